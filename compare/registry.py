@@ -1,0 +1,158 @@
+"""Discovery: which ops and implementations there are.
+
+An op is a module ``compare/ops/<op>.py`` with an ``OP``; its implementations register themselves when
+``torch_impl/<op>.py``, ``triton_impl/<op>.py`` and ``cuda_impl/rawkernel/<op>.py`` are imported, which
+happens when somebody asks for them and not before.  A user's file (``--load``) may add either.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare.spec import ROUTES, RUNGS, Implementation, Op, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel", "cuda_impl.pybind")
+
+Run = Callable[..., "torch.Tensor"]
+
+_ops: dict[str, Op] = {}
+_implementations: dict[str, dict[str, Implementation]] = {}
+
+
+def implementation(
+    op: str, label: str, *, rung: str, requires: str | None = None, accumulator: str = "fp32"
+) -> Callable[[Run], Run]:
+    """Register a function as an implementation of ``op``.
+
+    The function takes torch tensors, returns a fresh tensor, works on torch's current stream and raises
+    ``ValueError`` or ``TypeError`` for inputs it does not take.
+
+    Args:
+        op: the op's name, ``softmax``.
+        label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``.
+        rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
+        requires: the least compute capability, ``sm_90``.
+        accumulator: the precision it sums in.
+
+    Raises:
+        UsageError: the label or rung is not of that form.
+    """
+    routes = ("torch", "triton", *ROUTES)
+    route, _, variant = label.partition(".")
+    if route not in routes or not variant:
+        raise UsageError(f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}")
+    if rung not in RUNGS:
+        raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
+
+    def register(run: Run) -> Run:
+        origin = run.__code__.co_filename if hasattr(run, "__code__") else ""
+        _implementations.setdefault(op, {})[label] = Implementation(
+            op, label, rung, run, requires, accumulator, origin
+        )
+        return run
+
+    return register
+
+
+def register_op(op: Op) -> Op:
+    """Add an op; for files given to ``--load``."""
+    _ops[op.name] = op
+    return op
+
+
+def op_names() -> list[str]:
+    """Names of all ops, without importing any of them."""
+    package = ROOT / "compare" / "ops"
+    built_in = {module.name for module in pkgutil.iter_modules([str(package)])}
+    return sorted(built_in | set(_ops))
+
+
+def get_op(name: str) -> Op:
+    """The op of that name; a `UsageError` offers the nearest names."""
+    if name not in _ops:
+        if name not in op_names():
+            raise UsageError(unknown("op", name, op_names()))
+        _ops[name] = importlib.import_module(f"compare.ops.{name}").OP
+    return _ops[name]
+
+
+def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
+    """All implementations of ``op``: torch, Triton, cupy, pybind; slow to fast as their files have them.
+
+    Args:
+        op: the op's name.
+        only: glob patterns over labels, any of which lets an implementation pass.
+
+    Raises:
+        UsageError: a pattern matches nothing.
+    """
+    for package in IMPLEMENTATION_PACKAGES:
+        if importlib.util.find_spec(f"{package}.{op}") is not None:
+            importlib.import_module(f"{package}.{op}")
+    order = ("torch", "triton", *ROUTES)
+    found = sorted(_implementations.get(op, {}).values(), key=lambda impl: order.index(impl.route))
+    for pattern in only:
+        if not any(fnmatch.fnmatchcase(impl.label, pattern) for impl in found):
+            raise UsageError(unknown(f"implementation of {op}", pattern, [impl.label for impl in found]))
+    return [i for i in found if not only or any(fnmatch.fnmatchcase(i.label, p) for p in only)]
+
+
+def load(path: str) -> None:
+    """Import a user's file, which registers ops or implementations of its own."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"--load {path}: there is no such file")
+    name = f"_loaded_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--load {path}: not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # triton.jit and inspect look a function's module up by name
+    before = {op: set(labels) for op, labels in _implementations.items()}, set(_ops)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        line = _line_in(error, file)
+        raise UsageError(
+            f"--load {path}: {type(error).__name__} at line {line}: {error}. "
+            f"Mend the file (python {path} shows the whole traceback)"
+        ) from error
+    if before == ({op: set(labels) for op, labels in _implementations.items()}, set(_ops)):
+        raise UsageError(
+            f"--load {path}: it registers nothing new. Decorate a function with "
+            "@implementation(op, label, rung=...) from compare.registry; examples/my_softmax.py shows how"
+        )
+
+
+def unknown(kind: str, name: str, names: Iterable[str]) -> str:
+    """A message for a name that does not exist, with the nearest that do."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+    return f"no {kind} {name!r}: {hint}"
+
+
+def _line_in(error: BaseException, file: Path) -> int | str:
+    """The last line of ``file`` in an error's traceback."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return error.lineno
+    line: int | str = "?"
+    trace = error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename) == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line

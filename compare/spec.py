@@ -1,0 +1,449 @@
+"""The vocabulary of the project as frozen data: cases, ops, implementations and results.
+
+Nothing here computes, prints or imports a GPU library.  Every stage of a run takes these values and
+returns one of them; units stand in the field names (``median_us``, ``shared_bytes``, ``read_gbs``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+WAYS = ("torch", "triton", "cuda")
+ROUTES = ("cupy", "pybind")
+RUNGS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
+DTYPES = ("fp32", "fp16", "bf16")
+LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
+FILLS = ("normal", "huge", "neg_inf", "nan")
+
+Status = Literal["ok", "disagrees", "failed", "unavailable"]
+
+
+class UsageError(ValueError):
+    """A mistake in what the user asked for.  Its text says what, where and what to do next."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Named dimensions, a dtype, and optionally how the inputs lie in memory and what they hold.
+
+    Printed and parsed as ``M=4096,N=781,fp16``; a layout or fill other than the usual one is a further
+    word: ``M=4,N=129,fp32,transposed,neg_inf``.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    dtype: str
+    layout: str = "contiguous"
+    fill: str = "normal"
+
+    def __getitem__(self, name: str) -> int:
+        for dim, size in self.dims:
+            if dim == name:
+                return size
+        raise KeyError(name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes in the op's order."""
+        return tuple(size for _, size in self.dims)
+
+    def __str__(self) -> str:
+        words = [f"{name}={size}" for name, size in self.dims] + [self.dtype]
+        words += [word for word in (self.layout, self.fill) if word not in ("contiguous", "normal")]
+        return ",".join(words)
+
+    @classmethod
+    def parse(cls, text: str, op: Op) -> Case:
+        """Read ``M=4096,N=781,fp16`` as a case of ``op``; a `UsageError` says what is wrong."""
+        example = str(op.cases.default)
+
+        def wrong(why: str) -> UsageError:
+            return UsageError(f"case {text!r} of {op.name}: {why}. A case reads like {example}")
+
+        sizes: dict[str, int] = {}
+        choices: dict[str, str] = {}
+        kinds = {"dtype": DTYPES, "layout": LAYOUTS, "fill": FILLS}
+        for word in (part.strip() for part in text.split(",")):
+            name, equals, value = word.partition("=")
+            if equals:
+                if name not in op.dims:
+                    raise wrong(f"{name!r} is no dimension; there are {', '.join(op.dims)}")
+                if name in sizes:
+                    raise wrong(f"{name} is given twice")
+                if not (value.isascii() and value.isdigit()):
+                    raise wrong(f"{name}={value!r} is not a whole number of 0 or more")
+                sizes[name] = int(value)
+                continue
+            kind = next((kind for kind, words in kinds.items() if word in words), None)
+            if kind is None:
+                known = ", ".join(word for words in kinds.values() for word in words)
+                raise wrong(f"{word!r} is neither NAME=SIZE nor one of {known}")
+            if kind in choices:
+                raise wrong(f"two words for the {kind}: {choices[kind]} and {word}")
+            choices[kind] = word
+        missing = [name for name in op.dims if name not in sizes]
+        if missing:
+            raise wrong(f"{', '.join(missing)} is missing")
+        if choices.setdefault("dtype", op.dtypes[0]) not in op.dtypes:
+            raise wrong(f"{op.name} takes {', '.join(op.dtypes)}, not {choices['dtype']}")
+        return cls(tuple((name, sizes[name]) for name in op.dims), **choices)
+
+
+def case(dtype: str = "fp32", layout: str = "contiguous", fill: str = "normal", **dims: int) -> Case:
+    """Write a case in code: ``case("fp16", M=4096, N=781)``."""
+    return Case(tuple(dims.items()), dtype, layout, fill)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a case must do at least: each input read once, each output written once."""
+
+    flops: int
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an output may lie from the fp64 oracle.
+
+    The error of an element is measured in units of what its dtype can resolve there:
+    ``|out - ref| / (u * |ref| + floor * scale)`` with ``u`` the unit roundoff of the output's dtype and
+    ``scale`` the largest ``|ref|`` along ``reduced_dim`` (the whole output where that is None).  The
+    limit is twice what PyTorch's own implementation reaches on the same inputs, and never below
+    ``least``: a correctly rounded result scores at most 1.
+    """
+
+    floor: float
+    least: float = 1.5
+    reduced_dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """A property every right output has, whatever the reference says."""
+
+    name: str
+    check: Callable[[tuple[torch.Tensor, ...], torch.Tensor], str | None]
+    """``check(inputs, output)``: None where it holds, else what is wrong."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    default: Case
+    smoke: tuple[Case, ...]
+    """Small enough for Triton's interpreter and the host build."""
+    edge: tuple[Case, ...]
+    """0 and 1 rows, odd sizes, strides, misalignment, extreme values, more than 2^31 elements."""
+    sweep: tuple[Case, ...]
+    """Timed by ``--sweep`` and recorded."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """What is computed, independent of how."""
+
+    name: str
+    summary: str
+    signature: str
+    """Shapes in and out: ``x[M,N] -> y[M,N]``."""
+    dims: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    make_inputs: Callable[[Case, torch.Generator, torch.device], tuple[torch.Tensor, ...]]
+    oracle: Callable[..., torch.Tensor]
+    """The reference; takes the inputs already upcast to fp64 and returns fp64."""
+    cost: Callable[[Case], Cost]
+    tolerance: Callable[[Case], Tolerance]
+    cases: Cases
+    baseline: str = "torch.eager"
+    """Label of PyTorch's own implementation: its error sets the tolerance, its time the ratio."""
+    invariants: tuple[Invariant, ...] = ()
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One op, one way or route, one variant."""
+
+    op: str
+    label: str
+    """``torch.eager``, ``triton.online``, ``cupy.online``, ``pybind.online``."""
+    rung: str
+    run: Callable[..., torch.Tensor]
+    """Torch tensors in, a fresh tensor out, on torch's current stream."""
+    requires: str | None = None
+    """The least compute capability, as ``sm_90``; None: anything the project serves."""
+    accumulator: str = "fp32"
+    """In what precision it sums: ratios are printed only between equals."""
+    origin: str = ""
+    """The file it was loaded from, for messages."""
+
+    @property
+    def route(self) -> str:
+        """``torch``, ``triton``, ``cupy`` or ``pybind``."""
+        return self.label.partition(".")[0]
+
+    @property
+    def way(self) -> str:
+        return "cuda" if self.route in ROUTES else self.route
+
+    @property
+    def variant(self) -> str:
+        return self.label.partition(".")[2]
+
+
+# --------------------------------------------------------------------------- what a launch is
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """One launch of a CUDA kernel, as captured from an implementation's own host code."""
+
+    source: str
+    """The op whose ``cuda_impl/kernels/<source>.cuh`` holds it, or the CUDA text itself."""
+    kernel: str
+    """NVRTC name expression: ``softmax_online_kernel<float, 256>``."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class TritonLaunch:
+    """One launch of a Triton kernel, as captured from an implementation's own host code."""
+
+    kernel: Any
+    """The ``JITFunction``."""
+    arguments: dict[str, Any]
+    """Every bound argument by name; tensors are meta tensors."""
+    grid: tuple[int, int, int]
+    options: dict[str, Any] = field(default_factory=dict)
+    """``num_warps``, ``num_stages`` ..."""
+
+
+# --------------------------------------------------------------------------- results
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked, and what came of it."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """An implementation's outputs against the fp64 oracle on one case, over all seeds."""
+
+    passed: bool
+    max_abs: float
+    max_rel: float
+    ulp_p50: float
+    ulp_p99: float
+    ulp_max: float
+    """Error in units in the last place of the output's dtype."""
+    within: float
+    """Share of the elements within tolerance, 0 to 1."""
+    error: float
+    """Largest error in the tolerance's own unit, and what it may be."""
+    limit: float
+    seeds: int
+    findings: tuple[Finding, ...]
+    """Everything checked: values, special values, guard zones, inputs unchanged, invariants ..."""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, empty if it did not."""
+        return "; ".join(f"{f.name}: {f.detail}" for f in self.findings if not f.passed)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its 95% confidence interval and every sample it rests on."""
+
+    median: float
+    low: float
+    high: float
+    samples: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster than ``against``, from within-round pairs; above 1 is faster."""
+
+    against: str
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one implementation on one case.  None: not measured, ``notes`` say why."""
+
+    cold_us: Estimate | None = None
+    """GPU time with the L2 flushed before every sample."""
+    warm_us: Estimate | None = None
+    """GPU time back to back on the same inputs."""
+    graph_us: Estimate | None = None
+    """GPU time of one replay of a captured CUDA graph, warm."""
+    launch_us: Estimate | None = None
+    """Host time until the call returns."""
+    first_call_ms: float | None = None
+    """The first call in this process: compile or load, then run."""
+    ratios: tuple[Ratio, ...] = ()
+    """Of cold GPU time: against the op's baseline, and against the reference of its own rung."""
+    rounds: int = 0
+    converged: bool = False
+    """The intervals got tight before the time budget ended."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What one kernel takes of the machine."""
+
+    kernel: str
+    arch: str
+    """``sm_90``"""
+    reader: Literal["cubin", "profiler"]
+    registers: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    reserved_shared_bytes: int
+    """What CUDA itself takes on sm_80 and later; in no other figure here."""
+    spilled_bytes: int | None = None
+    """Spill stores plus loads, per thread, as ptxas counts them."""
+    local_bytes: int | None = None
+    """Local memory (stack) a thread."""
+    code_bytes: int | None = None
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    occupancy: float | None = None
+    """Theoretical: resident warps over the most a multiprocessor holds, 0 to 1."""
+    limiter: str = ""
+    """What keeps the occupancy there: ``registers``, ``shared memory``, ``threads``, ``blocks``."""
+    launches: int = 1
+    """How often one call of the implementation launches it."""
+
+
+@dataclass(frozen=True)
+class RoleSize:
+    lines: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class CodeSize:
+    """What a reader has to read: kernel, launch and binding code, without comments and blank lines."""
+
+    kernel: RoleSize
+    launch: RoleSize
+    binding: RoleSize
+    concepts: tuple[str, ...] = ()
+    """What a reader must know: ``barriers``, ``shared memory``, ``masks``, ``pointer arithmetic`` ..."""
+
+    @property
+    def lines(self) -> int:
+        return self.kernel.lines + self.launch.lines + self.binding.lines
+
+    @property
+    def tokens(self) -> int:
+        return self.kernel.tokens + self.launch.tokens + self.binding.tokens
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this device reached in this run, cold, median."""
+
+    copy_gbs: float
+    read_gbs: float
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and the software a comparison ran on."""
+
+    device: str
+    """``NVIDIA H100 80GB HBM3``, or the CPU's name."""
+    device_type: Literal["cuda", "cpu"]
+    arch: str | None
+    """``sm_90``; None on a CPU."""
+    multiprocessors: int | None
+    memory_bytes: int
+    l2_bytes: int | None
+    driver: str | None
+    versions: dict[str, str]
+    """python, torch, triton, cupy, cuda, numpy, this project's commit ..."""
+    host: str
+    """Operating system and CPU."""
+    clocks: dict[str, float | str] = field(default_factory=dict)
+    """SM and memory clock in MHz, power in W, temperature in C, throttle reasons: before and after."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Everything known of one implementation on one case."""
+
+    label: str
+    rung: str
+    status: Status
+    reason: str = ""
+    """Why it is not ok: one sentence with the next step."""
+    agreement: Agreement | None = None
+    timing: Timing | None = None
+    resources: tuple[KernelResources, ...] = ()
+    source_hash: str = ""
+    """Of everything this row's figures rest on: its sources and the op's description."""
+    accumulator: str = "fp32"
+    replayed: str = ""
+    """Empty where measured now; else where and when the timing was recorded and whether the source
+    has changed since."""
+
+
+@dataclass(frozen=True)
+class CaseComparison:
+    case: str
+    cost: Cost
+    rows: tuple[Row, ...]
+    ceilings: Ceilings | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One op compared: what the reports print and the records keep."""
+
+    op: str
+    signature: str
+    environment: Environment
+    created: str
+    """ISO 8601, UTC."""
+    seed: int
+    cases: tuple[CaseComparison, ...]
+    code_sizes: dict[str, CodeSize] = field(default_factory=dict)
+    """By label."""
+    interrupted: bool = False
+    schema: int = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one run was asked for."""
+
+    cases: Sequence[Case]
+    only: tuple[str, ...] = ()
+    """Glob patterns over labels."""
+    archs: tuple[str, ...] = ()
+    """Read static resources for these as well, e.g. ``sm_75``."""
+    device: str = "auto"
+    """``auto``, ``cuda``, ``cuda:1`` or ``cpu``."""
+    seed: int = 0
+    budget_s: float = 20.0
+    """Time to spend on timing, for the whole run."""
