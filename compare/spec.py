@@ -115,15 +115,19 @@ class Cost:
 class Tolerance:
     """How far an output may lie from the fp64 oracle.
 
-    The error of an element is measured in units of what its dtype can resolve there:
-    ``|out - ref| / (u * |ref| + floor * scale)`` with ``u`` the unit roundoff of the output's dtype and
-    ``scale`` the largest ``|ref|`` along ``reduced_dim`` (the whole output where that is None).  The
-    limit is twice what PyTorch's own implementation reaches on the same inputs, and never below
-    ``least``: a correctly rounded result scores at most 1.
+    The last step of every implementation rounds an fp32 value to the output's dtype, which moves it by
+    half a unit in its last place at most.  The error of an element is what is left of ``|out - ref|``
+    after that, counted in roundings of fp32: ``max(0, |out - ref| - half_ulp(ref)) / (2^-24 * (|ref| +
+    scale))``, where ``scale`` is the largest ``|ref|`` along ``reduced_dim``, 0 where that is None.  So
+    fp16 and bf16 outputs are held to what fp32 arithmetic can do, and anything computed in a lower
+    precision scores hundreds.
+
+    The limit is twice what PyTorch's own implementation scores on the same inputs, and never below
+    ``least``.
     """
 
-    floor: float
-    least: float = 1.5
+    least: float
+    """How many roundings of fp32 a good implementation may lose on its way."""
     reduced_dim: int | None = None
 
 
@@ -166,6 +170,9 @@ class Op:
     baseline: str = "torch.eager"
     """Label of PyTorch's own implementation: its error sets the tolerance, its time the ratio."""
     invariants: tuple[Invariant, ...] = ()
+    independent: str | None = None
+    """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
+    through a big case piece by piece along it.  None: the whole case at once."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""Checks of arguments, shared by every Python way of an op.  Imports nothing but torch."""
+
+from __future__ import annotations
+
+import torch
+
+TAKEN = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
+    """Check that the named arguments are alike: ``check_same("vector_add", 1, x=x, y=y)``.
+
+    Args:
+        op: the op's name, for the message.
+        ndim: how many dimensions each argument has.
+        tensors: the arguments; the first one sets the shape, dtype and device that the others must have.
+
+    Raises:
+        TypeError: an argument is no strided tensor, of a dtype that is not taken, or of another dtype than
+            the first.
+        ValueError: an argument has another number of dimensions, or another shape or device than the first.
+    """
+    first_name, first = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{op}: {name} is a {type(tensor).__name__}; it takes a torch.Tensor")
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
+        if tensor.dtype not in TAKEN:
+            raise TypeError(f"{op}: {name} is {tensor.dtype}; it takes {', '.join(map(str, TAKEN))}")
+        if tensor.dim() != ndim:
+            raise ValueError(
+                f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes {ndim}"
+            )
+        if tensor is first:
+            continue
+        if tensor.dtype is not first.dtype:
+            raise TypeError(
+                f"{op}: {name} is {tensor.dtype} and {first_name} is {first.dtype}; it takes one dtype"
+            )
+        if tensor.shape != first.shape:
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(tensor.shape)} and {first_name} {tuple(first.shape)}; "
+                "it takes equal shapes"
+            )
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{op}: {name} is on {tensor.device} and {first_name} on {first.device}; it takes one device"
+            )

@@ -1,0 +1,115 @@
+"""Input tensors: what they hold and how they lie in memory.
+
+What an input holds is drawn so that a wrong result shows: values are random, never equal, and every
+row has outliers in its first, its last and one inner element, so that a lost tail or a shuffled row
+moves the result far beyond any tolerance.  What a layout leaves between the elements is NaN, so that
+reading it shows too.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from compare.spec import Case, UsageError
+
+TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+ITEM_BYTES = {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()}
+
+_PAD = 5
+"""Elements between the rows of a padded tensor: odd, so that its rows are misaligned as well."""
+
+
+def tensor(
+    shape: tuple[int, ...], case: Case, generator: torch.Generator, device: torch.device
+) -> torch.Tensor:
+    """A tensor of ``shape`` with the dtype, the layout and the fill that ``case`` names.
+
+    Args:
+        shape: its sizes; at least one dimension.
+        case: names the dtype, layout and fill; its dimensions are not looked at.
+        generator: draws the values, on its own device; they are moved to ``device`` afterwards.
+        device: where the tensor lies.  On ``meta`` nothing is drawn.
+
+    Raises:
+        UsageError: the layout needs more dimensions than ``shape`` has.
+    """
+    if case.layout in ("padded", "transposed") and len(shape) < 2:
+        raise UsageError(
+            f"case {case}: a {case.layout} tensor needs two dimensions and this one has shape {shape}. "
+            "Leave the word out, or say sliced, misaligned or expanded"
+        )
+    drawn = stored_shape(shape, case.layout)
+    dtype = TORCH_DTYPES[case.dtype]
+    if device.type == "meta":
+        values = torch.empty(drawn, dtype=dtype, device=device)
+    else:
+        values = _values(drawn, case.fill, dtype, generator).to(device)
+    if case.layout == "expanded":
+        return values.expand(shape)
+    return _laid_out(values, case.layout)
+
+
+def stored_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """The shape of what is really in memory: an expanded tensor stores its first row only."""
+    return (1, *shape[1:]) if layout == "expanded" else shape
+
+
+def stored_bytes(shape: tuple[int, ...], case: Case) -> int:
+    """Bytes of a tensor's elements, each counted once: what reading it takes at least."""
+    return math.prod(stored_shape(shape, case.layout)) * ITEM_BYTES[case.dtype]
+
+
+def _values(
+    shape: tuple[int, ...], fill: str, dtype: torch.dtype, generator: torch.Generator
+) -> torch.Tensor:
+    """Contiguous values on the generator's device, filled row by row (a row: along the last dimension)."""
+    device = generator.device
+    values = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+    if values.numel() == 0:
+        return values
+    rows = values.view(-1, shape[-1])
+    row = torch.arange(rows.shape[0], device=device)
+    inner = (row * 7919 + 13) % rows.shape[1]
+    if fill == "huge":
+        largest = torch.finfo(dtype).max
+        levels = torch.tensor([1.0, 0.5, -0.5, -1.0], dtype=torch.float64, device=device) * largest
+        choice = torch.randint(len(levels), rows.shape, device=device, generator=generator)
+        rows.copy_(levels[choice])
+        return values
+    rows[:, 0] = -5.0
+    rows[:, -1] = 6.0
+    rows[row, inner] = (8.0 + (row % 8) / 4).to(dtype)  # exact in every dtype
+    if fill == "neg_inf":
+        # Every third row nothing but -inf; every third -inf in its first half and in half of the rest.
+        rows[0::3] = -math.inf
+        rows[1::3, : rows.shape[1] // 2] = -math.inf
+        rows[1::3, ::2] = -math.inf
+    elif fill == "nan":
+        rows[row[0::3], inner[0::3]] = math.nan
+        rows[row[1::3], inner[1::3]] = math.inf
+    return values
+
+
+def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values, lying in memory as ``layout`` says."""
+    if layout == "contiguous":
+        return values
+    *outer, last = values.shape
+
+    def memory(*sizes: int) -> torch.Tensor:
+        return torch.full(sizes, math.nan, dtype=values.dtype, device=values.device)
+
+    if layout == "padded":
+        view = memory(*outer, last + _PAD)[..., :last]
+    elif layout == "transposed":
+        view = memory(*outer[:-1], last, outer[-1]).transpose(-1, -2)
+    elif layout == "sliced":
+        view = memory(*outer, 2 * last)[..., ::2]
+    elif layout == "misaligned":
+        view = memory(values.numel() + 1)[1:].view(values.shape)
+    else:
+        raise ValueError(f"no layout {layout!r}")
+    return view.copy_(values)

@@ -1,0 +1,103 @@
+"""softmax: each row's exponentials over their sum, shifted by the row's maximum so that none overflows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import Case, Cases, Cost, Invariant, Op, Tolerance, case
+
+
+def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
+    """``x[M,N]``."""
+    return (tensor(case.shape, case, generator, device),)
+
+
+def oracle(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+def cost(case: Case) -> Cost:
+    """Maximum, subtraction, exponential, sum and division count as one operation an element each."""
+    elements = case["M"] * case["N"]
+    return Cost(
+        flops=5 * elements,
+        read_bytes=stored_bytes(case.shape, case),
+        written_bytes=elements * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """A handful of fp32 roundings (shift, exponential, division) and a sum that loses log2(N) of them.
+
+    Hardware exponentials are good to two units in the last place of fp32, and are taken of ``x * log2(e)``,
+    which is rounded as well.
+    """
+    return Tolerance(least=8.0 + math.log2(max(case["N"], 1)), reduced_dim=-1)
+
+
+def rows_sum_to_one(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str | None:
+    """Every row of probabilities without NaN sums to 1, give or take the rounding of its elements."""
+    if output.numel() == 0:
+        return None
+    sums = output.sum(dim=-1, dtype=torch.float64)
+    # Rounding moves an element by half a unit in its last place, or by half the smallest number there is.
+    finfo = torch.finfo(output.dtype)
+    slack = finfo.eps / 2 + output.shape[-1] * finfo.smallest_normal * finfo.eps / 2 + 1e-4
+    wrong = (sums.isfinite() & ~((sums - 1).abs() <= slack)).nonzero()
+    if len(wrong) == 0:
+        return None
+    row = int(wrong[0])
+    return f"row {row} sums to {float(sums[row]):.6g} ({len(wrong)} of {len(sums)} rows are off)"
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
+_LONG_ROWS = (1024, 4096, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+
+CASES = Cases(
+    default=case("fp32", M=4096, N=4096),
+    smoke=(
+        case("fp32", M=8, N=1024),
+        case("fp16", M=5, N=781),
+        case("bf16", M=3, N=4099),
+    ),
+    edge=(
+        *(
+            case(dtype, M=rows, N=columns)
+            for dtype in DTYPES
+            for rows, columns in ((0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (3, 129), (1, 20011))
+        ),
+        *(case(dtype, layout, M=4, N=133) for dtype in DTYPES for layout in _LAYOUTS),
+        *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
+        case("fp32", "padded", "neg_inf", M=3, N=4101),
+        case("bf16", M=65537, N=32768),
+        case("fp32", M=16385, N=131072),
+        case("bf16", M=2, N=2**30 + 3),
+    ),
+    sweep=(
+        # 4096 rows until the tensor holds 2^27 elements, and 2^27 elements of every longer length.
+        *(case(d, M=4096, N=n) for d in ("fp32", "bf16") for n in (128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
+        *(case(d, M=2**27 // n, N=n) for d in ("fp32", "bf16") for n in _LONG_ROWS),
+        *(case(d, M=m, N=n) for d in ("fp32", "bf16") for m, n in ((1, 1024), (32, 1024), (128, 4096), (1, 131072))),
+        case("fp16", M=4096, N=4096),
+        case("fp16", M=4096, N=781),
+    ),
+)
+
+OP = Op(
+    name="softmax",
+    summary="y = exp(x - max(x)) / sum(exp(x - max(x))) along each row",
+    signature="x[M,N] -> y[M,N]",
+    dims=("M", "N"),
+    dtypes=DTYPES,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    invariants=(Invariant("rows sum to 1", rows_sum_to_one),),
+    independent="M",
+)

@@ -1,0 +1,52 @@
+"""softmax in plain PyTorch.
+
+x[M,N] -> y[M,N]
+
+    naive    from primitives: five kernels, each of which reads and writes all of memory once more
+    eager    the library call: one kernel, tuned by PyTorch's authors
+    compile  the naive expression through torch.compile, which fuses it into one Triton kernel
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from compare.arguments import check_same
+from compare.registry import implementation
+
+
+def _primitives(x: torch.Tensor) -> torch.Tensor:
+    # In fp32 throughout, as the library call and every kernel here does it inside.
+    wide = x.float()
+    if wide.shape[1] == 0:  # no maximum of nothing
+        return torch.empty_like(x)
+    shifted = wide - wide.amax(dim=1, keepdim=True)
+    numerator = shifted.exp()
+    denominator = numerator.sum(dim=1, keepdim=True)
+    return (numerator / denominator).to(x.dtype)
+
+
+@implementation("softmax", "torch.naive", rung="naive")
+def naive(x: torch.Tensor) -> torch.Tensor:
+    check_same("softmax", 2, x=x)
+    return _primitives(x)
+
+
+@implementation("softmax", "torch.eager", rung="vendor")
+def eager(x: torch.Tensor) -> torch.Tensor:
+    check_same("softmax", 2, x=x)
+    return torch.softmax(x, dim=1)
+
+
+@functools.cache
+def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    return torch.compile(_primitives, dynamic=False, fullgraph=True)
+
+
+@implementation("softmax", "torch.compile", rung="vendor")
+def compiled(x: torch.Tensor) -> torch.Tensor:
+    check_same("softmax", 2, x=x)
+    return _compiled()(x)
