@@ -1,0 +1,256 @@
+"""The machine: which device to use, what it can run, and what to write beside every figure.
+
+Nothing here asks a GPU anything at import, and nothing changes a setting of the card.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from compare.registry import ROOT
+from compare.spec import Environment, Implementation, UsageError
+
+CPU_MULTIPROCESSORS = 4
+"""What an implementation is told on a CPU: few, as the interpreter runs programs one by one, yet enough
+that a persistent kernel has blocks to share its work among."""
+
+ARCH_MULTIPROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 58, "sm_90": 132, "sm_100": 148}
+"""Of a usual card of each architecture (T4, A100, A40, L4, H100, B200), for launches captured without one."""
+
+_HOPPER = 90
+
+_PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "numpy", "nvidia-cuda-nvrtc")
+
+_CLOCK_EVENTS = {
+    "SwPowerCap": "power cap",
+    "HwSlowdown": "hardware slowdown",
+    "SwThermalSlowdown": "thermal",
+    "HwThermalSlowdown": "hardware thermal",
+    "HwPowerBrakeSlowdown": "power brake",
+    "SyncBoost": "sync boost",
+    "ApplicationsClocksSetting": "clocks set by the administrator",
+    "DisplayClockSetting": "display clock",
+}
+
+
+def pick(name: str = "auto") -> torch.device:
+    """The device of that name: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+
+    Raises:
+        UsageError: there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    match = re.fullmatch(r"cuda(?::(\d+))?", name)
+    if match is None:
+        raise UsageError(f"--device {name}: write auto, cpu, cuda or cuda:NUMBER")
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"--device {name}: torch sees no GPU. "
+            "'python -m compare doctor' says why; without --device the CPU is used"
+        )
+    count = torch.cuda.device_count()
+    index = int(match[1]) if match[1] else torch.cuda.current_device()
+    if index >= count:
+        raise UsageError(f"--device {name}: this machine has {count} GPU(s), cuda:0 to cuda:{count - 1}")
+    return torch.device("cuda", index)
+
+
+def arch(device: torch.device) -> str | None:
+    """``sm_90`` for a GPU, None for a CPU; for meta tensors the architecture being captured."""
+    if device.type == "cuda":
+        properties = _properties(device)
+        return f"sm_{properties.major}{properties.minor}"
+    if device.type == "meta":
+        from compare import capture
+
+        name: str | None = capture.arch()
+        return name
+    return None
+
+
+def multiprocessors(device: torch.device) -> int:
+    """How many multiprocessors a launch may count on; cheap enough to ask at every launch."""
+    if device.type == "cuda":
+        return int(_properties(device).multi_processor_count)
+    if device.type == "meta":
+        name = arch(device) or ""
+        return ARCH_MULTIPROCESSORS[name.rstrip("af")]
+    return CPU_MULTIPROCESSORS
+
+
+def l2_bytes(device: torch.device) -> int:
+    """Size of a GPU's L2 cache."""
+    return int(_properties(device).L2_cache_size)
+
+
+def supports(impl: Implementation, device: torch.device) -> str | None:
+    """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
+    if impl.requires is None:
+        return None
+    needed = capability(impl.requires)
+    here = arch(device)
+    if here is not None:
+        # Code for sm_90a runs on no later architecture either.
+        fits = capability(here) == needed if impl.requires.endswith("a") else capability(here) >= needed
+        return None if fits else f"needs {impl.requires}, this is {here}"
+    if needed < _HOPPER or impl.way != "cuda":
+        return None
+    return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
+
+
+def capability(name: str) -> int:
+    """``sm_90a`` -> 90, for comparing architectures.
+
+    Raises:
+        UsageError: the name is not of that form.
+    """
+    match = re.fullmatch(r"sm_(\d+)[af]?", name)
+    if match is None:
+        raise UsageError(f"{name!r} is no architecture; write it as sm_75 or sm_90a")
+    return int(match[1])
+
+
+def environment(device: torch.device) -> Environment:
+    """The machine and the software; what cannot be found out is left out, and nothing here raises."""
+    if device.type == "cuda":
+        properties = _properties(device)
+        kind: Literal["cuda", "cpu"] = "cuda"
+        name, memory = str(properties.name), int(properties.total_memory)
+        units: int | None = int(properties.multi_processor_count)
+        l2: int | None = int(properties.L2_cache_size)
+    else:
+        kind, name, memory, units, l2 = "cpu", _cpu_name(), _host_memory(), None, None
+    return Environment(
+        device=name,
+        device_type=kind,
+        arch=arch(device),
+        multiprocessors=units,
+        memory_bytes=memory,
+        l2_bytes=l2,
+        driver=_driver() if kind == "cuda" else None,
+        versions=versions(),
+        host=f"{platform.system()} {platform.release()}, {_cpu_name()}, {os.cpu_count()} threads",
+        clocks=clocks(device, "before"),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything a figure may depend on, by name; what is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    if torch.version.cuda:
+        found["cuda (torch)"] = torch.version.cuda
+    if "cupy" in sys.modules:  # importing it only to ask would cost half a second
+        with suppress(Exception):
+            major, minor = sys.modules["cupy"].cuda.nvrtc.getVersion()
+            found["nvrtc (cupy)"] = f"{major}.{minor}"
+    commit = project_commit()
+    if commit:
+        found["commit"] = commit
+    return found
+
+
+@functools.cache
+def project_commit(root: Path = ROOT) -> str | None:
+    """This checkout's commit, with ``-dirty`` where tracked files differ from it; None outside a checkout."""
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return run.stdout.strip() or None
+    return None
+
+
+def clocks(device: torch.device, when: str) -> dict[str, float | str]:
+    """The card's clocks (MHz), power (W), temperature (C) and what holds them down; keys end in ``_when``.
+
+    Empty on a CPU and where the driver does not say.
+    """
+    found: dict[str, float | str] = {}
+    if device.type != "cuda":
+        return found
+    # Every question apart: virtual GPUs answer some of them only.
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = _nvml_handle(pynvml, device)
+        readers: dict[str, Callable[[], float | str]] = {
+            "sm_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            "memory_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+            "power_w": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "power_limit_w": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+            "temperature_c": lambda: float(
+                pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+            ),
+            "throttle": lambda: _throttle_reasons(pynvml, handle),
+        }
+        for name, read in readers.items():
+            with suppress(Exception):
+                found[f"{name}_{when}"] = read()
+    return found
+
+
+def _throttle_reasons(pynvml: Any, handle: Any) -> str:
+    mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    reasons = [
+        text for name, text in _CLOCK_EVENTS.items() if mask & getattr(pynvml, f"nvmlClocksEventReason{name}")
+    ]
+    return ", ".join(reasons) or "none"
+
+
+def _nvml_handle(pynvml: Any, device: torch.device) -> Any:
+    """By UUID: NVML counts the cards otherwise than CUDA does once CUDA_VISIBLE_DEVICES is set."""
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{_properties(device).uuid}")
+
+
+def _driver() -> str | None:
+    with suppress(Exception):
+        import pynvml
+
+        nvml: Any = pynvml  # it has no types of its own
+        nvml.nvmlInit()
+        return str(nvml.nvmlSystemGetDriverVersion())
+    return None
+
+
+@functools.cache
+def _properties_of(index: int) -> Any:
+    return torch.cuda.get_device_properties(index)
+
+
+def _properties(device: torch.device) -> Any:
+    index = device.index
+    return _properties_of(torch.cuda.current_device() if index is None else index)
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _host_memory() -> int:
+    with suppress(ValueError, OSError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 0

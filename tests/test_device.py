@@ -1,0 +1,188 @@
+"""The machine: picking a device, what it supports, and the environment beside every figure."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from compare import device
+from compare.spec import Implementation, UsageError
+
+
+def implementation(label: str, requires: str | None) -> Implementation:
+    return Implementation("op", label, "tiled", lambda x: x, requires)
+
+
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch, major: int, minor: int, count: int = 1) -> torch.device:
+    properties = SimpleNamespace(
+        name="a card",
+        major=major,
+        minor=minor,
+        multi_processor_count=17,
+        total_memory=1 << 34,
+        L2_cache_size=4 << 20,
+        uuid="no-such-card",
+    )
+    monkeypatch.setattr(device, "_properties_of", lambda index: properties)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return torch.device("cuda", 0)
+
+
+def test_auto_takes_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device.pick("auto") == torch.device("cpu")
+    pretend_gpu(monkeypatch, 9, 0)
+    assert device.pick("auto") == torch.device("cuda", 0)
+    assert device.pick("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "", "cpu:0", "cuda:0 "])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="auto, cpu, cuda or cuda:NUMBER"):
+        device.pick(name)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="doctor"):
+        device.pick("cuda")
+    pretend_gpu(monkeypatch, 9, 0, count=2)
+    assert device.pick("cuda:1").index == 1
+    with pytest.raises(UsageError, match=r"2 GPU\(s\), cuda:0 to cuda:1"):
+        device.pick("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("requires", "reason"),
+    [
+        (None, None),
+        ("sm_75", None),
+        ("sm_80", None),
+        ("sm_90", "needs sm_90, this is sm_80"),
+        ("sm_90a", "needs sm_90a, this is sm_80"),
+    ],
+)
+def test_a_gpu_supports_what_its_capability_allows(
+    monkeypatch: pytest.MonkeyPatch, requires: str | None, reason: str | None
+) -> None:
+    gpu = pretend_gpu(monkeypatch, 8, 0)
+    assert device.supports(implementation("cupy.v", requires), gpu) == reason
+
+
+def test_code_for_sm_90a_runs_on_sm_90_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.supports(implementation("cupy.v", "sm_90a"), pretend_gpu(monkeypatch, 9, 0)) is None
+    blackwell = pretend_gpu(monkeypatch, 10, 0)
+    assert device.supports(implementation("cupy.v", "sm_90"), blackwell) is None
+    assert device.supports(implementation("cupy.v", "sm_90a"), blackwell) == "needs sm_90a, this is sm_100"
+
+
+def test_the_cpu_build_has_no_hopper_units() -> None:
+    cpu = torch.device("cpu")
+    for label in ("cupy.cluster", "pybind.cluster"):
+        assert "sm_90" in (device.supports(implementation(label, "sm_90"), cpu) or "")
+        assert device.supports(implementation(label, "sm_80"), cpu) is None
+    assert device.supports(implementation("triton.tma", "sm_90"), cpu) is None  # its interpreter has them
+
+
+def test_a_requirement_that_is_no_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="sm_75"):
+        device.supports(implementation("cupy.v", "hopper"), pretend_gpu(monkeypatch, 9, 0))
+
+
+def test_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.multiprocessors(torch.device("cpu")) == 4
+    assert device.multiprocessors(pretend_gpu(monkeypatch, 9, 0)) == 17
+
+
+def test_multiprocessors_of_a_captured_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = pytest.importorskip("compare.capture")
+    meta = torch.device("meta")
+    for arch, count in (("sm_90a", 132), ("sm_90", 132), ("sm_75", 40)):
+        monkeypatch.setattr(capture, "arch", lambda arch=arch: arch)
+        assert device.multiprocessors(meta) == count
+
+
+def test_the_environment_of_a_cpu() -> None:
+    found = device.environment(torch.device("cpu"))
+    assert found.device_type == "cpu"
+    assert found.device
+    assert found.memory_bytes > 0
+    assert (found.arch, found.l2_bytes, found.driver, found.clocks) == (None, None, None, {})
+    assert found.versions["torch"] == torch.__version__
+    assert {"python", "triton", "numpy"} <= set(found.versions)
+
+
+def test_the_environment_of_a_card_whose_driver_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # makes its import fail
+    found = device.environment(pretend_gpu(monkeypatch, 9, 0))
+    assert (found.device, found.arch, found.multiprocessors) == ("a card", "sm_90", 17)
+    assert (found.driver, found.clocks) == (None, {})
+
+
+def test_clocks_say_what_the_driver_says_and_leave_the_rest_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    gpu = pretend_gpu(monkeypatch, 9, 0)
+    power_cap = pynvml.nvmlClocksEventReasonSwPowerCap
+
+    def unsupported(*_: object) -> None:
+        raise RuntimeError("not supported")
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetClockInfo", lambda _, kind: 1380 if kind == pynvml.NVML_CLOCK_SM else 2619
+    )
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda _: 699_500)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetEnforcedPowerLimit", unsupported)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", lambda *_: 61)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", lambda _: power_cap)
+    assert device.clocks(gpu, "after") == {
+        "sm_mhz_after": 1380.0,
+        "memory_mhz_after": 2619.0,
+        "power_w_after": 699.5,
+        "temperature_c_after": 61.0,
+        "throttle_after": "power cap",
+    }
+
+
+def test_the_commit_says_whether_the_checkout_is_changed(tmp_path: Path) -> None:
+    assert device.project_commit(tmp_path) is None
+
+    def git(*words: str) -> str:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+        run = subprocess.run(("git", *name, *words), cwd=tmp_path, capture_output=True, text=True, check=True)
+        return run.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-q", "--no-verify", "-m", "first")
+    device.project_commit.cache_clear()
+    clean = device.project_commit(tmp_path)
+    assert clean is not None
+    assert git("rev-parse", "HEAD").startswith(clean)
+    (tmp_path / "file").write_text("two")
+    device.project_commit.cache_clear()
+    assert device.project_commit(tmp_path) == f"{clean}-dirty"
+    device.project_commit.cache_clear()
+
+
+@pytest.mark.gpu
+def test_the_environment_of_this_card() -> None:
+    gpu = device.pick("cuda")
+    found = device.environment(gpu)
+    assert found.device == torch.cuda.get_device_name(gpu)
+    assert found.l2_bytes is not None
+    assert found.l2_bytes > 1 << 20
+    assert found.driver is not None
+    assert float(found.clocks["sm_mhz_before"]) > 0
+    assert dataclasses.replace(found, clocks=found.clocks | device.clocks(gpu, "after"))
