@@ -1,0 +1,86 @@
+# make compare            compare the ways on this machine      (OP=softmax ARGS='--case M=64,N=781,fp16')
+# make test               lint, and every test that needs no GPU
+# make test-gpu           the tests that need one; fails if none ran
+# make lint | format      check | mend the style
+# make docs               write the tables in README.md and docs/ anew from results/
+# make clean              remove what make has made
+#
+# Each makes .venv and installs what it needs first.  Two switches:
+#   PYTHON=python3.12     make .venv with this Python
+#   PY=python3            use this environment as it is: make no .venv, install nothing
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+OP ?= softmax
+ARGS ?=
+PY ?=
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+# torch 2.13's own Triton is in .venv; these legs run beside it.
+TRITONS ?= 3.6.0 newest
+
+ifeq ($(PY),)
+  RUN := .venv/bin/python
+  CLANG_FORMAT := .venv/bin/clang-format
+  ENV := .venv/installed
+else
+  RUN := $(PY)
+  CLANG_FORMAT := clang-format
+  ENV :=
+endif
+CXX := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending)))
+
+.PHONY: help install compare test test-cpu test-gpu test-triton lint format docs clean
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+install: $(ENV)
+
+compare: $(ENV)
+	@$(RUN) -m compare $(OP) $(ARGS)
+
+test: lint test-cpu test-triton
+
+test-cpu: $(ENV)
+	$(RUN) -m pytest -n $(JOBS) -m 'not gpu' $(PYTEST_ARGS)
+
+test-gpu: $(ENV)
+	$(RUN) -m pytest -m gpu --require-gpu $(PYTEST_ARGS)
+
+test-triton: $(TRITONS:%=test-triton-%)
+
+test-triton-%: .tritons/%/installed
+	PYTHONPATH=$(<D) $(RUN) -m pytest tests/test_triton_versions.py $(PYTEST_ARGS)
+
+lint: $(ENV)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(CLANG_FORMAT) --dry-run --Werror $(CXX)
+
+format: $(ENV)
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+	$(CLANG_FORMAT) -i $(CXX)
+
+docs: $(ENV)
+	$(RUN) -m compare.report.docs
+
+clean:
+	rm -rf .venv .tritons build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/installed: requirements.txt requirements-dev.txt constraints.txt tools/make_venv.sh
+	@tools/make_venv.sh .venv $(PYTHON)
+	@touch $@
+
+.tritons/%/installed: $(ENV)
+	@echo "installing Triton $* beside the environment's own"
+	@rm -rf $(@D)
+	@$(RUN) -m pip install --quiet --no-deps --target $(@D) triton$(patsubst ==newest,,==$*)
+	@touch $@

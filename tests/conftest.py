@@ -1,0 +1,72 @@
+"""Settings of the whole test run: the device it has, and what becomes of tests that need a GPU."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+
+if not HAS_GPU:
+    # Triton reads this when a kernel is decorated, so it must stand before any kernel is imported.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail, instead of skipping, where there is no CUDA device or no gpu test ran",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--require-gpu"):
+        return
+    if not HAS_GPU:
+        raise pytest.UsageError(
+            "--require-gpu: torch finds no CUDA device. `python -m compare doctor` says why and what mends it"
+        )
+    config.pluginmanager.register(RequireGpu())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if HAS_GPU:
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device, and torch finds none here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        # Under xdist a worker's report is all that reaches the process that counts.
+        item.user_properties.append(("gpu", True))
+
+
+class RequireGpu:
+    """Fails a run in which every gpu test was skipped or deselected."""
+
+    ran = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and not report.skipped:
+            self.ran += dict(report.user_properties).get("gpu", False)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        worker = hasattr(session.config, "workerinput")
+        if not worker and self.ran == 0 and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.ran == 0:
+            terminalreporter.section("--require-gpu: no gpu test ran", red=True)
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The best device here, for tests that run everywhere."""
+    return torch.device("cuda" if HAS_GPU else "cpu")
