@@ -1,0 +1,164 @@
+"""Launches without a GPU: an implementation's own host code, run on meta tensors.
+
+Meta tensors have shapes, strides and dtypes and no memory.  While a capture is on, Triton's ``run`` and
+the CUDA loader write down what they are asked to launch instead of launching it, so the grid, the block
+and every argument are those of the real code, of a user's own file as well, and nothing is declared
+twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+
+from compare import registry
+from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch
+
+Launch = CudaLaunch | TritonLaunch
+
+
+@dataclass(frozen=True)
+class _Capture:
+    arch: str
+    launches: list[Launch] = field(default_factory=list)
+
+
+_active: ContextVar[_Capture | None] = ContextVar("_active", default=None)
+
+
+def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]:
+    """What one call of ``impl`` launches on a GPU of ``arch`` (``sm_90``), in order.
+
+    PyTorch's own kernels are none of ours to compile, so a torch implementation yields an empty list.  A
+    pybind implementation launches from C++ what the cupy implementation of the same variant launches
+    from Python; that one is captured in its place.
+
+    Raises:
+        NotImplementedError: the implementation does not take this case, or its launch cannot be known
+            without a GPU; the text says why.
+        Exception: whatever else the implementation raises on its inputs.
+    """
+    if impl.route == "torch":
+        return []
+    run = _captured_route(impl).run
+    inputs = meta_inputs(op, case)
+    active = _Capture(arch)
+    token = _active.set(active)
+    try:
+        with _triton_records():
+            run(*inputs)
+    finally:
+        _active.reset(token)
+    return active.launches
+
+
+def arch() -> str:
+    """The architecture being captured, ``sm_90``.
+
+    Raises:
+        RuntimeError: nothing is being captured.
+    """
+    return _current().arch
+
+
+def record(launch: Launch) -> None:
+    """Note a launch; for whoever is asked to launch a kernel on meta tensors.
+
+    Raises:
+        RuntimeError: nothing is being captured, so meta tensors came from elsewhere.
+    """
+    _current().launches.append(launch)
+
+
+def meta_inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
+    """The op's inputs for ``case`` as meta tensors: shapes, strides, offsets and dtypes, no values."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        return op.make_inputs(case, torch.Generator(), torch.device("meta"))
+    # An op that draws with the generator it is given cannot draw on meta; fake tensors of a CPU can.
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fakes = op.make_inputs(case, torch.Generator(), torch.device("cpu"))
+    return tuple(_on_meta(fake) for fake in fakes)
+
+
+def _on_meta(fake: torch.Tensor) -> torch.Tensor:
+    storage = torch.empty(fake.untyped_storage().nbytes() // fake.itemsize, dtype=fake.dtype, device="meta")
+    return storage.as_strided(fake.shape, fake.stride(), fake.storage_offset())
+
+
+def _current() -> _Capture:
+    active = _active.get()
+    if active is None:
+        raise RuntimeError(
+            "a kernel was launched on meta tensors outside compare.capture: there is no memory to work on. "
+            "Pass tensors on cuda or cpu"
+        )
+    return active
+
+
+def _captured_route(impl: Implementation) -> Implementation:
+    if impl.route != "pybind":
+        return impl
+    label = f"cupy.{impl.variant}"
+    for sibling in registry.implementations(impl.op):
+        if sibling.label == label:
+            return sibling
+    raise NotImplementedError(f"{impl.label} has no {label} beside it, whose launch could be captured")
+
+
+@contextlib.contextmanager
+def _triton_records() -> Iterator[None]:
+    """Let Triton's launches be written down, compiled and interpreted kernels' alike."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    tune = Autotuner.run
+
+    def autotuned(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(self.configs) > 1:
+            raise NotImplementedError(
+                f"{self.base_fn.__name__} is autotuned: which of its {len(self.configs)} configurations runs "
+                "is decided on the GPU"
+            )
+        return tune(self, *args, **kwargs)
+
+    with (
+        mock.patch.object(JITFunction, "run", _record_triton),
+        mock.patch.object(InterpretedFunction, "run", _record_triton),
+        mock.patch.object(Autotuner, "run", autotuned),
+    ):
+        yield
+
+
+def _record_triton(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    """Stands in for ``JITFunction.run``: binds the arguments as Triton does, and notes the launch."""
+    if warmup:
+        raise NotImplementedError(
+            f"{kernel.fn.__name__} is compiled before its launch to ask for its registers or shared memory, "
+            "which is possible on a GPU only"
+        )
+    signature = inspect.signature(kernel.fn)
+    named = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    options = {name: value for name, value in kwargs.items() if name not in named}
+    for hook in getattr(kernel, "pre_run_hooks", ()):
+        hook(*args, **kwargs)
+    bound = signature.bind(*args, **named)
+    bound.apply_defaults()
+    if callable(grid):
+        grid = grid(bound.arguments)
+    record(TritonLaunch(kernel, dict(bound.arguments), three(grid), options))
+
+
+def three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    """A grid or block of up to three sizes, filled up with ones."""
+    x, y, z = (*(int(size) for size in sizes), 1, 1, 1)[:3]
+    return x, y, z
