@@ -13,6 +13,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+.SECONDARY:
 
 OP ?= softmax
 ARGS ?=
@@ -32,7 +33,7 @@ else
   CLANG_FORMAT := clang-format
   ENV :=
 endif
-CXX := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending)))
+CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending)))
 
 .PHONY: help install compare test test-cpu test-gpu test-triton lint format docs clean
 
@@ -61,12 +62,12 @@ lint: $(ENV)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
-	$(CLANG_FORMAT) --dry-run --Werror $(CXX)
+	$(CLANG_FORMAT) --dry-run --Werror $(CXX_FILES)
 
 format: $(ENV)
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
-	$(CLANG_FORMAT) -i $(CXX)
+	$(CLANG_FORMAT) -i $(CXX_FILES)
 
 docs: $(ENV)
 	$(RUN) -m compare.report.docs
