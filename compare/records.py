@@ -1,0 +1,270 @@
+"""Comparisons as JSON: what ``--json`` writes and ``results/<device>/<op>.json`` keeps.
+
+A file holds the schema's version and a list of runs, newest first.  A run added to a record takes the
+place of every row it has measured anew (same case, same label); rows it has not stay where they were,
+under the environment, date and ceilings they were measured with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import re
+import tempfile
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare.registry import ROOT
+from compare.spec import CaseComparison, Comparison, Row, UsageError
+
+RESULTS = ROOT / "results"
+SCHEMA = Comparison.schema
+
+_DIGITS = 6
+"""Significant digits of a figure, and of a sample: a timer resolves less."""
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One row of a record, with the run it comes from."""
+
+    row: Row
+    comparison: CaseComparison
+    run: Comparison
+
+
+# --------------------------------------------------------------------------- text
+
+
+def dumps(runs: Sequence[Comparison]) -> str:
+    """Runs as JSON text: strict (no bare NaN), sorted as the dataclasses are, a list of figures on a line."""
+    document = {"schema": SCHEMA, "runs": [_encode(run) for run in runs]}
+    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+    # JSON strings hold no raw line breaks, so this touches nothing but layout.
+    return re.sub(r"\[\s*\n([^][{}]*?)\s*\n\s*\]", _on_one_line, text) + "\n"
+
+
+def loads(text: str, origin: str = "the text") -> tuple[Comparison, ...]:
+    """Read what `dumps` wrote.
+
+    Raises:
+        UsageError: it is damaged, or of a schema this checkout does not know; ``origin`` is named.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{origin} is not whole: {error}. Restore it (git checkout) or delete it") from None
+    if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
+        raise UsageError(f"{origin} is no record of comparisons: it has no 'schema' and 'runs'")
+    if document["schema"] != SCHEMA:
+        raise UsageError(
+            f"{origin} has schema {document['schema']!r}, this checkout reads {SCHEMA}. "
+            "Use the version of the project that wrote it, or record anew"
+        )
+    try:
+        return tuple(_decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(document["runs"]))
+    except (TypeError, ValueError, KeyError) as error:
+        raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
+
+
+def _on_one_line(match: re.Match[str]) -> str:
+    return "[" + re.sub(r"\s*\n\s*", " ", match[1].strip()) + "]"
+
+
+def _encode(value: Any) -> Any:
+    """Dataclasses to dicts, tuples to lists, floats to six significant digits or a named non-finite."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encode(item) for item in value]
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        return float(f"{value:.{_DIGITS}g}")
+    return value
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    """``value`` as a ``kind`` (a type hint of compare/spec.py); errors say ``where`` it is not one."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise ValueError(f"{where}: {value!r} is none of {', '.join(map(repr, arguments))}")
+        return value
+    if origin is tuple:
+        _expect(list, value, where)
+        if len(arguments) == 2 and arguments[1] is ...:
+            return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        if len(value) != len(arguments):
+            raise ValueError(f"{where}: {len(value)} items, not {len(arguments)}")
+        items = enumerate(zip(arguments, value, strict=True))
+        return tuple(_decode(argument, item, f"{where}[{i}]") for i, (argument, item) in items)
+    if origin is dict:
+        _expect(dict, value, where)
+        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if kind is float:
+        if isinstance(value, str) and value in _NON_FINITE:
+            return _NON_FINITE[value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+    _expect(kind, value, where)
+    return value
+
+
+def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
+    _expect(dict, value, where)
+    hints = _hints(kind)
+    unknown = value.keys() - hints.keys()
+    if unknown:
+        raise ValueError(f"{where}: unknown {', '.join(sorted(unknown))}")
+    missing = {f.name for f in dataclasses.fields(kind)} - value.keys()
+    if missing:
+        raise ValueError(f"{where}: {', '.join(sorted(missing))} is missing")
+    return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    errors = []
+    for choice in choices:
+        if choice is not type(None):
+            try:
+                return _decode(choice, value, where)
+            except (TypeError, ValueError) as error:
+                errors.append(str(error))
+    raise ValueError(errors[-1])
+
+
+def _expect(kind: type, value: Any, where: str) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{where}: {type(value).__name__} where {kind.__name__} belongs")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+# --------------------------------------------------------------------------- files
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` so that a reader finds either the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)  # mkstemp makes it 0600
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> tuple[Comparison, ...]:
+    """The runs in one file; a `UsageError` if it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    return loads(text, str(path))
+
+
+def device_slug(device: str) -> str:
+    """``NVIDIA H100 80GB HBM3`` -> ``nvidia-h100-80gb-hbm3``."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+def path_of(device: str, op: str, root: Path = RESULTS) -> Path:
+    return root / device_slug(device) / f"{op}.json"
+
+
+def record(comparison: Comparison, root: Path = RESULTS) -> Path:
+    """Add a run to its device's record and return the file's path.
+
+    Only what this run has measured itself goes in: replayed rows do not, nor do rows that an
+    interruption left without a time.  Two runs that record at once wait for each other.
+    """
+    from filelock import FileLock
+
+    path = path_of(comparison.environment.device, comparison.op, root)
+    lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{device_slug(str(path.resolve()))}.lock"
+    with FileLock(lock):
+        older = read(path) if path.exists() else ()
+        write_whole(path, dumps(merge(_measured(comparison), older)))
+    return path
+
+
+def merge(new: Comparison, older: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    """``new`` first, then of the older runs the rows that it has not measured anew."""
+    measured = {(case.case, row.label) for case in new.cases for row in case.rows}
+    kept = [_without(run, measured) for run in older]
+    return tuple(run for run in (new, *kept) if run.cases)
+
+
+def _measured(comparison: Comparison) -> Comparison:
+    def finished(row: Row) -> bool:
+        return not row.replayed and (row.timing is not None or row.status in ("disagrees", "failed"))
+
+    return _filter(comparison, lambda case, row: finished(row))
+
+
+def _without(run: Comparison, measured: set[tuple[str, str]]) -> Comparison:
+    return _filter(run, lambda case, row: (case, row.label) not in measured)
+
+
+def _filter(run: Comparison, keep: typing.Callable[[str, Row], bool]) -> Comparison:
+    """``run`` with only the rows that are to be kept, without cases and code sizes left empty."""
+    cases = [
+        dataclasses.replace(case, rows=tuple(row for row in case.rows if keep(case.case, row)))
+        for case in run.cases
+    ]
+    labels = {row.label for case in cases for row in case.rows}
+    return dataclasses.replace(
+        run,
+        cases=tuple(case for case in cases if case.rows),
+        code_sizes={label: size for label, size in run.code_sizes.items() if label in labels},
+    )
+
+
+def runs_of(op: str, root: Path = RESULTS) -> list[Comparison]:
+    """Every recorded run of ``op`` on any device, newest first."""
+    runs = [run for path in sorted(root.glob(f"*/{op}.json")) for run in read(path)]
+    return sorted(runs, key=lambda run: run.created, reverse=True)
+
+
+def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
+    """The recorded rows of one case by label, all of the device that was recorded last."""
+    found: dict[str, Recorded] = {}
+    device = None
+    for recorded in _rows(runs_of(op, root), case):
+        device = device or recorded.run.environment.device
+        if recorded.run.environment.device == device:
+            found.setdefault(recorded.row.label, recorded)
+    return found
+
+
+def _rows(runs: Iterable[Comparison], case: str) -> Iterator[Recorded]:
+    for run in runs:
+        for comparison in run.cases:
+            if comparison.case == case:
+                for row in comparison.rows:
+                    yield Recorded(row, comparison, run)

@@ -1,0 +1,157 @@
+"""Figures that follow from a comparison: bandwidth, shares, ratios.  Nothing here formats or prints."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from compare.spec import CaseComparison, Comparison, Estimate, KernelResources, Row
+
+LISTED_CASES = 3
+"""This many timed cases get a table each; more become one table of the sweep, beside the first."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one implementation did over every case that was checked."""
+
+    label: str
+    rung: str
+    status: str
+    cases: int
+    max_abs: float | None
+    used: float | None
+    """The largest share of the allowed error."""
+
+
+def gbs(case: CaseComparison, row: Row) -> float | None:
+    """GB/s of compulsory traffic, cold: each input read once and each output written once."""
+    cold = row.timing.cold_us if row.timing else None
+    return case.cost.bytes / cold.median / 1e3 if cold and cold.median > 0 else None
+
+
+def share_of_copy(case: CaseComparison, row: Row) -> float | None:
+    """`gbs` over what a plain copy reached in the same run."""
+    rate = gbs(case, row)
+    return rate / case.ceilings.copy_gbs if rate is not None and case.ceilings else None
+
+
+def ratio(row: Row, other: Row) -> Estimate | None:
+    """How many times faster ``row`` is than ``other``; None where that was not measured pair by pair."""
+    if row.timing and other.timing and row.accumulator == other.accumulator:
+        for pair in row.timing.ratios:
+            if pair.against == other.label:
+                return pair.value
+        for pair in other.timing.ratios:
+            if pair.against == row.label and pair.value.low > 0:
+                value = pair.value
+                return Estimate(1 / value.median, 1 / value.high, 1 / value.low)
+    return None
+
+
+def certain(estimate: Estimate | None) -> bool:
+    """Whether the interval says that there is a difference at all."""
+    return estimate is not None and not estimate.low <= 1 <= estimate.high
+
+
+def row_of(case: CaseComparison, label: str) -> Row | None:
+    return next((row for row in case.rows if row.label == label), None)
+
+
+def timed_cases(comparison: Comparison) -> list[CaseComparison]:
+    return [case for case in comparison.cases if any(row.timing for row in case.rows)]
+
+
+def main_case(comparison: Comparison) -> CaseComparison | None:
+    """The case that the sentences and the resources are about: inspected if any is, else timed, else any."""
+    inspected = [case for case in comparison.cases if any(row.resources for row in case.rows)]
+    timed = timed_cases(comparison)
+    both = [case for case in inspected if case in timed]
+    return next(iter([*both, *inspected, *timed, *comparison.cases]), None)
+
+
+def verdicts(comparison: Comparison) -> list[Verdict]:
+    """One verdict an implementation, over all checked cases; the worst status wins."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for case in comparison.cases:
+        for row in case.rows:
+            if row.agreement or row.status != "ok":
+                rows[row.label].append(row)
+    return [_verdict(label, found) for label, found in rows.items()]
+
+
+def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
+    checked = [row.agreement for row in rows if row.agreement]
+    statuses = {row.status for row in rows}
+    # A row too long for one variant does not undo its agreement elsewhere.
+    worst = next((s for s in ("disagrees", "failed") if s in statuses), "ok" if checked else "unavailable")
+    return Verdict(
+        label,
+        rows[0].rung,
+        worst,
+        len(checked),
+        max((a.max_abs for a in checked), default=None),
+        max((a.error / a.limit for a in checked if a.limit > 0), default=None),
+    )
+
+
+def unequal_terms(case: CaseComparison, baseline: str) -> list[Row]:
+    """Rows that sum in another precision than the baseline."""
+    reference = row_of(case, baseline)
+    if reference is None:
+        return []
+    return [row for row in case.rows if row.accumulator != reference.accumulator]
+
+
+def baseline_of(case: CaseComparison) -> str:
+    """The label that most ratios are taken against."""
+    against = [pair.against for row in case.rows if row.timing for pair in row.timing.ratios]
+    return max(set(against), key=lambda label: (against.count(label), label), default="torch.eager")
+
+
+def same_variant(case: CaseComparison) -> dict[str, dict[str, Row]]:
+    """Rows by variant and route, of the variants that exist in Triton and in CUDA, or by both CUDA routes."""
+    found: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in case.rows:
+        route, _, variant = row.label.partition(".")
+        if route != "torch" and row.timing and row.timing.cold_us:
+            found[variant][route] = row
+    return {variant: routes for variant, routes in found.items() if len(routes) > 1}
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's bare name: without ``void``, namespaces, template arguments and parameters."""
+    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::", "", name).removeprefix("void ")
+    head = re.match(r"[\w:~$]+", name)
+    bare = head[0].rpartition("::")[2] if head else name
+    return bare if len(bare) <= 32 else f"{bare[:29]}..."
+
+
+def kernels(rows: Iterable[Row]) -> list[tuple[Row, str, dict[str, KernelResources]]]:
+    """Every kernel of every row, by architecture.
+
+    Where the profiler and the cubin both speak of one kernel, the profiler has the word and the cubin adds
+    what only a compiler knows: spills, stack and the size of the code.
+    """
+    found = []
+    for row in rows:
+        by_name: dict[str, dict[str, KernelResources]] = defaultdict(dict)
+        for kernel in sorted(row.resources, key=lambda k: k.reader, reverse=True):  # profiler first
+            name, arch = short_kernel(kernel.kernel), kernel.arch.rstrip("af")
+            seen = by_name[name].get(arch)
+            by_name[name][arch] = kernel if seen is None else _merged(seen, kernel)
+        found += [(row, name, by_arch) for name, by_arch in by_name.items()]
+    return found
+
+
+def _merged(seen: KernelResources, other: KernelResources) -> KernelResources:
+    return replace(
+        seen,
+        spilled_bytes=other.spilled_bytes if seen.spilled_bytes is None else seen.spilled_bytes,
+        local_bytes=other.local_bytes if seen.local_bytes is None else seen.local_bytes,
+        code_bytes=other.code_bytes if seen.code_bytes is None else seen.code_bytes,
+        occupancy=other.occupancy if seen.occupancy is None else seen.occupancy,
+        limiter=seen.limiter or other.limiter,
+    )

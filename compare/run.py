@@ -1,0 +1,388 @@
+"""One op compared: check every implementation, time those that agree, look at what they take.
+
+Without a GPU the same steps check on small cases, compile for the architectures asked for and replay the
+times that ``results/`` holds, each labelled with its device and date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare import records, registry
+from compare.spec import (
+    Case,
+    CaseComparison,
+    Ceilings,
+    CodeSize,
+    Comparison,
+    Cost,
+    Implementation,
+    KernelResources,
+    Op,
+    Options,
+    Row,
+    Status,
+    Timing,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+Progress = Callable[[str, float], None]
+"""``progress(what, done)``: what is being done now, and which share of the whole run is over."""
+
+STATIC_ARCHS = ("sm_75", "sm_80", "sm_90a")
+"""Compiled for where there is no GPU to ask and ``--arch`` is not given."""
+
+SEEDS = 3
+_CPU_CHECK_BYTES = 32 << 20
+"""The most memory traffic of a case that is worth interpreting: some ten seconds for an implementation."""
+_INSPECT = 3
+"""Resources are read for every case of a short list, and for the default one of a sweep."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done with one case."""
+
+    case: Case
+    check: bool
+    inspect: bool
+
+
+def silent(what: str, done: float) -> None:
+    """No progress shown."""
+
+
+def prepare(device: str = "auto") -> torch.device:
+    """The device to run on.  To be called before any Triton kernel is imported.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    from compare.device import pick
+
+    picked = pick(device)
+    if picked.type == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
+    return picked
+
+
+def plan(op: Op, options: Options, device_type: str) -> list[Step]:
+    """Which cases are run, and what for."""
+    cases = list(options.cases) or [op.cases.default]
+    inspected = cases if len(cases) <= _INSPECT else [case for case in cases if case == op.cases.default]
+    steps = [Step(case, True, case in inspected) for case in cases]
+    if device_type == "cuda":
+        return steps
+    steps = [replace(s, check=bool(options.cases) and _interpretable(op, s.case)) for s in steps]
+    if all(step.check for step in steps):
+        return steps
+    return [Step(case, True, False) for case in op.cases.smoke] + steps
+
+
+def run(op: Op, options: Options, progress: Progress = silent, results: Path = records.RESULTS) -> Comparison:
+    """Compare the implementations of ``op``.
+
+    Ctrl-C ends it early: the comparison then holds every row that was finished and says ``interrupted``.
+
+    Args:
+        op: what to compare.
+        options: as on the command line; the op's baseline is always among the rows.
+        progress: called at every step.
+        results: where recorded times are found.
+
+    Raises:
+        UsageError: no such device, or a case this machine cannot hold.
+    """
+    from compare import device as machine
+
+    device = prepare(options.device)
+    impls = _chosen(op, options.only)
+    environment = machine.environment(device)
+    steps = plan(op, options, device.type)
+    for step in steps:
+        if step.check:
+            _fits(op, step.case, environment.memory_bytes)
+    bench = _Bench(op, impls, options, device, results, _Meter(progress, _weight(steps, impls, device)))
+    interrupted = False
+    try:
+        for step in steps:
+            bench.take(step)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Comparison(
+        op=op.name,
+        signature=op.signature,
+        environment=replace(
+            environment,
+            versions=machine.versions(),
+            clocks={**environment.clocks, **machine.clocks(device, "after")},
+        ),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        seed=options.seed,
+        cases=bench.cases(),
+        code_sizes=bench.code_sizes,
+        interrupted=interrupted,
+    )
+
+
+# --------------------------------------------------------------------------- steps
+
+
+class _Bench:
+    """The rows so far.  They are kept here as they come, so that an interruption loses none."""
+
+    def __init__(
+        self,
+        op: Op,
+        impls: Sequence[Implementation],
+        options: Options,
+        device: torch.device,
+        results: Path,
+        meter: _Meter,
+    ) -> None:
+        self.op, self.impls, self.options, self.device = op, impls, options, device
+        self.results, self.meter = results, meter
+        self.rows: dict[Case, dict[str, Row]] = {}
+        self.ceilings: dict[Case, Ceilings] = {}
+        self.code_sizes: dict[str, CodeSize] = {}
+        self.hashes: dict[str, str] = {}
+
+    def take(self, step: Step) -> None:
+        """Check, time and inspect one case."""
+        if not self.hashes:
+            self._read_sources()
+        rows = self.rows[step.case] = {}
+        for impl in self.impls:
+            rows[impl.label] = self._checked(impl, step) if step.check else self._elsewhere(impl)
+        if self.device.type == "cuda":
+            self._measure(step.case)
+        elif not step.check or step.inspect:
+            self._replay(step.case)
+        if step.inspect:
+            for impl in self.impls:
+                self._inspect(impl, step.case)
+
+    def cases(self) -> tuple[CaseComparison, ...]:
+        return tuple(
+            CaseComparison(str(case), self.op.cost(case), tuple(rows.values()), self.ceilings.get(case))
+            for case, rows in self.rows.items()
+            if rows
+        )
+
+    def _read_sources(self) -> None:
+        from compare.code_size import code_size, source_hash
+
+        self.meter.say("reading sources")
+        for impl in self.impls:
+            self.hashes[impl.label] = source_hash(impl)
+            self.code_sizes[impl.label] = code_size(impl)
+
+    def _row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
+        return Row(
+            impl.label,
+            impl.rung,
+            status,
+            reason,
+            source_hash=self.hashes[impl.label],
+            accumulator=impl.accumulator,
+        )
+
+    def _checked(self, impl: Implementation, step: Step) -> Row:
+        from compare import device as machine
+        from compare.check import check
+
+        self.meter.step(f"checking {impl.label} on {step.case}")
+        reason = machine.supports(impl, self.device)
+        if reason is not None:
+            return self._row(impl, "unavailable", reason)
+        seeds = tuple(range(self.options.seed, self.options.seed + SEEDS))
+        try:
+            agreement = check(self.op, impl, step.case, self.device, seeds)
+        except (Exception, SystemExit) as error:
+            return self._row(impl, *_verdict(error))
+        row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
+        return replace(row, agreement=agreement)
+
+    def _elsewhere(self, impl: Implementation) -> Row:
+        """A row of a case too large to check here: as good as the implementation was on the small ones."""
+        earlier = [rows[impl.label] for rows in self.rows.values() if impl.label in rows]
+        for status in ("disagrees", "failed", "unavailable"):
+            for row in earlier:
+                if row.status == status:
+                    return self._row(impl, row.status, row.reason)
+        return self._row(impl)
+
+    def _measure(self, case: Case) -> None:
+        from compare.measure import measure, measure_ceilings
+
+        rows = self.rows[case]
+        agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
+        if not agreeing:
+            return
+        self.meter.say("measuring what a plain copy reaches")
+        known = next(iter(self.ceilings.values()), None)
+        self.ceilings[case] = known or measure_ceilings(self.device)
+        budget = self.options.budget_s / max(1, len(self.options.cases))
+        with self.meter.part(f"timing {case}", _MEASURE_WEIGHT * len(self.impls)) as part:
+            timings = measure(
+                self.op,
+                agreeing,
+                case,
+                self.device,
+                seed=self.options.seed,
+                budget_s=budget,
+                progress=part,
+            )
+        for label, timing in timings.items():
+            if isinstance(timing, Timing):
+                rows[label] = replace(rows[label], timing=timing)
+            else:
+                status, reason = _verdict(timing)
+                rows[label] = replace(rows[label], status=status, reason=reason)
+
+    def _replay(self, case: Case) -> None:
+        """Put recorded times beside the rows of ``case``, save those that are wrong here."""
+        rows = self.rows[case]
+        for label, recorded in records.find(self.op.name, str(case), self.results).items():
+            row = rows.get(label)
+            if row is None or row.status in ("disagrees", "failed") or recorded.row.timing is None:
+                continue
+            rows[label] = replace(row, timing=recorded.row.timing, replayed=_provenance(recorded, row))
+            if recorded.comparison.ceilings:
+                self.ceilings[case] = recorded.comparison.ceilings
+
+    def _inspect(self, impl: Implementation, case: Case) -> None:
+        self.meter.step(f"reading what {impl.label} takes")
+        row = self.rows[case][impl.label]
+        if row.status in ("disagrees", "failed"):
+            return
+        found: list[KernelResources] = []
+        try:
+            if self.device.type == "cuda" and row.status == "ok":
+                found += self._profiled(impl, case)
+            found += self._compiled(impl, case)
+        except NotImplementedError as error:
+            if row.status == "ok":
+                row = self._row(impl, "unavailable", str(error))
+        except (Exception, SystemExit) as error:
+            _, reason = _verdict(error)
+            row = replace(row, reason="; ".join(filter(None, (row.reason, f"resources unread: {reason}"))))
+        self.rows[case][impl.label] = replace(row, resources=tuple(found))
+
+    def _profiled(self, impl: Implementation, case: Case) -> tuple[KernelResources, ...]:
+        import torch
+
+        from compare.resources import from_profiler
+
+        generator = torch.Generator(self.device).manual_seed(self.options.seed)
+        return from_profiler(impl, self.op.make_inputs(case, generator, self.device))
+
+    def _compiled(self, impl: Implementation, case: Case) -> list[KernelResources]:
+        from compare import device as machine
+        from compare.resources import from_cubin
+
+        here = machine.arch(self.device)
+        archs = self.options.archs or (STATIC_ARCHS if here is None else (here,))
+        needed = machine.capability(impl.requires) if impl.requires else 0
+        return [
+            kernel
+            for arch in archs
+            if machine.capability(arch) >= needed
+            for kernel in from_cubin(self.op, impl, case, arch)
+        ]
+
+
+def _chosen(op: Op, only: Sequence[str]) -> list[Implementation]:
+    """The implementations asked for, and the baseline, without which no ratio means anything."""
+    chosen = {impl.label for impl in registry.implementations(op.name, only)} | {op.baseline}
+    everything = registry.implementations(op.name)
+    if not everything:
+        raise UsageError(f"{op.name} has no implementations. Register one with @implementation")
+    return [impl for impl in everything if impl.label in chosen]
+
+
+def _interpretable(op: Op, case: Case) -> bool:
+    return op.cost(case).bytes <= _CPU_CHECK_BYTES
+
+
+def _fits(op: Op, case: Case, memory_bytes: int) -> None:
+    cost: Cost = op.cost(case)
+    if cost.bytes > memory_bytes:
+        raise UsageError(
+            f"case {case} of {op.name} takes {cost.bytes / 1e9:,.0f} GB for its inputs and output alone; "
+            f"this device has {memory_bytes / 1e9:,.0f} GB. Give a smaller --case"
+        )
+
+
+def _verdict(error: BaseException) -> tuple[Status, str]:
+    """What an exception makes of a row, in one sentence."""
+    if os.environ.get("COMPARE_TRACEBACK"):
+        traceback.print_exception(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, (NotImplementedError, UsageError)):
+        return "unavailable", text
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "unavailable", "out of memory on this device; give a smaller --case"
+    if len(text) > 200:
+        text = f"{text[:200]} ..."
+    return "failed", f"{type(error).__name__}: {text} (COMPARE_TRACEBACK=1 shows where)"
+
+
+def _provenance(recorded: records.Recorded, row: Row) -> str:
+    fresh = recorded.row.source_hash == row.source_hash
+    age = "" if fresh else ", before its source was last changed"
+    return f"{recorded.run.environment.device}, {recorded.run.created[:10]}{age}"
+
+
+# --------------------------------------------------------------------------- progress
+
+_MEASURE_WEIGHT = 4
+"""Timing an implementation takes about as long as checking it four times."""
+
+
+def _weight(steps: Sequence[Step], impls: Sequence[Implementation], device: torch.device) -> float:
+    measured = _MEASURE_WEIGHT if device.type == "cuda" else 0
+    return len(impls) * sum(step.check + step.inspect + measured for step in steps)
+
+
+@dataclass
+class _Meter:
+    """Turns steps of unequal weight into the share of the run that is over."""
+
+    progress: Progress
+    total: float
+    done: float = 0.0
+    what: str = dataclasses.field(default="", init=False)
+
+    def say(self, what: str) -> None:
+        self.what = what
+        self.progress(what, min(1.0, self.done / max(self.total, 1.0)))
+
+    def step(self, what: str) -> None:
+        """Begin a step of weight 1."""
+        self.say(what)
+        self.done += 1
+
+    @contextmanager
+    def part(self, what: str, weight: float) -> Iterator[Callable[[float], None]]:
+        """A step that reports itself how far it is, 0 to 1."""
+        start = self.done
+
+        def advance(share: float) -> None:
+            self.done = start + weight * share
+            self.say(what)
+
+        advance(0.0)
+        yield advance
+        self.done = start + weight
