@@ -55,7 +55,16 @@ def rows_sum_to_one(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> s
 
 DTYPES = ("fp32", "fp16", "bf16")
 _LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
-_LONG_ROWS = (1024, 4096, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+_SWEPT = (
+    (1, 1024),
+    (32, 1024),
+    (128, 4096),
+    (1, 131072),
+    # 4096 rows until they hold 2^27 elements ...
+    *((4096, 2**power) for power in range(7, 15)),
+    # ... and rows of every length from there on, 2^27 elements in all; the shorter ones for their bandwidth.
+    *((2 ** (27 - power), 2**power) for power in (10, 12, 14, 15, 16, 17, 18, 19, 20)),
+)
 
 CASES = Cases(
     default=case("fp32", M=4096, N=4096),
@@ -78,10 +87,7 @@ CASES = Cases(
         case("bf16", M=2, N=2**30 + 3),
     ),
     sweep=(
-        # 4096 rows until the tensor holds 2^27 elements, and 2^27 elements of every longer length.
-        *(case(d, M=4096, N=n) for d in ("fp32", "bf16") for n in (128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
-        *(case(d, M=2**27 // n, N=n) for d in ("fp32", "bf16") for n in _LONG_ROWS),
-        *(case(d, M=m, N=n) for d in ("fp32", "bf16") for m, n in ((1, 1024), (32, 1024), (128, 4096), (1, 131072))),
+        *(case(dtype, M=m, N=n) for dtype in ("fp32", "bf16") for m, n in _SWEPT),
         case("fp16", M=4096, N=4096),
         case("fp16", M=4096, N=781),
     ),

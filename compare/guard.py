@@ -1,0 +1,108 @@
+"""Memory that shows what a kernel did to it: poisoned, and with guard zones on both sides.
+
+While `GuardedMemory` is on, ``torch.empty`` and its kin hand out the inside of a bigger buffer.  All of
+the buffer holds `POISON`: where that is still there afterwards, nobody wrote; where it is gone from the
+zones around, somebody wrote out of bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+POISON = 0x7FDE
+"""Every two bytes of poisoned memory: NaN in fp16, bf16 and fp32, and none that arithmetic produces."""
+
+ZONE_BYTES = 1 << 16
+
+_ALLOCATIONS = (
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One piece of guarded memory; ``buffer`` is all of it, in int16."""
+
+    buffer: torch.Tensor
+    bytes: int
+
+    def violation(self) -> str | None:
+        """Where the guard zones were written to, None if they were not."""
+        end = ZONE_BYTES + self.bytes + self.bytes % 2
+        for place, zone in (("before", self.buffer[: ZONE_BYTES // 2]), ("past", self.buffer[end // 2 :])):
+            written = (zone != POISON).nonzero()
+            if len(written) > 0:
+                at = int(written[-1] if place == "before" else written[0]) * 2
+                distance = ZONE_BYTES - at if place == "before" else at + 2
+                return f"wrote {place} its {self.bytes} bytes, about {distance} bytes off"
+        return None
+
+
+class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Guards what is allocated on ``device`` while it is on.
+
+    A dispatch mode sees allocations however they are spelled, from Python and from C++ that calls Python;
+    not those that PyTorch's own operators make inside.  torch.compile steps aside under a dispatch
+    mode, so compiled code must not be run under it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+        self.allocations: list[Allocation] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _ALLOCATIONS:
+            return func(*args, **kwargs)
+        device = kwargs.get("device") or (args[0].device if isinstance(args[0], torch.Tensor) else "cpu")
+        if torch.device(device).type != self.device.type:
+            return func(*args, **kwargs)
+        plan = func(*args, **{**kwargs, "device": "meta", "pin_memory": False})
+        return self._allocate(plan)
+
+    def _allocate(self, plan: torch.Tensor) -> torch.Tensor:
+        """A tensor with the sizes, strides and dtype of ``plan``, guarded."""
+        extent = 0
+        if plan.numel() > 0:
+            extent = 1 + sum((n - 1) * s for n, s in zip(plan.shape, plan.stride(), strict=True))
+        size = extent * plan.itemsize
+        buffer = poisoned(2 * ZONE_BYTES + size, self.device)
+        self.allocations.append(Allocation(buffer, size))
+        inside = torch.empty(0, dtype=plan.dtype, device=self.device)
+        storage = buffer.untyped_storage()
+        # Typed by set_ rather than by views, so that it looks like any other fresh tensor.
+        return inside.set_(storage, ZONE_BYTES // plan.itemsize, plan.shape, plan.stride())
+
+    def violations(self) -> list[str]:
+        """What was written outside of the allocations since the mode was turned on."""
+        return [text for text in (each.violation() for each in self.allocations) if text is not None]
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        pointer = tensor.untyped_storage().data_ptr()
+        return any(each.buffer.untyped_storage().data_ptr() == pointer for each in self.allocations)
+
+
+def poisoned(size: int, device: torch.device) -> torch.Tensor:
+    """At least ``size`` bytes of poison, as int16."""
+    return torch.full((math.ceil(size / 2),), POISON, dtype=torch.int16, device=device)
+
+
+def untouched(tensor: torch.Tensor) -> torch.Tensor:
+    """Which elements of a floating-point tensor still hold poison, bit for bit."""
+    if tensor.itemsize == 2:
+        return tensor.view(torch.int16) == POISON
+    if tensor.itemsize == 4:
+        return tensor.view(torch.int32) == POISON * 0x10001
+    return torch.zeros_like(tensor, dtype=torch.bool)
