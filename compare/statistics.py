@@ -1,0 +1,69 @@
+"""Medians and what is known of them.
+
+Times are neither normal nor symmetric, so nothing here assumes a distribution: the interval of a median
+is read off the ordered samples themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy.special import bdtrik
+
+from compare.spec import Estimate
+
+CONFIDENCE = 0.95
+
+OUTLIER = 5.0
+"""How many times the usual spread a sample must lie away to be called one."""
+
+
+def estimate(samples: Sequence[float]) -> Estimate:
+    """The median of ``samples``, its 95% confidence interval and the samples themselves, in their order.
+
+    Below six samples no pair of them spans the median with 95% confidence; their range stands in.
+
+    Raises:
+        ValueError: there is no sample, or one is NaN.
+    """
+    if not samples:
+        raise ValueError("no samples to take a median of")
+    if any(math.isnan(sample) for sample in samples):
+        raise ValueError("a sample is NaN")
+    ordered = sorted(samples)
+    rank = lower_rank(len(ordered))
+    return Estimate(statistics.median(ordered), ordered[rank - 1], ordered[-rank], tuple(samples))
+
+
+@functools.cache
+def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
+    """The rank, from 1, of the ordered sample that bounds the median from below; from above, from the end.
+
+    How many of ``count`` independent samples fall below the true median is binomial with p = 1/2, whatever
+    they are samples of.
+    """
+    tail = (1 - confidence) / 2
+    if 0.5**count > tail:
+        return 1
+    return max(1, math.ceil(float(bdtrik(tail, count, 0.5))))
+
+
+def within(value: Estimate, share: float) -> bool:
+    """Whether both ends of a real 95% interval lie within ``share`` of the median."""
+    if 2 * 0.5 ** len(value.samples) > 1 - CONFIDENCE:
+        return False
+    margin = share * abs(value.median)
+    return value.high - value.median <= margin and value.median - value.low <= margin
+
+
+def outliers(samples: Sequence[float]) -> int:
+    """How many samples lie far from the median: more than `OUTLIER` times the median deviation, and 1%."""
+    if not samples:
+        return 0
+    middle = statistics.median(samples)
+    spread = statistics.median(abs(sample - middle) for sample in samples)
+    limit = max(OUTLIER * 1.4826 * spread, 0.01 * abs(middle))
+    return sum(abs(sample - middle) > limit for sample in samples)

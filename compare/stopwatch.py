@@ -1,0 +1,166 @@
+"""The clock: how long the GPU and the host take for a call, and nothing of how samples are combined.
+
+Every GPU time is the time between two events on torch's current stream.  The host must have enqueued the
+call before the GPU reaches the first of them, or its launch would be timed as the kernel's work; so a
+kernel that only waits goes before the events, and each sample is checked: the first event may not have
+passed when the last has been enqueued.  A sample that fails the check is taken again behind a longer wait.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from compare.device import l2_bytes
+
+Call = Callable[[], object]
+
+FLUSH_L2 = 4
+"""How many times the L2's size is written before a cold sample.  Written, not read: the lines it leaves
+dirty are evicted during the call just as the call's own are evicted after it, so that a call pays for as
+many bytes as it writes."""
+
+FIRST_WAIT_US = 60.0
+LONGEST_WAIT_US = 20_000.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One sample: GPU and host time of one call, in microseconds (of a batch: the GPU's mean a call, the
+    host's median)."""
+
+    gpu_us: float
+    host_us: float
+
+
+class Stopwatch(Protocol):
+    """What the scheduling of samples needs of a clock; tests bring one of their own."""
+
+    def now_s(self) -> float:
+        """Seconds on a clock that only goes forward."""
+
+    def first_ms(self, call: Call) -> float:
+        """Host time of a call and of the GPU work it starts."""
+
+    def cold(self, name: str, call: Call) -> Reading:
+        """One call with nothing of its data in the L2."""
+
+    def warm(self, name: str, call: Call, repeats: int) -> Reading:
+        """``repeats`` calls back to back, right after one that is not timed."""
+
+    def capture(self, call: Call) -> Call:
+        """``call`` as a CUDA graph; the result replays it.  Raises where it cannot be captured."""
+
+    def empty_us(self) -> float:
+        """What two events with nothing between them read."""
+
+    def exposed(self, name: str) -> bool:
+        """Whether some sample of that name holds host time, however long the wait."""
+
+    def recover(self) -> None:
+        """After a call raised: free what it left.  Raises if the device is lost."""
+
+
+def host_ms(call: Call, device: torch.device) -> float:
+    """Host time, in ms, from an idle GPU until the call has returned and its GPU work is done."""
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter_ns()
+    call()
+    torch.cuda.synchronize(device)
+    return (time.perf_counter_ns() - begin) / 1e6
+
+
+class CudaStopwatch:
+    """`Stopwatch` on torch's current stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._scratch = torch.empty(FLUSH_L2 * l2_bytes(device), dtype=torch.int8, device=device)
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+        self._waits_us: dict[str, float] = {}
+        self._exposed: set[str] = set()
+        self._pool: Any = None
+        self._cycles_per_us = self._calibrate()
+
+    def now_s(self) -> float:
+        return time.perf_counter()
+
+    def first_ms(self, call: Call) -> float:
+        return host_ms(call, self._device)
+
+    def cold(self, name: str, call: Call) -> Reading:
+        return self._read(f"{name} cold", self._scratch.zero_, call, 1)
+
+    def warm(self, name: str, call: Call, repeats: int) -> Reading:
+        return self._read(f"{name} warm", call, call, repeats)
+
+    def capture(self, call: Call) -> Call:
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            call()  # what a call sets up on a stream it has not seen cannot be captured
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # One pool for all: nobody reads what a replay writes, so the graphs may write over one another.
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            call()
+        return graph.replay
+
+    def empty_us(self) -> float:
+        return self._read("", self._scratch.zero_, lambda: None, 1).gpu_us
+
+    def exposed(self, name: str) -> bool:
+        return not self._exposed.isdisjoint((f"{name} cold", f"{name} warm"))
+
+    def recover(self) -> None:
+        gc.collect()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+
+    def _read(self, key: str, before: Call, call: Call, repeats: int) -> Reading:
+        wait_us = self._waits_us.get(key, FIRST_WAIT_US)
+        while True:
+            before()
+            torch.cuda._sleep(int(wait_us * self._cycles_per_us))
+            self._start.record()
+            host_us = []
+            for _ in range(repeats):
+                begin = time.perf_counter_ns()
+                call()
+                host_us.append((time.perf_counter_ns() - begin) / 1e3)
+            self._end.record()
+            hidden = not self._start.query()
+            self._end.synchronize()
+            if key in self._exposed:
+                break
+            if hidden:
+                self._waits_us[key] = min(FIRST_WAIT_US + 2 * sum(host_us), LONGEST_WAIT_US)
+                break
+            # The host was late.  Once may be a hiccup; a call that itself waits for the GPU always is.
+            wait_us *= 2
+            if wait_us > LONGEST_WAIT_US:
+                self._exposed.add(key)
+                self._waits_us.pop(key, None)
+                break
+        gpu_us = self._start.elapsed_time(self._end) * 1e3 / repeats
+        return Reading(gpu_us, statistics.median(host_us))
+
+    def _calibrate(self) -> float:
+        """Cycles the waiting kernel counts in a microsecond, at the clock the card has when busy."""
+        cycles = 2_000_000
+        for _ in range(3):
+            self._start.record()
+            torch.cuda._sleep(cycles)
+            self._end.record()
+            self._end.synchronize()
+        busy_us: float = self._start.elapsed_time(self._end) * 1e3
+        return cycles / busy_us
