@@ -230,7 +230,7 @@ def _axes_of(dim: str | None, signature: str) -> list[int | None]:
 def _compare(
     ref: torch.Tensor, out: torch.Tensor, tolerance: Tolerance, limit: float, errors: _Errors, step: int
 ) -> None:
-    """Add the errors of ``out`` against the fp64 ``ref`` to ``errors``, every ``step``-th to the quantiles."""
+    """Add the errors of ``out`` against the fp64 ``ref``; every ``step``-th goes into the quantiles."""
     scale = None
     if tolerance.reduced_dim is not None:
         finite = ref.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

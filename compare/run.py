@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -157,6 +157,7 @@ class _Bench:
         self.ceilings: dict[Case, Ceilings] = {}
         self.code_sizes: dict[str, CodeSize] = {}
         self.hashes: dict[str, str] = {}
+        self.first_calls_ms: dict[tuple[Case, str], float] = {}
 
     def take(self, step: Step) -> None:
         """Check, time and inspect one case."""
@@ -208,6 +209,8 @@ class _Bench:
             return self._row(impl, "unavailable", reason)
         seeds = tuple(range(self.options.seed, self.options.seed + SEEDS))
         try:
+            if self.device.type == "cuda":
+                self._time_first_call(impl, step.case)
             agreement = check(self.op, impl, step.case, self.device, seeds)
         except (Exception, SystemExit) as error:
             return self._row(impl, *_verdict(error))
@@ -223,27 +226,43 @@ class _Bench:
                     return self._row(impl, row.status, row.reason)
         return self._row(impl)
 
+    def _time_first_call(self, impl: Implementation, case: Case) -> None:
+        """Before anything else runs the implementation on this case, as that would compile it."""
+        from compare.measure import first_call_ms
+
+        self.first_calls_ms[case, impl.label] = first_call_ms(impl, self._inputs(case), self.device)
+
     def _measure(self, case: Case) -> None:
-        from compare.measure import measure, measure_ceilings
+        from compare.measure import CeilingMeter, Interrupted, measure
 
         rows = self.rows[case]
         agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
         if not agreeing:
             return
         self.meter.say("measuring what a plain copy reaches")
-        known = next(iter(self.ceilings.values()), None)
-        self.ceilings[case] = known or measure_ceilings(self.device)
+        ceilings = CeilingMeter.on(self.device)
         budget = self.options.budget_s / max(1, len(self.options.cases))
         with self.meter.part(f"timing {case}", _MEASURE_WEIGHT * len(self.impls)) as part:
-            timings = measure(
-                self.op,
-                agreeing,
-                case,
-                self.device,
-                seed=self.options.seed,
-                budget_s=budget,
-                progress=part,
-            )
+            try:
+                timings = measure(
+                    self.op,
+                    agreeing,
+                    case,
+                    self.device,
+                    seed=self.options.seed,
+                    budget_s=budget,
+                    progress=part,
+                    first_calls_ms={i.label: self.first_calls_ms[case, i.label] for i in agreeing},
+                    ceilings=ceilings,
+                )
+            except Interrupted as interrupted:
+                self._put(case, interrupted.partial)
+                raise
+        self.ceilings[case] = ceilings.ceilings()
+        self._put(case, timings)
+
+    def _put(self, case: Case, timings: Mapping[str, Timing | Exception]) -> None:
+        rows = self.rows[case]
         for label, timing in timings.items():
             if isinstance(timing, Timing):
                 rows[label] = replace(rows[label], timing=timing)
@@ -281,12 +300,15 @@ class _Bench:
         self.rows[case][impl.label] = replace(row, resources=tuple(found))
 
     def _profiled(self, impl: Implementation, case: Case) -> tuple[KernelResources, ...]:
-        import torch
-
         from compare.resources import from_profiler
 
+        return from_profiler(impl, self._inputs(case))
+
+    def _inputs(self, case: Case) -> tuple[torch.Tensor, ...]:
+        import torch
+
         generator = torch.Generator(self.device).manual_seed(self.options.seed)
-        return from_profiler(impl, self.op.make_inputs(case, generator, self.device))
+        return self.op.make_inputs(case, generator, self.device)
 
     def _compiled(self, impl: Implementation, case: Case) -> list[KernelResources]:
         from compare import device as machine

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from compare.statistics import estimate
 from compare.spec import CaseComparison, Comparison, Estimate, KernelResources, Row
 
 LISTED_CASES = 3
@@ -39,16 +40,19 @@ def share_of_copy(case: CaseComparison, row: Row) -> float | None:
 
 
 def ratio(row: Row, other: Row) -> Estimate | None:
-    """How many times faster ``row`` is than ``other``; None where that was not measured pair by pair."""
-    if row.timing and other.timing and row.accumulator == other.accumulator:
-        for pair in row.timing.ratios:
-            if pair.against == other.label:
-                return pair.value
-        for pair in other.timing.ratios:
-            if pair.against == row.label and pair.value.low > 0:
-                value = pair.value
-                return Estimate(1 / value.median, 1 / value.high, 1 / value.low)
-    return None
+    """How many times faster ``row`` is than ``other``, cold, from pairs of samples of the same round.
+
+    None where one of them was not timed, or where they do not sum in the same precision.
+    """
+    if not (row.timing and other.timing and row.accumulator == other.accumulator):
+        return None
+    for pair in row.timing.ratios:
+        if pair.against == other.label:
+            return pair.value
+    mine, others = row.timing.cold_us, other.timing.cold_us
+    if not (mine and others and mine.samples and len(mine.samples) == len(others.samples)):
+        return None
+    return estimate([theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=True)])
 
 
 def certain(estimate: Estimate | None) -> bool:
