@@ -93,14 +93,15 @@ def _try(
     def found(name: str, problem: str | None, otherwise: str = "") -> None:
         findings.append(Finding(name, problem is None, f"seed {seed}: {problem}" if problem else otherwise))
 
+    problem = _wrong_kind(output, expected, device)
+    found("output", problem)
     changed = [i for i, (now, copy) in enumerate(zip(memory, copies, strict=True)) if not now.equal(copy)]
     found("inputs unchanged", f"argument {changed[0]} was written to" if changed else None)
     for i in changed:
         memory[i].copy_(copies[i])
     del copies
-    found("guard zones", "; ".join(guard.violations()) or None, _guarded(guard, output))
-    problem = _wrong_kind(output, expected, device)
-    found("output", problem)
+    where = "around the output" if not problem and guard.owns(output) else "none around the output"
+    found("guard zones", "; ".join(guard.violations()) or None, where)
     if problem:
         return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings)), None
     found("output is fresh", _shared(output, inputs, previous))
@@ -146,12 +147,6 @@ def _run(
     if guard.device.type == "cuda":
         torch.cuda.synchronize(guard.device)
     return output
-
-
-def _guarded(guard: GuardedMemory, output: object) -> str:
-    if isinstance(output, torch.Tensor) and guard.owns(output):
-        return "around the output"
-    return "none: PyTorch allocated the output inside an operator"
 
 
 def _expected(op: Op, case: Case) -> torch.Tensor:
@@ -234,7 +229,7 @@ def _compare(
     scale = None
     if tolerance.reduced_dim is not None:
         finite = ref.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        scale = finite.abs().amax(tolerance.reduced_dim, keepdim=True)
+        scale = tolerance.floor * finite.abs().amax(tolerance.reduced_dim, keepdim=True)
         del finite
     columns = max(1, _PIECE * ref.shape[-1] // ref.numel()) if ref.dim() else 1
     for begin in range(0, ref.shape[-1], columns):

@@ -118,9 +118,9 @@ class Tolerance:
     The last step of every implementation rounds an fp32 value to the output's dtype, which moves it by
     half a unit in its last place at most.  The error of an element is what is left of ``|out - ref|``
     after that, counted in roundings of fp32: ``max(0, |out - ref| - half_ulp(ref)) / (2^-24 * (|ref| +
-    scale))``, where ``scale`` is the largest ``|ref|`` along ``reduced_dim``, 0 where that is None.  So
-    fp16 and bf16 outputs are held to what fp32 arithmetic can do, and anything computed in a lower
-    precision scores hundreds.
+    floor * scale))``, where ``scale`` is the largest ``|ref|`` along ``reduced_dim``, 0 where that is
+    None.  So fp16 and bf16 outputs are held to what fp32 arithmetic can do, and anything computed in a
+    lower precision scores hundreds.
 
     The limit is twice what PyTorch's own implementation scores on the same inputs, and never below
     ``least``.
@@ -129,6 +129,8 @@ class Tolerance:
     least: float
     """How many roundings of fp32 a good implementation may lose on its way."""
     reduced_dim: int | None = None
+    floor: float = 1.0
+    """How far below ``scale`` elements may lie and still have to be right to their own last digits."""
 
 
 @dataclass(frozen=True)

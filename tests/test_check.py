@@ -1,0 +1,472 @@
+"""The checker catches every kind of wrong result, for every op and dtype, and accepts right ones.
+
+A mutant is the op's baseline with one thing made wrong.  Nothing here knows an op by name but the few
+mutants at the end that only make sense for one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from compare import registry
+from compare.check import check
+from compare.guard import POISON, GuardedMemory, untouched
+from compare.inputs import TORCH_DTYPES
+from compare.spec import Agreement, Case, Finding, Implementation, Invariant, Op, case
+
+Run = Callable[..., torch.Tensor]
+Mutant = Callable[..., torch.Tensor]
+
+LONG = {"softmax": tuple(case(dtype, M=2, N=2**20) for dtype in ("fp32", "fp16", "bf16"))}
+"""Cases whose elements are so small that a sloppy tolerance would accept anything."""
+
+
+def ops_and_cases(long: bool) -> list[object]:
+    return [
+        pytest.param(registry.get_op(name), c, id=f"{name}-{c}")
+        for name in registry.op_names()
+        for c in (*registry.get_op(name).cases.smoke, *(LONG.get(name, ()) if long else ()))
+    ]
+
+
+every_op_and_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=False))
+every_op_and_long_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=True))
+
+
+def baseline(op: Op) -> Run:
+    return next(impl.run for impl in registry.implementations(op.name) if impl.label == op.baseline)
+
+
+def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, ...] = (0,)) -> Agreement:
+    mutant = Implementation(op.name, "triton.mutant", "tiled", run)
+    return check(op, mutant, c, device, seeds)
+
+
+def failed(agreement: Agreement) -> set[str]:
+    assert agreement.passed is not bool(agreement.reason)
+    return {finding.name for finding in agreement.findings if not finding.passed}
+
+
+# ----------------------------------------------------------------------- wrong values
+
+
+def zeros(right: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(right)
+
+
+def shuffled_along_the_row(right: torch.Tensor) -> torch.Tensor:
+    return right[..., torch.randperm(right.shape[-1], device=right.device)]
+
+
+def rolled_by_one(right: torch.Tensor) -> torch.Tensor:
+    return right.roll(1, -1)
+
+
+def two_neighbours_swapped(right: torch.Tensor) -> torch.Tensor:
+    right[..., [2, 3]] = right[..., [3, 2]]
+    return right
+
+
+def shuffled_rows(right: torch.Tensor) -> torch.Tensor:
+    return right.roll(1, 0)
+
+
+def last_element_lost(right: torch.Tensor) -> torch.Tensor:
+    right[..., -1] = 0
+    return right
+
+
+def one_element_not_a_number(right: torch.Tensor) -> torch.Tensor:
+    right[..., 5] = math.nan
+    return right
+
+
+def one_element_infinite(right: torch.Tensor) -> torch.Tensor:
+    right[..., 5] = math.inf
+    return right
+
+
+def slightly_scaled(right: torch.Tensor) -> torch.Tensor:
+    """By 1/16000 in fp32, and by two units in the last place in the others."""
+    return right * (1 + max(2 * torch.finfo(right.dtype).eps, 2**-14))
+
+
+WRONG_VALUES = (
+    zeros,
+    shuffled_along_the_row,
+    rolled_by_one,
+    two_neighbours_swapped,
+    shuffled_rows,
+    last_element_lost,
+    slightly_scaled,
+)
+
+
+@pytest.mark.parametrize("mutate", WRONG_VALUES)
+@every_op_and_long_case
+def test_wrong_values_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.device) -> None:
+    right = baseline(op)
+    agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)).clone())
+    assert "values" in failed(agreement)
+    assert agreement.error > agreement.limit
+    assert agreement.within < 1
+
+
+@pytest.mark.parametrize("mutate", [one_element_not_a_number, one_element_infinite])
+@every_op_and_long_case
+def test_nan_and_infinity_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.device) -> None:
+    right = baseline(op)
+    agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)))
+    assert "NaN and infinity" in failed(agreement)
+    assert agreement.within < 1
+
+
+@every_op_and_long_case
+def test_one_rounding_more_on_the_way_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    """As if a factor of the result had been stored in the narrow dtype, before the last rounding."""
+    wide = TORCH_DTYPES[c.dtype]
+    narrow = torch.bfloat16 if wide is torch.float32 else wide
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        exact = op.oracle(*(x.double() for x in inputs))
+        return ((exact * 3).to(narrow).double() / 3).to(wide)
+
+    assert "values" in failed(checked(op, c, device, run))
+
+
+NARROWER = {
+    "fp32": (torch.float16, torch.bfloat16),
+    "fp16": (torch.bfloat16,),
+    "bf16": (torch.float8_e4m3fn,),
+}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@every_op_and_long_case
+def test_inputs_rounded_to_a_lower_precision_are_caught(
+    op: Op, c: Case, which: int, device: torch.device
+) -> None:
+    if which >= len(NARROWER[c.dtype]):
+        pytest.skip("only fp32 has two next lower precisions")
+    narrow = NARROWER[c.dtype][which]
+    right = baseline(op)
+    agreement = checked(op, c, device, lambda *inputs: right(*(x.to(narrow).to(x.dtype) for x in inputs)))
+    assert "values" in failed(agreement)
+
+
+# ----------------------------------------------------------------------- memory
+
+
+@every_op_and_long_case
+def test_one_unwritten_element_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    right = baseline(op)
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        values = right(*inputs).flatten()
+        output = torch.empty_like(values)
+        output[:-1] = values[:-1]
+        return output.view_as(right(*inputs))
+
+    agreement = checked(op, c, device, run)
+    assert {"all written", "NaN and infinity"} <= failed(agreement)
+
+
+def test_an_unwritten_element_is_caught_even_where_nan_belongs(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        values = torch.softmax(x, -1)
+        output = torch.empty_like(x)
+        output[1:] = values[1:]  # row 0 is NaN anyway
+        return output
+
+    assert failed(checked(op, case(fill="neg_inf", M=6, N=33), device, run)) == {"all written"}
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 100])
+@every_op_and_case
+def test_a_write_out_of_bounds_is_caught(op: Op, c: Case, offset: int, device: torch.device) -> None:
+    right = baseline(op)
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        values = right(*inputs)
+        output = torch.empty_like(values)
+        output.copy_(values)
+        at = output.storage_offset() + (offset if offset < 0 else output.numel() + offset)
+        output.as_strided((1,), (1,), at).fill_(1.0)
+        return output
+
+    agreement = checked(op, c, device, run)
+    assert failed(agreement) == {"guard zones"}
+    assert ("before" if offset < 0 else "past") in agreement.reason
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "sliced"])
+@every_op_and_case
+def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.device) -> None:
+    right = baseline(op)
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        output = right(*inputs)
+        # In a gap between the elements where there is one.
+        last = inputs[-1].untyped_storage().nbytes() // inputs[-1].itemsize - 1
+        inputs[-1].as_strided((1,), (1,), last).fill_(0.25)
+        return output
+
+    agreement = checked(op, dataclasses.replace(c, layout=layout), device, run)
+    assert failed(agreement) == {"inputs unchanged"}
+
+
+@every_op_and_case
+def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    right = baseline(op)
+    agreement = checked(op, c, device, lambda *inputs: inputs[0].copy_(right(*inputs)))
+    assert failed(agreement) >= {"inputs unchanged", "output is fresh"}
+
+
+@every_op_and_case
+def test_an_output_buffer_kept_between_calls_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    right = baseline(op)
+    kept: list[torch.Tensor] = []
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        if not kept:
+            kept.append(torch.empty_like(right(*inputs)))
+        return kept[0].copy_(right(*inputs))
+
+    assert failed(checked(op, c, device, run, seeds=(0, 1))) == {"output is fresh"}
+
+
+def test_an_output_remembered_for_an_address_is_caught(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+    remembered: dict[torch.Size, torch.Tensor] = {}
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return remembered.setdefault(x.shape, torch.softmax(x, -1)).clone()
+
+    assert failed(checked(op, op.cases.smoke[0], device, run, seeds=(0, 1))) >= {"values"}
+
+
+# ----------------------------------------------------------------------- the wrong kind of output
+
+WRONG_KINDS: dict[str, Mutant] = {
+    "no tensor": lambda right: right.tolist(),
+    "nothing": lambda right: None,
+    "subclass": lambda right: torch.nn.Parameter(right),
+    "wider": lambda right: right.double(),
+    "narrower": lambda right: right.to(torch.float8_e4m3fn),
+    "one row more": lambda right: right[None],
+    "short": lambda right: right[..., :-1],
+    "flat": lambda right: right.new_zeros(right.numel() + 1),
+    "elsewhere": lambda right: right.to("meta"),
+    "sparse": lambda right: right.to_sparse(),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_KINDS)
+@every_op_and_case
+def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: torch.device) -> None:
+    right = baseline(op)
+    agreement = checked(op, c, device, lambda *inputs: WRONG_KINDS[kind](right(*inputs)))
+    assert failed(agreement) == {"output"}
+    assert agreement.error == math.inf
+    assert agreement.within == 0
+
+
+# ----------------------------------------------------------------------- right outputs pass
+
+
+@every_op_and_long_case
+def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.device) -> None:
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[c.dtype])
+
+    agreement = checked(op, c, device, run, seeds=(0, 1))
+    assert agreement.passed, agreement.reason
+    assert agreement.error == 0
+    assert 0.4 < agreement.ulp_max <= 0.5
+    assert agreement.ulp_p50 <= agreement.ulp_p99 <= agreement.ulp_max
+    assert agreement.within == 1
+    assert agreement.seeds == 2
+
+
+def test_every_seed_counts(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    calls: list[int] = []
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        calls.append(len(calls))
+        return x + y if len(calls) < 3 else x - y
+
+    agreement = checked(op, op.cases.smoke[0], device, run, seeds=(0, 1, 7))
+    assert "values: seed 7" in agreement.reason
+    assert agreement.within < 1
+
+
+def test_a_broken_invariant_is_caught(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    never = Invariant("never holds", lambda inputs, output: "as announced")
+    op = dataclasses.replace(op, invariants=(never,))
+    agreement = checked(op, op.cases.smoke[0], device, lambda x, y: x + y)
+    assert agreement.reason == "never holds: seed 0: as announced"
+
+
+def test_what_an_implementation_raises_is_passed_on(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("rows are too long")
+
+    with pytest.raises(NotImplementedError, match="rows are too long"):
+        checked(op, op.cases.smoke[0], device, run)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_a_case_is_compared_whole_whatever_the_pieces(
+    rows: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the last element is found, and the figures are the same, with pieces of any size."""
+    op = registry.get_op("softmax")
+    c = case("fp32", M=7, N=100)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        output = torch.softmax(x, -1)
+        output[-1, -1] *= 1.5
+        return output
+
+    whole = checked(op, c, device, run)
+    monkeypatch.setattr("compare.check._PIECE", rows * 33)
+    pieces = checked(op, c, device, run)
+    assert pieces.findings == whole.findings
+    assert (pieces.error, pieces.within, pieces.max_abs) == (whole.error, whole.within, whole.max_abs)
+    assert whole.within == 699 / 700
+
+
+# ----------------------------------------------------------------------- softmax's own mutants
+
+
+def exp_in_the_inputs_dtype(x: torch.Tensor) -> torch.Tensor:
+    e = (x - x.amax(1, keepdim=True)).exp()
+    return (e.float() / e.float().sum(1, keepdim=True)).to(x.dtype)
+
+
+def sum_in_the_inputs_dtype(x: torch.Tensor) -> torch.Tensor:
+    """128 lanes, each of which adds up its share of the row in the narrow dtype."""
+    wide = x.float()
+    e = (wide - wide.amax(1, keepdim=True)).exp()
+    lanes = torch.zeros(x.shape[0], 128, dtype=x.dtype, device=x.device)
+    for part in e.split(128, dim=1):
+        lanes[:, : part.shape[1]] += part.to(x.dtype)
+    return (e / lanes.float().sum(1, keepdim=True)).to(x.dtype)
+
+
+def without_the_tail(x: torch.Tensor) -> torch.Tensor:
+    """The last few columns left out of the sum."""
+    wide = x.float()
+    e = (wide - wide.amax(1, keepdim=True)).exp()
+    return (e / e[:, :-3].sum(1, keepdim=True)).to(x.dtype)
+
+
+def without_the_shift(x: torch.Tensor) -> torch.Tensor:
+    e = x.float().exp()
+    return (e / e.sum(1, keepdim=True)).to(x.dtype)
+
+
+@pytest.mark.parametrize("run", [exp_in_the_inputs_dtype, sum_in_the_inputs_dtype])
+@pytest.mark.parametrize("c", [case(d, M=2, N=n) for d in ("fp16", "bf16") for n in (781, 2**18)], ids=str)
+def test_softmax_in_low_precision_is_caught(c: Case, run: Run, device: torch.device) -> None:
+    assert "values" in failed(checked(registry.get_op("softmax"), c, device, run))
+
+
+@pytest.mark.parametrize("c", [case(d, M=1, N=2**20) for d in ("fp32", "fp16", "bf16")], ids=str)
+def test_softmax_that_loses_its_tail_is_caught(c: Case, device: torch.device) -> None:
+    assert "values" in failed(checked(registry.get_op("softmax"), c, device, without_the_tail))
+
+
+def test_softmax_without_the_shift_is_caught_where_it_overflows(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+    assert not checked(op, case("fp16", fill="huge", M=6, N=517), device, without_the_shift).passed
+
+
+def test_softmax_that_hides_nan_is_caught(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+    for fill in ("nan", "neg_inf"):
+        agreement = checked(
+            op, case(fill=fill, M=6, N=517), device, lambda x: torch.softmax(x, 1).nan_to_num(0.0)
+        )
+        assert "NaN and infinity" in failed(agreement)
+
+
+# ----------------------------------------------------------------------- guarded memory
+
+
+ALLOCATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "empty": lambda x: torch.empty(3, 5, dtype=x.dtype, device=x.device),
+    "empty_like": torch.empty_like,
+    "empty_strided": lambda x: torch.empty_strided((3, 5), (1, 3), dtype=x.dtype, device=x.device),
+    "new_empty": lambda x: x.new_empty(3, 5),
+    "new_empty_strided": lambda x: x.new_empty_strided((3, 5), (7, 1)),
+    "zero_size": lambda x: x.new_empty(0, 5),
+    "channels_last": lambda x: torch.empty(
+        2, 3, 4, 5, dtype=x.dtype, device=x.device, memory_format=torch.channels_last
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("how", ALLOCATIONS)
+def test_every_way_to_allocate_is_guarded(how: str, dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.ones(3, 5, dtype=dtype, device=device)
+    plain = ALLOCATIONS[how](x)
+    guard = GuardedMemory(device)
+    with guard:
+        guarded = ALLOCATIONS[how](x)
+    assert type(guarded) is torch.Tensor
+    assert (guarded.shape, guarded.stride(), guarded.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert guarded.device == plain.device
+    assert guarded.data_ptr() % 512 == 0 or guarded.numel() == 0 or device.type == "cpu"
+    assert guard.owns(guarded)
+    assert not guard.owns(plain)
+    guarded.fill_(1)
+    assert guard.violations() == []
+
+
+def test_poison_is_nan_and_told_from_other_nan(device: torch.device) -> None:
+    for dtype in TORCH_DTYPES.values():
+        guard = GuardedMemory(device)
+        with guard:
+            x = torch.empty(4, dtype=dtype, device=device)
+        assert x.isnan().all()
+        x[:3] = torch.tensor([math.nan, 0.0, math.inf], dtype=dtype)
+        assert untouched(x).tolist() == [False, False, False, True]
+    assert POISON < 2**15
+
+
+def test_memory_elsewhere_is_left_alone(device: torch.device) -> None:
+    guard = GuardedMemory(device)
+    with guard:
+        torch.empty(3, device="meta")
+    assert guard.allocations == []
+
+
+def test_findings_say_what_was_looked_at(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+    agreement = checked(
+        op, op.cases.smoke[0], device, lambda x: torch.empty_like(x).copy_(torch.softmax(x, 1))
+    )
+    assert Finding("guard zones", True, "around the output") in agreement.findings
+    assert [finding.name for finding in agreement.findings] == [
+        "output",
+        "inputs unchanged",
+        "guard zones",
+        "output is fresh",
+        "all written",
+        "values",
+        "NaN and infinity",
+        "rows sum to 1",
+    ]

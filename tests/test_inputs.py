@@ -1,0 +1,124 @@
+"""Inputs have the layout and the fill that their case names, and are the same for the same seed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from compare.inputs import ITEM_BYTES, TORCH_DTYPES, stored_bytes, tensor
+from compare.spec import DTYPES, FILLS, LAYOUTS, Case, UsageError, case
+
+SHAPE = (6, 130)
+CPU = torch.device("cpu")
+
+
+def make(c: Case, shape: tuple[int, ...] = SHAPE, seed: int = 0, device: torch.device = CPU) -> torch.Tensor:
+    return tensor(shape, c, torch.Generator().manual_seed(seed), device)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_hold_the_same_values(layout: str, fill: str, dtype: str) -> None:
+    x = make(case(dtype, layout, fill))
+    assert x.shape == SHAPE
+    assert x.dtype is TORCH_DTYPES[dtype]
+    plain = make(case(dtype, fill=fill), (1, *SHAPE[1:]) if layout == "expanded" else SHAPE)
+    assert torch.equal(x.nan_to_num(nan=3.0), plain.expand(SHAPE).nan_to_num(nan=3.0))
+
+
+@pytest.mark.parametrize(
+    ("layout", "strides", "offset"),
+    [
+        ("contiguous", (130, 1), 0),
+        ("transposed", (1, 6), 0),
+        ("sliced", (260, 2), 0),
+        ("misaligned", (130, 1), 1),
+        ("expanded", (0, 1), 0),
+    ],
+)
+def test_how_layouts_lie_in_memory(layout: str, strides: tuple[int, ...], offset: int) -> None:
+    x = make(case("fp16", layout))
+    assert (x.stride(), x.storage_offset()) == (strides, offset)
+
+
+def test_padded_rows_lie_further_apart_and_off_alignment() -> None:
+    x = make(case("fp16", "padded"))
+    assert x.stride(0) > SHAPE[1]
+    assert x.stride(1) == 1
+    assert x.stride(0) * x.itemsize % 4 != 0
+
+
+@pytest.mark.parametrize("layout", ["padded", "sliced"])
+def test_gaps_are_nan(layout: str) -> None:
+    x = make(case("fp32", layout))
+    everything = torch.empty(0).set_(x.untyped_storage())
+    assert int(everything.isnan().sum()) == len(everything) - x.numel() > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_normal_values_are_varied_and_every_row_has_its_outliers(dtype: str) -> None:
+    x = make(case(dtype)).float()
+    assert x.isfinite().all()
+    inner = x.abs() < 4.5
+    assert 0.8 < float(x[inner].std()) < 1.2
+    assert ((x[:, 1:-1] >= 8).sum(dim=1) == 1).all()
+    assert (x[:, 0] == -5).all()
+    assert (x[:, -1] == 6).all()
+    assert len({tuple(row.tolist()) for row in x}) == len(x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_huge_values_reach_the_largest_finite(dtype: str) -> None:
+    x = make(case(dtype, fill="huge"))
+    assert x.isfinite().all()
+    assert float(x.max()) == torch.finfo(x.dtype).max
+    assert float(x.min()) == torch.finfo(x.dtype).min
+
+
+def test_some_rows_are_all_minus_infinity_and_some_partly() -> None:
+    infinite = (make(case("fp32", fill="neg_inf")) == -math.inf).float().mean(dim=1)
+    assert (infinite == 1).sum() == 2
+    assert ((infinite > 0.5) & (infinite < 1)).sum() == 2
+    assert (infinite == 0).sum() == 2
+
+
+def test_some_rows_hold_nan_some_infinity_and_some_neither() -> None:
+    x = make(case("fp32", fill="nan"))
+    assert x.isnan().any(dim=1).sum() == x.isinf().any(dim=1).sum() == 2
+    assert x.isfinite().all(dim=1).sum() == 2
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (0, 5), (5, 0), (1, 1), (2, 3, 4)])
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_shape_on_meta_as_on_the_cpu(layout: str, fill: str, shape: tuple[int, ...]) -> None:
+    if layout in ("padded", "transposed") and len(shape) < 2:
+        with pytest.raises(UsageError, match="needs two dimensions"):
+            make(case("bf16", layout, fill), shape)
+        return
+    x = make(case("bf16", layout, fill), shape)
+    meta = make(case("bf16", layout, fill), shape, device=torch.device("meta"))
+    assert (x.shape, x.stride(), x.storage_offset()) == (shape, meta.stride(), meta.storage_offset())
+    assert meta.device.type == "meta"
+
+
+def test_the_seed_decides() -> None:
+    assert torch.equal(make(case()), make(case()))
+    assert not torch.equal(make(case()), make(case(), seed=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stored_bytes_count_each_element_once(dtype: str) -> None:
+    for layout in LAYOUTS:
+        elements = SHAPE[1] if layout == "expanded" else math.prod(SHAPE)
+        assert stored_bytes(SHAPE, case(dtype, layout)) == elements * ITEM_BYTES[dtype]
+
+
+@pytest.mark.gpu
+def test_values_drawn_on_the_cpu_move_to_the_gpu() -> None:
+    x = make(case("fp16", "sliced"), device=torch.device("cuda"))
+    assert x.is_cuda
+    assert torch.equal(x.cpu(), make(case("fp16", "sliced")))

@@ -1,0 +1,141 @@
+"""What every op says of itself holds together; its oracle against another formulation of the same thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+
+from compare import registry
+from compare.inputs import TORCH_DTYPES
+from compare.spec import DTYPES, FILLS, LAYOUTS, Case, Op
+
+CPU = torch.device("cpu")
+OPS = registry.op_names()
+SMALL = 1 << 20
+
+
+def all_cases(op: Op) -> tuple[Case, ...]:
+    return (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep)
+
+
+def small_cases() -> list[object]:
+    found = []
+    for name in OPS:
+        op = registry.get_op(name)
+        for c in (*op.cases.smoke, *op.cases.edge):
+            if max((x.numel() for x in meta_inputs(op, c)), default=0) <= SMALL:
+                found.append(pytest.param(op, c, id=f"{name}-{c}"))
+    return found
+
+
+def meta_inputs(op: Op, c: Case) -> tuple[torch.Tensor, ...]:
+    return op.make_inputs(c, torch.Generator(), torch.device("meta"))
+
+
+@pytest.fixture(params=OPS)
+def op(request: pytest.FixtureRequest) -> Op:
+    return registry.get_op(request.param)
+
+
+def test_its_signature_names_its_dimensions(op: Op) -> None:
+    left, _, right = op.signature.partition("->")
+    assert set(re.findall(r"\b[A-Z]\w*", left)) == set(op.dims)
+    assert set(re.findall(r"\b[A-Z]\w*", right)) <= set(op.dims)
+    assert op.independent is None or op.independent in op.dims
+    assert op.summary
+
+
+def test_its_cases_are_its_own(op: Op) -> None:
+    for c in all_cases(op):
+        assert Case.parse(str(c), op) == c
+    for cases in (op.cases.smoke, op.cases.edge, op.cases.sweep):
+        assert len(set(cases)) == len(cases) > 0
+
+
+def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
+    edge = op.cases.edge
+    assert {c.dtype for c in op.cases.smoke} == set(op.dtypes)
+    assert {c.dtype for c in edge} == set(op.dtypes)
+    assert {c.fill for c in edge} == set(FILLS)
+    two_dimensional = (
+        {"padded", "transposed"} if max(x.dim() for x in meta_inputs(op, edge[0])) > 1 else set()
+    )
+    assert {c.layout for c in edge} == set(LAYOUTS) - {"padded", "transposed"} | two_dimensional
+    elements = [max(x.numel() for x in meta_inputs(op, c)) for c in edge]
+    assert 0 in elements
+    assert 1 in elements
+    assert max(elements) > 2**31
+
+
+def test_its_smoke_cases_are_small(op: Op) -> None:
+    for c in op.cases.smoke:
+        assert max(x.numel() for x in meta_inputs(op, c)) <= 1 << 14
+
+
+def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
+    for c in all_cases(op):
+        inputs = meta_inputs(op, c)
+        cost = op.cost(c)
+        distinct = [x[:1] if c.layout == "expanded" else x for x in inputs]
+        assert cost.read_bytes == sum(x.numel() * x.itemsize for x in distinct)
+        output = op.oracle(*(x.double() for x in inputs))
+        assert cost.written_bytes == output.numel() * TORCH_DTYPES[c.dtype].itemsize
+        assert cost.flops >= 0
+        assert (cost.flops > 0) == (output.numel() > 0)
+
+
+def test_its_baseline_exists_and_is_the_vendors(op: Op) -> None:
+    baseline = next(impl for impl in registry.implementations(op.name) if impl.label == op.baseline)
+    assert baseline.rung == "vendor"
+
+
+@pytest.mark.parametrize(("op", "c"), small_cases())
+def test_its_inputs_are_what_the_case_says(op: Op, c: Case) -> None:
+    inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+    for x, meta in zip(inputs, meta_inputs(op, c), strict=True):
+        assert x.dtype is TORCH_DTYPES[c.dtype]
+        assert (x.shape, x.stride()) == (meta.shape, meta.stride())
+    again = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+    assert all(torch.equal(x.nan_to_num(3.0), y.nan_to_num(3.0)) for x, y in zip(inputs, again, strict=True))
+    if len(inputs) > 1 and c.fill == "normal" and c.dims[0][1] > 1 and c.layout != "expanded":
+        assert not torch.equal(inputs[0], inputs[1])
+
+
+@pytest.mark.parametrize(("op", "c"), small_cases())
+def test_its_invariants_hold_of_the_oracle_and_not_of_its_double(op: Op, c: Case) -> None:
+    inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+    output = op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[c.dtype])
+    for invariant in op.invariants:
+        assert invariant.check(inputs, output) is None
+        if output.isfinite().any():
+            assert invariant.check(inputs, output * 2) is not None
+
+
+def add_in_extended_precision(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.add(x.astype(np.longdouble), y.astype(np.longdouble))
+
+
+def softmax_through_logarithms(x: np.ndarray) -> np.ndarray:
+    return np.exp(x - scipy.special.logsumexp(x, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "formulation"),
+    [("vector_add", add_in_extended_precision), ("softmax", softmax_through_logarithms)],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_its_oracle_agrees_with_another_formulation(
+    name: str, formulation: Callable[..., np.ndarray], dtype: str
+) -> None:
+    op = registry.get_op(name)
+    for c in op.cases.smoke:
+        inputs = op.make_inputs(Case(c.dims, dtype, c.layout, c.fill), torch.Generator().manual_seed(3), CPU)
+        ours = op.oracle(*(x.double() for x in inputs))
+        theirs = formulation(*(x.double().numpy() for x in inputs)).astype(np.float64)
+        assert ours.dtype is torch.float64
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-12, atol=0)

@@ -1,0 +1,97 @@
+"""Cases are printed and parsed the same, and a mistyped one says what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compare import registry
+from compare.spec import DTYPES, FILLS, LAYOUTS, Agreement, Case, Cost, Finding, UsageError, case
+
+OPS = registry.op_names()
+
+
+@st.composite
+def ops_and_cases(draw: Any) -> tuple[Any, Case]:
+    op = registry.get_op(draw(st.sampled_from(OPS)))
+    dims = tuple((name, draw(st.integers(0, 2**40))) for name in op.dims)
+    return op, Case(
+        dims,
+        draw(st.sampled_from(op.dtypes)),
+        draw(st.sampled_from(LAYOUTS)),
+        draw(st.sampled_from(FILLS)),
+    )
+
+
+@given(ops_and_cases())
+def test_a_case_is_parsed_as_it_is_printed(op_and_case: tuple[Any, Case]) -> None:
+    op, c = op_and_case
+    assert Case.parse(str(c), op) == c
+
+
+@given(ops_and_cases(), st.randoms(use_true_random=False))
+def test_words_come_in_any_order_and_with_spaces(op_and_case: tuple[Any, Case], random: Any) -> None:
+    op, c = op_and_case
+    words = str(c).split(",")
+    random.shuffle(words)
+    assert Case.parse(" , ".join(words), op) == c
+
+
+@given(st.text(max_size=40))
+def test_any_other_text_is_a_usage_error_or_a_case(text: str) -> None:
+    op = registry.get_op("softmax")
+    try:
+        parsed = Case.parse(text, op)
+    except UsageError:
+        return
+    assert Case.parse(str(parsed), op) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("M=4", "N is missing"),
+        ("M=4,N=3,K=2", "'K' is no dimension; there are M, N"),
+        ("M=4,M=4,N=2", "M is given twice"),
+        ("M=-4,N=2", "M='-4' is not a whole number"),
+        ("M=4,N=2.5", "N='2.5' is not a whole number"),
+        ("M=4,N=٣", "is not a whole number"),
+        ("M=4,N=2,fp64", "'fp64' is neither"),
+        ("M=4,N=2,fp16,bf16", "two words for the dtype: fp16 and bf16"),
+        ("M=4,N=2,sliced,padded", "two words for the layout"),
+        ("M=4,N=2,huge,nan", "two words for the fill"),
+        ("", "is neither"),
+        ("M=,N=2", "M='' is not a whole number"),
+    ],
+)
+def test_what_is_wrong_with_a_case_is_said(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match="of softmax: ") as caught:
+        Case.parse(text, registry.get_op("softmax"))
+    assert said in str(caught.value)
+    assert "A case reads like M=" in str(caught.value)
+
+
+def test_dtype_defaults_to_the_ops_first() -> None:
+    op = registry.get_op("softmax")
+    assert Case.parse("M=4,N=2", op).dtype == op.dtypes[0]
+    assert set(op.dtypes) <= set(DTYPES)
+
+
+def test_case_gives_sizes_by_name_and_in_order() -> None:
+    c = case("fp16", M=4, N=781)
+    assert (c["M"], c["N"], c.shape) == (4, 781, (4, 781))
+    with pytest.raises(KeyError):
+        c["K"]
+
+
+def test_cost_counts_reads_and_writes() -> None:
+    assert Cost(flops=1, read_bytes=8, written_bytes=4).bytes == 12
+
+
+def test_an_agreement_gives_the_reasons_of_what_failed() -> None:
+    findings = (Finding("a", True, "fine"), Finding("b", False, "broken"), Finding("c", False, "worse"))
+    agreement = Agreement(False, 0, 0, 0, 0, 0, 0, 0, 0, 1, findings)
+    assert agreement.reason == "b: broken; c: worse"
