@@ -1,0 +1,318 @@
+"""Builds of the CUDA sources, and the one place that looks for compilers.
+
+Every product lies in `cache_dir` under a name that contains a hash of all it was made from, so nothing
+stale is ever loaded; a lock and an atomic rename let any number of processes ask at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from cuda import pathfinder
+from filelock import FileLock
+
+from cuda_impl import flags
+
+PYBIND = flags.KERNELS.parent / "pybind"
+PREBUILT = PYBIND / "prebuilt"
+"""Where setup.py puts the modules it builds ahead of time."""
+
+
+class BuildError(RuntimeError):
+    """A compiler is missing or refused the source.  Its first line says what, and what to do next."""
+
+
+# --------------------------------------------------------------------------- finding compilers
+
+
+@functools.cache
+def nvcc() -> Path:
+    """CUDA's compiler: from CUDA_HOME, PATH, or the PyPI package, in this order.
+
+    Raises:
+        BuildError: there is none.
+    """
+    home = os.environ.get("CUDA_HOME")
+    if home:
+        compiler = Path(home) / "bin" / "nvcc"
+        if not compiler.is_file():
+            raise BuildError(f"no nvcc at {compiler}: set CUDA_HOME to a CUDA toolkit, or unset it")
+        return compiler
+    found = shutil.which("nvcc") or pathfinder.find_nvidia_binary_utility("nvcc")
+    if found is None:
+        raise BuildError(
+            "no nvcc in CUDA_HOME, on PATH or from PyPI: pip install 'cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==13.0.*'"
+        )
+    return Path(found)
+
+
+@functools.cache
+def gxx() -> str:
+    """The host C++ compiler: $CXX or g++.
+
+    Raises:
+        BuildError: there is none.
+    """
+    name = os.environ.get("CXX") or "g++"
+    found = shutil.which(name)
+    if found is None:
+        raise BuildError(f"no C++ compiler {name!r} on PATH: apt-get install g++ (or set CXX)")
+    return found
+
+
+@functools.cache
+def cuda_include() -> Path:
+    """The folder of ``cuda_fp16.h``, which NVRTC and g++ do not find by themselves.
+
+    Raises:
+        BuildError: there is none.
+    """
+    found = pathfinder.find_nvidia_header_directory("cudart")
+    if found is None:
+        raise BuildError(
+            "no CUDA headers: pip install 'cuda-toolkit[cudart,crt,cccl]==13.0.*', or set CUDA_HOME"
+        )
+    return Path(found)
+
+
+# --------------------------------------------------------------------------- sources and the cache
+
+
+def cache_dir() -> Path:
+    """``$COMPARE_CACHE_DIR`` or ``~/.cache/gpu-three-ways``, made if need be.
+
+    Raises:
+        BuildError: it cannot be written.
+    """
+    path = Path(os.environ.get("COMPARE_CACHE_DIR") or Path.home() / ".cache" / "gpu-three-ways")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(f"cannot write {path} ({error.strerror}): set COMPARE_CACHE_DIR") from error
+    return path
+
+
+def source_text(source: str) -> str:
+    """What to compile for a kernel's ``source``: an op's name stands for its file, CUDA text for itself."""
+    return f'#include "{source}.cuh"\n' if source.isidentifier() else source
+
+
+def included(text: str, folders: Sequence[Path] = (flags.KERNELS,)) -> dict[Path, str]:
+    """The project's own files that ``text`` includes, directly or not, with their contents."""
+    files: dict[Path, str] = {}
+    waiting = [text]
+    while waiting:
+        for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', waiting.pop(), re.MULTILINE):
+            path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+            if path is not None and path not in files:
+                files[path] = path.read_text()
+                waiting.append(files[path])
+    return files
+
+
+def digest(*parts: object) -> str:
+    """Short hash of ``parts``, for names of files."""
+    text = "\0".join(str(part) for part in parts)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _contents(text: str, folders: Sequence[Path]) -> str:
+    files = included(text, folders)
+    return digest(text, *(f"{path.name}\0{content}" for path, content in sorted(files.items())))
+
+
+def headers_digest(source: str) -> str:
+    """Hash of all that a kernel's source includes: cupy's own cache key does not cover it."""
+    return _contents(source_text(source), (flags.KERNELS,))
+
+
+def _identity(compiler: str | Path) -> str:
+    """Tells one installed compiler from another without running it."""
+    stat = Path(compiler).resolve().stat()
+    return f"{compiler} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None) -> Path:
+    """The file ``name`` in the cache; where there is none, ``make`` writes it to the path it is given."""
+    folder = folder or cache_dir()
+    path = folder / name
+    if path.exists():
+        return path
+    try:
+        with FileLock(folder / f"{name}.lock"):
+            if not path.exists():
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    product = Path(scratch) / name
+                    make(product)
+                    product.replace(path)
+    except PermissionError as error:
+        raise BuildError(f"cannot write {folder} ({error.strerror}): set COMPARE_CACHE_DIR") from error
+    return path
+
+
+def _run(command: Iterable[str | Path], what: str) -> str:
+    """Run a compiler and return what it printed."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{what}: {Path(words[0]).name} failed\n{done.stdout.strip()}\n{' '.join(words)}")
+    return done.stdout
+
+
+def _refuse_remarks(log: str, what: str) -> None:
+    """Raise where ptxas only remarked on what makes a kernel slow or wrong."""
+    for line in log.splitlines():
+        if any(code in line for code in flags.PTXAS_REMARKS_THAT_ARE_ERRORS):
+            raise BuildError(f"{what}: {line.strip()}")
+
+
+# --------------------------------------------------------------------------- the CPU: g++ and host/
+
+
+def sanitizing() -> bool:
+    """Whether host builds carry AddressSanitizer and UBSan; decided by HOST_SANITIZE=1."""
+    return os.environ.get("HOST_SANITIZE") == "1"
+
+
+def _host_command(sanitize: bool) -> list[str]:
+    return [gxx(), "-shared", *flags.host(cuda_include(), sanitize)]
+
+
+def host_runtime() -> Path:
+    """The scheduler of host builds, a shared object that all of them load."""
+    source = flags.HOST / "fibers.cpp"
+    command = _host_command(sanitizing())
+    key = digest(_contents(source.read_text(), (flags.HOST,)), command, _identity(gxx()))
+
+    def make(product: Path) -> None:
+        _run([*command, source, "-o", product], source.name)
+
+    return _cached(f"libhost-{key}.so", make)
+
+
+def host_kernel(source: str, name: str) -> Path:
+    """A shared object whose ``host_launch`` runs one kernel on the CPU.
+
+    Args:
+        source: an op's name or CUDA text.
+        name: the kernel as a C++ expression, ``softmax_online_kernel<float, 256>``.
+
+    Raises:
+        BuildError: g++ is missing or refuses the source.
+    """
+    text = f'#include "launch.h"\n{source_text(source)}\nHOST_ENTRY({name})\n'
+    runtime = host_runtime()
+    command = _host_command(sanitizing())
+    key = digest(_contents(text, (flags.HOST, flags.KERNELS)), command, runtime.name, _identity(gxx()))
+
+    def make(product: Path) -> None:
+        file = product.with_suffix(".cpp")
+        file.write_text(text)
+        _run([*command, file, runtime, "-o", product], name)
+
+    return _cached(f"{_stem(name)}-{key}.so", make)
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_")[:60]
+
+
+# --------------------------------------------------------------------------- machine code: NVRTC and nvcc
+
+
+def cubin(source: str, names: Sequence[str], arch: str) -> tuple[bytes, dict[str, str]]:
+    """Compile kernels with NVRTC as cupy does; needs no GPU and no driver.
+
+    Args:
+        source: an op's name or CUDA text.
+        names: kernels as C++ expressions.
+        arch: ``sm_90``.
+
+    Returns:
+        The ELF image, and each name's mangled form.
+
+    Raises:
+        BuildError: NVRTC refuses the source, or ptxas remarks on what counts as an error.
+    """
+    image, mangled, _ = _nvrtc(source, tuple(names), arch)
+    return image, mangled
+
+
+def ptxas_log(source: str, names: Sequence[str], arch: str) -> str:
+    """What ptxas printed for the same compilation as `cubin`: registers, stack and spills of each kernel."""
+    return _nvrtc(source, tuple(names), arch)[2]
+
+
+def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[str, str], str]:
+    from cuda.bindings import nvrtc
+
+    options = (*flags.nvrtc(arch, cuda_include()), "-default-device", "-Xptxas=-v")
+    _, major, minor = nvrtc.nvrtcVersion()
+    key = digest(headers_digest(source), names, options, major, minor)
+
+    def make(product: Path) -> None:
+        image, mangled, log = _compile_nvrtc(source, names, options)
+        header = json.dumps({"mangled": mangled, "log": log})
+        product.write_bytes(header.encode() + b"\n" + image)
+
+    header, _, image = _cached(f"nvrtc-{arch}-{key}.cubin", make).read_bytes().partition(b"\n")
+    facts = json.loads(header)
+    return image, facts["mangled"], facts["log"]
+
+
+def _compile_nvrtc(
+    source: str, names: tuple[str, ...], options: tuple[str, ...]
+) -> tuple[bytes, dict[str, str], str]:
+    from cuda.bindings import nvrtc
+
+    what = f"{source}.cuh" if source.isidentifier() else names[0]
+
+    def checked(result: tuple[object, ...]) -> object:
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise BuildError(f"{what}: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
+        return result[1] if len(result) > 1 else None
+
+    program = checked(nvrtc.nvrtcCreateProgram(source_text(source).encode(), b"kernels.cu", 0, [], []))
+    try:
+        for name in names:
+            checked(nvrtc.nvrtcAddNameExpression(program, name.encode()))
+        result = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log_bytes = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        checked(nvrtc.nvrtcGetProgramLog(program, log_bytes))
+        log = log_bytes.rstrip(b"\0 ").decode()
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise BuildError(f"{what}: NVRTC failed for {', '.join(names)}\n{log}")
+        _refuse_remarks(log, what)
+        mangled = {
+            name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names
+        }
+        image = bytearray(checked(nvrtc.nvrtcGetCUBINSize(program)))
+        checked(nvrtc.nvrtcGetCUBIN(program, image))
+        return bytes(image), mangled, log
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
+    """Compile the same kernels with nvcc, to compare its machine code with NVRTC's."""
+    instances = "\n".join(f"auto* instance_{i} = &{name};" for i, name in enumerate(names))
+    text = f"{source_text(source)}\n{instances}\n"
+    command = [str(nvcc()), "-cubin", *flags.nvcc((arch,))]
+    key = digest(_contents(text, (flags.KERNELS,)), command, _identity(nvcc()))
+
+    def make(product: Path) -> None:
+        file = product.with_suffix(".cu")
+        file.write_text(text)
+        _refuse_remarks(_run([*command, file, "-o", product], str(names[0])), str(names[0]))
+
+    return _cached(f"nvcc-{arch}-{key}.cubin", make).read_bytes()

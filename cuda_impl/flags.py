@@ -1,0 +1,66 @@
+"""The one list of compiler flags: what NVRTC, nvcc and g++ are told, and why.
+
+NVRTC and nvcc get the same device flags, so both routes make the same machine code from the same kernel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent / "kernels"
+HOST = KERNELS.parent / "host"
+
+DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90")
+"""What a build ahead of time covers unless CUDA_ARCHS says otherwise."""
+
+DEVICE = (
+    "-std=c++17",
+    "-ftz=true",  # cupy always adds it; without it the two routes would round subnormals differently
+    "-lineinfo",  # line numbers for profilers and compute-sanitizer; leaves the instructions as they are
+)
+
+PTXAS_REMARKS_THAT_ARE_ERRORS = tuple(f"C{number}" for number in range(7504, 7516))
+"""ptxas only remarks that it ignored ``setmaxnreg`` or serialised ``wgmma``; the kernel is then slow."""
+
+HOST_CXX = (
+    "-std=c++17",
+    "-O1",  # half the compile time of -O2, and these kernels are checked, not timed
+    "-fPIC",
+    "-pthread",
+    "-DHOST_BUILD",
+    "-fno-strict-aliasing",  # kernels move 16 bytes at a time through pointers, as CUDA allows
+    "-fno-gnu-unique",  # a kernel's __shared__ belongs to its own shared object
+)
+
+SANITIZE = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-fno-omit-frame-pointer",
+    "-g1",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+
+
+def target(arch: str) -> str:
+    """What to compile for so that ``arch`` can do all it can: Hopper's own units need ``sm_90a``."""
+    return "sm_90a" if arch == "sm_90" else arch
+
+
+def nvrtc(arch: str, cuda_include: Path) -> tuple[str, ...]:
+    """Options for NVRTC, as cupy's ``RawModule`` and the offline compilation both pass them."""
+    return (*DEVICE, f"-I{KERNELS}", f"-I{cuda_include}", f"-arch={target(arch)}")
+
+
+def nvcc(archs: tuple[str, ...]) -> tuple[str, ...]:
+    """Options for nvcc: native code for every one of ``archs``."""
+    codes = [target(arch).removeprefix("sm_") for arch in archs]
+    generate = [f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes]
+    return (*DEVICE, f"-I{KERNELS}", *generate, "--threads=0", "-Werror=all-warnings", "-Xptxas=-v")
+
+
+def host(cuda_include: Path, sanitize: bool) -> tuple[str, ...]:
+    """Options for g++: the kernels as C++ of the CPU, with CUDA's own headers for its data types."""
+    includes = (f"-I{HOST}", f"-I{KERNELS}", "-isystem", str(cuda_include))
+    return (*HOST_CXX, *(SANITIZE if sanitize else ()), *includes)

@@ -1,0 +1,325 @@
+// What CUDA gives device code beyond C++: barriers, warp-level calls, atomics, cache hints, intrinsics.
+// A call that makes threads wait for each other is a switch of fibers; the rest is plain C++.
+//
+// `-ftz` and the hardware's approximations (`__expf`) are not imitated: the host's results are the more
+// accurate ones.
+#pragma once
+
+#include <math.h>
+#include <vector_functions.h>
+
+#include <type_traits>
+
+#include "fibers.h"
+
+#undef __shared__
+#define __shared__ static thread_local
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __cluster_dims__
+#define __cluster_dims__(...)
+#undef __grid_constant__
+#define __grid_constant__
+#undef __forceinline__
+#define __forceinline__ inline  // always_inline and the sanitizers do not mix
+
+#define DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(host::dynamic_shared())
+#define SPIN_WAIT() host::spin()
+
+// ---- barriers ----------------------------------------------------------------------------------------
+
+inline void __syncthreads() {
+    host::sync_threads(false, "__syncthreads");
+}
+inline int __syncthreads_count(int predicate) {
+    return int(host::sync_threads(predicate != 0, "__syncthreads_count").nonzero);
+}
+inline int __syncthreads_or(int predicate) {
+    return host::sync_threads(predicate != 0, "__syncthreads_or").nonzero != 0;
+}
+inline int __syncthreads_and(int predicate) {
+    const auto votes = host::sync_threads(predicate != 0, "__syncthreads_and");
+    return votes.nonzero == votes.threads;
+}
+
+// One thread runs at a time, and a turn passes through a mutex: memory is always in order.
+inline void __threadfence_block() {}
+inline void __threadfence() {}
+inline void __threadfence_system() {}
+inline void __nanosleep(unsigned) {
+    SPIN_WAIT();
+}
+
+// ---- warp-level calls --------------------------------------------------------------------------------
+
+namespace host {
+
+template <typename T>
+T shuffle(unsigned mask, T value, int source, const char* call) {
+    static_assert(sizeof(T) <= sizeof(std::uint64_t) && std::is_trivially_copyable_v<T>);
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    const Meeting meeting = meet(mask, bits, call);
+    bits = meeting.values[source];
+    // What a lane that took no part gives is undefined: all ones is NaN in every floating-point type.
+    if ((meeting.present >> source & 1) == 0) bits = ~std::uint64_t(0);
+    std::memcpy(&value, &bits, sizeof(T));
+    return value;
+}
+
+inline unsigned vote(unsigned mask, bool predicate, const char* call) {
+    const Meeting meeting = meet(mask, predicate, call);
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < LANES; ++lane) {
+        if (meeting.present >> lane & 1) votes |= unsigned(meeting.values[lane]) << lane;
+    }
+    return votes;
+}
+
+template <typename T, typename Op>
+T reduce(unsigned mask, T value, Op op, const char* call) {
+    const Meeting meeting = meet(mask, std::uint64_t(value), call);
+    bool first = true;
+    for (unsigned lane = 0; lane < LANES; ++lane) {
+        if ((meeting.present >> lane & 1) == 0) continue;
+        const T other = T(meeting.values[lane]);
+        value = first ? other : op(value, other);
+        first = false;
+    }
+    return value;
+}
+
+}  // namespace host
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
+    const int lane = int(host::lane());
+    return host::shuffle(mask, value, (lane & -width) + (source & (width - 1)), "__shfl_sync");
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+    const int lane = int(host::lane());
+    const int source = lane - int(delta);
+    return host::shuffle(mask, value, source < (lane & -width) ? lane : source, "__shfl_up_sync");
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
+    const int lane = int(host::lane());
+    const int source = lane + int(delta);
+    return host::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, "__shfl_down_sync");
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize) {
+    const int lane = int(host::lane());
+    const int source = lane ^ lane_mask;
+    return host::shuffle(mask, value, source > (lane | (width - 1)) ? lane : source, "__shfl_xor_sync");
+}
+
+inline void __syncwarp(unsigned mask = ~0u) {
+    host::meet(mask, 0, "__syncwarp");
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+    return host::vote(mask, predicate != 0, "__ballot_sync");
+}
+inline int __any_sync(unsigned mask, int predicate) {
+    return host::vote(mask, predicate != 0, "__any_sync") != 0;
+}
+inline int __all_sync(unsigned mask, int predicate) {
+    return host::vote(mask, predicate == 0, "__all_sync") == 0;
+}
+template <typename T>
+T __reduce_add_sync(unsigned mask, T value) {
+    return host::reduce(mask, value, [](T a, T b) { return T(a + b); }, "__reduce_add_sync");
+}
+template <typename T>
+T __reduce_max_sync(unsigned mask, T value) {
+    return host::reduce(mask, value, [](T a, T b) { return a < b ? b : a; }, "__reduce_max_sync");
+}
+template <typename T>
+T __reduce_min_sync(unsigned mask, T value) {
+    return host::reduce(mask, value, [](T a, T b) { return b < a ? b : a; }, "__reduce_min_sync");
+}
+
+// ---- memory ------------------------------------------------------------------------------------------
+// Cache hints mean nothing here; atomics need nothing, as only one thread runs at a time.
+
+template <typename T>
+T __ldg(const T* ptr) {
+    return *ptr;
+}
+template <typename T>
+T __ldca(const T* ptr) {
+    return *ptr;
+}
+template <typename T>
+T __ldcg(const T* ptr) {
+    return *ptr;
+}
+template <typename T>
+T __ldcs(const T* ptr) {
+    return *ptr;
+}
+template <typename T>
+T __ldlu(const T* ptr) {
+    return *ptr;
+}
+template <typename T>
+T __ldcv(const T* ptr) {
+    return *ptr;
+}
+template <typename T>
+void __stwb(T* ptr, T value) {
+    *ptr = value;
+}
+template <typename T>
+void __stcg(T* ptr, T value) {
+    *ptr = value;
+}
+template <typename T>
+void __stcs(T* ptr, T value) {
+    *ptr = value;
+}
+template <typename T>
+void __stwt(T* ptr, T value) {
+    *ptr = value;
+}
+
+namespace host {
+template <typename T>
+using Same = std::common_type_t<T>;  // the pointer alone decides an atomic's type
+
+template <typename T>
+T exchange(T* ptr, T value) {
+    const T old = *ptr;
+    *ptr = value;
+    return old;
+}
+}  // namespace host
+
+template <typename T>
+T atomicAdd(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, T(*ptr + value));
+}
+template <typename T>
+T atomicSub(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, T(*ptr - value));
+}
+template <typename T>
+T atomicExch(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, T(value));
+}
+template <typename T>
+T atomicMax(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, *ptr < value ? value : *ptr);
+}
+template <typename T>
+T atomicMin(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, value < *ptr ? value : *ptr);
+}
+template <typename T>
+T atomicAnd(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, T(*ptr & value));
+}
+template <typename T>
+T atomicOr(T* ptr, host::Same<T> value) {
+    return host::exchange(ptr, T(*ptr | value));
+}
+template <typename T>
+T atomicCAS(T* ptr, host::Same<T> expected, host::Same<T> value) {
+    return host::exchange(ptr, *ptr == expected ? value : *ptr);
+}
+inline unsigned atomicInc(unsigned* ptr, unsigned limit) {
+    return host::exchange(ptr, *ptr >= limit ? 0u : *ptr + 1);
+}
+
+// ---- arithmetic --------------------------------------------------------------------------------------
+// The C library declares __expf and its kin for itself, so they can only be macros.
+
+#define __expf(x) expf(x)
+#define __exp10f(x) exp10f(x)
+#define __logf(x) logf(x)
+#define __log2f(x) log2f(x)
+#define __log10f(x) log10f(x)
+#define __powf(x, y) powf(x, y)
+#define __sinf(x) sinf(x)
+#define __cosf(x) cosf(x)
+#define __tanf(x) tanf(x)
+
+inline float rsqrtf(float x) {
+    return 1.0f / sqrtf(x);
+}
+inline float __fdividef(float x, float y) {
+    return x / y;
+}
+inline float __fdiv_rn(float x, float y) {
+    return x / y;
+}
+inline float __frcp_rn(float x) {
+    return 1.0f / x;
+}
+inline float __fadd_rn(float x, float y) {
+    return x + y;
+}
+inline float __fsub_rn(float x, float y) {
+    return x - y;
+}
+inline float __fmul_rn(float x, float y) {
+    return x * y;
+}
+inline float __fmaf_rn(float x, float y, float z) {
+    return fmaf(x, y, z);
+}
+inline float __saturatef(float x) {
+    return fminf(fmaxf(x, 0.0f), 1.0f);
+}
+
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> min(A a, B b) {
+    return b < a ? b : a;
+}
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> max(A a, B b) {
+    return a < b ? b : a;
+}
+
+inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+    return __builtin_popcountll(x);
+}
+inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+inline int __clz(int x) {
+    return x == 0 ? 32 : __builtin_clz(unsigned(x));
+}
+
+namespace host {
+template <typename To, typename From>
+To bits(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof(To));
+    return to;
+}
+}  // namespace host
+
+inline int __float_as_int(float x) {
+    return host::bits<int>(x);
+}
+inline unsigned __float_as_uint(float x) {
+    return host::bits<unsigned>(x);
+}
+inline float __int_as_float(int x) {
+    return host::bits<float>(x);
+}
+inline float __uint_as_float(unsigned x) {
+    return host::bits<float>(x);
+}
+inline long long __double_as_longlong(double x) {
+    return host::bits<long long>(x);
+}
+inline double __longlong_as_double(long long x) {
+    return host::bits<double>(x);
+}

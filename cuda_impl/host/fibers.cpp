@@ -1,0 +1,462 @@
+// The scheduler behind fibers.h: what a fiber, a warp, a block and a launch are while they run.
+#include "fibers.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+__thread uint3 threadIdx;
+__thread uint3 blockIdx;
+__thread dim3 blockDim;
+__thread dim3 gridDim;
+
+namespace host {
+namespace {
+
+constexpr std::size_t STACK_BYTES = 256 << 10;  // of address space; a page costs memory once touched
+constexpr unsigned IDLE_TURNS = 1000;           // for each live block, until a launch counts as deadlocked
+
+// ---- the sanitizer has to know which stack is in use -------------------------------------------------
+
+struct Stack {
+    const void* bottom = nullptr;
+    std::size_t bytes = 0;
+};
+
+void before_switch([[maybe_unused]] void** fake_stack, [[maybe_unused]] const Stack& to) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(fake_stack, to.bottom, to.bytes);
+#endif
+}
+
+void after_switch([[maybe_unused]] void* fake_stack, [[maybe_unused]] Stack* from) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fake_stack, from ? &from->bottom : nullptr,
+                                    from ? &from->bytes : nullptr);
+#endif
+}
+
+// ---- one thread, one warp-level call, one block ------------------------------------------------------
+
+enum class State { ready, waiting, spinning, done };
+
+struct Fiber {
+    ucontext_t context;
+    uint3 index;
+    unsigned linear = 0;
+    State state = State::ready;
+    const char* call = "";
+    Stack stack;
+    void* fake_stack = nullptr;
+};
+
+// Where the lanes of one mask meet. Two rounds' values are kept: a lane may be in the next round while
+// another has not yet read the last.
+struct MeetingPoint {
+    unsigned mask = 0;
+    unsigned arrived = 0;
+    unsigned round = 0;
+    unsigned present[2] = {};
+    std::uint64_t values[2][LANES] = {};
+};
+
+struct Warp {
+    unsigned alive = 0;
+    std::deque<MeetingPoint> points;  // a deque's elements stay where they are
+
+    MeetingPoint& point(unsigned mask) {
+        for (MeetingPoint& known : points) {
+            if (known.mask == mask) return known;
+        }
+        points.emplace_back().mask = mask;
+        return points.back();
+    }
+};
+
+// Where all threads of a block meet.
+struct Barrier {
+    unsigned arrived = 0;
+    unsigned round = 0;
+    Votes votes[2] = {};
+};
+
+class Launch;
+
+class Block {
+  public:
+    explicit Block(Launch& launch);
+    ~Block();
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+
+    bool run(uint3 index);  // false: the launch has failed, here or elsewhere
+
+    Votes sync_threads(bool predicate, const char* call);
+    Meeting meet(unsigned mask, std::uint64_t value, const char* call);
+    void spin() { leave(State::spinning, "SPIN_WAIT"); }
+    unsigned lane() const { return running_->linear % LANES; }
+    void* dynamic_shared() const { return shared_.get(); }
+
+  private:
+    static void enter();
+    void start(Fiber& fiber);
+    void resume(Fiber& fiber);
+    void leave(State state, const char* call);
+    void wait(const char* call);
+    void complete(Barrier& barrier);
+    void complete(Warp& warp, MeetingPoint& point, unsigned first_thread);
+    void exit_thread();
+    std::string stuck() const;
+
+    Launch& launch_;
+    ucontext_t scheduler_;
+    Stack scheduler_stack_;
+    char* stacks_ = nullptr;
+    std::vector<Fiber> fibers_;
+    std::vector<Fiber*> order_;
+    std::vector<Warp> warps_;
+    Barrier barrier_;
+    unsigned alive_ = 0;
+    Fiber* running_ = nullptr;
+    std::unique_ptr<void, void (*)(void*)> shared_{nullptr, std::free};
+};
+
+thread_local Block* current_block = nullptr;
+
+// ---- one launch: whose turn it is --------------------------------------------------------------------
+
+class Launch {
+  public:
+    Launch(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state)
+        : grid(grid), block(block), shared_bytes(shared_bytes), thread(thread), state(state) {
+        const char* order = std::getenv("HOST_THREAD_ORDER");
+        reverse = order != nullptr && std::strcmp(order, "reverse") == 0;
+    }
+
+    std::string run() {
+        workers_.push_back(0);
+        work(0);
+        wait_for_turn(NOBODY);
+        for (std::thread& helper : helpers_) helper.join();
+        return error_;
+    }
+
+    // The block whose turn it is can only spin: others go first. False: the launch has failed.
+    bool pass_turn(bool progressed) {
+        const unsigned self = turn_;
+        idle_turns_ = progressed ? 0 : idle_turns_ + 1;
+        if (next_block_ < blocks()) {
+            hand_to(hire());
+        } else if (idle_turns_ > IDLE_TURNS * workers_.size()) {
+            fail("deadlock: every block that is left waits in SPIN_WAIT for memory that nobody writes");
+        } else {
+            hand_to(after(self));
+        }
+        wait_for_turn(self);
+        return !failed();
+    }
+
+    void fail(const std::string& message) {
+        if (error_.empty()) error_ = message;
+    }
+    bool failed() const { return !error_.empty(); }
+    unsigned threads() const { return block.x * block.y * block.z; }
+
+    const dim3 grid, block;
+    const std::size_t shared_bytes;
+    void (*const thread)(void*);
+    void* const state;
+    bool reverse;
+
+  private:
+    static constexpr unsigned NOBODY = ~0u;
+
+    std::uint64_t blocks() const { return std::uint64_t(grid.x) * grid.y * grid.z; }
+
+    // Takes block after block, as a multiprocessor does, until none is left.
+    void work(unsigned self) {
+        wait_for_turn(self);
+        {
+            Block slot(*this);
+            while (!failed() && next_block_ < blocks()) {
+                const std::uint64_t linear = next_block_++;
+                const std::uint64_t plane = std::uint64_t(grid.x) * grid.y;
+                const uint3 index = {unsigned(linear % grid.x), unsigned(linear % plane / grid.x),
+                                     unsigned(linear / plane)};
+                if (!slot.run(index)) break;
+                idle_turns_ = 0;
+            }
+        }
+        const unsigned next = after(self);
+        for (std::size_t i = 0; i < workers_.size(); ++i) {
+            if (workers_[i] == self) workers_.erase(workers_.begin() + std::ptrdiff_t(i));
+        }
+        hand_to(workers_.empty() ? NOBODY : next);
+    }
+
+    unsigned hire() {
+        const unsigned worker = unsigned(helpers_.size()) + 1;
+        workers_.push_back(worker);
+        helpers_.emplace_back([this, worker] { work(worker); });
+        return worker;
+    }
+
+    unsigned after(unsigned self) const {
+        for (std::size_t i = 0; i < workers_.size(); ++i) {
+            if (workers_[i] == self) return workers_[(i + 1) % workers_.size()];
+        }
+        return self;
+    }
+
+    void hand_to(unsigned worker) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            turn_ = worker;
+        }
+        changed_.notify_all();
+    }
+
+    void wait_for_turn(unsigned self) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return turn_ == self; });
+    }
+
+    std::uint64_t next_block_ = 0;
+    std::uint64_t idle_turns_ = 0;
+    std::string error_;
+    std::vector<unsigned> workers_;  // those alive, in the order of their turns
+    std::deque<std::thread> helpers_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    unsigned turn_ = 0;
+};
+
+// ---- the block's scheduler ---------------------------------------------------------------------------
+
+Block::Block(Launch& launch) : launch_(launch), fibers_(launch.threads()) {
+    const unsigned threads = launch.threads();
+    void* memory = mmap(nullptr, STACK_BYTES * threads, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        launch_.fail("no address space for the stacks of " + std::to_string(threads) + " threads");
+        return;
+    }
+    stacks_ = static_cast<char*>(memory);
+    for (unsigned i = 0; i < threads; ++i) {
+        fibers_[i].linear = i;
+        fibers_[i].index = {i % launch.block.x, i / launch.block.x % launch.block.y,
+                            i / (launch.block.x * launch.block.y)};
+        fibers_[i].stack = {stacks_ + STACK_BYTES * i, STACK_BYTES};
+        order_.push_back(&fibers_[launch.reverse ? threads - 1 - i : i]);
+    }
+}
+
+Block::~Block() {
+    if (stacks_ == nullptr) return;
+    const std::size_t bytes = STACK_BYTES * fibers_.size();
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(stacks_, bytes);  // whatever is mapped here next starts clean
+#endif
+    munmap(stacks_, bytes);
+}
+
+bool Block::run(uint3 index) {
+    current_block = this;
+    blockIdx = index;
+    blockDim = launch_.block;
+    gridDim = launch_.grid;
+    alive_ = launch_.threads();
+    barrier_ = {};
+    warps_.assign((alive_ + LANES - 1) / LANES, {});
+    // Exactly the bytes asked for, so that the sanitizer sees their end. All ones is NaN: nothing
+    // promises that shared memory starts as zeros.
+    void* shared = nullptr;
+    if (launch_.shared_bytes != 0 && posix_memalign(&shared, 128, launch_.shared_bytes) == 0) {
+        std::memset(shared, 0xff, launch_.shared_bytes);
+    }
+    shared_.reset(shared);
+    for (Fiber& fiber : fibers_) start(fiber);
+
+    bool progressed = false;  // since the block last passed its turn
+    while (alive_ > 0) {
+        bool moved = false;
+        bool spinning = false;
+        for (Fiber* fiber : order_) {
+            if (fiber->state == State::ready) {
+                resume(*fiber);
+                if (launch_.failed()) return false;
+                moved = true;
+                progressed |= fiber->state != State::spinning;
+            }
+            spinning |= fiber->state == State::spinning;
+        }
+        if (moved) continue;
+        if (!spinning) {
+            launch_.fail(stuck());
+            return false;
+        }
+        if (!launch_.pass_turn(progressed)) return false;
+        progressed = false;
+        for (Fiber& fiber : fibers_) {
+            if (fiber.state == State::spinning) fiber.state = State::ready;
+        }
+    }
+    return true;
+}
+
+void Block::start(Fiber& fiber) {
+    warps_[fiber.linear / LANES].alive |= 1u << fiber.linear % LANES;
+    fiber.state = State::ready;
+    fiber.fake_stack = nullptr;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = const_cast<void*>(fiber.stack.bottom);
+    fiber.context.uc_stack.ss_size = fiber.stack.bytes;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, &Block::enter, 0);
+}
+
+void Block::enter() {
+    Block& block = *current_block;
+    after_switch(nullptr, &block.scheduler_stack_);
+    block.launch_.thread(block.launch_.state);
+    block.exit_thread();
+}
+
+void Block::resume(Fiber& fiber) {
+    running_ = &fiber;
+    threadIdx = fiber.index;
+    void* fake_stack = nullptr;
+    before_switch(&fake_stack, fiber.stack);
+    swapcontext(&scheduler_, &fiber.context);
+    after_switch(fake_stack, nullptr);
+}
+
+void Block::leave(State state, const char* call) {
+    Fiber& fiber = *running_;
+    fiber.state = state;
+    fiber.call = call;
+    before_switch(state == State::done ? nullptr : &fiber.fake_stack, scheduler_stack_);
+    swapcontext(&fiber.context, &scheduler_);
+    after_switch(fiber.fake_stack, &scheduler_stack_);
+}
+
+// The last to arrive has been made ready by `complete` and goes on without a switch.
+void Block::wait(const char* call) {
+    if (running_->state == State::waiting) leave(State::waiting, call);
+}
+
+Votes Block::sync_threads(bool predicate, const char* call) {
+    const unsigned slot = barrier_.round % 2;
+    if (barrier_.arrived == 0) barrier_.votes[slot] = {};
+    ++barrier_.arrived;
+    ++barrier_.votes[slot].threads;
+    barrier_.votes[slot].nonzero += predicate;
+    running_->state = State::waiting;
+    complete(barrier_);
+    wait(call);
+    return barrier_.votes[slot];
+}
+
+void Block::complete(Barrier& barrier) {
+    if (barrier.arrived == 0 || barrier.arrived < alive_) return;
+    barrier.arrived = 0;
+    ++barrier.round;
+    for (Fiber& fiber : fibers_) {
+        if (fiber.state == State::waiting) fiber.state = State::ready;
+    }
+}
+
+Meeting Block::meet(unsigned mask, std::uint64_t value, const char* call) {
+    const unsigned lane = running_->linear % LANES;
+    Warp& warp = warps_[running_->linear / LANES];
+    if ((mask >> lane & 1) == 0) {
+        launch_.fail(std::string(call) + ": lane " + std::to_string(lane) + " is not in its own mask");
+        leave(State::waiting, call);  // for good: the launch ends
+    }
+    MeetingPoint& point = warp.point(mask);
+    const unsigned slot = point.round % 2;
+    point.values[slot][lane] = value;
+    point.arrived |= 1u << lane;
+    running_->state = State::waiting;
+    complete(warp, point, running_->linear - lane);
+    wait(call);
+    return {point.values[slot], point.present[slot]};
+}
+
+void Block::complete(Warp& warp, MeetingPoint& point, unsigned first_thread) {
+    if (point.arrived == 0 || point.arrived != (point.mask & warp.alive)) return;
+    for (unsigned lane = 0; lane < LANES; ++lane) {
+        if (point.arrived >> lane & 1) fibers_[first_thread + lane].state = State::ready;
+    }
+    point.present[point.round % 2] = point.arrived;
+    point.arrived = 0;
+    ++point.round;
+}
+
+// A thread that has returned is no longer waited for.
+void Block::exit_thread() {
+    const unsigned lane = running_->linear % LANES;
+    Warp& warp = warps_[running_->linear / LANES];
+    --alive_;
+    warp.alive &= ~(1u << lane);
+    complete(barrier_);
+    for (MeetingPoint& point : warp.points) complete(warp, point, running_->linear - lane);
+    leave(State::done, "");
+    std::abort();  // a thread that is done is never resumed
+}
+
+std::string Block::stuck() const {
+    std::string text = "deadlock in block (" + std::to_string(blockIdx.x) + ", " +
+                       std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + "): ";
+    std::vector<const Fiber*> told;
+    for (const Fiber& first : fibers_) {
+        if (first.state != State::waiting) continue;
+        bool known = false;
+        for (const Fiber* other : told) known |= std::strcmp(other->call, first.call) == 0;
+        if (known) continue;
+        told.push_back(&first);
+        unsigned count = 0;
+        for (const Fiber& fiber : fibers_) {
+            count += fiber.state == State::waiting && std::strcmp(fiber.call, first.call) == 0;
+        }
+        text += std::to_string(count) + " threads wait in " + first.call + " (the first is thread " +
+                std::to_string(first.linear) + "), ";
+    }
+    return text + std::to_string(fibers_.size() - alive_) + " have returned";
+}
+
+}  // namespace
+
+std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state) {
+    return Launch(grid, block, shared_bytes, thread, state).run();
+}
+
+Votes sync_threads(bool predicate, const char* call) {
+    return current_block->sync_threads(predicate, call);
+}
+Meeting meet(unsigned mask, std::uint64_t value, const char* call) {
+    return current_block->meet(mask, value, call);
+}
+void spin() {
+    current_block->spin();
+}
+unsigned lane() {
+    return current_block->lane();
+}
+void* dynamic_shared() {
+    return current_block->dynamic_shared();
+}
+
+}  // namespace host

@@ -1,0 +1,54 @@
+// vector_add: x[N], y[N] -> z[N],  z[n] = x[n] + y[n]
+//
+// The ladder, slow to fast; both are bound by memory, and differ in bytes per instruction:
+//   scalar      a thread adds one element
+//   vectorized  a thread adds PACKS packs of 16 bytes, and has all its loads in flight at once
+//
+// Arrays are dense; arithmetic is in fp32.
+#pragma once
+
+#include "common.cuh"
+
+// Thread n adds element n.
+template <typename T>
+__global__ void vector_add_scalar_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
+                                         T* __restrict__ z_ptr, index_t N) {
+    const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n < N) z_ptr[n] = from_float<T>(to_float(x_ptr[n]) + to_float(y_ptr[n]));
+}
+
+// A block adds PACKS * blockDim.x packs that lie side by side; neighbouring threads take neighbouring
+// packs. All three arrays start on a 16-byte boundary.
+template <typename T, int PACKS>
+__global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
+                                             T* __restrict__ z_ptr, index_t N) {
+    constexpr int VEC = 16 / sizeof(T);
+    const index_t start = (index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x) * VEC;
+    const index_t step = index_t(blockDim.x) * VEC;
+
+    Pack<T, VEC> x[PACKS], y[PACKS];
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t n = start + p * step;
+        if (n + VEC <= N) {
+            x[p] = load_streaming<T, VEC>(x_ptr + n);
+            y[p] = load_streaming<T, VEC>(y_ptr + n);
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t n = start + p * step;
+        if (n + VEC <= N) {
+            Pack<T, VEC> z;
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) {
+                z.element[v] = from_float<T>(to_float(x[p].element[v]) + to_float(y[p].element[v]));
+            }
+            store_streaming<T, VEC>(z_ptr + n, z);
+        } else {  // the one pack that the end of the arrays cuts short, and those beyond it
+            for (index_t tail = n; tail < N; ++tail) {
+                z_ptr[tail] = from_float<T>(to_float(x_ptr[tail]) + to_float(y_ptr[tail]));
+            }
+        }
+    }
+}

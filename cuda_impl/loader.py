@@ -1,0 +1,174 @@
+"""From a kernel's source and name to something that launches it, wherever the tensors are.
+
+``kernel(source, name, device)`` gives what cupy's ``RawKernel`` is: a callable ``k(grid, block, args,
+shared_mem=0)``.  On a GPU it *is* cupy, on torch's current stream.  On a CPU the same source runs as a
+host build.  On meta tensors the launch is only noted, for whoever captures launches without a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from cuda_impl import build, flags
+
+Argument = int | np.generic
+"""An ``int`` is an address or a 64-bit integer; any other number must say its size, as ``np.int32(n)``."""
+
+
+class Kernel(Protocol):
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
+    ) -> None: ...
+
+
+@functools.cache
+def kernel(source: str, name: str, device: torch.device, *, cluster: int = 1) -> Kernel:
+    """The kernel ``name`` of ``source``, compiled for ``device`` at its first use and kept.
+
+    Args:
+        source: an op, whose ``kernels/<op>.cuh`` holds the kernel, or CUDA text.
+        name: the kernel as a C++ expression, ``softmax_online_kernel<float, 256>``.
+        device: where the tensors are.
+        cluster: blocks in a cluster; more than 8 are not portable, and a kernel has to be told.
+
+    Raises:
+        build.BuildError: a compiler is missing or refuses the source.
+    """
+    if device.type == "cuda":
+        return _CudaKernel(source, name, device, cluster)
+    if device.type == "meta":
+        return _MetaKernel(source, name)
+    return _HostKernel(source, name)
+
+
+# --------------------------------------------------------------------------- GPU: cupy
+
+
+_PORTABLE_SHARED_BYTES = 48 * 1024
+_PORTABLE_CLUSTER = 8
+_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute; cupy has no name for it
+
+
+class _CudaKernel:
+    """``cupy.RawModule`` on torch's device and stream."""
+
+    def __init__(self, source: str, name: str, device: torch.device, cluster: int) -> None:
+        import cupy
+
+        self._device = torch.cuda.current_device() if device.index is None else device.index
+        self._current = torch._C._cuda_getDevice
+        self._raw_stream = torch._C._cuda_getCurrentRawStream
+        self._streams: dict[int, Any] = {}
+        self._new_stream = cupy.cuda.ExternalStream
+        self._shared_bytes = _PORTABLE_SHARED_BYTES
+        major, minor = torch.cuda.get_device_capability(self._device)
+        options = flags.nvrtc(f"sm_{major}{minor}", build.cuda_include())
+        # cupy keeps compiled kernels by source text and options, and looks into no header.
+        options = (*options, f"-DHEADERS_{build.headers_digest(source)}")
+        text = build.source_text(source)
+        with torch.cuda.device(self._device), cupy.cuda.Device(self._device):
+            torch.cuda.init()
+            module = cupy.RawModule(code=text, options=options, name_expressions=(name,))
+            try:
+                self._raw_kernel = module.get_function(name)
+                self._function = self._raw_kernel.kernel
+            except cupy.cuda.compiler.CompileException as error:
+                raise build.BuildError(f"{name}: NVRTC failed\n{error}") from error
+            if cluster > _PORTABLE_CLUSTER:
+                from cupy_backends.cuda.api import driver
+
+                driver.funcSetAttribute(self._function.ptr, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
+    ) -> None:
+        if self._current() != self._device:
+            with torch.cuda.device(self._device):
+                return self(grid, block, args, shared_mem)
+        if shared_mem > self._shared_bytes:
+            self._raw_kernel.max_dynamic_shared_size_bytes = shared_mem
+            self._shared_bytes = shared_mem
+        raw = self._raw_stream(self._device)
+        stream = self._streams.get(raw)
+        if stream is None:
+            stream = self._streams[raw] = self._new_stream(raw, self._device)
+        self._function(grid, block, args, shared_mem, stream)
+        return None
+
+
+# --------------------------------------------------------------------------- CPU: the host build
+
+
+class _HostArgument(ctypes.Structure):
+    """``host::Argument`` of host/launch.h."""
+
+    _fields_ = (("bytes", ctypes.c_char_p), ("size", ctypes.c_size_t), ("kind", ctypes.c_char))
+
+
+class _HostKernel:
+    """The kernel compiled by g++, its threads run as fibers."""
+
+    def __init__(self, source: str, name: str) -> None:
+        self._name = name
+        self._launch = ctypes.CDLL(str(build.host_kernel(source, name))).host_launch
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
+    ) -> None:
+        packed = (_HostArgument * len(args))(*(_packed(self._name, i, arg) for i, arg in enumerate(args)))
+        error = ctypes.create_string_buffer(512)
+        failed = self._launch(
+            _three(grid),
+            _three(block),
+            ctypes.c_size_t(shared_mem),
+            packed,
+            ctypes.c_size_t(len(args)),
+            error,
+            ctypes.c_size_t(len(error)),
+        )
+        if failed:
+            raise RuntimeError(f"{self._name}: {error.value.decode()}")
+
+
+def _packed(kernel: str, index: int, argument: Argument) -> _HostArgument:
+    if isinstance(argument, np.generic):
+        kind = {"i": b"i", "u": b"i", "b": b"i", "f": b"f", "V": b"V"}.get(argument.dtype.kind)
+        if kind is not None:
+            raw = argument.tobytes()
+            return _HostArgument(raw, len(raw), kind)
+    elif isinstance(argument, int) and not isinstance(argument, bool):
+        return _HostArgument(argument.to_bytes(8, "little", signed=argument < 0), 8, b"P")
+    raise TypeError(
+        f"{kernel}: argument {index} is a {type(argument).__name__}; "
+        "it takes an int (an address) or a numpy scalar of the parameter's size, such as np.float32(x)"
+    )
+
+
+def _three(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
+    return (ctypes.c_uint * 3)(*(*sizes, 1, 1, 1)[:3])
+
+
+# --------------------------------------------------------------------------- meta: nothing runs
+
+
+class _MetaKernel:
+    """Notes the launch for `compare.capture`."""
+
+    def __init__(self, source: str, name: str) -> None:
+        self._source = source
+        self._name = name
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
+    ) -> None:
+        from compare import capture
+        from compare.spec import CudaLaunch
+
+        launch = CudaLaunch(self._source, self._name, capture.three(grid), capture.three(block), shared_mem)
+        capture.record(launch)

@@ -1,0 +1,45 @@
+"""vector_add through cupy: z = x + y, with the kernels of ``kernels/vector_add.cuh``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compare.arguments import check_same
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+THREADS = 256
+PACKS = 2  # of 16 bytes a thread: four loads in flight
+
+
+@implementation("vector_add", "cupy.scalar", rung="naive")
+def scalar(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``z[N] = x[N] + y[N]``, an element a thread."""
+    check_same("vector_add", 1, x=x, y=y)
+    x, y = x.contiguous(), y.contiguous()
+    z = torch.empty_like(x)
+    N = x.numel()
+    if N == 0:
+        return z
+    add = kernel("vector_add", f"vector_add_scalar_kernel<{CTYPES[x.dtype]}>", x.device)
+    add((-(-N // THREADS),), (THREADS,), (x.data_ptr(), y.data_ptr(), z.data_ptr(), np.int64(N)))
+    return z
+
+
+@implementation("vector_add", "cupy.vectorized", rung="tiled")
+def vectorized(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``z[N] = x[N] + y[N]``, 16 bytes an instruction; inputs that are not aligned to 16 bytes take `scalar`."""
+    check_same("vector_add", 1, x=x, y=y)
+    x, y = x.contiguous(), y.contiguous()
+    if (x.data_ptr() | y.data_ptr()) % 16 != 0:
+        return scalar(x, y)
+    z = torch.empty_like(x)
+    N = x.numel()
+    if N == 0:
+        return z
+    elements = THREADS * PACKS * 16 // x.element_size()  # of a block
+    add = kernel("vector_add", f"vector_add_vectorized_kernel<{CTYPES[x.dtype]}, {PACKS}>", x.device)
+    add((-(-N // elements),), (THREADS,), (x.data_ptr(), y.data_ptr(), z.data_ptr(), np.int64(N)))
+    return z
