@@ -1,0 +1,223 @@
+"""The rules of the house: one op is its own files and nothing else, and the documents tell the truth."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from compare import registry
+from compare.registry import ROOT
+from compare.report import docs
+from compare.spec import Implementation
+
+FILES_OF_AN_OP = (
+    "compare/ops/{}.py",
+    "torch_impl/{}.py",
+    "triton_impl/{}.py",
+    "cuda_impl/kernels/{}.cuh",
+    "cuda_impl/rawkernel/{}.py",
+    "cuda_impl/pybind/{}.cu",
+)
+OPS = registry.op_names()
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that are, or are about to be, in git."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("this is no git checkout")
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, from anywhere but a test's process."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, "-m", "compare", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def rows_of(file: Path) -> dict[str, str]:
+    """Status by label in what ``--json`` wrote, the worst over all cases."""
+    order = ("ok", "unavailable", "failed", "disagrees")
+    statuses: dict[str, list[str]] = defaultdict(list)
+    for comparison in _comparisons(json.loads(file.read_text())):
+        for case in comparison["cases"]:
+            for row in case["rows"]:
+                statuses[row["label"]].append(row["status"])
+    return {label: max(seen, key=order.index) for label, seen in statuses.items()}
+
+
+def _comparisons(found: object) -> list[dict]:
+    if isinstance(found, dict) and "cases" in found:
+        return [found]
+    values = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    return [comparison for value in values for comparison in _comparisons(value)]
+
+
+# --------------------------------------------------------------------------- one op, its own files
+
+
+def test_ops_are_discovered():
+    assert OPS
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_an_op_has_all_its_files(op: str):
+    missing = [file for name in FILES_OF_AN_OP if not (ROOT / (file := name.format(op))).is_file()]
+    assert not missing
+
+
+@pytest.mark.parametrize("file", tracked("compare/*.py"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_driver_names_no_op(file: Path):
+    """Names and one-word strings; an example in a help text or a docstring is prose."""
+    if file.parent == ROOT / "compare" / "ops":
+        return
+    op = re.compile(rf"\b({'|'.join(OPS)})\b|_({'|'.join(OPS)})\b")
+    for node in ast.walk(ast.parse(file.read_text())):
+        word = {
+            ast.Name: lambda node: node.id,
+            ast.Attribute: lambda node: node.attr,
+            ast.Constant: lambda node: node.value if isinstance(node.value, str) else "",
+            ast.FunctionDef: lambda node: node.name,
+            ast.ImportFrom: lambda node: node.module or "",
+        }.get(type(node), lambda node: "")(node)
+        assert len(word.split()) > 1 or not op.search(word), f"line {node.lineno} depends on an op: {word}"
+
+
+def test_the_rule_above_can_fail():
+    assert re.search(rf"\b({'|'.join(OPS)})\b", f"compare.ops.{OPS[0]}")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_same_variant_is_the_same_rung_on_every_route(op: str):
+    rungs: dict[str, set[str]] = defaultdict(set)
+    for impl in registry.implementations(op):
+        if impl.way != "torch":
+            rungs[impl.variant].add(impl.rung)
+    assert {variant: rung for variant, rung in rungs.items() if len(rung) > 1} == {}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_cuda_variant_takes_both_routes(op: str):
+    by_route: dict[str, set[tuple[str, str, str | None]]] = defaultdict(set)
+    for impl in registry.implementations(op):
+        by_route[impl.route].add((impl.variant, impl.rung, impl.requires))
+    assert by_route["cupy"]
+    assert by_route["pybind"] == by_route["cupy"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_way_climbs_the_ladder_of_its_file(op: str):
+    """What a file's header promises is what is registered."""
+    kernels = (ROOT / f"cuda_impl/kernels/{op}.cuh").read_text()
+    header = kernels[: kernels.index("#pragma once")]
+    promised = set(re.findall(r"(?m)^//   (\w+)  ", header))
+    assert promised == {impl.variant for impl in registry.implementations(op) if impl.route == "cupy"}
+
+
+@pytest.mark.parametrize(
+    "impl", [i for op in OPS for i in registry.implementations(op)], ids=lambda i: f"{i.op}-{i.label}"
+)
+def test_an_implementation_lives_in_its_own_op_s_files(impl: Implementation):
+    if impl.route == "pybind":  # it is C++, named by its module
+        return
+    assert Path(impl.origin).name == f"{impl.op}.py"
+
+
+def test_a_whole_op_from_one_file(tmp_path: Path):
+    """A new op touches nothing but its own file: all three ways are found, run and agree."""
+    record = tmp_path / "record.json"
+    file = ROOT / "tests" / "one_file_op.py"
+    done = compare("scale_shift", "--load", str(file), "--json", str(record))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert rows_of(record) == {"torch.eager": "ok", "triton.blocked": "ok", "cupy.scalar": "ok"}
+    assert "scale_shift" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("2 * x + 1, mask", "2 * x, mask"), ("2.0f * x_ptr[n] + 1.0f", "x_ptr[n]")],
+    ids=["triton", "cuda"],
+)
+def test_a_wrong_kernel_in_that_file_is_caught(tmp_path: Path, right: str, wrong: str):
+    text = (ROOT / "tests" / "one_file_op.py").read_text()
+    assert text.count(right) == 1
+    file, record = tmp_path / "wrong_op.py", tmp_path / "record.json"
+    file.write_text(text.replace(right, wrong))
+    done = compare("scale_shift", "--load", str(file), "--json", str(record))
+    assert done.returncode == 1, done.stderr + done.stdout
+    assert list(rows_of(record).values()).count("disagrees") == 1
+
+
+def test_the_example_s_kernels_agree(tmp_path: Path):
+    record = tmp_path / "record.json"
+    file = ROOT / "examples" / "my_softmax.py"
+    done = compare("softmax", "--load", str(file), "--only", "*.mine", "--json", str(record))
+    assert done.returncode == 0, done.stderr + done.stdout
+    rows = rows_of(record)
+    assert rows["triton.mine"] == rows["cupy.mine"] == "ok"
+
+
+# --------------------------------------------------------------------------- documents
+
+
+def test_generated_blocks_are_up_to_date():
+    assert docs.stale() == [], "make docs writes them anew"
+
+
+@pytest.mark.parametrize("file", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(file: Path):
+    targets = re.findall(r"\]\(([^)#\s]+)", file.read_text())
+    broken = [t for t in targets if "://" not in t and not (file.parent / t).exists()]
+    assert broken == []
+
+
+def test_documented_options_exist():
+    known = compare("--help").stdout
+    for file in tracked("*.md"):
+        for line in file.read_text().splitlines():
+            if "python -m compare " in line:
+                for option in re.findall(r"(?<![\w-])--[a-z-]+", line):
+                    assert option in known, f"{file.name}: {line}"
+
+
+def test_the_version_is_said_once():
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    version = re.search(r'(?m)^version = "(.+)"$', pyproject)
+    latest = re.search(r"(?m)^## (\S+)", changelog)
+    assert version
+    assert latest
+    assert version[1] == latest[1]
+
+
+def test_every_requirement_is_pinned():
+    def names(file: str) -> set[str]:
+        lines = (ROOT / file).read_text().splitlines()
+        return {re.split(r"[\[<>=;]", line)[0].lower() for line in lines if line and line[0] != "#"}
+
+    assert names("requirements.txt") | names("requirements-dev.txt") == names("constraints.txt")
+
+
+def test_no_file_names_this_machine():
+    """Paths of a checkout or a home folder are nobody else's."""
+    private = [str(path) for path in (ROOT, Path.home()) if len(path.parts) > 2 or path == Path.home()]
+    pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(path)}(?![\w-])" for path in private))
+    for file in tracked():
+        text = file.read_text(errors="ignore")
+        assert not pattern.search(text), f"{file.relative_to(ROOT)} names {pattern.search(text)}"
