@@ -47,8 +47,12 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
     """
     if impl.route == "torch":
         return []
+    return capture_call(impl, meta_inputs(op, case), arch)
+
+
+def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
+    """`capture` with these meta tensors as inputs."""
     run = _captured_route(impl).run
-    inputs = meta_inputs(op, case)
     active = _Capture(arch)
     token = _active.set(active)
     try:

@@ -1,0 +1,64 @@
+"""What a reader has to know, recognised by the words that the code uses for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from compare.code_size.pieces import Piece, bare
+
+CONCEPTS: dict[str, dict[str, str]] = {
+    "programs": {"python": r"\btl\.program_id\b"},
+    "threads and blocks": {"cuda": r"\b(threadIdx|blockIdx)\b"},
+    "block tensors": {"python": r"\btl\.(arange|full|zeros)\b"},
+    "masks": {"python": r"\bmask\s*="},
+    "pointer arithmetic": {
+        "python": r"\btl\.(load|store|atomic_\w+)\b",
+        "cuda": r"\b(float|double|int|half|__half|__nv_bfloat16|T)\s*\*|\breinterpret_cast\b",
+    },
+    "64-bit offsets": {"python": r"\btl\.int64\b", "cuda": r"\b(index_t|long long|u?int64_t|size_t)\b"},
+    "compile-time parameters": {"python": r"\btl\.constexpr\b", "cuda": r"\btemplate\s*<|\bconstexpr\b"},
+    "reductions": {"python": r"\btl\.(sum|max|min|argmax|argmin|reduce|associative_scan)\b"},
+    "warp intrinsics": {"cuda": r"\b__(shfl|ballot|any|all|reduce|match|activemask)\w*\b"},
+    "shared memory": {"cuda": r"\b(__shared__|DYNAMIC_SHARED)\b"},
+    "barriers": {
+        "python": r"\btl\.debug_barrier\b",
+        "cuda": r"\b(__syncthreads|__syncwarp|cluster_sync|mbarrier_\w+)\b",
+    },
+    "atomics": {"python": r"\btl\.atomic_", "cuda": r"\batomic[A-Z]\w+|\batomic_ref\b"},
+    "memory ordering": {
+        "python": r"\b(volatile|sem)\s*=",
+        "cuda": r"\bvolatile\b|\b__threadfence|\.(acquire|release)\b",
+    },
+    "cache hints": {
+        "python": r"\b(cache_modifier|eviction_policy)\s*=",
+        "cuda": r"\b__(ld|st)(cs|cg|g|lu|wt)\b",
+    },
+    "vector loads": {"cuda": r"\b(float|u?int|u?short|u?char|double)[248]\b"},
+    "clusters": {"cuda": r"\b(__cluster_dims__|cluster_\w+)\b"},
+    "async copies": {
+        "python": r"\btl\.make_tensor_descriptor\b",
+        "cuda": r"\b(bulk_copy_\w+|CUtensorMap|__pipeline_\w+)\b|\bcp\.async",
+    },
+    "tensor cores": {"python": r"\btl\.dot\b", "cuda": r"\bwmma\b|\bmma\.sync\b|\bwgmma\b"},
+    "inline PTX": {"python": r"\btl\.inline_asm_elementwise\b", "cuda": r"\basm\b"},
+    "persistent blocks": {"python": r"\btl\.num_programs\b", "cuda": r"\bgridDim\b"},
+    "launch configuration": {
+        "python": r"\bnum_(warps|stages)\s*=|\bloader\.kernel\b",
+        "cuda": r"<<<|\bcudaLaunch\w+\b",
+    },
+    "C++ binding": {"cuda": r"\bPYBIND11_MODULE\b"},
+}
+"""Each concept's patterns by language, from what every kernel needs to what few do."""
+
+
+def concepts_of(pieces: Iterable[Piece]) -> tuple[str, ...]:
+    """The concepts that any piece uses, in the table's order."""
+    code = {"python": "", "cuda": ""}
+    for piece in dict.fromkeys(pieces):
+        code[piece.language] += bare(piece) + "\n"
+    return tuple(
+        concept
+        for concept, patterns in CONCEPTS.items()
+        if any(re.search(pattern, code[language]) for language, pattern in patterns.items())
+    )

@@ -1,0 +1,137 @@
+"""CUDA and C++ files cut into top-level declarations, and which of them a function reaches by name.
+
+Not a C++ parser: names are matched as words, so all overloads and specialisations of a name go
+together, which is what a reader has to read too.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pygments.token import String
+
+from compare.code_size.pieces import Piece, is_comment, is_directive, lexed
+from compare.code_size.sources import with_includes
+
+_ATTRIBUTE = re.compile(
+    r"\b(__launch_bounds__|__cluster_dims__|__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)"
+)
+_NAMES = [  # of a declaration's head, the first that fits
+    re.compile(r"^\s*#\s*define\s+(\w+)"),
+    re.compile(r"^\s*using\s+(\w+)\s*="),
+    re.compile(r"^\s*(?:struct|class|union|enum(?:\s+class)?)\s+(\w+)"),
+    re.compile(r"^[^(=]*?\b(\w+)\s*(?:<[^()]*>)?\s*\("),
+    re.compile(r"\b(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=|;|\{|$)"),
+]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Declarations of one or more files."""
+
+    pieces: tuple[Piece, ...]
+    named: dict[str, tuple[Piece, ...]]
+
+    def reached(self, names: Iterable[str]) -> list[Piece]:
+        """All pieces of these names and every piece they use, directly or not, in the order met."""
+        found: dict[Piece, None] = {}
+        waiting = [piece for name in names for piece in self.named.get(name, ())]
+        while waiting:
+            piece = waiting.pop(0)
+            if piece not in found:
+                found[piece] = None
+                waiting += [used for name in _words(piece) for used in self.named.get(name, ())]
+        return list(found)
+
+
+def is_source(text: str) -> bool:
+    """Whether a launch's source is CUDA text itself, not the name of a kernel file."""
+    return "__global__" in text
+
+
+def file_unit(path: Path) -> Unit:
+    """A file together with what it includes from its own folder."""
+    files = sorted(file for file in with_includes(path) if file.parent == path.parent)
+    return text_unit("\n".join(file.read_text(encoding="utf-8") for file in files))
+
+
+@functools.cache
+def text_unit(text: str) -> Unit:
+    """Source text, its includes not followed."""
+    pieces = tuple(Piece(part, "cuda") for part in _declarations(text))
+    named: dict[str, tuple[Piece, ...]] = {}
+    for piece in pieces:
+        name = _name(piece.text)
+        named[name] = (*named.get(name, ()), piece)
+    return Unit(pieces, named)
+
+
+def binding_and_launch(path: Path, variant: str) -> tuple[list[Piece], list[Piece]]:
+    """Of a ``pybind/<op>.cu``: the module with this variant's line, and the code that the line exports."""
+    unit = text_unit(path.read_text(encoding="utf-8"))
+    (module,) = unit.named["PYBIND11_MODULE"]
+    head, _, body = module.text.partition("{")
+    own = re.compile(rf'm\s*\.\s*def\s*\(\s*"{re.escape(variant)}"')
+    lines = [
+        statement
+        for statement in _declarations(body.rpartition("}")[0])
+        if own.match(statement) or not re.match(r"m\s*\.\s*def\b", statement)
+    ]
+    binding = Piece("\n".join([f"{head.strip()} {{", *lines, "}"]), "cuda")
+    return [binding], unit.reached(name for name in _words(binding) if name != "PYBIND11_MODULE")
+
+
+def _words(piece: Piece) -> list[str]:
+    """The identifiers in a piece's code, each once."""
+    code = "".join(value for token, value in lexed(piece) if token not in String)
+    return list(dict.fromkeys(re.findall(r"[A-Za-z_]\w*", code)))
+
+
+def _declarations(text: str) -> Iterator[str]:
+    """Top-level declarations and macros, without comments; namespaces opened, other directives dropped."""
+    part, directive, depth = "", "", 0
+    for token, value in lexed(Piece(text, "cuda")):
+        if is_comment(token):
+            part += value
+        elif is_directive(token) and depth == 0:
+            directive += value
+            if value == "\n" and not directive.rstrip("\n").endswith("\\"):
+                if re.match(r"#\s*define\b", directive):
+                    yield directive.strip()
+                directive = ""
+        elif directive:  # space within a directive
+            directive += value
+        else:
+            for char in [value] if token in String or is_directive(token) else value:
+                if char == "{" and depth == 0 and re.match(r"\s*namespace\b[\w\s:]*$", part):
+                    part = ""
+                elif char == "}" and depth == 0:
+                    part = ""  # of a namespace
+                else:
+                    part += char
+                    depth += (char in "({[") - (char in ")}]") if len(char) == 1 else 0
+                    if depth == 0 and (char == ";" or (char == "}" and not _goes_on(part))):
+                        yield part.strip()
+                        part = ""
+
+
+def _goes_on(part: str) -> bool:
+    """Whether a declaration needs a semicolon after its closing brace: types and variables do."""
+    head = _head(part).partition("{")[0]
+    is_function = re.search(r"\)[\s\w]*$", head) is not None
+    return re.match(r"\s*(struct|class|union|enum)\b", head) is not None or not is_function or "=" in head
+
+
+def _head(part: str) -> str:
+    """A declaration without its template parameters and attributes."""
+    return _ATTRIBUTE.sub("", re.sub(r"^\s*template\s*<[^{}()]*?>", "", part))
+
+
+def _name(part: str) -> str:
+    head = _head(part)
+    matches = (pattern.search(head) for pattern in _NAMES)
+    return next((match[1] for match in matches if match), "")

@@ -1,0 +1,89 @@
+"""Counting a stretch of code: its tokens, and the lines that hold any."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pygments.lexers.c_cpp import CppLexer
+from pygments.lexers.python import PythonLexer
+from pygments.token import Comment, Operator, String
+
+from compare.spec import RoleSize
+
+_LEXERS = {"python": PythonLexer, "cuda": CppLexer}
+
+# Pygments reads C++ operators character by character and Python's whole.
+_OPERATOR = re.compile(r"<<=|>>=|\*\*=|//=|->|::|\+\+|--|<<|>>|[-+*/%&|^<>=!:]=|&&|\|\||\*\*|//|.")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of code that is charged as a whole: a function, a type, a constant, a macro."""
+
+    text: str
+    language: Literal["python", "cuda"]
+
+
+def size(pieces: Iterable[Piece]) -> RoleSize:
+    """Lines and tokens of all pieces, each counted once."""
+    lines = tokens = 0
+    for piece in dict.fromkeys(pieces):
+        counted = list(_tokens(piece))
+        tokens += len(counted)
+        lines += len({line for first, text in counted for line in _filled_lines(first, text)})
+    return RoleSize(lines, tokens)
+
+
+def lexed(piece: Piece) -> Iterator[tuple[Any, str]]:
+    """Pygments' tokens of a piece, comments left out; preprocessor directives are none."""
+    for token, value in _LEXERS[piece.language](stripnl=False, ensurenl=False).get_tokens(piece.text):
+        if not is_comment(token):
+            yield token, value
+        elif "\n" in value:  # so that what follows is still on its own line
+            yield token, "\n" * value.count("\n")
+
+
+def is_comment(token: Any) -> bool:
+    """Pygments calls preprocessor directives comments, which they are not."""
+    return token in Comment and not is_directive(token)
+
+
+def is_directive(token: Any) -> bool:
+    """A part of a preprocessor line."""
+    return token in Comment.Preproc or token in Comment.PreprocFile
+
+
+def bare(piece: Piece) -> str:
+    """A piece's text without its comments."""
+    return "".join(value for _, value in lexed(piece))
+
+
+def _tokens(piece: Piece) -> Iterator[tuple[int, str]]:
+    """What counts in a piece: the line that a token starts on, and its text.
+
+    A string counts as one however it is written, and so does an operator of several characters.
+    """
+    line, run_kind, run_line, run = 1, None, 1, ""
+    for token, value in [*lexed(piece), (None, "")]:
+        kind = next((kind for kind in (String, Operator) if token is not None and token in kind), None)
+        if run and kind is not run_kind:
+            texts = [run] if run_kind is String else _OPERATOR.findall(run)
+            yield from ((run_line, text) for text in texts if text.strip())
+            run = ""
+        if kind is not None:
+            run_line = run_line if run else line
+            run += value
+        elif token is not None and is_directive(token):
+            for word in re.finditer(r"\w+|[^\w\s\\]", value):
+                yield line + value.count("\n", 0, word.start()), word[0]
+        elif value.strip():
+            yield line, value
+        run_kind = kind
+        line += value.count("\n")
+
+
+def _filled_lines(first: int, text: str) -> Iterator[int]:
+    return (first + i for i, line in enumerate(text.split("\n")) if line.strip())

@@ -1,0 +1,137 @@
+"""What a Python function reaches by name, within its file and the project files that it imports."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compare.code_size.cpp import is_source
+from compare.code_size.pieces import Piece
+from compare.code_size.sources import code_of, imports_of
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class _Module:
+    lines: tuple[str, ...]
+    defined: dict[str, ast.stmt]
+    """Functions, classes and assignments at top level, by name."""
+    imported: dict[str, tuple[Path, str | None]]
+    """Names from other modules: the file, and the name there; None where the name is the module."""
+
+
+def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]]:
+    """The code of Triton's kernels that ``run`` reaches, and all other code that it reaches, its own first.
+
+    CUDA text in a string constant is left out: it is counted as CUDA, where it is launched.
+
+    Raises:
+        OSError: the file of ``run`` is gone, or changed since it was imported.
+    """
+    code = code_of(run)
+    path = Path(code.co_filename)
+    starts = [
+        name
+        for name, node in _module(path).defined.items()
+        if _first_line(node) <= code.co_firstlineno <= _last_line(node)
+    ]
+    if not starts:
+        raise OSError(
+            f"{path} has no function at line {code.co_firstlineno}: it changed since it was imported"
+        )
+    found: dict[bool, list[Piece]] = {True: [], False: []}
+    seen: set[tuple[Path, str]] = set()
+    waiting = [(path, starts[0], False)]
+    while waiting:
+        path, name, in_kernel = waiting.pop(0)
+        module = _module(path)
+        if (path, name) in seen:
+            continue
+        seen.add((path, name))
+        if name in module.imported:
+            file, original = module.imported[name]
+            if original is not None:
+                waiting.append((file, original, in_kernel))
+        elif name in module.defined:
+            node = module.defined[name]
+            in_kernel = in_kernel or _is_kernel(node)
+            if not _is_cuda_text(node):
+                found[in_kernel].append(_piece(module, node))
+            waiting += [(*used, in_kernel) for used in _used(path, module, node)]
+    return found[True], found[False]
+
+
+def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]:
+    """Names in a definition, each with the file to look it up in."""
+    names = []
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name):
+            names.append((path, inner.id))
+        elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
+            file, original = module.imported.get(inner.value.id, (None, None))
+            if file is not None and original is None:
+                names.append((file, inner.attr))
+    return names
+
+
+@functools.cache
+def _module(path: Path) -> _Module:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    defined: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, _Function):
+            defined[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (
+                inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
+            )
+            defined |= dict.fromkeys(names, node)
+    return _Module(tuple(text.splitlines()), defined, imports_of(tree, path))
+
+
+def _piece(module: _Module, node: ast.stmt) -> Piece:
+    """The code of a definition, without docstrings and without what registers it."""
+    dropped: set[int] = set()
+    for inner in ast.walk(node):
+        if not isinstance(inner, _Function):
+            continue
+        out = [d for d in inner.decorator_list if _decorator_name(d) == "implementation"]
+        if ast.get_docstring(inner, clean=False) is not None and len(inner.body) > 1:
+            out.append(inner.body[0])  # type: ignore[arg-type]
+        for part in out:
+            dropped |= set(range(part.lineno, _last_line(part) + 1))
+    kept = range(_first_line(node), _last_line(node) + 1)
+    return Piece(textwrap.dedent("\n".join(module.lines[i - 1] for i in kept if i not in dropped)), "python")
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _last_line(node: ast.stmt | ast.expr) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _is_kernel(node: ast.stmt) -> bool:
+    return any(_decorator_name(d) == "jit" for d in getattr(node, "decorator_list", ()))
+
+
+def _decorator_name(node: ast.expr) -> str:
+    """``jit`` for ``@triton.jit``, ``implementation`` for ``@implementation(...)``."""
+    if isinstance(node, ast.Call):
+        return _decorator_name(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _is_cuda_text(node: ast.stmt) -> bool:
+    value = getattr(node, "value", None)
+    return isinstance(value, ast.Constant) and isinstance(value.value, str) and is_source(value.value)

@@ -1,0 +1,139 @@
+"""The files an implementation rests on, and their hash."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from compare import registry
+from compare.spec import Implementation
+
+KERNELS = registry.ROOT / "cuda_impl" / "kernels"
+PYBIND = registry.ROOT / "cuda_impl" / "pybind"
+_FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
+
+_TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
+"""Modules that serve every op: no part of an implementation."""
+
+
+def source_hash(impl: Implementation) -> str:
+    """A hash of all that a row's figures rest on: its sources, the op's description, the compilers' flags.
+
+    It is of the files' bytes and their places in the project: equal checkouts have equal hashes wherever
+    they lie, and any change, of a comment too, is a change.
+    """
+    digest = hashlib.sha256()
+    for path in sources(impl):
+        inside = path.is_relative_to(registry.ROOT)
+        name = path.relative_to(registry.ROOT).as_posix() if inside else path.name
+        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def sources(impl: Implementation) -> list[Path]:
+    """The files that `source_hash` covers, in a fixed order."""
+    found = {Path(code_of(registry.get_op(impl.op).make_inputs).co_filename)}
+    if impl.route == "pybind":
+        found |= with_includes(PYBIND / f"{impl.op}.cu")
+    else:
+        own = _with_imports(Path(code_of(impl.run).co_filename))
+        found |= own
+        if impl.route == "cupy":
+            # Its kernels lie in the files of the ops that it names.
+            named = {text for path in own for text in _strings(path)}
+            for path in KERNELS.glob("*.cuh"):
+                found |= with_includes(path) if path.stem in named else set()
+    if impl.way == "cuda":
+        found.add(_FLAGS)
+    return sorted(path for path in found if path.is_file())
+
+
+def code_of(function: Callable[..., Any]) -> CodeType:
+    """Where a function was written, under whatever it is wrapped in."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or type(function).__call__.__code__
+    assert isinstance(code, CodeType)
+    return code
+
+
+def with_includes(path: Path) -> set[Path]:
+    """A C++ file and every project file that it includes in quotes, directly or not."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE):
+            waiting += [path.parent / name, KERNELS / Path(name).name]
+    return found
+
+
+def imports_of(tree: ast.Module, path: Path) -> dict[str, tuple[Path, str | None]]:
+    """Names that a module imports from files that are part of an implementation.
+
+    Args:
+        tree: the module.
+        path: its file; modules are looked for in the project and beside it.
+
+    Returns:
+        For each name the file, and the name there; None where the name is the whole module.
+    """
+    found: dict[str, tuple[Path, str | None]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                file = _project_file(alias.name, path)
+                if file is not None:
+                    found[alias.asname or alias.name] = file, None
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                name = alias.asname or alias.name
+                module, package = (
+                    _project_file(f"{node.module}.{alias.name}", path),
+                    _project_file(node.module, path),
+                )
+                if module is not None:
+                    found[name] = module, None
+                elif package is not None:
+                    found[name] = package, alias.name
+    return found
+
+
+def _project_file(module: str, importer: Path) -> Path | None:
+    """The file of a module; None for libraries and for the tools."""
+    if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
+        return None
+    files = (
+        root.joinpath(*module.split(".")).with_suffix(".py") for root in (registry.ROOT, importer.parent)
+    )
+    return next((file for file in files if file.is_file()), None)
+
+
+def _with_imports(path: Path) -> set[Path]:
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            waiting += [file for file, _ in imports_of(tree, path).values()]
+    return found
+
+
+def _strings(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

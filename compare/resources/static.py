@@ -1,0 +1,236 @@
+"""Resources without a GPU: what an implementation would launch is captured, compiled and read.
+
+All of one call's requests are compiled by one other process, because Triton must be imported there
+without its interpreter and because importing it takes seconds.  Its results are kept on disk by content: of
+the sources, the case, the architecture and the compilers; so asking again takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from compare import registry
+from compare.code_size.sources import source_hash
+from compare.occupancy import limits
+from compare.spec import Case, Implementation, KernelResources, Op
+
+_COMPILERS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
+
+Result = tuple[KernelResources, ...] | Exception
+
+
+class CompileError(RuntimeError):
+    """A kernel could not be captured or compiled; the text is the compiler's."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Resources of one implementation on one case, as compiled for one architecture."""
+
+    op: Op
+    impl: Implementation
+    case: Case
+    arch: str
+    """``sm_90``"""
+
+
+def from_cubin(op: Op, impl: Implementation, case: Case, arch: str) -> tuple[KernelResources, ...]:
+    """What each kernel that ``impl`` launches on ``case`` takes on ``arch`` (``sm_90``), in launch order.
+
+    Empty for PyTorch's own kernels, which are compiled already; a GPU's profiler reads those.
+
+    Raises:
+        NotImplementedError: the implementation does not take the case or the architecture.
+        CompileError: it could not be captured or compiled.
+        UsageError: an architecture that is not known.
+    """
+    (result,) = from_cubins([Request(op, impl, case, arch)])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def from_cubins(
+    requests: Sequence[Request], progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Result]:
+    """`from_cubin` for many requests at once: in place of an exception raised, one returned.
+
+    Args:
+        requests: compiled together, which saves seconds for each.
+        progress: called with how many of those that had to be compiled are done, and how many there are.
+
+    Raises:
+        UsageError: an architecture that is not known.
+    """
+    for arch in {request.arch for request in requests}:
+        limits(arch)
+    results: dict[str, Result] = {}
+    missing: dict[str, Request] = {}
+    hashes = {(r.impl.op, r.impl.label): _sources_hash(r.impl) for r in requests}
+    keys = [_key(request, hashes[request.impl.op, request.impl.label]) for request in requests]
+    for key, request in zip(keys, requests, strict=True):
+        refusal = _refusal(request)
+        if request.impl.route == "torch":
+            results[key] = ()
+        elif refusal is not None:
+            results[key] = NotImplementedError(refusal)
+        elif (kept := _kept(key)) is not None:
+            results[key] = kept
+        else:
+            missing[key] = request
+    if missing:
+        results |= _compile(missing, progress)
+    return [results[key] for key in keys]
+
+
+def _refusal(request: Request) -> str | None:
+    """Why the implementation cannot be compiled for the architecture, None if it can."""
+    needs, arch = request.impl.requires, request.arch
+    if needs is None:
+        return None
+    needed, has = (int(name.removeprefix("sm_").rstrip("af")) for name in (needs, arch))
+    # Code for sm_90a runs on no later architecture either.
+    fits = has == needed if needs.endswith("a") else has >= needed
+    return None if fits else f"needs {needs}, this is {arch}"
+
+
+def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) -> dict[str, Result]:
+    orders = [
+        {"key": key, "op": r.op.name, "label": r.impl.label, "case": str(r.case), "arch": r.arch}
+        for key, r in missing.items()
+    ]
+    environment = {**os.environ, "TRITON_DUMP_PTXAS_LOG": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    results: dict[str, Result] = {}
+    with tempfile.TemporaryDirectory() as scratch, Path(scratch, "noise").open("w+") as noise:
+        # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
+        environment["TRITON_CACHE_DIR"] = scratch
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "compare.resources.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            text=True,
+            cwd=registry.ROOT,
+            env=environment,
+        )
+        try:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            with suppress(BrokenPipeError), worker.stdin as stdin:
+                json.dump({"load": _loaded_files(), "orders": orders}, stdin)
+            for line in worker.stdout:
+                answer = json.loads(line)
+                results[answer["key"]] = _understood(answer)
+                if "failed" not in answer:
+                    _keep(answer)
+                progress(len(results), len(missing))
+            worker.wait()
+        finally:
+            worker.kill()
+            worker.wait()
+            worker.stdout.close()  # type: ignore[union-attr]
+        noise.seek(0)
+        said = noise.read().strip()
+    for key in missing.keys() - results.keys():
+        results[key] = CompileError(f"compiling it ended with exit code {worker.returncode}: {said[-500:]}")
+    return results
+
+
+def _understood(answer: dict[str, Any]) -> Result:
+    if "unavailable" in answer:
+        return NotImplementedError(answer["unavailable"])
+    if "failed" in answer:
+        return CompileError(answer["failed"])
+    return tuple(
+        KernelResources(**{**kernel, "grid": tuple(kernel["grid"]), "block": tuple(kernel["block"])})
+        for kernel in answer["kernels"]
+    )
+
+
+def _loaded_files() -> list[str]:
+    """The files given to ``--load``, for the other process to load as well."""
+    return [
+        str(module.__file__)
+        for name, module in sys.modules.items()
+        if name.startswith("_loaded_") and getattr(module, "__file__", None)
+    ]
+
+
+# --------------------------------------------------------------------------- what is kept on disk
+
+
+def _key(request: Request, sources_hash: str) -> str:
+    """Names a result by everything it rests on."""
+    parts = [
+        request.op.name,
+        request.impl.label,
+        sources_hash,
+        str(request.case),
+        request.arch,
+        _toolchain(),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _sources_hash(impl: Implementation) -> str:
+    if impl.route != "pybind":
+        return source_hash(impl)
+    # It is captured through the cupy implementation of the same variant.
+    siblings = (i for i in registry.implementations(impl.op) if i.label == f"cupy.{impl.variant}")
+    return "+".join(source_hash(i) for i in (impl, *siblings))
+
+
+@functools.cache
+def _toolchain() -> str:
+    """Versions of the compilers, and the code of this project that asks them and reads the answer."""
+    found = [sys.version]
+    for package in _COMPILERS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    code = [
+        *(registry.ROOT / "compare" / "resources").glob("*.py"),
+        *(registry.ROOT / "compare" / name for name in ("capture.py", "device.py", "occupancy.py")),
+        registry.ROOT / "cuda_impl" / "build.py",
+    ]
+    found += [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(code) if path.exists()]
+    return "\n".join(found)
+
+
+def _path(key: str) -> Path:
+    from cuda_impl.build import cache_dir
+
+    return Path(cache_dir()) / "resources" / f"{key}.json"
+
+
+def _kept(key: str) -> Result | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _understood(json.loads(_path(key).read_text()))
+    return None
+
+
+def _keep(answer: dict[str, Any]) -> None:
+    """Write a result down; where the cache cannot be written, it is only slower next time."""
+    path = _path(answer["key"])
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(answer, file)
+        Path(file.name).replace(path)
+
+
+def as_answer(kernels: Sequence[KernelResources]) -> list[dict[str, Any]]:
+    """The worker's half of `_understood`."""
+    return [asdict(kernel) for kernel in kernels]

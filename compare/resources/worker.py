@@ -1,0 +1,152 @@
+"""The process that captures and compiles: ``python -m compare.resources.worker``, used by `static`.
+
+It reads its orders as JSON from stdin and answers each with a line of JSON, as soon as it is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import re
+import sys
+from typing import Any, TextIO
+
+from compare import registry
+from compare.capture import Launch, capture
+from compare.occupancy import WARP, limits
+from compare.resources.kernels import merged, with_occupancy
+from compare.resources.machine_code import Figures, code_bytes, read_report
+from compare.resources.static import as_answer
+from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
+
+
+def main(orders_from: TextIO, answers_to: TextIO) -> None:
+    """Answer every order; an order that fails is answered with why."""
+    message = json.load(orders_from)
+    for path in message["load"]:
+        registry.load(path)
+    compiler = Compiler()
+    for order in message["orders"]:
+        answer: dict[str, Any] = {"key": order["key"]}
+        try:
+            answer["kernels"] = as_answer(
+                compiler.resources(**{k: v for k, v in order.items() if k != "key"})
+            )
+        except NotImplementedError as error:
+            answer["unavailable"] = str(error)
+        except Exception as error:  # of a user's kernel or of a compiler: anything
+            answer["failed"] = f"{type(error).__name__}: {error}"
+        print(json.dumps(answer), file=answers_to, flush=True)
+
+
+class Compiler:
+    """Compiles captured launches, each kernel once however many cases launch it."""
+
+    def __init__(self) -> None:
+        self._cuda: dict[tuple[str, str, str], tuple[Figures, int]] = {}
+        self._triton: dict[str, tuple[Figures, int]] = {}
+
+    def resources(self, op: str, label: str, case: str, arch: str) -> tuple[KernelResources, ...]:
+        """What `from_cubin` returns, everything by its name."""
+        described = registry.get_op(op)
+        impl = next(i for i in registry.implementations(op) if i.label == label)
+        launches = capture(impl, described, Case.parse(case, described), arch)
+        return merged(self._resources(launch, arch) for launch in launches)
+
+    def _resources(self, launch: Launch, arch: str) -> KernelResources:
+        if isinstance(launch, CudaLaunch):
+            return self._resources_of_cuda(launch, arch)
+        return self._resources_of_triton(launch, arch)
+
+    def _resources_of_cuda(self, launch: CudaLaunch, arch: str) -> KernelResources:
+        from cuda_impl import build
+
+        key = (launch.source, launch.kernel, arch)
+        if key not in self._cuda:
+            cubin, mangled = build.cubin(launch.source, [launch.kernel], arch)
+            name = mangled[launch.kernel]
+            report = read_report(build.ptxas_log(launch.source, [launch.kernel], arch))
+            self._cuda[key] = report[name], code_bytes(cubin, name)
+        figures, code = self._cuda[key]
+        return _described(
+            launch.kernel, arch, figures, code, launch.dynamic_shared_bytes, launch.grid, launch.block
+        )
+
+    def _resources_of_triton(self, launch: TritonLaunch, arch: str) -> KernelResources:
+        compiled, log = compile_triton(launch, arch)
+        if compiled.hash not in self._triton:  # Triton compiles a specialisation once, and reports once
+            name = compiled.metadata.name
+            self._triton[compiled.hash] = read_report(log)[name], code_bytes(compiled.asm["cubin"], name)
+        figures, code = self._triton[compiled.hash]
+        x, y, z = launch.grid
+        grid = (x * getattr(compiled.metadata, "num_ctas", 1), y, z)
+        block = (compiled.metadata.num_warps * WARP, 1, 1)
+        name = launch.kernel.fn.__name__
+        return _described(name, arch, figures, code, compiled.metadata.shared, grid, block)
+
+
+def compile_triton(launch: TritonLaunch, arch: str) -> tuple[Any, str]:
+    """Compile what Triton would compile for a launch on a GPU of ``arch``; with ptxas's report.
+
+    Triton's own ``run`` does it all, specialisation on alignment and on 1 included: it only finds another
+    driver, which has no GPU.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    class NoGpu:
+        """What ``run`` asks of a driver before it would launch."""
+
+        def get_current_device(self) -> str:
+            return arch  # kernels are kept by device, so by architecture
+
+        def get_current_stream(self, device: str) -> int:
+            return 0
+
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", int(re.sub(r"\D", "", arch)), WARP)
+
+    bound = inspect.BoundArguments(inspect.signature(launch.kernel.fn), dict(launch.arguments))
+    log = io.StringIO()
+    driver.set_active(NoGpu())
+    with contextlib.redirect_stdout(log):
+        compiled = JITFunction.run(
+            launch.kernel, *bound.args, grid=launch.grid, warmup=True, **bound.kwargs, **launch.options
+        )
+    return compiled, log.getvalue()
+
+
+def _described(
+    name: str,
+    arch: str,
+    figures: Figures,
+    code: int,
+    dynamic_shared_bytes: int,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+) -> KernelResources:
+    return with_occupancy(
+        KernelResources(
+            kernel=name,
+            arch=arch,
+            reader="cubin",
+            registers=figures.registers,
+            static_shared_bytes=figures.static_shared_bytes,
+            dynamic_shared_bytes=dynamic_shared_bytes,
+            reserved_shared_bytes=limits(arch).reserved_bytes,
+            spilled_bytes=figures.spilled_bytes,
+            local_bytes=figures.stack_bytes,
+            code_bytes=code,
+            grid=grid,
+            block=block,
+        )
+    )
+
+
+if __name__ == "__main__":
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # whatever a compiler prints is no answer
+    main(sys.stdin, answers)
