@@ -16,8 +16,8 @@ import re
 import tempfile
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from compare.spec import CaseComparison, Comparison, Row, UsageError
 
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
+
+CHANGED = "its source changed since"
 
 _DIGITS = 6
 """Significant digits of a figure, and of a sample: a timer resolves less."""
@@ -224,21 +226,29 @@ def _measured(comparison: Comparison) -> Comparison:
     def finished(row: Row) -> bool:
         return not row.replayed and (row.timing is not None or row.status in ("disagrees", "failed"))
 
-    return _filter(comparison, lambda case, row: finished(row))
+    def lean(row: Row) -> Row:
+        """Without the samples of ratios: those of the cold times are kept, and they follow from them."""
+        if row.timing is None:
+            return row
+        ratios = tuple(replace(r, value=replace(r.value, samples=())) for r in row.timing.ratios)
+        return replace(row, timing=replace(row.timing, ratios=ratios))
+
+    kept = _filter(comparison, lambda case, row: finished(row))
+    cases = tuple(replace(case, rows=tuple(map(lean, case.rows))) for case in kept.cases)
+    return replace(kept, cases=cases)
 
 
 def _without(run: Comparison, measured: set[tuple[str, str]]) -> Comparison:
     return _filter(run, lambda case, row: (case, row.label) not in measured)
 
 
-def _filter(run: Comparison, keep: typing.Callable[[str, Row], bool]) -> Comparison:
+def _filter(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:
     """``run`` with only the rows that are to be kept, without cases and code sizes left empty."""
     cases = [
-        dataclasses.replace(case, rows=tuple(row for row in case.rows if keep(case.case, row)))
-        for case in run.cases
+        replace(case, rows=tuple(row for row in case.rows if keep(case.case, row))) for case in run.cases
     ]
     labels = {row.label for case in cases for row in case.rows}
-    return dataclasses.replace(
+    return replace(
         run,
         cases=tuple(case for case in cases if case.rows),
         code_sizes={label: size for label, size in run.code_sizes.items() if label in labels},
@@ -260,6 +270,17 @@ def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
         if recorded.run.environment.device == device:
             found.setdefault(recorded.row.label, recorded)
     return found
+
+
+def provenance(run: Comparison, row: Row, source_hash: str) -> str:
+    """Where and when a recorded row was measured, and whether its source has changed since."""
+    origin = f"{run.environment.device}, {run.created[:10]}"
+    return origin if row.source_hash == source_hash else f"{origin}, {CHANGED}"
+
+
+def changed_since(row: Row) -> bool:
+    """Whether a replayed row's source is no longer the one that was measured."""
+    return row.replayed.endswith(CHANGED)
 
 
 def _rows(runs: Iterable[Comparison], case: str) -> Iterator[Recorded]:

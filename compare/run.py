@@ -151,7 +151,11 @@ class _Bench:
         results: Path,
         meter: _Meter,
     ) -> None:
+        from compare.device import arch
+
         self.op, self.impls, self.options, self.device = op, impls, options, device
+        here = arch(device)
+        self.archs = options.archs or (STATIC_ARCHS if here is None else (here,))
         self.results, self.meter = results, meter
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}
@@ -171,8 +175,7 @@ class _Bench:
         elif not step.check or step.inspect:
             self._replay(step.case)
         if step.inspect:
-            for impl in self.impls:
-                self._inspect(impl, step.case)
+            self._inspect(step.case)
 
     def cases(self) -> tuple[CaseComparison, ...]:
         return tuple(
@@ -277,52 +280,62 @@ class _Bench:
             row = rows.get(label)
             if row is None or row.status in ("disagrees", "failed") or recorded.row.timing is None:
                 continue
-            rows[label] = replace(row, timing=recorded.row.timing, replayed=_provenance(recorded, row))
+            replayed = records.provenance(recorded.run, recorded.row, row.source_hash)
+            rows[label] = replace(row, timing=recorded.row.timing, replayed=replayed)
             if recorded.comparison.ceilings:
                 self.ceilings[case] = recorded.comparison.ceilings
 
-    def _inspect(self, impl: Implementation, case: Case) -> None:
-        self.meter.step(f"reading what {impl.label} takes")
-        row = self.rows[case][impl.label]
-        if row.status in ("disagrees", "failed"):
-            return
-        found: list[KernelResources] = []
-        try:
-            if self.device.type == "cuda" and row.status == "ok":
-                found += self._profiled(impl, case)
-            found += self._compiled(impl, case)
-        except NotImplementedError as error:
-            if row.status == "ok":
-                row = self._row(impl, "unavailable", str(error))
-        except (Exception, SystemExit) as error:
-            _, reason = _verdict(error)
-            row = replace(row, reason="; ".join(filter(None, (row.reason, f"resources unread: {reason}"))))
-        self.rows[case][impl.label] = replace(row, resources=tuple(found))
+    def _inspect(self, case: Case) -> None:
+        """What every kernel takes: watched on the GPU, and compiled for the architectures asked for."""
+        from compare.resources import Request, from_cubins
 
-    def _profiled(self, impl: Implementation, case: Case) -> tuple[KernelResources, ...]:
+        rows = self.rows[case]
+        impls = [impl for impl in self.impls if rows[impl.label].status not in ("disagrees", "failed")]
+        if self.device.type == "cuda":
+            for impl in impls:
+                if rows[impl.label].status == "ok":
+                    self._profile(impl, case)
+        requests = [Request(self.op, impl, case, arch) for impl in impls for arch in self._archs(impl)]
+        with self.meter.part(f"compiling for {', '.join(self.archs)}", len(self.impls)) as part:
+            found = from_cubins(requests, lambda done, total: part(done / total))
+        for request, result in zip(requests, found, strict=True):
+            self._add(case, request.impl, result)
+
+    def _profile(self, impl: Implementation, case: Case) -> None:
         from compare.resources import from_profiler
 
-        return from_profiler(impl, self._inputs(case))
+        self.meter.say(f"watching the kernels of {impl.label}")
+        try:
+            self._add(case, impl, from_profiler(impl, self._inputs(case)))
+        except (Exception, SystemExit) as error:
+            self._add(case, impl, error)
+
+    def _add(
+        self, case: Case, impl: Implementation, found: tuple[KernelResources, ...] | BaseException
+    ) -> None:
+        row = self.rows[case][impl.label]
+        if not isinstance(found, BaseException):
+            row = replace(row, resources=(*row.resources, *found))
+        elif not row.reason:
+            status, reason = _verdict(found)
+            if row.agreement is None and isinstance(found, NotImplementedError):
+                row = replace(row, status=status, reason=reason)
+            else:
+                row = replace(row, reason=f"resources unread: {reason}")
+        self.rows[case][impl.label] = row
+
+    def _archs(self, impl: Implementation) -> list[str]:
+        """Those of the architectures asked for that ``impl`` can be compiled for."""
+        from compare.device import capability
+
+        needed = capability(impl.requires) if impl.requires else 0
+        return [arch for arch in self.archs if capability(arch) >= needed]
 
     def _inputs(self, case: Case) -> tuple[torch.Tensor, ...]:
         import torch
 
         generator = torch.Generator(self.device).manual_seed(self.options.seed)
         return self.op.make_inputs(case, generator, self.device)
-
-    def _compiled(self, impl: Implementation, case: Case) -> list[KernelResources]:
-        from compare import device as machine
-        from compare.resources import from_cubin
-
-        here = machine.arch(self.device)
-        archs = self.options.archs or (STATIC_ARCHS if here is None else (here,))
-        needed = machine.capability(impl.requires) if impl.requires else 0
-        return [
-            kernel
-            for arch in archs
-            if machine.capability(arch) >= needed
-            for kernel in from_cubin(self.op, impl, case, arch)
-        ]
 
 
 def _chosen(op: Op, only: Sequence[str]) -> list[Implementation]:
@@ -359,12 +372,6 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     if len(text) > 200:
         text = f"{text[:200]} ..."
     return "failed", f"{type(error).__name__}: {text} (COMPARE_TRACEBACK=1 shows where)"
-
-
-def _provenance(recorded: records.Recorded, row: Row) -> str:
-    fresh = recorded.row.source_hash == row.source_hash
-    age = "" if fresh else ", before its source was last changed"
-    return f"{recorded.run.environment.device}, {recorded.run.created[:10]}{age}"
 
 
 # --------------------------------------------------------------------------- progress

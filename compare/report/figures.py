@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from compare.statistics import estimate
 from compare.spec import CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.statistics import estimate
 
 LISTED_CASES = 3
 """This many timed cases get a table each; more become one table of the sweep, beside the first."""
@@ -73,7 +73,7 @@ def main_case(comparison: Comparison) -> CaseComparison | None:
     inspected = [case for case in comparison.cases if any(row.resources for row in case.rows)]
     timed = timed_cases(comparison)
     both = [case for case in inspected if case in timed]
-    return next(iter([*both, *inspected, *timed, *comparison.cases]), None)
+    return next(iter([*both, *inspected, *timed, *reversed(comparison.cases)]), None)
 
 
 def verdicts(comparison: Comparison) -> list[Verdict]:

@@ -1,0 +1,323 @@
+"""The command line: arguments in, exit code out.  Nothing heavy is imported before they are understood."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare import registry
+from compare.spec import Case, Comparison, Op, Options, UsageError
+
+if TYPE_CHECKING:
+    from compare.run import Progress
+
+AGREE, DISAGREE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
+
+BUDGET_S = 10.0
+SWEEP_BUDGET_S = 4.0
+
+_COMMANDS = ("all", "list", "doctor")
+
+_EPILOG = """\
+examples:
+  python -m compare softmax
+  python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
+  python -m compare softmax --load examples/my_softmax.py
+  python -m compare all --sweep --record
+
+exit status:
+  0  every implementation that this machine can run agrees with the fp64 result
+  1  at least one disagrees
+  2  a mistake in the command, its files or the machine's setup; nothing was compared
+  3  inconclusive: interrupted, an implementation raised an error, or none could be run
+
+COMPARE_TRACEBACK=1 shows where an error was raised.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m compare",
+        description="The same GPU operation in PyTorch, Triton and CUDA C++: whether they agree, how fast "
+        "each is, what each takes of the GPU and how much code it is.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    found.add_argument(
+        "what",
+        metavar="OP|all|list|doctor",
+        help="the op to compare; all of them; what there is; or what this machine can run",
+    )
+    add = found.add_argument_group("what is compared").add_argument
+    add(
+        "--case",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="sizes and dtype, e.g. M=4096,N=781,fp16; repeatable",
+    )
+    add("--sweep", action="store_true", help="every size in the op's list")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only these implementations, e.g. 'triton.*', and the baseline; repeatable",
+    )
+    add(
+        "--load",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with implementations or an op of your own; repeatable",
+    )
+    add = found.add_argument_group("how").add_argument
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER (default: a GPU if there is one)")
+    add(
+        "--arch",
+        action="append",
+        default=[],
+        metavar="SM",
+        help="compile for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
+    )
+    add("--seed", type=int, default=0, help="of the random inputs and the order of timing (default: 0)")
+    add(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help=f"most time to spend on timing, for all cases of an op together (default: {BUDGET_S:.0f}, "
+        f"in a sweep {SWEEP_BUDGET_S:.0f} a case)",
+    )
+    add = found.add_argument_group("what is written, beside the screen").add_argument
+    add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
+    add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
+    add("--markdown", type=Path, metavar="FILE", help="the tables")
+    add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status (see ``--help``)."""
+    arguments = parser().parse_args(argv)
+    try:
+        if arguments.what == "doctor":
+            return _doctor()
+        return _list(arguments) if arguments.what == "list" else _compare(arguments)
+    except UsageError as error:
+        return _complain(str(error), USAGE)
+    except KeyboardInterrupt:
+        return _complain("interrupted before anything was finished", INCONCLUSIVE)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; keep Python from saying so once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INCONCLUSIVE
+    except Exception as error:
+        if os.environ.get("COMPARE_TRACEBACK"):
+            raise
+        return _complain(
+            f"an error of the tool itself, {type(error).__name__}: {error}. "
+            "COMPARE_TRACEBACK=1 shows where; please report it",
+            USAGE,
+        )
+
+
+# --------------------------------------------------------------------------- compare
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The files that were asked for, each with what makes its text."""
+
+    json: Path | None
+    csv: Path | None
+    markdown: Path | None
+
+    def check(self) -> None:
+        """Find out now, not after minutes of timing, whether they can be written."""
+        paths = [path for path in (self.json, self.csv, self.markdown) if path]
+        for path in paths:
+            if path.is_dir():
+                raise UsageError(f"{path} is a directory; name a file in it")
+            if not path.parent.is_dir():
+                raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
+            try:
+                tempfile.TemporaryFile(dir=path.parent).close()
+                if path.exists():
+                    path.open("a").close()
+            except OSError as error:
+                raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file") from None
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise UsageError("--json, --csv and --markdown name one and the same file; give each its own")
+
+    def write(self, comparisons: Sequence[Comparison]) -> None:
+        from compare import records
+        from compare.report import csv_file, markdown
+
+        makers: list[tuple[Path | None, Callable[[Sequence[Comparison]], str]]] = [
+            (self.json, records.dumps),
+            (self.csv, csv_file.dumps),
+            (self.markdown, markdown.dumps),
+        ]
+        for path, make in makers:
+            if path:
+                try:
+                    records.write_whole(path, make(comparisons))
+                except OSError as error:
+                    raise UsageError(f"{path} could not be written: {error}") from None
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    names = _names(arguments)
+    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
+    outputs.check()
+    archs = _archs(arguments.arch)
+    if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
+        raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
+
+    from compare import records
+    from compare.run import prepare, run
+
+    device = prepare(arguments.device)
+    if arguments.record and device.type != "cuda":
+        raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
+    for path in arguments.load:
+        registry.load(path)
+    # All of them are understood before the first is run.
+    work = [(op, _options(op, arguments, archs)) for op in map(registry.get_op, names)]
+    for op, _ in work:
+        registry.implementations(op.name, arguments.only if len(work) == 1 else ())
+    from compare.report import terminal
+
+    done: list[Comparison] = []
+    for op, options in work:
+        with _progress_bar(op.name) as progress:
+            comparison = run(op, options, progress)
+        done.append(comparison)
+        if arguments.record:
+            path = records.record(comparison)
+            print(f"recorded in {path}", file=sys.stderr)
+        outputs.write(done)
+        if len(done) > 1:
+            print("\n")
+        terminal.show(comparison)
+        sys.stdout.flush()
+        if comparison.interrupted:
+            break
+    return max(map(exit_status, done), key=(AGREE, INCONCLUSIVE, DISAGREE).index)
+
+
+def exit_status(comparison: Comparison) -> int:
+    """0 agree, 1 disagree, 3 inconclusive."""
+    rows = [row for case in comparison.cases for row in case.rows]
+    if any(row.status == "disagrees" for row in rows):
+        return DISAGREE
+    checked = any(row.agreement for row in rows)
+    failed = any(row.status == "failed" for row in rows)
+    return INCONCLUSIVE if comparison.interrupted or failed or not checked else AGREE
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    """The ops to compare.  A name that no file given with --load can add is refused at once."""
+    if arguments.what == "all":
+        if arguments.case:
+            raise UsageError("--case belongs to one op; name it instead of 'all'")
+        return registry.op_names()
+    if not arguments.load and arguments.what not in registry.op_names():
+        known = [*registry.op_names(), *_COMMANDS]
+        raise UsageError(registry.unknown("op", arguments.what, known))
+    return [arguments.what]
+
+
+def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> Options:
+    cases = [Case.parse(text, op) for text in arguments.case]
+    if arguments.sweep:
+        cases = [op.cases.default, *cases, *op.cases.sweep]
+    cases = list(dict.fromkeys(cases))
+    budget = arguments.budget
+    if budget is None:
+        budget = SWEEP_BUDGET_S * len(cases) if arguments.sweep else BUDGET_S * max(1, len(cases))
+    return Options(
+        cases=tuple(cases),
+        only=tuple(arguments.only),
+        archs=archs,
+        device=arguments.device,
+        seed=arguments.seed,
+        budget_s=budget,
+    )
+
+
+def _archs(texts: Sequence[str]) -> tuple[str, ...]:
+    archs = [arch.strip() for text in texts for arch in text.split(",")]
+    for arch in archs:
+        match = re.fullmatch(r"sm_(\d+)[af]?", arch)
+        if match is None:
+            raise UsageError(
+                f"--arch {arch}: an architecture reads like sm_90; the project serves sm_75 and up"
+            )
+        if int(match[1]) < 75:
+            raise UsageError(f"--arch {arch}: CUDA 13 compiles for sm_75 and up")
+    return tuple(dict.fromkeys(archs))
+
+
+@contextmanager
+def _progress_bar(name: str) -> Iterator[Progress]:
+    """A bar on stderr, if that is a terminal; gone when the work is done."""
+    if not sys.stderr.isatty():
+        yield lambda what, done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.fields[what]}"), BarColumn(bar_width=None), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("", total=1.0, what=f"starting {name}")
+        yield lambda what, done: bar.update(task, completed=done, what=what)
+
+
+# --------------------------------------------------------------------------- list, doctor
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from compare.run import prepare
+
+    device = prepare(arguments.device)
+    for path in arguments.load:
+        registry.load(path)
+
+    from tabulate import tabulate
+
+    from compare.device import supports
+
+    for name in registry.op_names():
+        op = registry.get_op(name)
+        print(f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}")
+        rows = [
+            (impl.label, impl.rung, impl.requires or "", supports(impl, device) or "runs here")
+            for impl in registry.implementations(name, arguments.only)
+        ]
+        print(_indented(tabulate(rows, ("implementation", "rung", "requires", "here"), "simple")), end="\n\n")
+    return AGREE
+
+
+def _doctor() -> int:
+    from compare import doctor
+
+    return USAGE if doctor.report() else AGREE
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"python -m compare: {message}", file=sys.stderr)
+    return status

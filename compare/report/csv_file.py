@@ -1,0 +1,77 @@
+"""Comparisons as CSV: one line for each implementation on each case, units in the names, nothing rounded."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from compare.report import figures
+from compare.spec import CaseComparison, Comparison, Estimate, Row
+
+
+def dumps(comparisons: Sequence[Comparison]) -> str:
+    """A header and the lines; what was not measured is left empty."""
+    lines = [
+        dict(_cells(comparison, case, row))
+        for comparison in comparisons
+        for case in comparison.cases
+        for row in case.rows
+    ]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for line in lines for name in line)), restval="")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[tuple[str, object]]:
+    agreement, timing = row.agreement, row.timing
+    yield from (
+        ("op", comparison.op),
+        ("case", case.case),
+        ("implementation", row.label),
+        ("rung", row.rung),
+        ("status", row.status),
+        ("reason", row.reason),
+        ("device", comparison.environment.device),
+        ("created", comparison.created),
+        ("replayed_from", row.replayed),
+    )
+    for name in ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit"):
+        yield name, getattr(agreement, name) if agreement else ""
+    for name in ("cold_us", "warm_us", "graph_us", "launch_us"):
+        yield from _estimate(name, getattr(timing, name) if timing else None)
+    yield "first_call_ms", timing.first_call_ms if timing else ""
+    yield "rounds", timing.rounds if timing else ""
+    yield "converged", timing.converged if timing else ""
+    yield "gbs", figures.gbs(case, row)
+    yield "share_of_copy", figures.share_of_copy(case, row)
+    baseline = figures.row_of(case, figures.baseline_of(case))
+    yield "baseline", baseline.label if baseline else ""
+    yield from _estimate("times_as_fast", figures.ratio(row, baseline) if baseline else None)
+    size = comparison.code_sizes.get(row.label)
+    for role in ("kernel", "launch", "binding"):
+        for unit in ("lines", "tokens"):
+            yield f"{role}_{unit}", getattr(getattr(size, role), unit) if size else ""
+    kernels = row.resources
+    for name in (
+        "kernel",
+        "arch",
+        "reader",
+        "registers",
+        "static_shared_bytes",
+        "dynamic_shared_bytes",
+        "spilled_bytes",
+        "local_bytes",
+        "occupancy",
+        "limiter",
+    ):
+        # A row may hold several kernels and architectures: their values in one order, apart by semicolons.
+        yield name, ";".join("" if (v := getattr(k, name)) is None else str(v) for k in kernels)
+
+
+def _estimate(name: str, value: Estimate | None) -> Iterator[tuple[str, object]]:
+    yield name, value.median if value else ""
+    yield f"{name}_low", value.low if value else ""
+    yield f"{name}_high", value.high if value else ""

@@ -1,0 +1,165 @@
+"""The tables in README.md and docs/, written from ``results/``: ``python -m compare.report.docs [--check]``.
+
+A document holds a block between two comments; what lies between is replaced:
+
+    <!-- generated: results softmax -->
+    ...
+    <!-- end -->
+
+``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
+``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
+tables, ``implementations`` the list of everything there is.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compare import records, registry
+from compare.registry import ROOT
+from compare.report import markdown, tables, terminal
+from compare.report.tables import Table
+from compare.spec import CaseComparison, Comparison, Op, UsageError
+
+SCREEN_WIDTH = 100
+
+_BLOCK = re.compile(r"(?ms)^<!-- generated: (?P<what>[^\n]*?) -->\n(?P<body>.*?)^<!-- end -->$")
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """The files that may hold generated blocks."""
+    return [path for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))] if path.is_file()]
+
+
+def rewritten(text: str, results: Path = records.RESULTS) -> str:
+    """``text`` with every generated block made anew; a `UsageError` for a block of unknown name."""
+
+    def block(match: re.Match[str]) -> str:
+        body = _generate(match["what"], results)
+        return f"<!-- generated: {match['what']} -->\n{body}\n<!-- end -->"
+
+    opened, closed = text.count("<!-- generated: "), len(_BLOCK.findall(text))
+    if opened != closed:
+        raise UsageError(f"{opened - closed} generated block(s) without a closing <!-- end --> line")
+    return _BLOCK.sub(block, text)
+
+
+def stale(root: Path = ROOT) -> list[Path]:
+    """The documents whose blocks are not what would be generated now."""
+    return [path for path in documents(root) if rewritten(path.read_text()) != path.read_text()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrite the documents, or with ``--check`` only say which are out of date (status 1)."""
+    from compare.run import prepare
+
+    prepare("cpu")  # hashes and lists need the kernels imported, not a GPU
+    outdated = stale()
+    for path in outdated:
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is out of date: make docs")
+        else:
+            records.write_whole(path, rewritten(path.read_text()))
+            print(f"rewrote {path.relative_to(ROOT)}")
+    return 1 if outdated and "--check" in arguments else 0
+
+
+# --------------------------------------------------------------------------- blocks
+
+
+def _generate(what: str, results: Path) -> str:
+    kind, _, name = what.partition(" ")
+    if what == "implementations":
+        return _implementations()
+    makers: dict[str, Callable[[Op, Comparison], str]] = {
+        "results": _results,
+        "sweep": _sweep,
+        "screen": _screen,
+        "resources": _resources,
+        "code": _code,
+    }
+    if kind not in makers or name not in registry.op_names():
+        raise UsageError(
+            f"<!-- generated: {what} -->: write 'implementations', or one of {', '.join(makers)} and an op"
+        )
+    op = registry.get_op(name)
+    comparison = recorded(op, results)
+    if comparison is None:
+        return (
+            f"Nothing is recorded yet: `python -m compare {name} --record` on a machine with a GPU does it."
+        )
+    return makers[kind](op, comparison)
+
+
+def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
+    """Everything recorded of ``op`` on the device recorded last; a row says if its source has changed."""
+    from compare.code_size import source_hash
+
+    runs = records.runs_of(op.name, results)
+    if not runs:
+        return None
+    runs = [run for run in runs if run.environment.device == runs[0].environment.device]
+    hashes = {impl.label: source_hash(impl) for impl in registry.implementations(op.name)}
+    cases: dict[str, CaseComparison] = {}
+    for run in runs:
+        for case in run.cases:
+            rows = tuple(
+                replace(row, replayed=records.provenance(run, row, hashes.get(row.label, "")))
+                for row in case.rows
+            )
+            seen = cases.get(case.case)
+            cases[case.case] = replace(seen, rows=(*seen.rows, *rows)) if seen else replace(case, rows=rows)
+    sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
+    return replace(runs[0], cases=tuple(cases.values()), code_sizes=sizes)
+
+
+def _default(op: Op, comparison: Comparison) -> Comparison:
+    """Only the op's default case, or the first there is."""
+    cases = [case for case in comparison.cases if case.case == str(op.cases.default)]
+    return replace(comparison, cases=tuple(cases or comparison.cases[:1]))
+
+
+def _results(op: Op, comparison: Comparison) -> str:
+    case = _default(op, comparison).cases[0]
+    shown = [tables.speed(case), tables.side_by_side(case)]
+    return "\n\n".join(markdown.table(table) for table in shown if table)
+
+
+def _sweep(op: Op, comparison: Comparison) -> str:
+    return markdown.table(tables.sweep(comparison.cases))
+
+
+def _resources(op: Op, comparison: Comparison) -> str:
+    table = tables.resources(_default(op, comparison).cases[0])
+    return markdown.table(table) if table else "No resources are recorded."
+
+
+def _code(op: Op, comparison: Comparison) -> str:
+    table = tables.code(comparison)
+    return markdown.table(table) if table else "No code sizes are recorded."
+
+
+def _screen(op: Op, comparison: Comparison) -> str:
+    shown = _default(op, comparison)
+    changed = [row.label for row in shown.cases[0].rows if records.changed_since(row)]
+    fresh = tuple(replace(row, replayed="") for row in shown.cases[0].rows)
+    shown = replace(shown, cases=(replace(shown.cases[0], rows=fresh),))
+    text = f"```text\n$ python -m compare {op.name}\n{terminal.render(shown, SCREEN_WIDTH)}\n```"
+    return f"{text}\n\nChanged since this screen was recorded: {', '.join(changed)}." if changed else text
+
+
+def _implementations() -> str:
+    rows = []
+    for name in registry.op_names():
+        op = registry.get_op(name)
+        for impl in registry.implementations(name):
+            rows.append((f"{op.name}", f"`{impl.label}`", impl.rung, impl.requires or "any GPU"))
+    return markdown.table(Table("Implementations", ("op", "implementation", "rung", "requires"), tuple(rows)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

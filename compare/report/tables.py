@@ -1,0 +1,313 @@
+"""The tables of a comparison, as words and figures: what the terminal, Markdown and the documents print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from compare.records import CHANGED, changed_since
+from compare.report import figures
+from compare.spec import CaseComparison, Comparison, Estimate, KernelResources, Row
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text.  A header may hold line breaks; the first column says what a line is about."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    text_columns: tuple[str, ...] = ()
+    """Headers of the columns set flush left, besides the first."""
+    legend: str = ""
+
+
+Column = tuple[str, Callable[[Row], str]]
+
+AGREES = {"ok": "yes", "disagrees": "NO", "failed": "failed", "unavailable": "not here"}
+
+
+# --------------------------------------------------------------------------- one figure
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """``0.0123``, ``12.3``, ``1235``: three significant digits, never an exponent, whole from 1000 on."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if value == 0 or abs(value) >= 10**digits:
+        return f"{value:.0f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def spread(value: Estimate | None) -> str:
+    """``45.3 ±0.2``: a median, and how far the further end of its interval lies."""
+    if value is None:
+        return NOTHING
+    margin = max(value.high - value.median, value.median - value.low)
+    shown = number(value.median, 4)
+    places = len(shown.partition(".")[2])
+    return f"{shown} ±{margin:.{places}f}"
+
+
+def times(value: Estimate | None) -> str:
+    """``1.25 (1.24-1.26)``: a ratio and its interval."""
+    return NOTHING if value is None else f"{value.median:.2f} ({value.low:.2f}-{value.high:.2f})"
+
+
+def percent(share: float | None) -> str:
+    if share is None or math.isnan(share):
+        return NOTHING
+    return f"{share:.0%}" if math.isfinite(share) else "inf"
+
+
+def error(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1e}" if math.isfinite(value) else str(value)
+
+
+def _median(value: Estimate | None) -> str:
+    return number(value.median if value else None, 4)
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def agreement(comparison: Comparison) -> Table | None:
+    """Every implementation against fp64, over the cases that were checked but not timed."""
+    timed = {case.case for case in figures.timed_cases(comparison)}
+    checked = [case for case in comparison.cases if any(row.agreement for row in case.rows)]
+    if not checked or all(case.case in timed for case in checked):
+        return None
+    rows = [
+        (v.label, v.rung, AGREES[v.status], error(v.max_abs), percent(v.used), str(v.cases))
+        for v in figures.verdicts(comparison)
+    ]
+    return Table(
+        f"Agreement with fp64 on {'; '.join(case.case for case in checked)}",
+        ("implementation", "rung", "agrees", "largest\nerror", "of what is\nallowed", "cases\nchecked"),
+        tuple(rows),
+        ("rung", "agrees"),
+    )
+
+
+def speed(case: CaseComparison) -> Table:
+    """Agreement and time of every implementation on one case."""
+    baseline = figures.baseline_of(case)
+    columns: list[Column] = [("rung", lambda row: row.rung)]
+    if any(row.agreement for row in case.rows):
+        columns += [
+            ("agrees", lambda row: AGREES[row.status]),
+            ("largest\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
+            ("of what is\nallowed", lambda row: percent(_used(row))),
+        ]
+    columns += [
+        ("cold\nµs", lambda row: spread(row.timing.cold_us if row.timing else None)),
+        ("warm\nµs", lambda row: _median(row.timing.warm_us if row.timing else None)),
+        ("graph\nµs", lambda row: _median(row.timing.graph_us if row.timing else None)),
+        ("GB/s", lambda row: number(figures.gbs(case, row), 4)),
+        ("of a\ncopy", lambda row: percent(figures.share_of_copy(case, row))),
+        (f"times as fast\nas {baseline}", lambda row: _against(case, row, baseline)),
+        ("call\nµs", lambda row: number(_launch(row))),
+        ("first call\nms", lambda row: number(row.timing.first_call_ms if row.timing else None)),
+    ]
+    return Table(
+        _speed_title(case),
+        ("implementation", *(header for header, _ in columns)),
+        tuple((_marked(row), *(cell(row) for _, cell in columns)) for row in case.rows),
+        ("rung", "agrees"),
+        "* its source has changed since" if any(map(changed_since, case.rows)) else "",
+    )
+
+
+SPEED_LEGEND = (
+    "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
+    "± and brackets: 95% interval. GB/s: every input read once and every output written once, over the cold "
+    "time; of a copy: over what a plain copy reached in the same run. call: host time until the call "
+    "returns. first call: compiling or loading, then running."
+)
+AGREEMENT_LEGEND = (
+    "largest error: |output - fp64 result|; of what is allowed: the largest share of its tolerance that any "
+    "element used up."
+)
+
+
+def side_by_side(case: CaseComparison) -> Table | None:
+    """The same algorithm written in Triton and in CUDA: equal variants, equal rungs."""
+    rows = []
+    for variant, routes in figures.same_variant(case).items():
+        triton, cupy, pybind = (routes.get(route) for route in ("triton", "cupy", "pybind"))
+        rungs = {row.rung for row in routes.values()}
+        rows.append(
+            (
+                variant,
+                " / ".join(sorted(rungs)),
+                *(
+                    _median(row.timing.cold_us if row and row.timing else None)
+                    for row in (triton, cupy, pybind)
+                ),
+                _pair(triton, cupy),
+                _pair(pybind, cupy),
+            )
+        )
+    if not rows:
+        return None
+    return Table(
+        "The same algorithm by way and route, cold",
+        (
+            "variant",
+            "rung",
+            "triton\nµs",
+            "cupy\nµs",
+            "pybind\nµs",
+            "Triton, times as fast\nas CUDA (cupy)",
+            "pybind, times as\nfast as cupy",
+        ),
+        tuple(rows),
+        ("rung",),
+    )
+
+
+def sweep(cases: Sequence[CaseComparison]) -> Table:
+    """One line a case: which share of a plain copy's GB/s each implementation reached."""
+    labels = list(dict.fromkeys(row.label for case in cases for row in case.rows if row.timing))
+    return Table(
+        "Every case, cold: share of a plain copy's GB/s",
+        ("case", *(label.replace(".", ".\n", 1) for label in labels)),
+        tuple((case.case, *(_swept(case, label) for label in labels)) for case in cases),
+    )
+
+
+def resources(case: CaseComparison) -> Table | None:
+    """Registers, shared memory, spills and occupancy, a line a kernel; ``a / b``: by architecture."""
+    found = figures.kernels(case.rows)
+    if not found:
+        return None
+    archs = sorted({arch for _, _, by_arch in found for arch in by_arch}, key=lambda a: int(a[3:]))
+
+    def cell(by_arch: dict[str, KernelResources], read: Callable[[KernelResources], str]) -> str:
+        values = [read(by_arch[arch]) if arch in by_arch else NOTHING for arch in archs]
+        return values[0] if len(set(values)) == 1 else " / ".join(values)
+
+    readers: list[tuple[str, Callable[[KernelResources], str]]] = [
+        ("registers", lambda k: str(k.registers)),
+        ("shared B\nstatic", lambda k: str(k.static_shared_bytes)),
+        ("shared B\ndynamic", lambda k: str(k.dynamic_shared_bytes)),
+        ("spilled B\na thread", lambda k: _whole(k.spilled_bytes)),
+        ("occupancy", lambda k: percent(k.occupancy)),
+        ("limited by", lambda k: k.limiter or NOTHING),
+        ("threads\na block", lambda k: _whole(math.prod(k.block) if k.block else None)),
+        ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
+    ]
+    rows = [(row.label, name, *(cell(by_arch, read) for _, read in readers)) for row, name, by_arch in found]
+    measured = any(k.reader == "profiler" for _, _, by_arch in found for k in by_arch.values())
+    how = "as run on" if measured and len(archs) == 1 else "compiled for"
+    return Table(
+        f"What each kernel takes, {how} {' / '.join(archs)}, {case.case}",
+        ("implementation", "kernel", *(header for header, _ in readers)),
+        _blank_repeats(rows),
+        ("kernel", "limited by"),
+        "occupancy: warps a multiprocessor can hold at once, of the most it could"
+        + ("; a / b / c: one figure for each architecture." if len(archs) > 1 else "."),
+    )
+
+
+def code(comparison: Comparison) -> Table | None:
+    """Lines and tokens of kernel, launch and binding."""
+    if not comparison.code_sizes:
+        return None
+    roles = ("kernel", "launch", "binding")
+    rows = []
+    for label, size in comparison.code_sizes.items():
+        parts = [getattr(size, role) for role in roles]
+        cells = [f"{part.lines} / {part.tokens}" if part.tokens else NOTHING for part in parts]
+        rows.append((label, *cells, f"{size.lines} / {size.tokens}"))
+    return Table(
+        "What there is to read: lines / tokens, without comments and blank lines",
+        ("implementation", *roles, "together"),
+        tuple(rows),
+    )
+
+
+def concepts(comparison: Comparison) -> list[tuple[str, str]]:
+    """``(labels, concepts)``: what a reader must know, the implementations that ask the same together."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for label, size in comparison.code_sizes.items():
+        if size.concepts:
+            groups.setdefault(size.concepts, []).append(label)
+    return [(", ".join(labels), ", ".join(words)) for words, labels in groups.items()]
+
+
+def reasons(comparison: Comparison) -> list[tuple[str, str]]:
+    """``(labels, reason)`` of every row that has something to explain, equal reasons together."""
+    groups: dict[str, list[str]] = {}
+    for case in comparison.cases:
+        for row in case.rows:
+            notes = row.timing.notes if row.timing and not row.replayed else ()
+            for reason in filter(None, (row.reason, *notes)):
+                labels = groups.setdefault(reason, [])
+                if row.label not in labels:
+                    labels.append(row.label)
+    return [(", ".join(labels), reason) for reason, labels in groups.items()]
+
+
+def _speed_title(case: CaseComparison) -> str:
+    sources = dict.fromkeys(row.replayed.removesuffix(f", {CHANGED}") for row in case.rows if row.replayed)
+    return f"Speed on {case.case}" + (f", recorded on {'; '.join(sources)}" if sources else "")
+
+
+def _marked(row: Row) -> str:
+    return f"{row.label} *" if changed_since(row) else row.label
+
+
+def _used(row: Row) -> float | None:
+    if row.agreement is None or row.agreement.limit <= 0:
+        return None
+    return row.agreement.error / row.agreement.limit
+
+
+def _launch(row: Row) -> float | None:
+    return row.timing.launch_us.median if row.timing and row.timing.launch_us else None
+
+
+def _against(case: CaseComparison, row: Row, baseline: str) -> str:
+    reference = figures.row_of(case, baseline)
+    if reference is None or not (row.timing and row.timing.cold_us):
+        return NOTHING
+    if row.label == baseline:
+        return "1"
+    if row.accumulator != reference.accumulator:
+        return "unequal terms"
+    return times(figures.ratio(row, reference))
+
+
+def _pair(row: Row | None, other: Row | None) -> str:
+    if row is None or other is None:
+        return NOTHING
+    if row.accumulator != other.accumulator or row.rung != other.rung:
+        return "unequal terms"
+    return times(figures.ratio(row, other))
+
+
+def _swept(case: CaseComparison, label: str) -> str:
+    row = figures.row_of(case, label)
+    if row is None:
+        return NOTHING
+    if row.status in ("disagrees", "failed"):
+        return AGREES[row.status]
+    return percent(figures.share_of_copy(case, row))
+
+
+def _whole(value: int | None) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """The label only in the first of the lines that share it."""
+    shown: list[tuple[str, ...]] = []
+    last = None
+    for row in rows:
+        shown.append(("", *row[1:]) if row[0] == last else row)
+        last = row[0]
+    return tuple(shown)

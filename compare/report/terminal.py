@@ -1,0 +1,217 @@
+"""A comparison as one screen of text, at the width that the terminal has."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.highlighter import RegexHighlighter
+from rich.text import Text
+from rich.theme import Theme
+from tabulate import tabulate
+
+from compare.report import figures, tables
+from compare.report.sentences import sentences
+from compare.report.tables import Table
+from compare.spec import CaseComparison, Comparison
+
+PROSE_WIDTH = 100
+UNLIMITED = 100_000
+"""The width of a pipe."""
+
+_GAP = 2
+_VERSIONS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda (torch)")
+_THEME = Theme(
+    {
+        "screen.title": "bold",
+        "screen.good": "green",
+        "screen.bad": "bold red",
+        "screen.faint": "dim",
+    }
+)
+
+
+class _Marks(RegexHighlighter):
+    """Colours the words a reader looks for; the text itself is made without any."""
+
+    base_style = "screen."
+    highlights = [  # noqa: RUF012 - rich's own way to configure a highlighter
+        r"(?m)^(?P<title>\S.*)(?=\n.*\n-{3,})",
+        r"(?P<good>\byes\b)",
+        r"(?P<bad>\bNO\b|\bfailed\b|\bUNEQUAL TERMS\b|\bINTERRUPTED\b|\bunequal terms\b)",
+        r"(?P<faint>\bnot here\b|^-[- ]+$)",
+    ]
+
+
+def show(comparison: Comparison, stream: TextIO | None = None) -> None:
+    """Print a comparison: in colour and as wide as the terminal, or plain and in full width into a pipe."""
+    stream = stream or sys.stdout
+    console = Console(file=stream, theme=_THEME, highlight=False, soft_wrap=True)
+    if console.no_color:
+        console = Console(file=stream, color_system=None, soft_wrap=True)
+    width = console.width if console.is_terminal else UNLIMITED
+    text = writable(render(comparison, width), stream)
+    console.print(_Marks()(Text(text)), soft_wrap=True)
+
+
+def writable(text: str, stream: TextIO) -> str:
+    """``text`` with signs that the stream's encoding lacks written otherwise."""
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        text = text.replace("±", "+-").replace("µ", "u")
+        return text.encode("ascii", "replace").decode("ascii")
+    return text
+
+
+def render(comparison: Comparison, width: int) -> str:
+    """The screen as plain text, no line wider than ``width`` (unless a single column is)."""
+    prose = min(width, PROSE_WIDTH)
+    blocks = ["\n".join(_head(comparison, prose))]
+    blocks += _banners(comparison, prose)
+
+    agreement = tables.agreement(comparison)
+    if agreement:
+        blocks.append(_laid_out(agreement, width))
+    timed = figures.timed_cases(comparison)
+    main = figures.main_case(comparison)
+    listed = timed if len(timed) <= figures.LISTED_CASES else [case for case in timed if case is main]
+    for case in listed:
+        blocks.append(_laid_out(tables.speed(case), width))
+        beside = tables.side_by_side(case)
+        if beside:
+            blocks.append(_laid_out(beside, width))
+    if len(timed) > len(listed):
+        blocks.append(_laid_out(tables.sweep(timed), width))
+    elif not timed:
+        blocks.append(_paragraph(_no_speed(comparison, main), prose))
+    for case in comparison.cases:
+        resources = tables.resources(case)
+        if resources:
+            blocks.append(_laid_out(resources, width))
+    code = tables.code(comparison)
+    if code:
+        blocks.append(_laid_out(code, width))
+    for labels, words in tables.concepts(comparison):
+        blocks[-1] += "\n" + _paragraph(f"{labels}: {words}", prose, indent="  ")
+
+    reasons = [
+        _paragraph(f"{labels}: {reason}", prose, "  ") for labels, reason in tables.reasons(comparison)
+    ]
+    if reasons:
+        blocks.append("\n".join(["Why some rows are not whole", *reasons]))
+    legend = " ".join(filter(None, _legends(agreement, listed, comparison)))
+    if legend:
+        blocks.append(_paragraph(legend, prose))
+    found = sentences(comparison)
+    if found:
+        blocks.append("\n".join(["What this shows", *(_paragraph(text, prose, "  ") for text in found)]))
+    return "\n\n".join(blocks)
+
+
+def layout(table: Table, width: int) -> list[str]:
+    """The table as text, in as many tables stacked as it takes to fit: each repeats the first column."""
+    sizes = [_column_width(table, index) for index in range(len(table.headers))]
+    parts: list[list[int]] = []
+    room = 0
+    for index in range(1, len(sizes)):
+        if not parts or room < sizes[index] + _GAP:
+            parts.append([0])
+            room = width - sizes[0]
+        parts[-1].append(index)
+        room -= sizes[index] + _GAP
+    return [_plain(table, part) for part in parts or [[0]]]
+
+
+# --------------------------------------------------------------------------- parts of the screen
+
+
+def _head(comparison: Comparison, width: int) -> list[str]:
+    environment = comparison.environment
+    if environment.device_type == "cuda":
+        where = f"{environment.device} ({environment.arch}), driver {environment.driver or 'unknown'}"
+    else:
+        where = f"CPU: {environment.device}. Triton runs in its interpreter, CUDA kernels are built by g++"
+    versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]
+    lines = [f"{comparison.op}  {comparison.signature}", where]
+    ceilings = next((c.ceilings for c in comparison.cases if c.ceilings), None)
+    if ceilings and environment.device_type == "cuda":
+        lines.append(
+            f"a plain copy reaches {ceilings.copy_gbs:.0f} GB/s here, reading {ceilings.read_gbs:.0f}"
+        )
+    lines.append(", ".join([*versions, f"seed {comparison.seed}", comparison.created]))
+    return [_paragraph(line, width, hanging="  ") for line in lines]
+
+
+def _banners(comparison: Comparison, width: int) -> list[str]:
+    found = []
+    if comparison.interrupted:
+        found.append("INTERRUPTED: what follows is what was finished by then.")
+    for case in figures.timed_cases(comparison):
+        baseline = figures.baseline_of(case)
+        unequal = figures.unequal_terms(case, baseline)
+        if unequal:
+            theirs = ", ".join(f"{row.label} sums in {row.accumulator}" for row in unequal)
+            reference = figures.row_of(case, baseline)
+            mine = reference.accumulator if reference else "?"
+            found.append(f"UNEQUAL TERMS: {theirs}, {baseline} in {mine}; no ratio is given between them.")
+    return [_paragraph(text, width) for text in dict.fromkeys(found)]
+
+
+def _no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
+    if main is None:
+        return "Nothing was run."
+    if comparison.environment.device_type == "cuda":
+        return f"No speed: nothing on {main.case} was timed."
+    return (
+        f"No speed: there is no GPU here, and results/ holds no times for {main.case}. "
+        f"On a machine with one: python -m compare {comparison.op} --case {main.case} --record"
+    )
+
+
+def _legends(agreement: Table | None, listed: Sequence[CaseComparison], comparison: Comparison) -> list[str]:
+    resources = [table for table in map(tables.resources, comparison.cases) if table]
+    return [
+        tables.AGREEMENT_LEGEND
+        if agreement or any(row.agreement for case in listed for row in case.rows)
+        else "",
+        tables.SPEED_LEGEND if listed else "",
+        resources[0].legend if resources else "",
+    ]
+
+
+def _laid_out(table: Table, width: int) -> str:
+    title = _paragraph(table.title, min(width, PROSE_WIDTH))
+    return title + "\n" + "\n\n".join(layout(table, width))
+
+
+def _plain(table: Table, columns: Sequence[int]) -> str:
+    text = {0, *(i for i, header in enumerate(table.headers) if header in table.text_columns)}
+    lines = tabulate(
+        [[row[i] for i in columns] for row in table.rows],
+        headers=[table.headers[i] for i in columns],
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=["left" if i in text else "right" for i in columns] if table.rows else None,
+    )
+    return re.sub(r"(?m) +$", "", lines)
+
+
+def _column_width(table: Table, index: int) -> int:
+    cells = [*table.headers[index].split("\n"), *(row[index] for row in table.rows)]
+    return max(map(len, cells))
+
+
+def _paragraph(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
+    return textwrap.fill(
+        text,
+        max(width, 20),
+        initial_indent=indent,
+        subsequent_indent=indent + "  " if hanging is None and indent else hanging or "",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
