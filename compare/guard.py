@@ -47,7 +47,7 @@ class Allocation:
         return None
 
 
-class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class GuardedMemory(TorchDispatchMode):
     """Guards what is allocated on ``device`` while it is on.
 
     A dispatch mode sees allocations however they are spelled, from Python and from C++ that calls Python;
