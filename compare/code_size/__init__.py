@@ -47,7 +47,7 @@ def code_size(impl: Implementation) -> CodeSize:
 
 
 def _cuda_kernels(impl: Implementation) -> list[Piece]:
-    """The ``__global__`` functions that ``impl`` launches on any small case, and all that they use.
+    """The ``__global__`` functions that ``impl`` launches on any case it is checked on, and all they use.
 
     Which ones is captured, not searched for: host code may put a kernel's name together.
     """
@@ -55,11 +55,11 @@ def _cuda_kernels(impl: Implementation) -> list[Piece]:
 
     op = registry.get_op(impl.op)
     launched: dict[tuple[str, str], None] = {}
-    for case in (*op.cases.smoke, op.cases.default):
+    for case in (op.cases.default, *op.cases.smoke, *op.cases.edge):
         try:
             launches = capture(impl, op, case, _ARCH)
-        except NotImplementedError:
-            continue  # a case that it does not take
+        except Exception:  # a case that it does not take, or a user's code that fails: its check says so
+            continue
         for launch in launches:
             if isinstance(launch, CudaLaunch):
                 launched[launch.source, launch.kernel.partition("<")[0]] = None

@@ -1,0 +1,155 @@
+"""What implementations launch, from their own host code, with nothing executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+from compare import capture, device, registry
+from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, case
+
+ROWS = [
+    pytest.param(op, impl, id=f"{op.name}-{impl.label}")
+    for op in map(registry.get_op, registry.op_names())
+    for impl in registry.implementations(op.name)
+]
+LAUNCHED = {"triton": TritonLaunch, "cuda": CudaLaunch}
+ADD = registry.get_op("vector_add")
+
+
+def written(run: Callable[..., Any], label: str = "triton.mine") -> Implementation:
+    return Implementation("vector_add", label, "tiled", run)
+
+
+@pytest.mark.parametrize(("op", "impl"), ROWS)
+def test_every_implementation_is_captured_on_every_case(op: Op, impl: Implementation) -> None:
+    captured = 0
+    for each in (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep):
+        try:
+            launches = capture.capture(impl, op, each, impl.requires or "sm_80")
+        except NotImplementedError as error:
+            assert str(error), "an implementation that does not take a case says why"
+            continue
+        captured += len(launches)
+        if impl.way == "torch" or 0 in each.shape:
+            assert launches == [], each
+            continue
+        assert launches, each
+        for launch in launches:
+            assert isinstance(launch, LAUNCHED[impl.way])
+            assert all(size >= 1 for size in launch.grid)
+    assert captured or impl.way == "torch"
+
+
+@pytest.mark.parametrize(("op", "impl"), [p for p in ROWS if p.values[1].route == "pybind"])  # type: ignore[attr-defined]
+def test_pybind_is_captured_as_its_cupy_twin(op: Op, impl: Implementation) -> None:
+    twin = next(i for i in registry.implementations(op.name) if i.label == f"cupy.{impl.variant}")
+    each = op.cases.smoke[0]
+    assert capture.capture(impl, op, each, "sm_90a") == capture.capture(twin, op, each, "sm_90a")
+
+
+def test_pybind_alone_says_what_is_missing() -> None:
+    lonely = written(lambda x, y: x, "pybind.lonely")
+    with pytest.raises(NotImplementedError, match=r"cupy\.lonely"):
+        capture.capture(lonely, ADD, ADD.cases.default, "sm_80")
+
+
+@triton.jit
+def scale_kernel(x_ptr, N, factor=2.0, BLOCK: tl.constexpr = 64):  # type: ignore[no-untyped-def]
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + n, tl.load(x_ptr + n, mask=n < N) * factor, mask=n < N)
+
+
+def test_a_users_kernel_is_recorded_as_triton_binds_it() -> None:
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        scale_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, N=x.numel(), num_warps=2)
+        return x
+
+    (launch,) = capture.capture(written(run), ADD, case("fp16", N=1000), "sm_80")
+    assert isinstance(launch, TritonLaunch)
+    assert launch.kernel is scale_kernel
+    assert launch.grid == (16, 1, 1)
+    assert launch.options == {"num_warps": 2}
+    arguments = dict(launch.arguments)
+    pointer = arguments.pop("x_ptr")
+    assert (pointer.device.type, pointer.dtype, tuple(pointer.shape)) == ("meta", torch.float16, (1000,))
+    assert arguments == {"N": 1000, "factor": 2.0, "BLOCK": 64}
+
+
+def test_an_autotuned_kernel_is_not_guessed_at() -> None:
+    configs = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})]
+    tuned = triton.autotune(configs, key=["N"])(scale_kernel)
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        tuned[(1,)](x, x.numel())
+        return x
+
+    with pytest.raises(NotImplementedError, match="scale_kernel is autotuned: which of its 2 configurations"):
+        capture.capture(written(run), ADD, ADD.cases.default, "sm_80")
+
+
+def test_the_captured_architecture_decides_how_many_multiprocessors_there_are() -> None:
+    seen = []
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append((capture.arch(), device.multiprocessors(x.device)))
+        return x
+
+    for arch in ("sm_75", "sm_90a"):
+        capture.capture(written(run), ADD, ADD.cases.default, arch)
+    assert seen == [
+        ("sm_75", device.ARCH_MULTIPROCESSORS["sm_75"]),
+        ("sm_90a", device.ARCH_MULTIPROCESSORS["sm_90"]),
+    ]
+
+
+def test_all_is_as_before_after_an_error() -> None:
+    runs = JITFunction.run, InterpretedFunction.run
+
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        assert (JITFunction.run, InterpretedFunction.run) != runs
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        capture.capture(written(run), ADD, ADD.cases.default, "sm_80")
+    assert (JITFunction.run, InterpretedFunction.run) == runs
+    with pytest.raises(RuntimeError, match="meta tensors outside"):
+        capture.arch()
+    with pytest.raises(RuntimeError, match="meta tensors outside"):
+        capture.record(CudaLaunch("vector_add", "f", (1, 1, 1), (1, 1, 1)))
+
+
+def drawn_on_the_device(
+    each: Case, generator: torch.Generator, where: torch.device
+) -> tuple[torch.Tensor, ...]:
+    x = torch.randn(each["N"] * 2 + 1, generator=generator, device=where)
+    x[0] = 100.0
+    return x[1::2], x[:-1:2]
+
+
+def test_inputs_that_cannot_be_drawn_on_meta_keep_their_layout() -> None:
+    op = replace(ADD, make_inputs=drawn_on_the_device)
+    x, y = capture.meta_inputs(op, case(N=8))
+    assert x.device.type == y.device.type == "meta"
+    assert (x.stride(), x.storage_offset(), tuple(x.shape)) == ((2,), 1, (8,))
+    assert (y.stride(), y.storage_offset()) == ((2,), 0)
+    assert (x.data_ptr() - y.data_ptr()) == 4, "alignment decides what Triton compiles"
+
+
+@pytest.mark.parametrize(
+    "op", [registry.get_op(name) for name in registry.op_names()], ids=lambda op: op.name
+)
+def test_meta_inputs_lie_as_the_real_ones(op: Op) -> None:
+    for each in op.cases.smoke:
+        real = op.make_inputs(each, torch.Generator(), torch.device("cpu"))
+        for ours, theirs in zip(capture.meta_inputs(op, each), real, strict=True):
+            assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+            assert ours.data_ptr() % 16 == theirs.data_ptr() % 16
