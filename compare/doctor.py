@@ -1,0 +1,313 @@
+"""What this machine can run and, for what it cannot, the exact command that mends it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.registry import ROOT
+
+PIP = f"{shlex.quote(sys.executable)} -m pip install"
+REQUIREMENTS = f"{PIP} -r {shlex.quote(str(ROOT / 'requirements.txt'))}"
+CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torch>=2.11'"
+
+_LEAST_CAPABILITY = 75
+_NVIDIA = "0x10de"
+_SYSTEM_PACKAGES = {  # how a distribution installs, and what it calls g++ and Python's headers
+    "debian": ("sudo apt-get install -y", "g++", "python{v}-dev"),
+    "fedora": ("sudo dnf install -y", "gcc-c++", "python{v}-devel"),
+    "suse": ("sudo zypper install -y", "gcc-c++", "python{p}-devel"),
+    "arch": ("sudo pacman -S --noconfirm", "gcc", "python"),
+}
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing a comparison uses, whether it is here, and what to do if not."""
+
+    name: str
+    purpose: str
+    """What it is for."""
+    ok: bool
+    detail: str
+    """Its version, or why it is not there."""
+    mend: str = ""
+    """The command that mends it; empty where it is there or nothing on this machine would help."""
+    optional: bool = False
+    """A comparison is whole without it."""
+
+
+class Missing(Exception):
+    """What a check found lacking, and the command that mends it."""
+
+    def __init__(self, why: str, mend: str = "") -> None:
+        super().__init__(why)
+        self.mend = mend
+
+
+def diagnose() -> list[Capability]:
+    """Look at everything a comparison uses.  Never raises; takes little longer than importing torch."""
+    return [
+        _look("Python", "everything", platform.python_version),
+        _look("PyTorch", "the torch way, and every tensor", _torch),
+        _look("GPU", "speeds measured here, not replayed from results/", _gpu, optional=True),
+        _look("NVML", "clocks, power and temperature beside the figures", _nvml, optional=True),
+        _look("Triton", "the triton way", lambda: _imported("triton")),
+        _look("cupy", "CUDA kernels compiled at run time", lambda: _imported("cupy")),
+        _look("g++", "pybind11 modules; CUDA kernels on the CPU", _gxx),
+        _look("Python headers", "pybind11 modules", _python_headers),
+        _look("pybind11", "CUDA kernels built ahead of time", lambda: _imported("pybind11")),
+        _look("nvcc", "CUDA kernels built ahead of time", _nvcc),
+        _look("CUDA headers", "half precision in CUDA kernels", _cuda_headers),
+        _look("NVRTC", "registers and shared memory without running", _nvrtc),
+        _look("cuobjdump", "spills and machine code size", _disassembler),
+        _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
+        _look("cache", "compiled kernels between runs", _cache),
+        _look("results", "recorded speeds; --record writes here", _results, optional=True),
+    ]
+
+
+def report() -> bool:
+    """Print what `diagnose` found; whether something is missing that a comparison is not whole without."""
+    found = diagnose()
+    print(render(found))
+    return any(not capability.ok and not capability.optional for capability in found)
+
+
+def render(found: list[Capability]) -> str:
+    """A table, and under it the commands, each once."""
+    from tabulate import tabulate
+
+    rows = [("ok" if c.ok else "-" if c.optional else "MISSING", c.name, c.purpose, c.detail) for c in found]
+    text = str(tabulate(rows, ("", "what", "for", "version, or what is wrong"), "simple"))
+    mends = dict.fromkeys(c.mend for c in found if c.mend)
+    for command in mends:
+        names = ", ".join(c.name for c in found if c.mend == command)
+        text += f"\n\nTo mend {names}:\n  {command}"
+    return text
+
+
+def _look(name: str, purpose: str, check: Callable[[], str], *, optional: bool = False) -> Capability:
+    try:
+        return Capability(name, purpose, True, check(), optional=optional)
+    except Missing as missing:
+        return Capability(name, purpose, False, str(missing), missing.mend, optional)
+    except Exception as error:  # a broken installation may raise anything
+        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return Capability(name, purpose, False, why, REQUIREMENTS, optional)
+
+
+# --------------------------------------------------------------------------- checks: a version, or Missing
+
+
+def _imported(module: str) -> str:
+    try:
+        return str(importlib.import_module(module).__version__)
+    except ImportError as error:
+        raise Missing(f"cannot be imported ({error})", REQUIREMENTS) from error
+
+
+def _torch() -> str:
+    import torch
+
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    return f"{torch.__version__}, {cuda}"
+
+
+def _gpu() -> str:
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that is too old
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    if available:
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        capability = 10 * properties.major + properties.minor
+        if capability < _LEAST_CAPABILITY:
+            raise Missing(f"{properties.name} is sm_{capability}; the kernels need sm_{_LEAST_CAPABILITY}")
+        return f"{properties.name}, sm_{capability}, {properties.total_memory / 2**30:.0f} GiB"
+    if not _card_present():
+        raise Missing("no NVIDIA card in this machine; speeds are replayed")
+    if not torch.version.cuda:
+        raise Missing("torch is built without CUDA", CUDA_TORCH)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        raise Missing(f"hidden by CUDA_VISIBLE_DEVICES={hidden!r}", "unset CUDA_VISIBLE_DEVICES")
+    if not Path("/proc/driver/nvidia/version").exists():
+        raise Missing("there is a card, but no NVIDIA driver is loaded", driver_command())
+    why = str(said[0].message).partition("(")[0].strip() if said else "torch finds no device"
+    raise Missing(f"the driver does not serve CUDA {torch.version.cuda}: {why}", driver_command())
+
+
+def _card_present() -> bool:
+    """Whether the PCI bus or the driver knows an NVIDIA card; containers show one of the two."""
+    if Path("/dev/nvidiactl").exists():
+        return True
+    for vendor in Path("/sys/bus/pci/devices").glob("*/vendor"):
+        with suppress(OSError):
+            is_display = (vendor.parent / "class").read_text().startswith("0x03")
+            if is_display and vendor.read_text().strip() == _NVIDIA:
+                return True
+    return False
+
+
+def _nvml() -> str:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise Missing(f"cannot be imported ({error})", REQUIREMENTS) from error
+    version = importlib.metadata.version("nvidia-ml-py")
+    if not _card_present():
+        raise Missing(f"{version}, but no NVIDIA card to ask")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise Missing(f"{version}, but the driver does not answer: {error}") from error
+    return f"{version}, driver {pynvml.nvmlSystemGetDriverVersion()}"
+
+
+def _gxx() -> str:
+    from cuda_impl import build
+
+    try:
+        compiler = build.gxx()
+    except build.BuildError as error:
+        mend = "unset CXX" if os.environ.get("CXX") else system_package(0)
+        raise Missing(str(error).partition(":")[0], mend) from error
+    return f"{_version_of(compiler, '-dumpfullversion')} at {compiler}"
+
+
+def _python_headers() -> str:
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.is_file():
+        raise Missing(f"no {header}", system_package(1))
+    return str(header.parent)
+
+
+def _nvcc() -> str:
+    from cuda_impl import build
+
+    try:
+        compiler = build.nvcc()
+    except build.BuildError as error:
+        mend = "unset CUDA_HOME" if os.environ.get("CUDA_HOME") else REQUIREMENTS
+        raise Missing(str(error).partition(":")[0], mend) from error
+    release = _version_of(str(compiler), "--version").rpartition("release ")[2].partition(",")[0]
+    return f"{release} at {compiler}"
+
+
+def _cuda_headers() -> str:
+    from cuda_impl import build
+
+    try:
+        folder = build.cuda_include()
+    except build.BuildError as error:
+        raise Missing(str(error).partition(":")[0], REQUIREMENTS) from error
+    lacking = [name for name in ("cuda_fp16.h", "cuda_bf16.h") if not (folder / name).is_file()]
+    if lacking:
+        raise Missing(f"{folder} lacks {', '.join(lacking)}", REQUIREMENTS)
+    return str(folder)
+
+
+def _nvrtc() -> str:
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise Missing(f"cuda-bindings cannot be imported ({error})", REQUIREMENTS) from error
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _disassembler() -> str:
+    import triton
+
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    lacking = [name for name in ("ptxas", "cuobjdump", "nvdisasm") if not (tools / name).is_file()]
+    if lacking:
+        raise Missing(f"Triton's wheel carries no {', '.join(lacking)}", REQUIREMENTS)
+    return f"with ptxas and nvdisasm at {tools}"
+
+
+def _clang_format() -> str:
+    beside = Path(sys.executable).parent / "clang-format"  # installed into an environment not activated
+    found = str(beside) if beside.is_file() else shutil.which("clang-format")
+    if found is None:
+        raise Missing("not on PATH", f"{PIP} clang-format")
+    return _version_of(found, "--version").rpartition("version ")[2]
+
+
+def _cache() -> str:
+    from cuda_impl import build
+
+    try:
+        folder = build.cache_dir()
+    except build.BuildError as error:
+        raise Missing(str(error).partition(":")[0], "export COMPARE_CACHE_DIR=/tmp/gpu-three-ways") from error
+    return _writable(folder, "export COMPARE_CACHE_DIR=/tmp/gpu-three-ways")
+
+
+def _results() -> str:
+    folder = ROOT / "results"
+    if not folder.is_dir():
+        raise Missing(f"no {folder}", f"mkdir -p {shlex.quote(str(folder))}")
+    _writable(folder, f"chmod u+w {shlex.quote(str(folder))}")
+    records = sorted({record.parent.name for record in folder.glob("*/*.json")})
+    return f"records of {', '.join(records)}" if records else "no records yet"
+
+
+def _writable(folder: Path, mend: str) -> str:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError as error:
+        raise Missing(f"cannot write {folder} ({error.strerror})", mend) from error
+
+
+# --------------------------------------------------------------------------- helpers
+
+
+def _version_of(program: str, option: str) -> str:
+    done = subprocess.run([program, option], capture_output=True, text=True, timeout=10, check=True)
+    return " ".join(done.stdout.split())
+
+
+def system_package(which: int) -> str:
+    """The command that installs g++ (0) or Python's headers (1) on this distribution."""
+    install, *packages = _SYSTEM_PACKAGES[_distribution()]
+    major, minor = sys.version_info[:2]
+    return f"{install} {packages[which].format(v=f'{major}.{minor}', p=f'{major}{minor}')}"
+
+
+def driver_command() -> str:
+    """The command that brings the NVIDIA driver: into a container from its host, else by installing it."""
+    if Path("/.dockerenv").exists():
+        return "docker run --gpus all ...  (start the container with the host's driver)"
+    if shutil.which("ubuntu-drivers"):
+        return "sudo ubuntu-drivers install"
+    package = {"debian": "nvidia-driver", "fedora": "akmod-nvidia", "arch": "nvidia-open"}
+    family = _distribution()
+    return f"{_SYSTEM_PACKAGES[family][0]} {package[family]}" if family in package else ""
+
+
+def _distribution() -> str:
+    """The family this Linux belongs to, one of `_SYSTEM_PACKAGES`."""
+    release: dict[str, str] = {}
+    with suppress(OSError):
+        release = platform.freedesktop_os_release()
+    aliases = {"ubuntu": "debian", "rhel": "fedora", "centos": "fedora", "opensuse": "suse"}
+    families = f"{release.get('ID', '')} {release.get('ID_LIKE', '')}".split()
+    known = (aliases.get(family, family) for family in families)
+    return next((family for family in known if family in _SYSTEM_PACKAGES), "debian")

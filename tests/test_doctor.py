@@ -1,0 +1,193 @@
+"""The doctor: it never raises, and what it finds lacking comes with the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from compare import doctor
+from compare.doctor import Capability
+
+build = pytest.importorskip("cuda_impl.build")
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    """The finders remember what they found, and these tests change what there is to find."""
+    for finder in (build.nvcc, build.gxx, build.cuda_include):
+        finder.cache_clear()
+
+
+def found(name: str) -> Capability:
+    return next(capability for capability in doctor.diagnose() if capability.name == name)
+
+
+def test_everything_is_there_or_says_why() -> None:
+    for capability in doctor.diagnose():
+        assert capability.detail
+        assert capability.purpose
+        assert not (capability.ok and capability.mend)
+        if not capability.ok and not capability.optional:
+            assert capability.mend
+
+
+def test_it_is_quick() -> None:
+    doctor.diagnose()  # imports torch, triton and cupy
+    begin = time.perf_counter()
+    doctor.diagnose()
+    assert time.perf_counter() - begin < 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch", "PyTorch"),
+        ("triton", "Triton"),
+        ("triton", "cuobjdump"),
+        ("cupy", "cupy"),
+        ("pybind11", "pybind11"),
+        ("cuda.bindings", "NVRTC"),
+        ("pynvml", "NVML"),
+    ],
+)
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # makes its import fail
+    missing = found(name)
+    assert not missing.ok
+    assert "requirements.txt" in missing.mend
+    assert sys.executable in missing.mend
+
+
+def test_a_package_that_breaks_on_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("raise OSError('libnvrtc.so.13: cannot open')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    broken = found("cupy")
+    assert not broken.ok
+    assert "libnvrtc.so.13" in broken.detail
+
+
+def test_no_compilers_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    missing = found("g++")
+    assert not missing.ok
+    assert missing.mend == doctor.system_package(0)
+
+
+def test_a_wrong_setting_is_mended_by_unsetting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("CUDA_HOME", "/no/such/toolkit")
+    assert found("g++").mend == "unset CXX"
+    assert found("nvcc").mend == "unset CUDA_HOME"
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    missing = found("cache")
+    assert not missing.ok
+    assert missing.mend.startswith("export COMPARE_CACHE_DIR=")
+
+
+def test_results_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    missing = found("results")
+    assert (missing.ok, missing.mend) == (False, f"mkdir -p {tmp_path / 'results'}")
+    (tmp_path / "results" / "card").mkdir(parents=True)
+    (tmp_path / "results" / "card" / "softmax.json").write_text("{}")
+    assert found("results").detail == "records of card"
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    (tmp_path / "results").chmod(0o500)
+    assert "chmod u+w" in found("results").mend
+
+
+def test_no_gpu_is_no_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(doctor, "_card_present", lambda: False)
+    gpu = found("GPU")
+    assert (gpu.ok, gpu.optional, gpu.mend) == (False, True, "")
+
+
+def test_a_card_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(doctor, "_card_present", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "torch>=2.11" in found("GPU").mend
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert found("GPU").mend == "unset CUDA_VISIBLE_DEVICES"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(doctor, "driver_command", lambda: "install the driver")
+    assert found("GPU").mend == "install the driver"
+
+
+@pytest.mark.parametrize(
+    ("release", "command"),
+    [
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "sudo apt-get install -y g++"),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "sudo dnf install -y gcc-c++"),
+        ({"ID": "arch"}, "sudo pacman -S --noconfirm gcc"),
+        ({"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}, "sudo zypper install -y gcc-c++"),
+        ({"ID": "something"}, "sudo apt-get install -y g++"),
+    ],
+)
+def test_each_distribution_has_its_command(
+    monkeypatch: pytest.MonkeyPatch, release: dict[str, str], command: str
+) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
+    assert doctor.system_package(0) == command
+
+
+def test_a_table_and_each_command_once() -> None:
+    capabilities = [
+        Capability("one", "this", True, "1.0"),
+        Capability("two", "that", False, "not there", "mend it"),
+        Capability("three", "those", False, "not there either", "mend it"),
+        Capability("four", "nothing much", False, "absent", optional=True),
+    ]
+    text = doctor.render(capabilities)
+    assert text.count("mend it") == 1
+    assert "To mend two, three:" in text
+    assert text.count("MISSING") == 2
+
+
+def test_the_exit_status_says_whether_anything_needed_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = Capability("extra", "comfort", False, "absent", optional=True)
+    monkeypatch.setattr(doctor, "diagnose", lambda: [extra])
+    assert doctor.report() is False
+    monkeypatch.setattr(doctor, "diagnose", lambda: [extra, Capability("g++", "all", False, "absent", "x")])
+    assert doctor.report() is True
+    assert "absent" in capsys.readouterr().out
+
+
+def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    run = subprocess.run(
+        [sys.executable, "-c", "from compare import doctor; print(doctor.report())"],
+        cwd=doctor.ROOT,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{doctor.ROOT}"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip().endswith("True")
+    assert "no torch here" in run.stdout
+
+
+@pytest.mark.gpu
+def test_the_card_is_found() -> None:
+    gpu = found("GPU")
+    assert gpu.ok
+    assert torch.cuda.get_device_name() in gpu.detail
+    assert found("NVML").ok
