@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel", "cuda_impl.pybind")
+IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel")
 
 Run = Callable[..., "torch.Tensor"]
 
@@ -102,6 +102,9 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
     for package in IMPLEMENTATION_PACKAGES:
         if importlib.util.find_spec(f"{package}.{op}") is not None:
             importlib.import_module(f"{package}.{op}")
+    if _implementations.get(op):
+        pybind = importlib.import_module("cuda_impl.pybind")
+        pybind.register(op, _implementations[op].values())
     order = ("torch", "triton", *ROUTES)
     found = sorted(_implementations.get(op, {}).values(), key=lambda impl: order.index(impl.route))
     for pattern in only:

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import pybind11
 from cuda import pathfinder
 from filelock import FileLock
 
@@ -51,7 +52,8 @@ def nvcc() -> Path:
     found = shutil.which("nvcc") or pathfinder.find_nvidia_binary_utility("nvcc")
     if found is None:
         raise BuildError(
-            "no nvcc in CUDA_HOME, on PATH or from PyPI: pip install 'cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==13.0.*'"
+            "no nvcc in CUDA_HOME, on PATH or from PyPI: "
+            "pip install 'cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]==13.0.*'"
         )
     return Path(found)
 
@@ -316,3 +318,64 @@ def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
         _refuse_remarks(_run([*command, file, "-o", product], str(names[0])), str(names[0]))
 
     return _cached(f"nvcc-{arch}-{key}.cubin", make).read_bytes()
+
+
+# --------------------------------------------------------------------------- pybind11 modules
+
+
+def pybind_module(op: str, target: str) -> Path:
+    """The Python module of ``pybind/<op>.cu``: one built ahead of time if it fits, else from the cache.
+
+    Args:
+        op: the op's name.
+        target: ``host`` for the CPU, or a GPU's architecture, ``sm_90``.
+
+    Raises:
+        BuildError: a compiler is missing or refuses the source.
+    """
+    if target == "host":
+        command = [*_host_command(sanitizing()), *_pybind_includes()]
+        command += ["-fvisibility=hidden", "-include", "cuda_runtime.h", "-x", "c++"]  # as nvcc does
+        libraries = ["-x", "none", host_runtime()]
+        compiler = _identity(gxx())
+    else:
+        for path in PREBUILT.glob(_pybind_name(op, "*", _pybind_sources(op))):
+            if target in path.name.split("-"):
+                return path
+        command, libraries = _nvcc_module_command((target,)), []
+        compiler = _identity(nvcc()) + _identity(gxx())
+    key = digest(_pybind_sources(op), target, command, libraries, compiler)
+    make = functools.partial(_make_module, op, command, libraries)
+    return _cached(_pybind_name(op, target, key), make)
+
+
+def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
+    """Build ``pybind/<op>.cu`` for several architectures into ``folder``, where `PREBUILT` modules lie."""
+    folder.mkdir(parents=True, exist_ok=True)
+    product = folder / _pybind_name(op, "-".join(archs), _pybind_sources(op))
+    _make_module(op, _nvcc_module_command(archs), [], product)
+    return product
+
+
+def _pybind_name(op: str, targets: str, key: str) -> str:
+    return f"{op}-{targets}-{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def _pybind_sources(op: str) -> str:
+    text = (PYBIND / f"{op}.cu").read_text()
+    return digest(_contents(text, (PYBIND, flags.KERNELS)), flags.DEVICE, pybind11.__version__)
+
+
+def _pybind_includes() -> list[str]:
+    folders = (pybind11.get_include(), sysconfig.get_path("include"))
+    return [f"-I{PYBIND}", *(word for folder in folders for word in ("-isystem", folder))]
+
+
+def _nvcc_module_command(archs: tuple[str, ...]) -> list[str]:
+    host = ["-ccbin", gxx(), "-Xcompiler=-fPIC,-fvisibility=hidden", "-shared", "-cudart=static"]
+    return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes()]
+
+
+def _make_module(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+    log = _run([*command, PYBIND / f"{op}.cu", *libraries, "-o", product], f"{op}.cu")
+    _refuse_remarks(log, f"{op}.cu")

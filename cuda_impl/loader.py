@@ -39,12 +39,15 @@ def kernel(source: str, name: str, device: torch.device, *, cluster: int = 1) ->
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
+        TypeError: there is no way to run it on such a device.
     """
     if device.type == "cuda":
         return _CudaKernel(source, name, device, cluster)
     if device.type == "meta":
         return _MetaKernel(source, name)
-    return _HostKernel(source, name)
+    if device.type == "cpu":
+        return _HostKernel(source, name)
+    raise TypeError(f"{name}: tensors are on {device}; it takes tensors on cuda, cpu or meta")
 
 
 # --------------------------------------------------------------------------- GPU: cupy

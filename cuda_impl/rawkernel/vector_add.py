@@ -30,7 +30,7 @@ def scalar(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @implementation("vector_add", "cupy.vectorized", rung="tiled")
 def vectorized(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``z[N] = x[N] + y[N]``, 16 bytes an instruction; inputs that are not aligned to 16 bytes take `scalar`."""
+    """``z[N] = x[N] + y[N]``, 16 bytes an instruction; inputs not aligned to 16 bytes take `scalar`."""
     check_same("vector_add", 1, x=x, y=y)
     x, y = x.contiguous(), y.contiguous()
     if (x.data_ptr() | y.data_ptr()) % 16 != 0:

@@ -1,0 +1,45 @@
+// Stands in for CUDA's runtime when g++ compiles a file that launches kernels: same types (from CUDA's own
+// headers), same calls, and the kernel runs on the CPU before the launch returns.
+#pragma once
+
+#include <driver_types.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "launch.h"
+
+namespace host {
+constexpr int MULTIPROCESSORS = 4;  // as compare.device.CPU_MULTIPROCESSORS says
+inline thread_local std::string last_error;
+}  // namespace host
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+    host::last_error = host::launch(kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                                    std::tuple<Parameters...>(std::forward<Arguments>(arguments)...));
+    return host::last_error.empty() ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+    return cudaSuccess;
+}
+
+inline cudaError_t cudaGetDevice(int* device) {
+    *device = 0;
+    return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int) {
+    return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+    if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+    *value = host::MULTIPROCESSORS;
+    return cudaSuccess;
+}
+inline const char* cudaGetErrorString(cudaError_t error) {
+    return error == cudaErrorLaunchFailure ? host::last_error.c_str() : "invalid value";
+}

@@ -1,0 +1,83 @@
+"""CUDA through pybind11: C++ host code around the same kernels, built ahead of time or on the first call.
+
+``pybind/<op>.cu`` exports one function per variant; each becomes ``pybind.<variant>`` beside the cupy
+implementation of the same kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import types
+from collections.abc import Callable, Iterable
+
+import torch
+
+from compare.registry import implementation
+from compare.spec import Implementation
+from cuda_impl import build
+
+Run = Callable[..., torch.Tensor]
+
+
+def register(op: str, implementations: Iterable[Implementation]) -> None:
+    """Register ``pybind.<variant>`` for every cupy implementation that ``pybind/<op>.cu`` has as well.
+
+    Args:
+        op: the op's name.
+        implementations: those of the op that are known so far.
+    """
+    file = build.PYBIND / f"{op}.cu"
+    if not file.is_file():
+        return
+    exported = re.findall(r'\bm\.def\("(\w+)"', file.read_text())
+    known = list(implementations)
+    present = {impl.label for impl in known}
+    for impl in known:
+        label = f"pybind.{impl.variant}"
+        if impl.route == "cupy" and impl.variant in exported and label not in present:
+            declare = implementation(
+                op, label, rung=impl.rung, requires=impl.requires, accumulator=impl.accumulator
+            )
+            declare(_lazy(op, impl.variant))
+
+
+def _lazy(op: str, variant: str) -> Run:
+    functions: dict[torch.device | None, Run] = {}
+
+    def run(*tensors: torch.Tensor) -> torch.Tensor:
+        device = getattr(tensors[0], "device", None)
+        function = functions.get(device)
+        if function is None:
+            function = functions[device] = getattr(module(op, device or torch.device("cpu")), variant)
+        return function(*tensors)
+
+    run.__name__ = run.__qualname__ = f"{op}_{variant}"
+    return run
+
+
+def module(op: str, device: torch.device) -> types.ModuleType:
+    """The module of ``pybind/<op>.cu`` for a device, built if there is none yet.
+
+    Raises:
+        build.BuildError: a compiler is missing or refuses the source.
+        TypeError: the device is neither a GPU nor the CPU.
+    """
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return _load(op, f"sm_{major}{minor}")
+    if device.type == "cpu":
+        return _load(op, "host")
+    raise TypeError(f"{op}: tensors are on {device}; it takes tensors on cuda or cpu")
+
+
+@functools.cache
+def _load(op: str, target: str) -> types.ModuleType:
+    path = build.pybind_module(op, target)
+    spec = importlib.util.spec_from_file_location(op, path)
+    if spec is None or spec.loader is None:
+        raise build.BuildError(f"{path} is no Python module")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
