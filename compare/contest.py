@@ -42,7 +42,11 @@ class Plan:
     warm_up_s: float = 0.1
     """Rounds thrown away first, one at least: they bring the clocks up and fill the allocator's cache."""
     batch_us: float = 100.0
+    """A warm sample repeats its call until it takes the GPU about this long,"""
+    batch_host_us: float = 500.0
+    """but the host no longer than this,"""
     most_repeats: int = 20
+    """and no more often."""
 
 
 def reference(label: str, impls: Sequence[Implementation]) -> str | None:
@@ -219,8 +223,10 @@ class Contest:
         while True:
             samples = self._round(0)
             for label, sample in samples.items():
-                wanted = self.plan.batch_us / max(sample.cold_us, 0.1)
-                self.contenders[label].repeats = max(1, min(self.plan.most_repeats, round(wanted)))
+                by_gpu = self.plan.batch_us / max(sample.cold_us, 0.1)
+                by_host = self.plan.batch_host_us / max(sample.launch_us, 0.1)
+                wanted = round(min(by_gpu, by_host, self.plan.most_repeats))
+                self.contenders[label].repeats = max(1, wanted)
             if not samples or self.watch.now_s() >= until_s:
                 break
         self._empty_us.clear()
@@ -313,7 +319,7 @@ class Contest:
 
     def _remarks(self, label: str, cold: Sequence[float]) -> Iterator[str]:
         if self.watch.exposed(label):
-            yield "it waits for the GPU itself, so its GPU times hold host time as well"
+            yield "its call waits for the GPU, or keeps it waiting: its GPU times hold host time as well"
         odd = outliers(cold)
         if odd:
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"

@@ -11,7 +11,9 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +88,7 @@ class CudaStopwatch:
         self._end = torch.cuda.Event(enable_timing=True)
         self._waits_us: dict[str, float] = {}
         self._exposed: set[str] = set()
+        self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self._cycles_per_us = self._calibrate()
 
@@ -102,18 +105,36 @@ class CudaStopwatch:
         return self._read(f"{name} warm", call, call, repeats)
 
     def capture(self, call: Call) -> Call:
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            call()  # what a call sets up on a stream it has not seen cannot be captured
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        # One pool for all: nobody reads what a replay writes, so the graphs may write over one another.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            call()
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        # The outer context brings the stream back where the inner one fails, which it does not itself.
+        with torch.cuda.stream(self._stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of graphs without a kernel: there are inputs without elements
+            call()  # what a call sets up on a stream it has not seen cannot be captured
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            raised: Exception | None = None
+            try:
+                # One pool for all: nobody reads what a replay writes, so graphs may share their memory.
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ):
+                    try:
+                        call()
+                    except Exception as error:
+                        raised = error  # ending the capture fails as well, and says less
+                        raise
+            except BaseException as error:
+                self._abandon_pool()
+                raise raised or error from None
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
         return graph.replay
+
+    def _abandon_pool(self) -> None:
+        """After a failed capture torch's allocator still believes in it and would refuse to free memory."""
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        self._pool = None
 
     def empty_us(self) -> float:
         return self._read("", self._scratch.zero_, lambda: None, 1).gpu_us
@@ -123,6 +144,10 @@ class CudaStopwatch:
 
     def recover(self) -> None:
         gc.collect()
+        # An error that another library did not read is raised by torch's next launch, whoever's that is.
+        with suppress(RuntimeError):
+            self._scratch[:1].fill_(1)
+        self._scratch[:1].fill_(1)
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
 
