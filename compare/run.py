@@ -84,10 +84,12 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     steps = [Step(case, True, case in inspected) for case in cases]
     if device_type == "cuda":
         return steps
-    steps = [replace(s, check=bool(options.cases) and _interpretable(op, s.case)) for s in steps]
-    if all(step.check for step in steps):
+    smoke = op.cases.smoke
+    asked = bool(options.cases)
+    steps = [replace(s, check=s.case in smoke or (asked and _interpretable(op, s.case))) for s in steps]
+    if asked and all(step.check for step in steps):
         return steps
-    return [Step(case, True, False) for case in op.cases.smoke] + steps
+    return [Step(case, True, False) for case in smoke if case not in cases] + steps
 
 
 def run(op: Op, options: Options, progress: Progress = silent, results: Path = records.RESULTS) -> Comparison:
