@@ -46,6 +46,7 @@ __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const 
             }
             store_streaming<T, VEC>(z_ptr + n, z);
         } else {  // the one pack that the end of the arrays cuts short, and those beyond it
+#pragma unroll 1
             for (index_t tail = n; tail < N; ++tail) {
                 z_ptr[tail] = from_float<T>(to_float(x_ptr[tail]) + to_float(y_ptr[tail]));
             }

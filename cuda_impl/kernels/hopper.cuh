@@ -1,0 +1,86 @@
+// What only Hopper (sm_90) and later have: bulk asynchronous copies that complete on an mbarrier, and
+// thread-block clusters whose blocks see each other's shared memory. Each function is one PTX instruction
+// (or two), named after it.
+// Source: PTX ISA, "mbarrier", "cp.async.bulk", "mapa", "barrier.cluster".
+#pragma once
+
+#if !defined(HOST_BUILD) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
+#define HAS_HOPPER_UNITS 1
+#else
+#define HAS_HOPPER_UNITS 0
+#endif
+
+#if HAS_HOPPER_UNITS
+
+using mbarrier_t = unsigned long long;
+
+__device__ __forceinline__ unsigned shared_address(const void* ptr) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
+}
+
+// ---- mbarrier: counts arrivals, and bytes that a bulk copy still owes ---------------------------------
+
+__device__ __forceinline__ void mbarrier_init(mbarrier_t* barrier, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+
+// Makes the initialisation visible to the copy engine and to the other blocks of the cluster.
+__device__ __forceinline__ void mbarrier_init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive_expect_bytes(mbarrier_t* barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Returns once the phase of that parity (0 for the first, then 1, 0 ...) is complete.
+__device__ __forceinline__ void mbarrier_wait(mbarrier_t* barrier, unsigned parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "retry:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra retry;\n"
+        "}\n" ::"r"(shared_address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+
+// ---- bulk copy: one thread starts it, the copy engine does it -----------------------------------------
+// Both addresses and the size are multiples of 16 bytes.
+
+__device__ __forceinline__ void bulk_copy_to_shared(void* to, const void* from, unsigned bytes,
+                                                    mbarrier_t* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// ---- clusters -----------------------------------------------------------------------------------------
+
+__device__ __forceinline__ int cluster_block_rank() {
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+// All threads of all blocks of the cluster meet: what they wrote before they arrived, all see after waiting.
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Writes a float into the same variable of another block of the cluster.
+__device__ __forceinline__ void store_to_block(float* ptr, int rank, float value) {
+    unsigned remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(ptr)), "r"(rank));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+}
+
+#endif  // HAS_HOPPER_UNITS

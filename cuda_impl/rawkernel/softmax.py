@@ -1,0 +1,160 @@
+"""softmax through cupy: ``x[M,N] -> y[M,N]`` over rows, with the kernels of ``kernels/softmax.cuh``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compare.arguments import check_same
+from compare.device import multiprocessors
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def checked(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with neighbouring columns next to each other; a copy where they are not."""
+    check_same("softmax", 2, x=x)
+    return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+
+
+def vec(x: torch.Tensor) -> int:
+    """Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary."""
+    pack = 16 // x.element_size()
+    aligned = x.data_ptr() % 16 == 0 and x.stride(0) % pack == 0 and x.size(1) % pack == 0
+    return pack if aligned else 1
+
+
+@implementation("softmax", "cupy.online", rung="tiled")
+def online(x: torch.Tensor) -> torch.Tensor:
+    """A block reads its row twice: any row length."""
+    x = checked(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    VEC, THREADS = vec(x), 1024
+    PACKS = 2 if VEC > 1 else 8
+    run = kernel("softmax", f"softmax_online_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>", x.device)
+    run((M,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N), np.int64(x.stride(0))))
+    return y
+
+
+ONEPASS_COLUMNS = 32768
+
+
+def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
+    """PACKS, THREADS and BLOCK_M for rows of so many packs: the least that holds them."""
+    if packs <= 32 * 4:
+        return (1 if packs <= 32 else 4), 128, 4
+    PACKS = 4 if packs <= 4 * 1024 else 8 if packs <= 8 * 1024 else 32
+    smallest = 64 if VEC > 1 else 256
+    THREADS = max(smallest, 1 << (ceil_div(packs, PACKS) - 1).bit_length())
+    return PACKS, THREADS, 1
+
+
+@implementation("softmax", "cupy.onepass", rung="tiled")
+def onepass(x: torch.Tensor) -> torch.Tensor:
+    """The row waits in registers: up to 32768 columns."""
+    x = checked(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    if N > ONEPASS_COLUMNS:
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
+    VEC = vec(x)
+    PACKS, THREADS, BLOCK_M = onepass_shape(ceil_div(N, VEC), VEC)
+    name = f"softmax_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCK_M}>"
+    run = kernel("softmax", name, x.device)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)))
+    run((ceil_div(M, BLOCK_M),), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes))
+    return y
+
+
+@implementation("softmax", "cupy.split", rung="tiled")
+def split(x: torch.Tensor) -> torch.Tensor:
+    """Many blocks share a row: rows as long as all blocks together can hold."""
+    x = checked(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    VEC, THREADS = vec(x), 256
+    PACKS = 8 if VEC == 4 else 4 if VEC == 8 else 16
+    BLOCKS = 2  # a multiprocessor, by __launch_bounds__: they wait for each other, so all must be resident
+    chunks = ceil_div(N, THREADS * PACKS * VEC)
+    blocks = BLOCKS * multiprocessors(x.device)
+    if chunks > blocks:
+        raise NotImplementedError(f"N={N}: {blocks} blocks hold rows of {N * blocks // chunks} columns")
+    blocks = min(blocks, M * chunks)
+    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    name = f"softmax_split_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
+    run = kernel("softmax", name, x.device)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int64(chunks))
+    run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, of_chunk.data_ptr()))
+    return y
+
+
+def checked_for_copy_engine(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with rows that start on 16-byte boundaries; a copy where they do not."""
+    x = checked(x)
+    pack = 16 // x.element_size()
+    if x.size(1) % pack != 0:
+        raise NotImplementedError(f"N={x.size(1)}: the copy engine moves 16 bytes, {pack} columns, at a time")
+    return x if vec(x) == pack else x.clone(memory_format=torch.contiguous_format)
+
+
+@implementation("softmax", "cupy.cluster", rung="hopper", requires="sm_90")
+def cluster(x: torch.Tensor) -> torch.Tensor:
+    """The blocks of a cluster share a row: up to 8 x 208 KB."""
+    x = checked_for_copy_engine(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    PACKS, THREADS = 2, 512
+    VEC = 16 // x.element_size()
+    BLOCK_N = THREADS * PACKS * VEC  # 16 KB
+    tiles = ceil_div(N, BLOCK_N)
+    # Up to 4 tiles a block, so that three blocks fit a multiprocessor; more where 8 blocks cannot help it.
+    CLUSTER = 2 if tiles <= 2 * 4 else 4 if tiles <= 4 * 4 else 8
+    slice_tiles = ceil_div(tiles, CLUSTER)
+    if slice_tiles > 13:
+        raise NotImplementedError(f"N={N}: the shared memory of 8 blocks holds {8 * 13 * BLOCK_N} columns")
+    name = f"softmax_cluster_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {CLUSTER}>"
+    run = kernel("softmax", name, x.device, cluster=CLUSTER)
+    sizes = (np.int64(N), np.int64(x.stride(0)), np.int64(slice_tiles * BLOCK_N))
+    shared_bytes = slice_tiles * BLOCK_N * x.element_size()
+    run((M * CLUSTER,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes), shared_mem=shared_bytes)
+    return y
+
+
+@implementation("softmax", "cupy.ring", rung="hopper", requires="sm_90")
+def ring(x: torch.Tensor) -> torch.Tensor:
+    """As `split`, fetched ahead by the copy engine."""
+    x = checked_for_copy_engine(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    PACKS, THREADS, SLOTS, LAG = 4, 256, 4, 2
+    BLOCKS = 3  # a multiprocessor: 3 x 64 KB of shared memory
+    BLOCK_N = THREADS * PACKS * 16 // x.element_size()
+    chunks = ceil_div(N, BLOCK_N)
+    blocks = min(BLOCKS * multiprocessors(x.device), M * chunks)
+    if chunks > (LAG - 1) * blocks:
+        raise NotImplementedError(f"N={N}: {blocks} blocks hold rows of {(LAG - 1) * blocks * BLOCK_N} columns")
+    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    name = f"softmax_ring_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {SLOTS}, {LAG}, {BLOCKS}>"
+    run = kernel("softmax", name, x.device)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int64(chunks))
+    shared_bytes = SLOTS * BLOCK_N * x.element_size()
+    pointers = (x.data_ptr(), y.data_ptr())
+    run((blocks,), (THREADS,), (*pointers, *sizes, of_chunk.data_ptr()), shared_mem=shared_bytes)
+    return y
