@@ -83,7 +83,7 @@ def _try(
     """One set of inputs: run, then look at everything the run left behind."""
     generator = torch.Generator(device).manual_seed(seed)
     inputs = op.make_inputs(case, generator, device)
-    memory = [_bytes(x) for x in inputs]
+    memory = [_memory(x) for x in inputs]
     copies = [x.clone() for x in memory]
     guard = GuardedMemory(device)
     output = _run(impl, inputs, guard, expected)
@@ -159,9 +159,15 @@ def _baseline(op: Op) -> Implementation | None:
     return next((impl for impl in registry.implementations(op.name) if impl.label == op.baseline), None)
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the memory a tensor lies in, gaps included, without a copy."""
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the memory a tensor lies in, gaps included, as integers and without a copy."""
+    storage = tensor.untyped_storage()
+    widest = next(
+        dtype
+        for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
+        if storage.nbytes() % dtype.itemsize == 0
+    )
+    return torch.empty(0, dtype=widest, device=tensor.device).set_(storage)
 
 
 def _wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
