@@ -1,0 +1,200 @@
+// softmax from C++: checks and launches the kernels of kernels/softmax.cuh.
+#include "softmax.cuh"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "tensor.h"
+
+// x with neighbouring columns next to each other; a copy where they are not.
+static Tensor checked(const py::object& x_object) {
+    const Tensor x = check_same("softmax", 2, {{"x", x_object}})[0];
+    return x.strides[1] == 1 || x.shape[1] <= 1 ? x : x.contiguous();
+}
+
+// Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary.
+static int vec(const Tensor& x) {
+    const int pack = 16 / x.element_size;
+    return x.address % 16 == 0 && x.strides[0] % pack == 0 && x.shape[1] % pack == 0 ? pack : 1;
+}
+
+// Calls `function` with an element of x's type and VEC as a constant: 16 bytes' worth where rows allow it.
+template <typename Function>
+static void dispatch_vec(const Tensor& x, Function function) {
+    dispatch(x, [&](auto zero) {
+        constexpr int PACK = 16 / sizeof(zero);
+        if (vec(x) == PACK) {
+            function(zero, std::integral_constant<int, PACK>());
+        } else {
+            function(zero, std::integral_constant<int, 1>());
+        }
+    });
+}
+
+[[noreturn]] static void not_taken(const std::string& why) {
+    PyErr_SetString(PyExc_NotImplementedError, why.c_str());
+    throw py::error_already_set();
+}
+
+// A block reads its row twice: any row length.
+static py::object online(py::object x_object) {
+    const Tensor x = checked(x_object), y = x.empty_like();
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    if (y.numel() == 0) return y.object;
+    dispatch_vec(x, [&](auto zero, auto VEC) {
+        using T = decltype(zero);
+        constexpr int THREADS = 1024, PACKS = VEC > 1 ? 2 : 8;
+        launch(x, {M, THREADS}, softmax_online_kernel<T, VEC, PACKS, THREADS>, x.data<T>(), y.data<T>(), N,
+               x.strides[0]);
+    });
+    return y.object;
+}
+
+constexpr std::int64_t ONEPASS_COLUMNS = 32768;
+
+template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+static void launch_onepass(const Tensor& x, const Tensor& y) {
+    launch(x, {ceil_div(x.shape[0], BLOCK_M), THREADS},
+           softmax_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>, x.data<T>(), y.data<T>(), x.shape[0],
+           x.shape[1], x.strides[0]);
+}
+
+// The row waits in registers: up to 32768 columns. PACKS and THREADS are the least that hold it.
+static py::object onepass(py::object x_object) {
+    const Tensor x = checked(x_object), y = x.empty_like();
+    const std::int64_t N = x.shape[1];
+    if (y.numel() == 0) return y.object;
+    if (N > ONEPASS_COLUMNS) {
+        not_taken("N=" + std::to_string(N) + ": registers hold rows of up to " +
+                  std::to_string(ONEPASS_COLUMNS) + " columns");
+    }
+    dispatch_vec(x, [&](auto zero, auto VEC_) {
+        using T = decltype(zero);
+        constexpr int VEC = VEC_;
+        const std::int64_t packs = ceil_div(N, VEC);
+        if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);
+        if (packs <= 32 * 4) return launch_onepass<T, VEC, 4, 128, 4>(x, y);
+        if constexpr (VEC > 1) {
+            if (packs <= 64 * 4) return launch_onepass<T, VEC, 4, 64, 1>(x, y);
+            if (packs <= 128 * 4) return launch_onepass<T, VEC, 4, 128, 1>(x, y);
+        }
+        if (packs <= 256 * 4) return launch_onepass<T, VEC, 4, 256, 1>(x, y);
+        if (packs <= 512 * 4) return launch_onepass<T, VEC, 4, 512, 1>(x, y);
+        if (packs <= 1024 * 4) return launch_onepass<T, VEC, 4, 1024, 1>(x, y);
+        if constexpr (VEC * 4 * 1024 < ONEPASS_COLUMNS) {
+            if (packs <= 1024 * 8) return launch_onepass<T, VEC, 8, 1024, 1>(x, y);
+        }
+        if constexpr (VEC == 1) {
+            if (packs <= 512 * 32) return launch_onepass<T, VEC, 32, 512, 1>(x, y);
+            return launch_onepass<T, VEC, 32, 1024, 1>(x, y);
+        }
+    });
+    return y.object;
+}
+
+// A word for each chunk of each row, all 0.
+static Tensor zeros(const Tensor& x, std::int64_t words) {
+    py::dict options;
+    options["dtype"] = py::module_::import("torch").attr("int64");
+    options["device"] = x.object.attr("device");
+    return Tensor(Torch::get().zeros(words, **options));
+}
+
+static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t blocks, std::int64_t columns) {
+    if (chunks <= blocks) return;
+    not_taken("N=" + std::to_string(N) + ": " + std::to_string(blocks) + " blocks hold rows of " +
+              std::to_string(columns) + " columns");
+}
+
+// Many blocks share a row: rows as long as all blocks together can hold.
+static py::object split(py::object x_object) {
+    const Tensor x = checked(x_object), y = x.empty_like();
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    if (y.numel() == 0) return y.object;
+    dispatch_vec(x, [&](auto zero, auto VEC_) {
+        using T = decltype(zero);
+        constexpr int VEC = VEC_, THREADS = 256, PACKS = VEC == 4 ? 8 : VEC == 8 ? 4 : 16;
+        constexpr int BLOCKS = 2;  // a multiprocessor, by __launch_bounds__: all must be resident
+        const std::int64_t chunks = ceil_div(N, THREADS * PACKS * VEC);
+        const std::int64_t blocks = BLOCKS * multiprocessors(x);
+        check_chunks(N, chunks, blocks, N * blocks / chunks);
+        const Tensor of_chunk = zeros(x, M * chunks);
+        launch(x, {std::min(blocks, M * chunks), THREADS},
+               softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
+               x.strides[0], chunks, of_chunk.data<Running>());
+    });
+    return y.object;
+}
+
+// x with rows that start on 16-byte boundaries; a copy where they do not.
+static Tensor checked_for_copy_engine(const py::object& x_object) {
+    const Tensor x = checked(x_object);
+    const int pack = 16 / x.element_size;
+    if (x.shape[1] % pack != 0) {
+        not_taken("N=" + std::to_string(x.shape[1]) + ": the copy engine moves 16 bytes, " +
+                  std::to_string(pack) + " columns, at a time");
+    }
+    if (vec(x) == pack) return x;
+    py::dict options;
+    options["memory_format"] = py::module_::import("torch").attr("contiguous_format");
+    return Tensor(x.object.attr("clone")(**options));
+}
+
+// The blocks of a cluster share a row: up to 8 x 208 KB.
+static py::object cluster(py::object x_object) {
+    const Tensor x = checked_for_copy_engine(x_object), y = x.empty_like();
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    if (y.numel() == 0) return y.object;
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int PACKS = 2, THREADS = 512;
+        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 16 KB
+        const std::int64_t tiles = ceil_div(N, BLOCK_N);
+        // Up to 4 tiles a block, so that three blocks fit a multiprocessor; more where 8 cannot help it.
+        const auto launch_cluster = [&](auto CLUSTER) {
+            const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
+            if (slice_tiles > 13) {
+                not_taken("N=" + std::to_string(N) + ": the shared memory of 8 blocks holds " +
+                          std::to_string(8 * 13 * BLOCK_N) + " columns");
+            }
+            const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
+            launch(x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
+                   softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
+                   x.strides[0], slice_tiles * BLOCK_N);
+        };
+        if (tiles <= 2 * 4) return launch_cluster(std::integral_constant<int, 2>());
+        if (tiles <= 4 * 4) return launch_cluster(std::integral_constant<int, 4>());
+        return launch_cluster(std::integral_constant<int, 8>());
+    });
+    return y.object;
+}
+
+// As split, fetched ahead by the copy engine.
+static py::object ring(py::object x_object) {
+    const Tensor x = checked_for_copy_engine(x_object), y = x.empty_like();
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    if (y.numel() == 0) return y.object;
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int PACKS = 4, THREADS = 256, SLOTS = 4, LAG = 2;
+        constexpr int BLOCKS = 3;  // a multiprocessor: 3 x 64 KB of shared memory
+        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);
+        const std::int64_t chunks = ceil_div(N, BLOCK_N);
+        const std::int64_t blocks = std::min<std::int64_t>(BLOCKS * multiprocessors(x), M * chunks);
+        check_chunks(N, chunks, (LAG - 1) * blocks, (LAG - 1) * blocks * BLOCK_N);
+        const Tensor of_chunk = zeros(x, M * chunks);
+        launch(x, {blocks, THREADS, SLOTS * BLOCK_N * int(sizeof(T))},
+               softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
+               x.strides[0], chunks, of_chunk.data<Running>());
+    });
+    return y.object;
+}
+
+PYBIND11_MODULE(softmax, m) {
+    m.def("online", &online);
+    m.def("onepass", &onepass);
+    m.def("split", &split);
+    m.def("cluster", &cluster);
+    m.def("ring", &ring);
+}

@@ -1,0 +1,224 @@
+"""softmax over rows, in Triton: ``x[M,N] -> y[M,N]``.
+
+The ladder; ``cuda_impl/kernels/softmax.cuh`` has the same variants under the same names:
+
+* ``online``: a program reads its row twice, tile by tile: any row length
+* ``onepass``: the row waits in registers between reduction and output, so it is read once: 65536 columns
+* ``split``: many programs share a row and tell each other their parts of the sum: long rows
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_same
+from compare.device import multiprocessors
+from compare.registry import implementation
+
+
+@triton.jit
+def finite_shift(maximum):
+    """What to subtract before exp.  Where all is -inf so far, exp(-inf - -inf) would be NaN; it must be 0."""
+    return tl.where(maximum == -float("inf"), 0.0, maximum)
+
+
+@triton.jit
+def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, BLOCK_N: tl.constexpr):
+    """Grid: a program a row.  Each lane keeps its own running maximum and sum until the row ends.
+
+    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+    """
+    m = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + m * stride_xm
+    y_row = y_ptr + m * N
+    lane_max = tl.full([BLOCK_N], -float("inf"), tl.float32)
+    lane_sum = tl.zeros([BLOCK_N], tl.float32)
+    for begin in range(0, N, BLOCK_N):
+        n = begin + tl.arange(0, BLOCK_N)
+        x = tl.load(x_row + n, mask=n < N, other=-float("inf")).to(tl.float32)
+        new_max = tl.maximum(lane_max, x)
+        shift = finite_shift(new_max)
+        lane_sum = lane_sum * tl.exp(lane_max - shift) + tl.exp(x - shift)
+        lane_max = new_max
+
+    row_max = tl.max(lane_max, axis=0)
+    row_sum = tl.sum(lane_sum * tl.exp(lane_max - finite_shift(row_max)), axis=0)
+
+    inverse_sum = 1.0 / row_sum
+    for begin in range(0, N, BLOCK_N):
+        n = begin + tl.arange(0, BLOCK_N)
+        x = tl.load(x_row + n, mask=n < N, other=-float("inf")).to(tl.float32)
+        tl.store(y_row + n, tl.exp(x - row_max) * inverse_sum, mask=n < N, cache_modifier=".cs")
+
+
+@triton.jit
+def softmax_onepass_kernel(x_ptr, y_ptr, M, N, stride_xm, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers."""
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    inside = (m < M) & (n < N)
+    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=-float("inf")).to(tl.float32)
+    row_max = tl.max(x, axis=1, keep_dims=True)
+    e = tl.exp(x - row_max)
+    row_sum = tl.sum(e, axis=1, keep_dims=True)
+    tl.store(y_ptr + m * N + n, e * (1.0 / row_sum), mask=inside, cache_modifier=".cs")
+
+
+@triton.jit
+def pack(maximum, total):
+    """Two floats in one 8-byte word, which arrives whole."""
+    low = maximum.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return low | (total.to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def wait_for_row(of_chunk_ptr, chunks, BLOCK_C: tl.constexpr):
+    """Maximum and sum of a row from all its chunks, as soon as all are there (not 0)."""
+    c = tl.arange(0, BLOCK_C)
+    part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
+        part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    maximum = part.to(tl.int32).to(tl.float32, bitcast=True)
+    total = (part >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    maximum = tl.where(c < chunks, maximum, -float("inf"))
+    total = tl.where(c < chunks, total, 0.0)
+    row_max = tl.max(maximum, axis=0)
+    return row_max, tl.sum(total * tl.exp(maximum - finite_shift(row_max)), axis=0)
+
+
+@triton.jit
+def softmax_split_kernel(
+    x_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """Rows are cut into ``chunks`` chunks of BLOCK_N columns; all chunks of all rows, in order, are dealt.
+
+    A program publishes the maximum and sum of its chunk and keeps the chunk in registers; while the next
+    chunk is on its way, the other programs publish theirs, and the output of the kept chunk can be
+    written.  Every element is read once.
+
+    Programs wait for each other: all of the grid must be resident together, and a row may have no more
+    chunks than there are programs nor than BLOCK_C; the host ensures it.  of_chunk[M * chunks] starts as
+    0: no chunk has maximum 0 and sum 0, so one word is both the result and the news that it is there.
+    """
+    programs = tl.num_programs(0)
+    first = tl.program_id(0).to(tl.int64)
+    total = M.to(tl.int64) * chunks
+    column = tl.arange(0, BLOCK_N)
+
+    n = first % chunks * BLOCK_N + column
+    x = tl.load(x_ptr + first // chunks * stride_xm + n, mask=(n < N) & (first < total), other=-float("inf"))
+    # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
+    kept = tl.full([BLOCK_N], -float("inf"), x.dtype)
+    for chunk in tl.range(first, total + programs, programs):
+        if chunk < total:
+            chunk_max = tl.max(x.to(tl.float32), axis=0)
+            chunk_sum = tl.sum(tl.exp(x.to(tl.float32) - finite_shift(chunk_max)), axis=0)
+            tl.store(of_chunk_ptr + chunk, pack(chunk_max, chunk_sum))
+        next_chunk = chunk + programs
+        n = next_chunk % chunks * BLOCK_N + column
+        next_row = x_ptr + next_chunk // chunks * stride_xm
+        next_x = tl.load(next_row + n, mask=(n < N) & (next_chunk < total), other=-float("inf"))
+        if chunk >= programs:
+            kept_chunk = chunk - programs
+            m = kept_chunk // chunks
+            row_max, row_sum = wait_for_row(of_chunk_ptr + m * chunks, chunks, BLOCK_C)
+            n = kept_chunk % chunks * BLOCK_N + column
+            y = tl.exp(kept.to(tl.float32) - row_max) * (1.0 / row_sum)
+            tl.store(y_ptr + m * N + n, y, mask=n < N, cache_modifier=".cs")
+        kept = x
+        x = next_x
+
+
+def checked(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with neighbouring columns next to each other; a copy where they are not."""
+    check_same("softmax", 2, x=x)
+    return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+
+
+@implementation("softmax", "triton.online", rung="tiled")
+def online(x: torch.Tensor) -> torch.Tensor:
+    """A program reads its row twice: any row length."""
+    x = checked(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    BLOCK_N = min(8192, triton.next_power_of_2(N))
+    num_warps = 16 if BLOCK_N == 8192 else 4
+    softmax_online_kernel[(M,)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
+    return y
+
+
+ONEPASS_COLUMNS = 65536
+
+
+@implementation("softmax", "triton.onepass", rung="tiled")
+def onepass(x: torch.Tensor) -> torch.Tensor:
+    """The row waits in registers: up to 65536 columns, which already spill."""
+    x = checked(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    if N > ONEPASS_COLUMNS:
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
+    BLOCK_N = triton.next_power_of_2(N)
+    BLOCK_M = max(1, min(8, 1024 // BLOCK_N))  # short rows share a program
+    num_warps = 2 if BLOCK_N <= 1024 else 4 if BLOCK_N <= 4096 else min(32, BLOCK_N // 1024)
+    grid = (triton.cdiv(M, BLOCK_M),)
+    softmax_onepass_kernel[grid](
+        x, y, M, N, x.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
+    )
+    return y
+
+
+INTERPRETED = not isinstance(softmax_split_kernel, triton.JITFunction)
+ASSUMED_RESIDENT = 4  # programs a multiprocessor, where there is no GPU to ask
+
+
+def resident_programs(launch: functools.partial[object], device: torch.device, threads: int) -> int:
+    """How many programs of a launch a GPU holds at a time: they wait for each other, so all must be there."""
+    if INTERPRETED:
+        return 1  # one after another
+    if device.type != "cuda":
+        return ASSUMED_RESIDENT * multiprocessors(device)
+    from cuda.bindings import driver
+
+    compiled = launch(grid=(1,))
+    compiled._init_handles()
+    error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        compiled.function, threads, compiled.metadata.shared
+    )
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
+    return blocks * multiprocessors(device)
+
+
+@implementation("softmax", "triton.split", rung="tiled")
+def split(x: torch.Tensor) -> torch.Tensor:
+    """Many programs share a row: rows as long as all programs together can hold."""
+    x = checked(x)
+    M, N = x.shape
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() == 0:
+        return y
+    num_warps = 4
+    # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
+    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 8192 // x.element_size()
+    chunks = triton.cdiv(N, BLOCK_N)
+    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    # Not fewer than there are threads: two threads that poll the same word may not see the same.
+    BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
+    arguments = (x, y, M, N, x.stride(0), chunks, of_chunk)
+    options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "num_warps": num_warps, "num_stages": 1}
+    programs = resident_programs(
+        functools.partial(softmax_split_kernel.warmup, *arguments, **options), x.device, 32 * num_warps
+    )
+    if chunks > programs:
+        raise NotImplementedError(f"N={N}: {programs} programs hold rows of {programs * BLOCK_N} columns")
+    softmax_split_kernel[(min(programs, M * chunks),)](*arguments, **options)
+    return y
