@@ -43,7 +43,9 @@ class CeilingMeter:
         """Over buffers of 1 GiB, less on a card with little memory."""
         size = min(CEILING_BYTES, torch.cuda.get_device_properties(device).total_memory // 16) // 64 * 64
         with torch.cuda.device(device):
-            source = torch.empty(size // 4, dtype=torch.float32, device=device).normal_()
+            # A generator of its own: a failed graph capture can leave the default one unusable.
+            generator = torch.Generator(device).manual_seed(0)
+            source = torch.randn(size // 4, dtype=torch.float32, device=device, generator=generator)
             target = torch.empty_like(source)
             wide, whole = source.view(torch.float64), source.view(torch.int32)
             reads: dict[str, Call] = {

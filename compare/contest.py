@@ -28,6 +28,9 @@ Result = Timing | Exception
 NOTICEABLE = 0.05
 """The share of a cold time from which the event pair's own time is worth a note."""
 
+MANY_OUTLIERS = 0.05
+"""The share of a series from which its outliers are worth a note; below, the samples themselves tell."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -321,7 +324,7 @@ class Contest:
         if self.watch.exposed(label):
             yield "its call waits for the GPU, or keeps it waiting: its GPU times hold host time as well"
         odd = outliers(cold)
-        if odd:
+        if odd > MANY_OUTLIERS * len(cold):
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"
         empty_us = statistics.median(self._empty_us) if self._empty_us else 0.0
         if empty_us > NOTICEABLE * statistics.median(cold):

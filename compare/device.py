@@ -29,6 +29,9 @@ that a persistent kernel has blocks to share its work among."""
 ARCH_MULTIPROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 58, "sm_90": 132, "sm_100": 148}
 """Of a usual card of each architecture (T4, A100, A40, L4, H100, B200), for launches captured without one."""
 
+OTHER_MULTIPROCESSORS = 100
+"""Of any other architecture: only the grid of a persistent kernel depends on it, and nothing is run."""
+
 _HOPPER = 90
 
 _PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "numpy", "nvidia-cuda-nvrtc")
@@ -89,7 +92,7 @@ def multiprocessors(device: torch.device) -> int:
         return int(_properties(device).multi_processor_count)
     if device.type == "meta":
         name = arch(device) or ""
-        return ARCH_MULTIPROCESSORS[name.rstrip("af")]
+        return ARCH_MULTIPROCESSORS.get(name.rstrip("af"), OTHER_MULTIPROCESSORS)
     return CPU_MULTIPROCESSORS
 
 

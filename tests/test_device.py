@@ -105,7 +105,7 @@ def test_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_multiprocessors_of_a_captured_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     capture = pytest.importorskip("compare.capture")
     meta = torch.device("meta")
-    for arch, count in (("sm_90a", 132), ("sm_90", 132), ("sm_75", 40)):
+    for arch, count in (("sm_90a", 132), ("sm_90", 132), ("sm_75", 40), ("sm_999", 100)):
         monkeypatch.setattr(capture, "arch", lambda arch=arch: arch)
         assert device.multiprocessors(meta) == count
 
