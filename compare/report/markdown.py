@@ -47,7 +47,7 @@ def table(entry: Table) -> str:
     text = {0, *(i for i, header in enumerate(entry.headers) if header in entry.text_columns)}
     pipes: str = tabulate(
         [[_safe(cell) for cell in row] for row in entry.rows],
-        headers=[_safe(header.replace("\n", " ")) for header in entry.headers],
+        headers=[_safe(header.replace(".\n", ".").replace("\n", " ")) for header in entry.headers],
         tablefmt="pipe",
         disable_numparse=True,
         colalign=["left" if i in text else "right" for i in range(len(entry.headers))]

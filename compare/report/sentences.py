@@ -100,7 +100,7 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     ties = [row.label for row in timed[1:] if _ties(best, row)]
     level = f", level with {_names(ties[:3])}," if ties else ""
     share = figures.share_of_copy(case, best)
-    reach = f" and reaches {percent(share)} of a plain copy's GB/s" if share is not None else ""
+    reach = f" and at {percent(share)} of a plain copy's GB/s" if share is not None else ""
     yield Said(
         "fastest",
         0.9,
@@ -120,7 +120,7 @@ def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Sa
             continue
         sizes = comparison.code_sizes.get(triton.label), comparison.code_sizes.get(cuda.label)
         effort = (
-            f" It takes {sizes[0].tokens} tokens to write, against {sizes[1].tokens} in CUDA."
+            f" It is {sizes[0].tokens} tokens of code in Triton and {sizes[1].tokens} in CUDA."
             if sizes[0] and sizes[1] and sizes[1].tokens
             else ""
         )

@@ -22,12 +22,28 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     text_columns: tuple[str, ...] = ()
     """Headers of the columns set flush left, besides the first."""
-    legend: str = ""
+    legend: tuple[str, ...] = ()
+    """What its columns mean, a sentence or two each."""
 
 
 Column = tuple[str, Callable[[Row], str]]
 
 AGREES = {"ok": "yes", "disagrees": "NO", "failed": "failed", "unavailable": "not here"}
+
+
+_ERROR_LEGEND = (
+    "largest error: |output - fp64 result|; of what is allowed: the largest share of its tolerance that any "
+    "element used up."
+)
+_SPEED_LEGEND = (
+    "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
+    "± and brackets: 95% interval. GB/s: every input read once and every output written once, over the cold "
+    "time; of a copy: over what a plain copy reached in the same run. call: host time until the call "
+    "returns. first call: compiling or loading, then running."
+)
+_OCCUPANCY_LEGEND = "occupancy: warps a multiprocessor holds at once, of the most it could."
+_ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
+_CHANGED_LEGEND = "*: its source has changed since."
 
 
 # --------------------------------------------------------------------------- one figure
@@ -89,6 +105,7 @@ def agreement(comparison: Comparison) -> Table | None:
         ("implementation", "rung", "agrees", "largest\nerror", "of what is\nallowed", "cases\nchecked"),
         tuple(rows),
         ("rung", "agrees"),
+        (_ERROR_LEGEND,),
     )
 
 
@@ -112,25 +129,18 @@ def speed(case: CaseComparison) -> Table:
         ("call\nµs", lambda row: number(_launch(row))),
         ("first call\nms", lambda row: number(row.timing.first_call_ms if row.timing else None)),
     ]
+    legends = [
+        _ERROR_LEGEND if any(row.agreement for row in case.rows) else "",
+        _SPEED_LEGEND,
+        _CHANGED_LEGEND if any(map(changed_since, case.rows)) else "",
+    ]
     return Table(
         _speed_title(case),
         ("implementation", *(header for header, _ in columns)),
         tuple((_marked(row), *(cell(row) for _, cell in columns)) for row in case.rows),
         ("rung", "agrees"),
-        "* its source has changed since" if any(map(changed_since, case.rows)) else "",
+        tuple(filter(None, legends)),
     )
-
-
-SPEED_LEGEND = (
-    "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
-    "± and brackets: 95% interval. GB/s: every input read once and every output written once, over the cold "
-    "time; of a copy: over what a plain copy reached in the same run. call: host time until the call "
-    "returns. first call: compiling or loading, then running."
-)
-AGREEMENT_LEGEND = (
-    "largest error: |output - fp64 result|; of what is allowed: the largest share of its tolerance that any "
-    "element used up."
-)
 
 
 def side_by_side(case: CaseComparison) -> Table | None:
@@ -208,8 +218,7 @@ def resources(case: CaseComparison) -> Table | None:
         ("implementation", "kernel", *(header for header, _ in readers)),
         _blank_repeats(rows),
         ("kernel", "limited by"),
-        "occupancy: warps a multiprocessor can hold at once, of the most it could"
-        + ("; a / b / c: one figure for each architecture." if len(archs) > 1 else "."),
+        (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else [])),
     )
 
 

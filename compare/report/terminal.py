@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
+import tabulate
 from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
-from tabulate import tabulate
 
 from compare.report import figures, tables
 from compare.report.sentences import sentences
@@ -24,6 +24,7 @@ UNLIMITED = 100_000
 """The width of a pipe."""
 
 _GAP = 2
+tabulate.MIN_PADDING = 0  # else every header is set two wider than it is, and tables fit narrow screens less
 _VERSIONS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda (torch)")
 _THEME = Theme(
     {
@@ -74,37 +75,33 @@ def render(comparison: Comparison, width: int) -> str:
     blocks = ["\n".join(_head(comparison, prose))]
     blocks += _banners(comparison, prose)
 
-    agreement = tables.agreement(comparison)
-    if agreement:
-        blocks.append(_laid_out(agreement, width))
+    shown: list[Table] = []
+
+    def add(*made: Table | None) -> None:
+        for table in filter(None, made):
+            shown.append(table)
+            blocks.append(_laid_out(table, width))
+
+    add(tables.agreement(comparison))
     timed = figures.timed_cases(comparison)
     main = figures.main_case(comparison)
     listed = timed if len(timed) <= figures.LISTED_CASES else [case for case in timed if case is main]
     for case in listed:
-        blocks.append(_laid_out(tables.speed(case), width))
-        beside = tables.side_by_side(case)
-        if beside:
-            blocks.append(_laid_out(beside, width))
+        add(tables.speed(case), tables.side_by_side(case))
     if len(timed) > len(listed):
-        blocks.append(_laid_out(tables.sweep(timed), width))
+        add(tables.sweep(timed))
     elif not timed:
         blocks.append(_paragraph(_no_speed(comparison, main), prose))
-    for case in comparison.cases:
-        resources = tables.resources(case)
-        if resources:
-            blocks.append(_laid_out(resources, width))
-    code = tables.code(comparison)
-    if code:
-        blocks.append(_laid_out(code, width))
+    add(*map(tables.resources, comparison.cases))
+    add(tables.code(comparison))
     for labels, words in tables.concepts(comparison):
         blocks[-1] += "\n" + _paragraph(f"{labels}: {words}", prose, indent="  ")
-
     reasons = [
         _paragraph(f"{labels}: {reason}", prose, "  ") for labels, reason in tables.reasons(comparison)
     ]
     if reasons:
         blocks.append("\n".join(["Why some rows are not whole", *reasons]))
-    legend = " ".join(filter(None, _legends(agreement, listed, comparison)))
+    legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
     if legend:
         blocks.append(_paragraph(legend, prose))
     found = sentences(comparison)
@@ -173,17 +170,6 @@ def _no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
     )
 
 
-def _legends(agreement: Table | None, listed: Sequence[CaseComparison], comparison: Comparison) -> list[str]:
-    resources = [table for table in map(tables.resources, comparison.cases) if table]
-    return [
-        tables.AGREEMENT_LEGEND
-        if agreement or any(row.agreement for case in listed for row in case.rows)
-        else "",
-        tables.SPEED_LEGEND if listed else "",
-        resources[0].legend if resources else "",
-    ]
-
-
 def _laid_out(table: Table, width: int) -> str:
     title = _paragraph(table.title, min(width, PROSE_WIDTH))
     return title + "\n" + "\n\n".join(layout(table, width))
@@ -191,7 +177,7 @@ def _laid_out(table: Table, width: int) -> str:
 
 def _plain(table: Table, columns: Sequence[int]) -> str:
     text = {0, *(i for i, header in enumerate(table.headers) if header in table.text_columns)}
-    lines = tabulate(
+    lines = tabulate.tabulate(
         [[row[i] for i in columns] for row in table.rows],
         headers=[table.headers[i] for i in columns],
         tablefmt="simple",

@@ -1,0 +1,270 @@
+"""The command line: exit status, one clear message for a mistake, and files written whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import made_up
+import pytest
+
+from compare import cli, records, registry
+from compare.registry import ROOT
+from compare.spec import Comparison, Options
+
+OPS = registry.op_names()
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
+    """`run` replaced by made-up comparisons; what it was asked for."""
+    asked: list[tuple[str, Options]] = []
+
+    def run(op: object, options: Options, progress: object) -> Comparison:
+        asked.append((op.name, options))  # type: ignore[attr-defined]
+        return replace(made_up.comparison(), op=op.name)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("compare.run.run", run)
+    return asked
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a mistaken command prints; nothing else, and status 2."""
+    assert cli.main(arguments) == cli.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    return printed.err
+
+
+# --------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sofmax"], "did you mean softmax"),
+        (["softmax", "--case", "M=4"], "N is missing"),
+        (["softmax", "--case", "M=4,N=4,fp64"], "neither"),
+        (["softmax", "--case", "M=4,N=-4"], "whole number"),
+        (["softmax", "--case", "N=4,K=4"], "no dimension"),
+        (["softmax", "--only", "trition.*"], "did you mean triton"),
+        (["all", "--only", "nothing.*"], "no implementation"),
+        (["softmax", "--arch", "90"], "reads like sm_90"),
+        (["softmax", "--arch", "sm_70"], "sm_75"),
+        (["softmax", "--arch", "sm_99"], "sm_99"),
+        (["softmax", "--device", "tpu"], "auto, cpu, cuda"),
+        (["softmax", "--device", "cuda:99"], "cuda"),
+        (["softmax", "--budget", "0"], "above 0"),
+        (["softmax", "--budget", "nan"], "above 0"),
+        (["softmax", "--load", "nowhere.py"], "no such file"),
+        (["softmax", "--device", "cpu", "--record"], "needs a GPU"),
+        (["softmax", "--json", "no/such/folder/out.json"], "no directory"),
+        (["softmax", "--csv", "."], "is a directory"),
+        (["softmax", "--json", "same", "--csv", "./same"], "same file"),
+        (["all", "--case", "N=4"], "belongs to one op"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], stub: list[object]
+) -> None:
+    assert says in complaint(capsys, *arguments)
+    assert stub == []
+
+
+def test_a_file_that_raises_when_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stub: list[object]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("x = 1\nx / 0\n")
+    said = complaint(capsys, "softmax", "--load", str(file))
+    assert "ZeroDivisionError at line 2" in said
+    assert stub == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_an_unwritable_file_is_found_out_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stub: list[object]
+) -> None:
+    tmp_path.chmod(0o500)
+    assert "cannot be written" in complaint(capsys, "softmax", "--json", str(tmp_path / "out.json"))
+    assert stub == []
+
+
+def test_an_error_of_the_tool_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> Comparison:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("compare.run.run", broken)
+    monkeypatch.delenv("COMPARE_TRACEBACK", raising=False)
+    said = complaint(capsys, "softmax")
+    assert "ZeroDivisionError" in said
+    assert "COMPARE_TRACEBACK=1" in said
+    monkeypatch.setenv("COMPARE_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["softmax"])
+
+
+# --------------------------------------------------------------------------- options and outputs
+
+
+def test_options_reach_the_run(stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["softmax", "--case", "M=2,N=3,fp16", "--case", "M=2,N=5,bf16", "--only", "triton.*"]
+    arguments += ["--arch", "sm_75,sm_90", "--arch", "sm_80", "--seed", "7", "--budget", "3.5"]
+    assert cli.main(arguments) == cli.AGREE
+    ((name, options),) = stub
+    assert name == "softmax"
+    assert [str(case) for case in options.cases] == ["M=2,N=3,fp16", "M=2,N=5,bf16"]
+    assert options.archs == ("sm_75", "sm_90", "sm_80")
+    assert (options.only, options.seed, options.budget_s) == (("triton.*",), 7, 3.5)
+
+
+def test_a_sweep_takes_every_case_once(
+    stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["softmax", "--sweep"])
+    cases = stub[0][1].cases
+    cases_of_op = registry.get_op("softmax").cases
+    assert cases[0] == cases_of_op.default
+    assert set(cases) == {cases_of_op.default, *cases_of_op.sweep}
+    assert len(set(cases)) == len(cases)
+
+
+def test_all_compares_every_op(stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["all"]) == cli.AGREE
+    assert [name for name, _ in stub] == OPS
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"(?m)^{name}  ", printed) for name in OPS)
+
+
+def test_files_are_written_whole(
+    stub: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown")}
+    arguments = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
+    assert cli.main(["all", *arguments]) == cli.AGREE
+    assert [run.op for run in records.read(paths["json"])] == OPS
+    lines = list(csv.DictReader(paths["csv"].open()))
+    assert {line["op"] for line in lines} == set(OPS)
+    assert all(f"## {name}: " in paths["markdown"].read_text() for name in OPS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, cli.AGREE),
+        ({"status": "unavailable", "reason": "needs sm_90", "agreement": None}, cli.AGREE),
+        ({"status": "failed", "reason": "RuntimeError"}, cli.INCONCLUSIVE),
+        ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, cli.DISAGREE),
+    ],
+)
+def test_exit_status_of_one_row(changes: dict[str, object], status: int) -> None:
+    case = made_up.with_row(made_up.case(), "cupy.online", **changes)
+    assert cli.exit_status(made_up.comparison(case)) == status
+
+
+def test_a_disagreement_outranks_an_interruption() -> None:
+    wrong = made_up.with_row(made_up.case(), "cupy.online", status="disagrees")
+    assert cli.exit_status(made_up.comparison(wrong, interrupted=True)) == cli.DISAGREE
+    assert cli.exit_status(made_up.comparison(interrupted=True)) == cli.INCONCLUSIVE
+    assert cli.exit_status(replace(made_up.comparison(), cases=())) == cli.INCONCLUSIVE
+
+
+def test_an_interruption_ends_all_and_writes_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(op: object, options: Options, progress: object) -> Comparison:
+        return made_up.comparison(interrupted=True)
+
+    monkeypatch.setattr("compare.run.run", run)
+    out = tmp_path / "out.json"
+    assert cli.main(["all", "--json", str(out)]) == cli.INCONCLUSIVE
+    (only,) = records.read(out)
+    assert only.interrupted
+    assert "INTERRUPTED" in capsys.readouterr().out
+
+
+def test_list_shows_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == cli.AGREE
+    printed = capsys.readouterr().out
+    for name in OPS:
+        assert f"{name}  {registry.get_op(name).signature}" in printed
+        for impl in registry.implementations(name):
+            assert impl.label in printed
+
+
+# --------------------------------------------------------------------------- as a process
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "compare", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+
+
+def test_help_needs_nothing_heavy() -> None:
+    code = (
+        "import sys; from compare.cli import parser; parser().format_help();"
+        "print(sorted({'torch', 'triton', 'cupy', 'rich', 'numpy', 'scipy', 'tabulate'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_help_is_quick() -> None:
+    def seconds() -> float:
+        begin = time.perf_counter()
+        assert command("--help").returncode == 0
+        return time.perf_counter() - begin
+
+    # The best of several: the machine may be busy with other tests.
+    assert min(seconds() for _ in range(5)) <= 0.4
+
+
+def test_an_unknown_op_is_refused_without_importing_torch() -> None:
+    run = command("sofmax")
+    assert run.returncode == cli.USAGE
+    assert "did you mean softmax" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    run = command(
+        "vector_add", "--device", "cpu", "--json", str(out), "--only", "triton.*", "--arch", "sm_80"
+    )
+    assert run.returncode == cli.AGREE, run.stderr
+    assert "\x1b" not in run.stdout
+    (comparison,) = records.read(out)
+    json.loads(out.read_text())
+    checked = {row.label for case in comparison.cases for row in case.rows if row.agreement}
+    assert {"torch.eager", "triton.blocked"} <= checked
+    assert all(label in run.stdout for label in checked)
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    run = subprocess.run(
+        f"{sys.executable} -m compare list --device cpu | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert run.stderr == ""

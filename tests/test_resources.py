@@ -1,0 +1,400 @@
+"""Registers, shared memory and spills: of cubins whose figures are known, and by both readers alike."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import importlib
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from compare import registry
+from compare.resources import (
+    CompileError,
+    Request,
+    from_cubin,
+    from_cubins,
+    from_profiler,
+    machine_code,
+    static,
+)
+from compare.resources import profiler as profiler_module
+from compare.resources.kernels import merged
+from compare.spec import Implementation, KernelResources, Op, case
+from cuda_impl import build
+
+ADD = registry.get_op("vector_add")
+SMALL = case("fp32", N=4096)
+
+KNOWN = """
+// 256 bytes of static shared memory, no spills, an array indexed at run time.
+__global__ void indexed(float* x, int i) {
+    float kept[16];
+    for (int j = 0; j < 16; ++j) kept[j] = x[j * 32];
+    kept[i] += 1;
+    __shared__ float shared[64];
+    shared[threadIdx.x] = kept[(i * 7) % 16];
+    __syncthreads();
+    x[i] = shared[i];
+}
+
+// More live values than its 32 registers.
+template <int N>
+__global__ void __launch_bounds__(1024, 2) spilling(float* x) {
+    float kept[N], sum = 0;
+#pragma unroll
+    for (int j = 0; j < N; ++j) kept[j] = x[j * 32 + threadIdx.x];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum += kept[j] * kept[N - 1 - j] * x[j];
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j * 32 + threadIdx.x] = kept[j] * sum;
+}
+"""
+
+
+def on(label: str, op: Op = ADD) -> Implementation:
+    return next(impl for impl in registry.implementations(op.name) if impl.label == label)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that no earlier run has filled."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(cache))
+
+
+# --------------------------------------------------------------------------- reading machine code
+
+
+@pytest.mark.parametrize("module", ["machine_code", "profiler"])
+def test_examples_in_docstrings(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"compare.resources.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
+def test_the_figures_are_those_of_cudas_own_tools(arch: str, tmp_path: Path) -> None:
+    names = ["indexed", "spilling<64>"]
+    cubin, mangled = build.cubin(KNOWN, names, arch)
+    report = machine_code.read_report(build.ptxas_log(KNOWN, names, arch))
+    indexed, spilling = (report[mangled[name]] for name in names)
+    assert indexed.static_shared_bytes == 256
+    assert indexed.stack_bytes == 64
+    assert indexed.spilled_bytes == 0
+    assert spilling.registers == 32
+    assert spilling.spilled_bytes > 0
+    assert spilling.stack_bytes > 0
+
+    file = tmp_path / "known.cubin"
+    file.write_bytes(cubin)
+    used = nvidia_tool("cuobjdump", "--dump-resource-usage", file)
+    for name in names:
+        figures = report[mangled[name]]
+        line = re.search(rf"Function {mangled[name]}:\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", used)
+        assert line is not None
+        registers, stack, shared = map(int, line.groups())
+        assert (figures.registers, figures.stack_bytes) == (registers, stack)
+        # On sm_90 the file's own figure includes what CUDA reserves, where there is any shared memory.
+        assert shared - figures.static_shared_bytes in ({0, 1024} if arch == "sm_90" else {0})
+        sass = nvidia_tool("cuobjdump", "-sass", "-fun", mangled[name], file)
+        offsets = [int(offset, 16) for offset in re.findall(r"/\*([0-9a-f]{4,})\*/  ", sass)]
+        assert machine_code.code_bytes(cubin, mangled[name]) == max(offsets) + 16
+
+
+def nvidia_tool(name: str, *arguments: object) -> str:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    return subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=True).stdout
+
+
+def test_what_is_no_cubin_or_no_report_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a cubin"):
+        machine_code.code_bytes(b"\x7fELF\x01\x01", "f")
+    with pytest.raises(ValueError, match="no kernel other"):
+        machine_code.code_bytes(build.cubin(KNOWN, ["indexed"], "sm_80")[0], "other")
+    with pytest.raises(ValueError, match="does not read as expected"):
+        machine_code.read_report("Compiling entry function 'f' for 'sm_90'\n")
+    assert machine_code.read_report("") == {}
+
+
+# --------------------------------------------------------------------------- from cubins
+
+
+def test_both_ways_for_several_architectures_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # as in a run without a GPU
+    labels = ("torch.eager", "triton.blocked", "cupy.scalar", "cupy.vectorized")
+    requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in ("sm_75", "sm_90")]
+    told: list[tuple[int, int]] = []
+    results = from_cubins(requests, lambda done, total: told.append((done, total)))
+    assert told == [(i + 1, 6) for i in range(6)], "PyTorch's kernels are not compiled"
+    for request, result in zip(requests, results, strict=True):
+        assert isinstance(result, tuple), result
+        if request.impl.way == "torch":
+            assert result == ()
+            continue
+        (kernel,) = result
+        assert kernel.kernel.startswith(f"vector_add_{request.impl.variant}_kernel")
+        assert (kernel.arch, kernel.reader, kernel.launches) == (request.arch, "cubin", 1)
+        assert 0 < kernel.registers <= 255
+        assert kernel.static_shared_bytes == kernel.dynamic_shared_bytes == 0
+        assert kernel.reserved_shared_bytes == (0 if request.arch == "sm_75" else 1024)
+        assert kernel.spilled_bytes == kernel.local_bytes == 0
+        assert kernel.code_bytes
+        assert kernel.grid is not None
+        assert kernel.block is not None
+        assert kernel.grid[0] * kernel.block[0] >= SMALL["N"] / 16
+        assert kernel.occupancy is not None
+        assert 0 < kernel.occupancy <= 1
+        assert kernel.limiter
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert from_cubins(requests) == results
+
+
+def test_triton_specialises_as_it_does_on_a_gpu() -> None:
+    """Lengths that 16 divides get wide accesses, others do not; a length of 1 is folded into the code."""
+    impl = on("triton.blocked")
+    divisible, odd, one = (
+        from_cubin(ADD, impl, case("fp16", N=length), "sm_80")[0].code_bytes for length in (4096, 4097, 1)
+    )
+    assert divisible is not None
+    assert odd is not None
+    assert one is not None
+    assert divisible < odd
+    assert one not in (divisible, odd)
+
+
+def test_an_implementation_that_cannot_be_had_says_why() -> None:
+    def refuses(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("too long for it")
+
+    impl = on("cupy.scalar")
+    with pytest.raises(NotImplementedError, match="needs sm_90, this is sm_80"):
+        from_cubin(ADD, replace(impl, requires="sm_90"), SMALL, "sm_80")
+    with pytest.raises(NotImplementedError, match="needs sm_90a, this is sm_100"):
+        from_cubin(ADD, replace(impl, requires="sm_90a"), SMALL, "sm_100")
+    assert from_cubin(ADD, replace(impl, requires="sm_90"), SMALL, "sm_90a")
+    with pytest.raises(ValueError, match="sm_99"):
+        from_cubin(ADD, impl, SMALL, "sm_99")
+
+
+USERS_FILE = '''
+import numpy as np
+import triton
+import triton.language as tl
+
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+
+@triton.jit
+def total_kernel(x_ptr, N, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)
+    tl.store(x_ptr, tl.sum(tl.load(x_ptr + n, mask=n < N), axis=0))
+
+
+@implementation("vector_add", "triton.total", rung="tiled")
+def total(x, y):
+    for _ in range(3):
+        total_kernel[(2, 3)](x, x.numel(), BLOCK=1024, num_warps=2)
+    return x
+
+
+SOURCE = r"""
+template <typename T> __global__ void mine(T* x, long long N) {
+    extern __shared__ float kept[];
+    kept[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = kept[N];
+}
+"""
+
+
+@implementation("vector_add", "cupy.mine", rung="tiled")
+def mine(x, y):
+    k = kernel(SOURCE, "mine<float>", x.device)
+    k((4,), (64, 2), (x.data_ptr(), np.int64(x.numel())), shared_mem=512)
+    k((5,), (64,), (x.data_ptr(), np.int64(x.numel())))
+    return x
+
+
+@implementation("vector_add", "cupy.wrong", rung="tiled")
+def wrong(x, y):
+    kernel("__global__ void wrong() { nonsense; }", "wrong", x.device)((1,), (1,), ())
+    return x
+
+
+@implementation("vector_add", "triton.wrong", rung="tiled")
+def wrong_too(x, y):
+    raise ZeroDivisionError("at once")
+
+
+@implementation("vector_add", "triton.picky", rung="tiled")
+def picky(x, y):
+    raise NotImplementedError("more than it takes")
+'''
+
+
+def test_a_users_file_and_its_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
+    monkeypatch.setattr(registry, "_implementations", known)
+    file = tmp_path / "mine.py"
+    file.write_text(USERS_FILE)
+    registry.load(str(file))
+    labels = ("triton.total", "cupy.wrong", "triton.wrong", "triton.picky", "cupy.mine")
+    requests = [Request(ADD, on(label), SMALL, "sm_80") for label in labels]
+    total, wrong, wrong_too, picky, mine = from_cubins(requests)
+
+    assert isinstance(total, tuple)
+    (kernel,) = total
+    assert (kernel.kernel, kernel.launches) == ("total_kernel", 3)
+    assert (kernel.grid, kernel.block) == ((2, 3, 1), (64, 1, 1))
+    assert kernel.static_shared_bytes == 0, "Triton's shared memory is dynamic"
+    assert kernel.dynamic_shared_bytes > 0
+
+    assert isinstance(wrong, CompileError)
+    assert "nonsense" in str(wrong)
+    assert isinstance(wrong_too, CompileError)
+    assert str(wrong_too) == "ZeroDivisionError: at once"
+    assert isinstance(picky, NotImplementedError)
+    assert str(picky) == "more than it takes"
+
+    assert isinstance(mine, tuple)
+    assert [(k.kernel, k.dynamic_shared_bytes, k.grid, k.block) for k in mine] == [
+        ("mine<float>", 512, (4, 1, 1), (64, 2, 1)),
+        ("mine<float>", 0, (5, 1, 1), (64, 1, 1)),
+    ]
+
+
+def test_a_compiling_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static.sys, "executable", "/bin/false")
+    with pytest.raises(CompileError, match="exit code 1"):
+        from_cubin(ADD, on("cupy.scalar"), case("bf16", N=123), "sm_80")
+
+
+def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(ADD, on("cupy.scalar"), SMALL, "sm_80")
+    assert static._key(request, "a") != static._key(request, "b")
+    assert static._key(request, "a") != static._key(replace(request, arch="sm_90"), "a")
+    assert static._key(request, "a") != static._key(replace(request, case=case("fp32", N=4097)), "a")
+
+
+# --------------------------------------------------------------------------- from the profiler
+
+KERNEL = KernelResources("f", "sm_90", "profiler", 32, 0, 0, 1024, grid=(1, 1, 1), block=(32, 1, 1))
+
+
+def test_equal_launches_are_one_kernel() -> None:
+    other = replace(KERNEL, registers=40)
+    assert merged([KERNEL, other, KERNEL]) == (replace(KERNEL, launches=2), other)
+    assert merged([]) == ()
+
+
+def test_copies_and_sets_are_no_kernels() -> None:
+    events = [
+        {"cat": "kernel", "ts": 3, "name": "b"},
+        {"cat": "gpu_memset", "ts": 1, "name": "Memset (Device)"},
+        {"cat": "gpu_memcpy", "ts": 2, "name": "Memcpy DtoD"},
+        {"cat": "cuda_runtime", "ts": 0, "name": "cudaLaunchKernel"},
+        {"ph": "M", "name": "process_name"},
+        {"cat": "kernel", "ts": 2.5, "name": "a"},
+    ]
+    assert [e["name"] for e in profiler_module.kernel_events({"traceEvents": events})] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("softmax_online_kernel", "softmax_online_kernel"),
+        (
+            "void softmax_online_kernel<__nv_bfloat16, (int)8, (int)2, (int)256>(__nv_bfloat16 const*, long)",
+            "softmax_online_kernel<__nv_bfloat16, 8, 2, 256>",
+        ),
+        ("void f<(bool)1, (unsigned int)3>(int)", "f<true, 3>"),
+        ("f(int (*)(float), char)", "f"),
+        (
+            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>(float*)",
+            "cunn_SoftMaxForward<4, float>",
+        ),
+        ("triton_red_fused__softmax_0", "triton_red_fused__softmax_0"),
+    ],
+)
+def test_names_are_readable(name: str, expected: str) -> None:
+    assert profiler_module.readable(name) == expected
+
+
+def test_long_names_are_cut() -> None:
+    name = profiler_module.readable(
+        "void at::native::elementwise<" + "at::native::Functor<float>, " * 9 + ">(int)"
+    )
+    assert name.startswith("elementwise<")
+    assert name.endswith("...")
+    assert len(name) == 80
+
+
+OURS = [
+    pytest.param(op, impl, id=f"{op.name}-{impl.label}")
+    for op in map(registry.get_op, registry.op_names())
+    for impl in registry.implementations(op.name)
+    if impl.way != "torch"
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(("op", "impl"), OURS)
+def test_both_readers_agree(op: Op, impl: Implementation, dtype: str) -> None:
+    from compare import device as machine
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    reason = machine.supports(impl, device)
+    if reason is not None:
+        pytest.skip(reason)
+    arch = machine.arch(device)
+    assert arch is not None
+    usual_card = machine.multiprocessors(device) == machine.ARCH_MULTIPROCESSORS[arch]
+    compared = 0
+    for each in {replace(c, dtype=dtype) for c in (op.cases.default, *op.cases.smoke)}:
+        try:
+            offline = from_cubin(op, impl, each, arch)
+        except NotImplementedError:
+            continue
+        inputs = op.make_inputs(each, torch.Generator(device).manual_seed(0), device)
+        watched = {(k.kernel, k.block): k for k in from_profiler(impl, inputs)}
+        for kernel in offline:
+            seen = watched[kernel.kernel, kernel.block]
+            same = [
+                *("registers", "static_shared_bytes", "dynamic_shared_bytes", "reserved_shared_bytes"),
+                *("occupancy", "limiter", "launches", *(["grid"] if usual_card else [])),
+            ]
+            assert {f: getattr(seen, f) for f in same} == {f: getattr(kernel, f) for f in same}, each
+            compared += 1
+    assert compared
+
+
+@pytest.mark.gpu
+def test_the_profiler_sees_pytorchs_own_kernels() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    inputs = ADD.make_inputs(SMALL, torch.Generator(device), device)
+    (kernel,) = from_profiler(on("torch.eager"), inputs)
+    assert kernel.reader == "profiler"
+    assert kernel.registers > 0
+    assert kernel.occupancy
+    naive = on("torch.naive", registry.get_op("softmax"))
+    x = torch.randn(64, 1024, device=device)
+    assert sum(k.launches for k in from_profiler(naive, (x,))) >= 4

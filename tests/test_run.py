@@ -1,0 +1,196 @@
+"""A run: every implementation is a row, whatever it does, and an interruption keeps what was finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import made_up
+import pytest
+import torch
+
+from compare import records, registry
+from compare import run as running
+from compare.registry import implementation, implementations
+from compare.spec import Case, Op, Options, UsageError, case
+
+SMALL = case("fp32", N=16)
+
+
+@pytest.fixture
+def op() -> Iterator[Op]:
+    """vector_add under another name, with nothing but its baseline registered."""
+    made = replace(registry.get_op("vector_add"), name="adding")
+    with mock.patch.dict(registry._ops), mock.patch.dict(registry._implementations):
+        registry.register_op(made)
+        implementation("adding", "torch.eager", rung="vendor")(lambda x, y: x + y)
+        yield made
+
+
+def register(label: str, function: Callable[..., object], **more: str) -> None:
+    implementation("adding", label, rung="tiled", **more)(function)  # type: ignore[arg-type]
+
+
+def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, running.Row]:
+    asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
+    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+        comparison = running.run(op, asked, results=results)
+    return {row.label: row for row in comparison.cases[-1].rows}
+
+
+def raising(error: BaseException) -> Callable[..., torch.Tensor]:
+    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    return run
+
+
+def test_one_that_raises_is_a_row_and_the_others_go_on(op: Op, tmp_path: Path) -> None:
+    register("triton.broken", raising(RuntimeError("boom\nat line 3")))
+    register("triton.exits", raising(SystemExit(4)))
+    register("triton.short", raising(NotImplementedError("rows of at most 8")))
+    register("triton.unbuilt", raising(UsageError("no g++: apt install g++")))
+    register("triton.hungry", raising(torch.OutOfMemoryError("CUDA out of memory")))
+    register("triton.wrong", lambda x, y: x - y)
+    register("triton.right", lambda x, y: y + x)
+    rows = compare(op, tmp_path)
+    assert {label: row.status for label, row in rows.items()} == {
+        "torch.eager": "ok",
+        "triton.broken": "failed",
+        "triton.exits": "failed",
+        "triton.short": "unavailable",
+        "triton.unbuilt": "unavailable",
+        "triton.hungry": "unavailable",
+        "triton.wrong": "disagrees",
+        "triton.right": "ok",
+    }
+    assert "RuntimeError: boom at line 3" in rows["triton.broken"].reason
+    assert rows["triton.short"].reason == "rows of at most 8"
+    assert "apt install g++" in rows["triton.unbuilt"].reason
+    assert "smaller --case" in rows["triton.hungry"].reason
+    assert all(row.reason for row in rows.values() if row.status != "ok")
+    agreement = rows["triton.right"].agreement
+    assert agreement is not None
+    assert agreement.seeds == running.SEEDS
+
+
+def test_a_requirement_that_is_not_met_is_a_reason(op: Op, tmp_path: Path) -> None:
+    register("cupy.hopper", lambda x, y: x + y, requires="sm_90")
+    row = compare(op, tmp_path)["cupy.hopper"]
+    assert row.status == "unavailable"
+    assert "sm_90" in row.reason
+
+
+def test_an_interruption_keeps_the_finished_rows(op: Op, tmp_path: Path) -> None:
+    register("triton.first", lambda x, y: x + y)
+    register("triton.second", raising(KeyboardInterrupt()))
+    register("triton.third", lambda x, y: x + y)
+    comparison = running.run(op, Options(cases=(SMALL,), device="cpu"), results=tmp_path)
+    assert comparison.interrupted
+    assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.first"]
+
+
+def test_the_baseline_comes_along(op: Op, tmp_path: Path) -> None:
+    register("triton.a", lambda x, y: x + y)
+    register("triton.b", lambda x, y: x + y)
+    assert list(compare(op, tmp_path, only=("*.b",))) == ["torch.eager", "triton.b"]
+
+
+def test_seeds_follow_the_option(op: Op, tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def keep(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(float(x[0]))
+        return x + y
+
+    register("triton.keep", keep)
+    compare(op, tmp_path, seed=0)
+    first, seen[:] = list(seen), []
+    compare(op, tmp_path, seed=0)
+    assert seen == first
+    seen.clear()
+    compare(op, tmp_path, seed=100)
+    assert set(seen).isdisjoint(first)
+
+
+def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:
+    with (
+        mock.patch.object(running, "_CPU_CHECK_BYTES", 2**80),
+        pytest.raises(UsageError, match="Give a smaller --case"),
+    ):
+        compare(op, tmp_path, case("fp32", N=2**50))
+
+
+def test_progress_only_rises_and_ends_near_one(op: Op, tmp_path: Path) -> None:
+    register("triton.a", lambda x, y: x + y)
+    shares: list[float] = []
+    running.run(
+        op, Options(cases=(SMALL,), device="cpu"), lambda what, done: shares.append(done), results=tmp_path
+    )
+    assert shares == sorted(shares)
+    assert 0.5 <= shares[-1] <= 1.0
+
+
+# --------------------------------------------------------------------------- plan and replay
+
+
+def test_without_a_gpu_the_smoke_cases_are_checked_and_the_default_is_looked_at() -> None:
+    for name in registry.op_names():
+        op = registry.get_op(name)
+        steps = running.plan(op, Options(cases=()), "cpu")
+        assert [step.case for step in steps if step.check] == list(op.cases.smoke)
+        assert [step.case for step in steps if step.inspect] == [op.cases.default]
+
+
+def test_a_small_case_is_checked_where_it_is_a_large_one_is_not() -> None:
+    op = registry.get_op("vector_add")
+    large = op.cases.default
+    assert running.plan(op, Options(cases=(SMALL,)), "cpu") == [running.Step(SMALL, True, True)]
+    steps = running.plan(op, Options(cases=(SMALL, large)), "cpu")
+    assert {step.case: step.check for step in steps if step.inspect} == {SMALL: True, large: False}
+    assert set(op.cases.smoke) <= {step.case for step in steps if step.check}
+
+
+def test_on_a_gpu_a_sweep_is_inspected_on_the_default_case_only() -> None:
+    for name in registry.op_names():
+        op = registry.get_op(name)
+        cases = tuple(dict.fromkeys((op.cases.default, *op.cases.sweep)))
+        steps = running.plan(op, Options(cases=cases), "cuda")
+        assert all(step.check for step in steps)
+        assert [step.case for step in steps if step.inspect] == [op.cases.default]
+
+
+def test_recorded_times_are_replayed_with_their_label(op: Op, tmp_path: Path) -> None:
+    register("triton.same", lambda x, y: x + y)
+    register("triton.changed", lambda x, y: y + x)
+    register("triton.wrong", lambda x, y: x * y)
+    fresh = compare(op, tmp_path)
+    recorded = [made_up.rows({label: ("tiled", 50.0)})[0] for label in fresh]
+    hashes = {label: row.source_hash for label, row in fresh.items()} | {"triton.changed": "another"}
+    recorded = [replace(row, source_hash=hashes[row.label]) for row in recorded]
+    entry = made_up.case(str(SMALL), tuple(recorded))
+    records.record(replace(made_up.comparison(entry), op="adding"), tmp_path)
+
+    rows = compare(op, tmp_path)
+    assert rows["triton.same"].timing is not None
+    assert rows["triton.same"].replayed == "NVIDIA H100 80GB HBM3, 2026-11-21"
+    assert records.changed_since(rows["triton.changed"])
+    # What is wrong here shows no speed, wherever it may have been right.
+    assert rows["triton.wrong"].status == "disagrees"
+    assert rows["triton.wrong"].timing is None
+
+
+def test_every_implementation_is_a_row_on_this_machine(device: torch.device) -> None:
+    """The real thing, without compiling for other architectures: no row is missing, none disagrees."""
+    for name in registry.op_names():
+        op = registry.get_op(name)
+        smallest = min(op.cases.smoke, key=lambda c: op.cost(c).bytes)
+        with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+            comparison = running.run(op, Options(cases=(smallest,), device=device.type, budget_s=1.0))
+        rows = comparison.cases[0].rows
+        assert {row.label for row in rows} == {impl.label for impl in implementations(name)}
+        assert {row.status for row in rows} <= {"ok", "unavailable"}, [row.reason for row in rows]
+        assert comparison.code_sizes.keys() == {row.label for row in rows}
+        assert all(row.source_hash for row in rows)
