@@ -40,6 +40,7 @@ SANITIZE = (
     "-Wall",
     "-Wextra",
     "-Werror",
+    "-Wno-unknown-pragmas",  # "#pragma unroll"
 )
 
 

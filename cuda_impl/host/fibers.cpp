@@ -1,6 +1,7 @@
 // The scheduler behind fibers.h: what a fiber, a warp, a block and a launch are while they run.
 #include "fibers.h"
 
+#include <link.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -46,6 +47,40 @@ void after_switch([[maybe_unused]] void* fake_stack, [[maybe_unused]] Stack* fro
     __sanitizer_finish_switch_fiber(fake_stack, from ? &from->bottom : nullptr,
                                     from ? &from->bytes : nullptr);
 #endif
+}
+
+// ---- static __shared__ -------------------------------------------------------------------------------
+
+struct Memory {
+    void* start = nullptr;
+    std::size_t bytes = 0;
+};
+
+// The calling thread's copy of the thread-local variables of the shared object around `address`; empty as
+// long as the thread has touched none of them.
+Memory thread_locals(const void* address) {
+    struct Search {
+        std::uintptr_t address;
+        Memory found;
+    } search = {reinterpret_cast<std::uintptr_t>(address), {}};
+    const auto visit = [](dl_phdr_info* info, std::size_t, void* data) {
+        Search& search = *static_cast<Search*>(data);
+        bool around = false;
+        std::size_t bytes = 0;
+        for (unsigned i = 0; i < info->dlpi_phnum; ++i) {
+            const auto& header = info->dlpi_phdr[i];
+            const std::uintptr_t start = info->dlpi_addr + header.p_vaddr;
+            if (header.p_type == PT_LOAD) {
+                around |= start <= search.address && search.address < start + header.p_memsz;
+            } else if (header.p_type == PT_TLS) {
+                bytes = header.p_memsz;
+            }
+        }
+        if (around && info->dlpi_tls_data != nullptr) search.found = {info->dlpi_tls_data, bytes};
+        return around ? 1 : 0;
+    };
+    dl_iterate_phdr(visit, &search);
+    return search.found;
 }
 
 // ---- one thread, one warp-level call, one block ------------------------------------------------------
@@ -130,6 +165,7 @@ class Block {
     Barrier barrier_;
     unsigned alive_ = 0;
     Fiber* running_ = nullptr;
+    Memory static_shared_;
     std::unique_ptr<void, void (*)(void*)> shared_{nullptr, std::free};
 };
 
@@ -139,8 +175,9 @@ thread_local Block* current_block = nullptr;
 
 class Launch {
   public:
-    Launch(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state)
-        : grid(grid), block(block), shared_bytes(shared_bytes), thread(thread), state(state) {
+    Launch(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
+           const void* object)
+        : grid(grid), block(block), shared_bytes(shared_bytes), thread(thread), state(state), object(object) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
         reverse = order != nullptr && std::strcmp(order, "reverse") == 0;
     }
@@ -178,6 +215,7 @@ class Launch {
     const std::size_t shared_bytes;
     void (*const thread)(void*);
     void* const state;
+    const void* const object;
     bool reverse;
 
   private:
@@ -280,8 +318,12 @@ bool Block::run(uint3 index) {
     alive_ = launch_.threads();
     barrier_ = {};
     warps_.assign((alive_ + LANES - 1) / LANES, {});
-    // Exactly the bytes asked for, so that the sanitizer sees their end. All ones is NaN: nothing
-    // promises that shared memory starts as zeros.
+    // Nothing promises that shared memory starts as zeros: all ones is NaN. Exactly the bytes asked for, so
+    // that the sanitizer sees their end.
+    if (launch_.object != nullptr) {
+        if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
+        if (static_shared_.bytes != 0) std::memset(static_shared_.start, 0xff, static_shared_.bytes);
+    }
     void* shared = nullptr;
     if (launch_.shared_bytes != 0 && posix_memalign(&shared, 128, launch_.shared_bytes) == 0) {
         std::memset(shared, 0xff, launch_.shared_bytes);
@@ -439,8 +481,9 @@ std::string Block::stuck() const {
 
 }  // namespace
 
-std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state) {
-    return Launch(grid, block, shared_bytes, thread, state).run();
+std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
+                const void* object) {
+    return Launch(grid, block, shared_bytes, thread, state, object).run();
 }
 
 Votes sync_threads(bool predicate, const char* call) {

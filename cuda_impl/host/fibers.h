@@ -30,7 +30,10 @@ namespace host {
 constexpr unsigned LANES = 32;
 
 // Runs thread(state) for every thread of every block. Empty if all went well, else what went wrong.
-std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state);
+// `object` is any address within the shared object whose thread-local variables are all __shared__: they are
+// overwritten before every block, lest one finds there what a former block left. Null leaves them.
+std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
+                const void* object);
 
 // ---- what the running thread may ask; `call` names the CUDA function for the message of a deadlock ----
 

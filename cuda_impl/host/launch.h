@@ -35,12 +35,12 @@ inline std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes) {
 
 template <typename... Parameters>
 std::string launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                   const std::tuple<Parameters...>& arguments) {
+                   const std::tuple<Parameters...>& arguments, const void* object = nullptr) {
     const std::string error = invalid(grid, block, shared_bytes);
     if (!error.empty()) return error;
     auto thread = [&] { std::apply(kernel, arguments); };
-    return run(
-        grid, block, shared_bytes, [](void* state) { (*static_cast<decltype(thread)*>(state))(); }, &thread);
+    const auto one = [](void* state) { (*static_cast<decltype(thread)*>(state))(); };
+    return run(grid, block, shared_bytes, one, &thread, object);
 }
 
 // How one argument came: a letter of Python's `struct` module for numbers, 'P' for an address or another
@@ -78,7 +78,8 @@ T unpack(const Argument& argument) {
 
 template <typename... Parameters, std::size_t... Index>
 std::string launch_packed(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                          const Argument* arguments, std::size_t count, std::index_sequence<Index...>) {
+                          const Argument* arguments, std::size_t count, const void* object,
+                          std::index_sequence<Index...>) {
     if (count != sizeof...(Parameters)) {
         return "takes " + std::to_string(sizeof...(Parameters)) + " arguments, got " + std::to_string(count);
     }
@@ -93,26 +94,27 @@ std::string launch_packed(void (*kernel)(Parameters...), dim3 grid, dim3 block, 
      ...);
     if (!error.empty()) return error;
     return launch(kernel, grid, block, shared_bytes,
-                  std::tuple<Parameters...>(unpack<std::remove_cv_t<Parameters>>(arguments[Index])...));
+                  std::tuple<Parameters...>(unpack<std::remove_cv_t<Parameters>>(arguments[Index])...),
+                  object);
 }
 
 template <typename... Parameters>
 std::string launch_packed(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                          const Argument* arguments, std::size_t count) {
-    return launch_packed(kernel, grid, block, shared_bytes, arguments, count,
+                          const Argument* arguments, std::size_t count, const void* object) {
+    return launch_packed(kernel, grid, block, shared_bytes, arguments, count, object,
                          std::index_sequence_for<Parameters...>{});
 }
 
 }  // namespace host
 
 // The one function that a shared object made for Python exports: `error` takes what went wrong.
-#define HOST_ENTRY(...)                                                                               \
-    extern "C" int host_launch(const unsigned* grid, const unsigned* block, std::size_t shared_bytes, \
-                               const host::Argument* arguments, std::size_t count, char* error,       \
-                               std::size_t error_bytes) {                                             \
-        const std::string text =                                                                      \
-            host::launch_packed(&__VA_ARGS__, dim3(grid[0], grid[1], grid[2]),                        \
-                                dim3(block[0], block[1], block[2]), shared_bytes, arguments, count);  \
-        error[text.copy(error, error_bytes - 1)] = '\0';                                              \
-        return text.empty() ? 0 : 1;                                                                  \
+#define HOST_ENTRY(...)                                                                                      \
+    extern "C" int host_launch(const unsigned* grid, const unsigned* block, std::size_t shared_bytes,        \
+                               const host::Argument* arguments, std::size_t count, char* error,              \
+                               std::size_t error_bytes) {                                                    \
+        const std::string text = host::launch_packed(                                                        \
+            &__VA_ARGS__, dim3(grid[0], grid[1], grid[2]), dim3(block[0], block[1], block[2]), shared_bytes, \
+            arguments, count, reinterpret_cast<const void*>(&host_launch));                                  \
+        error[text.copy(error, error_bytes - 1)] = '\0';                                                     \
+        return text.empty() ? 0 : 1;                                                                         \
     }

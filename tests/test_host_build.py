@@ -1,0 +1,272 @@
+"""The host build: CUDA kernels as fibers on the CPU, and under the sanitizers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from compare import registry
+from compare.check import check
+from cuda_impl import build
+from cuda_impl.loader import kernel
+
+CPU = torch.device("cpu")
+
+KERNELS = """
+#include "common.cuh"
+
+// The sum of a block's values, the textbook way: barriers, shared memory, shuffles.
+template <int THREADS>
+__global__ void block_sum(const float* x, float* y) {
+    __shared__ float warps[THREADS / 32];
+    float sum = x[blockIdx.x * THREADS + threadIdx.x];
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < THREADS / 32; ++w) sum += warps[w];
+        y[blockIdx.x] = sum;
+    }
+}
+
+__global__ void warp_calls(int* y) {
+    const int lane = threadIdx.x;
+    const unsigned odd = __ballot_sync(FULL_WARP, lane % 2);
+    int value = __shfl_up_sync(FULL_WARP, lane, 1) + 100 * __shfl_down_sync(FULL_WARP, lane, 2, 8);
+    if (lane % 2) value += 10000 * __shfl_sync(odd, lane, 5);  // the even lanes do not take part
+    y[lane] = value + 1000000 * (odd == 0xaaaaaaaau) + 2000000 * __any_sync(FULL_WARP, lane == 7) +
+              4000000 * __all_sync(FULL_WARP, lane == 7);
+}
+
+// Threads that have returned are not waited for.
+__global__ void early_exit(int* y) {
+    if (threadIdx.x >= 40) return;
+    const int seen = __syncthreads_count(threadIdx.x % 2);
+    y[threadIdx.x] = seen;
+}
+
+// Every block waits for the next one's flag, which is raised after it has used its shared memory.
+__global__ void chain(volatile int* flags, int* y) {
+    __shared__ int mine[32];
+    mine[threadIdx.x] = blockIdx.x * 100 + threadIdx.x;
+    __syncthreads();
+    if (blockIdx.x + 1 < gridDim.x) {
+        while (flags[blockIdx.x + 1] == 0) SPIN_WAIT();
+    }
+    __syncthreads();
+    y[blockIdx.x * 32 + threadIdx.x] = mine[31 - threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) flags[blockIdx.x] = 1;
+}
+
+__global__ void divergent() {
+    if (threadIdx.x < 16) __syncwarp();  // waits for lanes that wait for it
+    __syncthreads();
+}
+
+__global__ void unanswered(volatile int* flag) {
+    while (*flag == 0) SPIN_WAIT();
+}
+
+__global__ void wrong_mask() { __syncwarp(2); }
+
+// Reads what its neighbour writes, without a barrier.
+__global__ void race(int* y) {
+    __shared__ int box[64];
+    box[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = box[threadIdx.x / 2];
+}
+
+__global__ void scaled(float* y, float factor, int count, long long offset) {
+    DYNAMIC_SHARED(float, s);
+    s[threadIdx.x] = factor;
+    __syncthreads();
+    if (threadIdx.x < count) y[offset + threadIdx.x] = s[count - 1 - threadIdx.x];
+}
+
+__global__ void past_the_end(float* x) { x[threadIdx.x + 1] = 1.0f; }
+__global__ void past_shared(float* x, int by) {
+    __shared__ float s[32];
+    s[threadIdx.x + by] = x[threadIdx.x];
+}
+__global__ void past_dynamic_shared(float* x, int by) {
+    DYNAMIC_SHARED(float, s);
+    s[threadIdx.x + by] = x[threadIdx.x];
+}
+__global__ void misaligned(float* x, int by) { *reinterpret_cast<float4*>(x + by) = float4(); }
+__global__ void overflow(int* y) { y[0] = y[0] + 2147483647; }
+"""
+
+
+def launch(name: str, grid: int, block: int, *args: object, shared_mem: int = 0) -> None:
+    kernel(KERNELS, name, CPU)((grid,), (block,), args, shared_mem=shared_mem)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_blocks_share_and_synchronise(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOST_THREAD_ORDER", order)
+    x = torch.randint(0, 100, (3, 128)).float()
+    y = torch.empty(3)
+    launch("block_sum<128>", 3, 128, x.data_ptr(), y.data_ptr())
+    assert torch.equal(y, x.sum(1))
+
+
+def test_warp_calls() -> None:
+    y = torch.zeros(32, dtype=torch.int32)
+    launch("warp_calls", 1, 32, y.data_ptr())
+    lane = torch.arange(32)
+    up = torch.where(lane == 0, 0, lane - 1)
+    down = torch.where(lane % 8 < 6, lane + 2, lane)
+    assert y.tolist() == (up + 100 * down + 50000 * (lane % 2) + 3000000).tolist()
+
+
+def test_threads_that_returned_are_not_waited_for() -> None:
+    y = torch.zeros(64, dtype=torch.int32)
+    launch("early_exit", 1, 64, y.data_ptr())
+    assert y.tolist() == [20] * 40 + [0] * 24
+
+
+def test_blocks_that_wait_for_later_ones_keep_their_shared_memory() -> None:
+    blocks = 7
+    flags, y = torch.zeros(blocks, dtype=torch.int32), torch.zeros(blocks, 32, dtype=torch.int32)
+    launch("chain", blocks, 32, flags.data_ptr(), y.data_ptr())
+    assert torch.equal(y, (torch.arange(blocks)[:, None] * 100 + torch.arange(31, -1, -1)).int())
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        (
+            "divergent",
+            (),
+            r"block \(0, 0, 0\): 16 threads wait in __syncwarp .* 48 threads wait in __syncthreads",
+        ),
+        ("unanswered", (torch.zeros(1, dtype=torch.int32),), "deadlock: every block .* SPIN_WAIT"),
+        ("wrong_mask", (), "__syncwarp: lane 0 is not in its own mask"),
+    ],
+)
+def test_what_would_hang_a_gpu_is_an_error(name: str, args: tuple[torch.Tensor, ...], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        launch(name, 1, 64, *(arg.data_ptr() for arg in args))
+
+
+def test_a_missing_barrier_shows_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("HOST_THREAD_ORDER", order)
+        y = torch.zeros(64, dtype=torch.int32)
+        launch("race", 1, 64, y.data_ptr())
+        results.append(y)
+    assert not torch.equal(*results)
+
+
+def test_arguments_arrive_by_type_and_are_checked() -> None:
+    y = torch.zeros(40)
+    good = (y.data_ptr(), np.float32(2.5), np.int32(8), np.int64(4))
+    launch("scaled", 1, 32, *good, shared_mem=128)
+    assert torch.equal(y, torch.nn.functional.pad(torch.full((8,), 2.5), (4, 28)))
+    wrong = [
+        (good[:3], RuntimeError, "takes 4 arguments, got 3"),
+        ((good[0], np.float64(2.5), *good[2:]), RuntimeError, "argument 1 is a floating-point number of 4"),
+        ((*good[:2], np.int64(8), good[3]), RuntimeError, "argument 2 is an integer of 4 bytes, got 8"),
+        ((good[0], 2.5, *good[2:]), TypeError, "argument 1 is a float; it takes an int"),
+    ]
+    for args, error, message in wrong:
+        with pytest.raises(error, match=message):
+            launch("scaled", 1, 32, *args, shared_mem=128)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "message"),
+    [(0, 32, 0, "grid"), (1, 1025, 0, "block"), (1, 0, 0, "block"), (1, 32, 228 << 10, "shared memory")],
+)
+def test_launches_that_a_gpu_refuses(grid: int, block: int, shared: int, message: str) -> None:
+    y = torch.zeros(1)
+    with pytest.raises(RuntimeError, match=message):
+        launch(
+            "scaled", grid, block, y.data_ptr(), np.float32(1), np.int32(0), np.int64(0), shared_mem=shared
+        )
+
+
+def test_a_source_that_does_not_compile_is_a_build_error() -> None:
+    with pytest.raises(build.BuildError, match="no_such_kernel"):
+        kernel("__global__ void other() {}", "no_such_kernel", CPU)
+
+
+# --------------------------------------------------------------------------- under the sanitizers
+
+
+def sanitized(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this file as a program, with kernels built for AddressSanitizer and UBSan."""
+    library = subprocess.run(
+        [build.gxx(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    environment = {
+        **os.environ,
+        "HOST_SANITIZE": "1",
+        "LD_PRELOAD": library.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": str(registry.ROOT),
+    }
+    command = [sys.executable, "-W", "error", __file__, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("past_the_end", "heap-buffer-overflow"),
+        ("past_shared", "out of bounds for type 'float \\[32\\]'"),
+        ("past_dynamic_shared", "heap-buffer-overflow"),
+        ("misaligned", "misaligned address"),
+        ("overflow", "signed integer overflow"),
+    ],
+)
+def test_the_sanitizers_see_faults(fault: str, message: str) -> None:
+    done = sanitized("fault", fault)
+    assert done.returncode != 0
+    assert re.search(message, done.stderr), done.stderr[-2000:]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_kernel_runs_clean_under_the_sanitizers(op: str) -> None:
+    done = sanitized("op", op)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "ran" in done.stdout
+
+
+def _run_fault(name: str) -> None:
+    x = torch.ones(32)
+    if name == "past_the_end":
+        launch(name, 1, 32, x.data_ptr())
+    elif name == "overflow":
+        launch(name, 1, 1, torch.ones(1, dtype=torch.int32).data_ptr())
+    else:
+        launch(name, 1, 32 if "past" in name else 1, x.data_ptr(), np.int32(1), shared_mem=128)
+
+
+def _run_op(name: str) -> None:
+    op = registry.get_op(name)
+    for impl in registry.implementations(name):
+        if impl.route != "cupy":
+            continue
+        ran = 0
+        for case in op.cases.smoke:
+            try:
+                agreement = check(op, impl, case, CPU, seeds=(0,))
+            except NotImplementedError:
+                continue
+            assert agreement.passed, f"{impl.label} {case}: {agreement.reason}"
+            ran += 1
+        print(f"{impl.label}: ran {ran} cases")
+
+
+if __name__ == "__main__":
+    {"fault": _run_fault, "op": _run_op}[sys.argv[1]](sys.argv[2])
