@@ -36,6 +36,7 @@ class World:
         self.waiting: set[str] = set()
         self.lost = False
         self.event_us = 0.1
+        self.host_us = 7.0
         self._pending_us = 0.0
 
     def implementation(
@@ -69,11 +70,11 @@ class World:
         return self._take("first", "", call) / 1e3
 
     def cold(self, name: str, call: Callable[[], object]) -> Reading:
-        return Reading(self._take("cold", name, call), 7.0)
+        return Reading(self._take("cold", name, call), self.host_us)
 
     def warm(self, name: str, call: Callable[[], object], repeats: int) -> Reading:
         self.repeats[name] = repeats
-        return Reading(self._take("warm", name, call) / 2, 7.0)
+        return Reading(self._take("warm", name, call) / 2, self.host_us)
 
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
         return call
@@ -171,6 +172,13 @@ def test_long_calls_are_not_repeated_within_a_sample() -> None:
     world = World()
     contest(world, world.implementation("torch.eager", 5000)).run(budget_s=10)
     assert world.repeats["torch.eager"] == 1
+
+
+def test_calls_that_are_slow_to_launch_are_repeated_less() -> None:
+    world = World()
+    world.host_us = 100.0
+    contest(world, world.implementation("torch.eager", 5)).run(budget_s=10)
+    assert world.repeats["torch.eager"] == 5
 
 
 def test_a_single_implementation_converges_on_its_own_time() -> None:
@@ -714,6 +722,14 @@ def test_a_slow_host_is_not_timed_as_the_kernel(gpu: torch.device) -> None:
     assert slow.launch_us.median > 300
     assert slow.warm_us is not None
     assert slow.warm_us.median < 15
+
+
+@pytest.mark.gpu
+def test_the_first_call_holds_what_only_it_does(gpu: torch.device) -> None:
+    op, sized = torch_op(1024)
+    impl = gpu_implementation("torch.slow", slept(20_000))
+    (inputs,) = measure.input_sets(op, sized, gpu, seed=0)[:1]
+    assert 20 <= measure.first_call_ms(impl, inputs, gpu) < 60
 
 
 @pytest.mark.gpu
