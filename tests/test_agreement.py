@@ -1,0 +1,172 @@
+"""Every implementation agrees with its op's oracle, on smoke and edge cases.
+
+Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build.  With one:
+everything on it, cases of more than 2^31 elements where its memory allows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from compare import registry
+from compare.check import check
+from compare.device import supports
+from compare.inputs import TORCH_DTYPES
+from compare.spec import Case, Implementation, Op
+
+# torch.compile imports parts of PyTorch that PyTorch itself has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
+
+SMALL = 1 << 20
+"""Elements that the CPU can be asked for."""
+
+
+def elements(op: Op, c: Case) -> int:
+    inputs = op.make_inputs(c, torch.Generator(), torch.device("meta"))
+    return max(x.numel() for x in inputs)
+
+
+def implementations() -> list[Any]:
+    return [
+        pytest.param(registry.get_op(name), impl, id=f"{name}-{impl.label}")
+        for name in registry.op_names()
+        for impl in registry.implementations(name)
+    ]
+
+
+def agreements(*, small: bool) -> list[Any]:
+    return [
+        pytest.param(*param.values, c, id=f"{param.id}-{c}")
+        for param in implementations()
+        for c in (*param.values[0].cases.smoke, *param.values[0].cases.edge)
+        if (elements(param.values[0], c) <= SMALL) == small
+    ]
+
+
+def run_or_skip(op: Op, impl: Implementation, c: Case, device: torch.device, seeds: tuple[int, ...]) -> None:
+    reason = supports(impl, device)
+    if reason is not None:
+        pytest.skip(reason)
+    if impl.label == "torch.compile" and device.type == "cpu" and c not in op.cases.smoke:
+        pytest.skip("torch.compile takes seconds a shape on a CPU, and no kernel of ours is in it")
+    try:
+        agreement = check(op, impl, c, device, seeds)
+    except NotImplementedError as error:
+        pytest.skip(f"not taken: {error}")
+    assert agreement.passed, agreement.reason
+    if impl.way != "torch":
+        assert "around the output" in [finding.detail for finding in agreement.findings]
+
+
+@pytest.mark.parametrize(("op", "impl", "c"), agreements(small=True))
+def test_it_agrees(op: Op, impl: Implementation, c: Case, device: torch.device) -> None:
+    run_or_skip(op, impl, c, device, (0, 1, 2) if device.type == "cuda" or c in op.cases.smoke else (0,))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "impl", "c"), agreements(small=False))
+def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, c: Case) -> None:
+    device = torch.device("cuda")
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    # Inputs and their copies, two outputs, poison; torch.naive's fp32 intermediates or a row in fp64.
+    count = elements(op, c)
+    tensors = 2 * len(op.make_inputs(c, torch.Generator(), torch.device("meta"))) + 3
+    wide_row = 0 if op.independent == op.dims[-1] else 4 * 8 * c.shape[-1]
+    needed = count * tensors * TORCH_DTYPES[c.dtype].itemsize + max(3 * 4 * count, wide_row) + 2**30
+    if needed > free:
+        pytest.skip(f"needs about {needed >> 30} GiB and {free >> 30} are free")
+    try:
+        run_or_skip(op, impl, c, device, (0,))
+    finally:
+        torch.cuda.empty_cache()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
+    run_or_skip(op, impl, op.cases.default, torch.device("cuda"), (0, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
+    """Its inputs arrive late on a side stream: what reads them on any other stream reads NaN."""
+    device = torch.device("cuda")
+    reason = supports(impl, device)
+    if reason is not None:
+        pytest.skip(reason)
+    c = op.cases.smoke[0]
+    inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+    expected = impl.run(*inputs)  # compiles
+    late = [torch.full_like(x, math.nan) for x in inputs]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(50_000_000)  # clock cycles: some 30 ms
+        for x, values in zip(late, inputs, strict=True):
+            x.copy_(values)
+        output = impl.run(*late)
+        copied = output.clone()
+    torch.cuda.synchronize()
+    assert torch.equal(copied, expected)
+
+
+# ----------------------------------------------------------------------- arguments it does not take
+
+
+def names_of_inputs(op: Op) -> list[str]:
+    return re.findall(r"(\w+)\[", op.signature.partition("->")[0])
+
+
+BAD: dict[str, Any] = {
+    "a list": lambda x: x.tolist(),
+    "a number": lambda x: 3.0,
+    "0-d": lambda x: x.flatten()[0],
+    "one dimension more": lambda x: x[None],
+    "int64": lambda x: x.long(),
+    "bool": lambda x: x > 0,
+    "fp64": lambda x: x.double(),
+    "complex": lambda x: x.to(torch.complex64),
+    "sparse": lambda x: x.to_sparse(),
+}
+
+ODD_ONE_OUT: dict[str, Any] = {
+    "another dtype": lambda x: x.half(),
+    "another length": lambda x: x[..., 1:],
+    "another device": lambda x: x.to("meta"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_says_which_argument_it_does_not_take(
+    op: Op, impl: Implementation, kind: str, device: torch.device
+) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
+    for i, name in enumerate(names_of_inputs(op)):
+        arguments = list(inputs)
+        arguments[i] = BAD[kind](arguments[i])
+        with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.* takes "):
+            impl.run(*arguments)
+
+
+@pytest.mark.parametrize("kind", ODD_ONE_OUT)
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_says_which_argument_is_unlike_the_first(
+    op: Op, impl: Implementation, kind: str, device: torch.device
+) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
+    for i, name in list(enumerate(names_of_inputs(op)))[1:]:
+        arguments = list(inputs)
+        arguments[i] = ODD_ONE_OUT[kind](arguments[i])
+        with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.* takes "):
+            impl.run(*arguments)

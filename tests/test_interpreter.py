@@ -1,0 +1,52 @@
+"""Triton's interpreter, patched, does what a GPU does where it differs from one by itself."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import triton_impl  # noqa: F401  patches the interpreter
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are compiled here")
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, N, BLOCK_SIZE: tl.constexpr):
+    n = tl.arange(0, BLOCK_SIZE)
+    tl.store(y_ptr + n, tl.load(x_ptr + n, mask=n < N), mask=n < N)
+
+
+@triton.jit
+def overflow_kernel(y_ptr):
+    x = tl.load(y_ptr)
+    tl.store(y_ptr, (x * x) - (x * x))
+
+
+def copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    y = torch.empty(len(x), dtype=dtype)
+    copy_kernel[(1,)](x, y, len(x), BLOCK_SIZE=triton.next_power_of_2(len(x)))
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
+    ties = 1 + torch.arange(64) * torch.finfo(dtype).eps / 4
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3.4e38, 1e-39, 6e-8])
+    x = torch.cat([ties, -ties, special, torch.randn(1000, generator=torch.Generator().manual_seed(0))])
+    assert torch.equal(copied(x, dtype).nan_to_num(7.0), x.to(dtype).nan_to_num(7.0))
+    assert torch.equal(copied(x, dtype).isnan(), x.isnan())
+
+
+def test_widening_is_exact() -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    assert torch.equal(copied(x, torch.float32), x.float())
+
+
+def test_overflow_is_silent() -> None:
+    y = torch.full((1,), 3e38)
+    overflow_kernel[(1,)](y)  # a warning is an error here
+    assert y.isnan()
