@@ -112,7 +112,7 @@ def softmax_split_kernel(
     n = first % chunks * BLOCK_N + column
     x = tl.load(x_ptr + first // chunks * stride_xm + n, mask=(n < N) & (first < total), other=-float("inf"))
     # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
-    kept = tl.full([BLOCK_N], -float("inf"), x.dtype)
+    kept = tl.where(n < N, x, x)
     for chunk in tl.range(first, total + programs, programs):
         if chunk < total:
             chunk_max = tl.max(x.to(tl.float32), axis=0)

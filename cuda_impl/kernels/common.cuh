@@ -9,7 +9,7 @@
 
 #ifndef HOST_BUILD
 // Shared memory whose size the launch decides. One declaration serves all types of a template.
-#define DYNAMIC_SHARED(type, name)                                \
+#define DYNAMIC_SHARED(type, name)                                 \
     extern __shared__ __align__(128) unsigned char name##_bytes[]; \
     type* name = reinterpret_cast<type*>(name##_bytes)
 // In the body of a loop that polls memory until another block has written it.
@@ -23,9 +23,15 @@ constexpr unsigned FULL_WARP = 0xffffffffu;
 
 // ---- element types: memory holds T, arithmetic is in fp32 ------------------------------------------
 
-__device__ __forceinline__ float to_float(float value) { return value; }
-__device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
-__device__ __forceinline__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ __forceinline__ float to_float(float value) {
+    return value;
+}
+__device__ __forceinline__ float to_float(__half value) {
+    return __half2float(value);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+    return __bfloat162float(value);
+}
 
 template <typename T>
 __device__ __forceinline__ T from_float(float value);
@@ -42,7 +48,9 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
     return __float2bfloat16_rn(value);
 }
 
-__device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
+__device__ __forceinline__ float negative_infinity() {
+    return __int_as_float(0xff800000);
+}
 
 // ---- packs: VEC neighbours that move in one instruction ---------------------------------------------
 // VEC is either 16 bytes' worth (the widest access a thread has) or 1, for rows that are not aligned.

@@ -6,8 +6,10 @@
 
 #if !defined(HOST_BUILD) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
 #define HAS_HOPPER_UNITS 1
+#define CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 #else
 #define HAS_HOPPER_UNITS 0
+#define CLUSTER_OF(blocks)  // earlier compilers' targets do not even take the attribute
 #endif
 
 #if HAS_HOPPER_UNITS

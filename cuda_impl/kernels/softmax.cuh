@@ -283,8 +283,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T*
 // Rows of x start on 16-byte boundaries; N and slice are multiples of VEC.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS) __cluster_dims__(CLUSTER, 1, 1) void softmax_cluster_kernel(
-    const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm, index_t slice) {
+__global__ __launch_bounds__(THREADS)
+    CLUSTER_OF(CLUSTER) void softmax_cluster_kernel(const T* x_ptr, T* y_ptr, index_t N, index_t stride_xm,
+                                                    index_t slice) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int BLOCK_N = THREADS * PACKS * VEC;

@@ -149,7 +149,9 @@ def ring(x: torch.Tensor) -> torch.Tensor:
     chunks = ceil_div(N, BLOCK_N)
     blocks = min(BLOCKS * multiprocessors(x.device), M * chunks)
     if chunks > (LAG - 1) * blocks:
-        raise NotImplementedError(f"N={N}: {blocks} blocks hold rows of {(LAG - 1) * blocks * BLOCK_N} columns")
+        raise NotImplementedError(
+            f"N={N}: {blocks} blocks hold rows of {(LAG - 1) * blocks * BLOCK_N} columns"
+        )
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     name = f"softmax_ring_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {SLOTS}, {LAG}, {BLOCKS}>"
     run = kernel("softmax", name, x.device)
