@@ -8,7 +8,7 @@ A document holds a block between two comments; what lies between is replaced:
 
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
-tables, ``implementations`` the list of everything there is.
+tables, ``implementations`` the list of everything there is.  ``all`` in place of an op means each in turn.
 """
 
 from __future__ import annotations
@@ -82,9 +82,11 @@ def _generate(what: str, results: Path) -> str:
         "resources": _resources,
         "code": _code,
     }
+    if kind in makers and name == "all":
+        return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
     if kind not in makers or name not in registry.op_names():
         raise UsageError(
-            f"<!-- generated: {what} -->: write 'implementations', or one of {', '.join(makers)} and an op"
+            f"<!-- generated: {what} -->: write 'implementations', or one of {', '.join(makers)} and an op or all"
         )
     op = registry.get_op(name)
     comparison = recorded(op, results)
