@@ -86,7 +86,8 @@ def _generate(what: str, results: Path) -> str:
         return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
     if kind not in makers or name not in registry.op_names():
         raise UsageError(
-            f"<!-- generated: {what} -->: write 'implementations', or one of {', '.join(makers)} and an op or all"
+            f"<!-- generated: {what} -->: write 'implementations', or one of {', '.join(makers)} "
+            "and an op or all"
         )
     op = registry.get_op(name)
     comparison = recorded(op, results)
