@@ -56,7 +56,7 @@ def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str
     active = _Capture(arch)
     token = _active.set(active)
     try:
-        with _triton_records():
+        with _triton_records(), mock.patch.object(torch, "empty_like", _empty_like):
             run(*inputs)
     finally:
         _active.reset(token)
@@ -96,6 +96,16 @@ def meta_inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
 def _on_meta(fake: torch.Tensor) -> torch.Tensor:
     storage = torch.empty(fake.untyped_storage().nbytes() // fake.itemsize, dtype=fake.dtype, device="meta")
     return storage.as_strided(fake.shape, fake.stride(), fake.storage_offset())
+
+
+_torch_empty_like = torch.empty_like
+
+
+def _empty_like(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
+    """``torch.empty_like``, without the seconds that PyTorch's own takes to import sympy on meta."""
+    if tensor.is_meta and tensor.is_contiguous() and options.keys() <= {"dtype"}:
+        return torch.empty(tensor.shape, dtype=options.get("dtype", tensor.dtype), device="meta")
+    return _torch_empty_like(tensor, **options)
 
 
 def _current() -> _Capture:

@@ -37,8 +37,10 @@ __global__ void indexed(float* x, int i) {
     float kept[16];
     for (int j = 0; j < 16; ++j) kept[j] = x[j * 32];
     kept[i] += 1;
+    float sum = 0;
+    for (int j = 0; j < 16; ++j) sum += kept[j] * kept[(j * i) % 16];
     __shared__ float shared[64];
-    shared[threadIdx.x] = kept[(i * 7) % 16];
+    shared[threadIdx.x] = sum;
     __syncthreads();
     x[i] = shared[i];
 }
@@ -92,7 +94,7 @@ def test_the_figures_are_those_of_cudas_own_tools(arch: str, tmp_path: Path) -> 
     assert indexed.static_shared_bytes == 256
     assert indexed.stack_bytes == 64
     assert indexed.spilled_bytes == 0
-    assert spilling.registers == 32
+    assert spilling.registers == (64 if arch == "sm_75" else 32), "what its launch bounds leave"
     assert spilling.spilled_bytes > 0
     assert spilling.stack_bytes > 0
 
@@ -169,26 +171,19 @@ def test_both_ways_for_several_architectures_at_once(monkeypatch: pytest.MonkeyP
 def test_triton_specialises_as_it_does_on_a_gpu() -> None:
     """Lengths that 16 divides get wide accesses, others do not; a length of 1 is folded into the code."""
     impl = on("triton.blocked")
-    divisible, odd, one = (
-        from_cubin(ADD, impl, case("fp16", N=length), "sm_80")[0].code_bytes for length in (4096, 4097, 1)
-    )
-    assert divisible is not None
-    assert odd is not None
-    assert one is not None
-    assert divisible < odd
+    requests = [Request(ADD, impl, case("fp16", N=length), "sm_80") for length in (4096, 4097, 1)]
+    found = from_cubins(requests)
+    divisible, odd, one = (result[0].code_bytes or 0 for result in found if isinstance(result, tuple))
+    assert 0 < divisible < odd
     assert one not in (divisible, odd)
 
 
-def test_an_implementation_that_cannot_be_had_says_why() -> None:
-    def refuses(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("too long for it")
-
+def test_an_architecture_that_is_not_served_is_refused() -> None:
     impl = on("cupy.scalar")
     with pytest.raises(NotImplementedError, match="needs sm_90, this is sm_80"):
         from_cubin(ADD, replace(impl, requires="sm_90"), SMALL, "sm_80")
     with pytest.raises(NotImplementedError, match="needs sm_90a, this is sm_100"):
         from_cubin(ADD, replace(impl, requires="sm_90a"), SMALL, "sm_100")
-    assert from_cubin(ADD, replace(impl, requires="sm_90"), SMALL, "sm_90a")
     with pytest.raises(ValueError, match="sm_99"):
         from_cubin(ADD, impl, SMALL, "sm_99")
 

@@ -12,7 +12,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "threads and blocks": {"cuda": r"\b(threadIdx|blockIdx)\b"},
     "block tensors": {"python": r"\btl\.(arange|full|zeros)\b"},
     "masks": {"python": r"\bmask\s*="},
-    "raw pointers": {"python": r"\.data_ptr\(\)"},
+    "raw pointers": {"python": r"\.data_ptr\(\)", "cuda": r"\.data<"},
     "pointer arithmetic": {
         "python": r"\btl\.(load|store|atomic_\w+)\b",
         "cuda": r"\b(float|double|int|half|__half|__nv_bfloat16|T)\s*\*|\breinterpret_cast\b",
@@ -45,8 +45,8 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "inline PTX": {"python": r"\btl\.inline_asm_elementwise\b", "cuda": r"\basm\b"},
     "persistent blocks": {"python": r"\btl\.num_programs\b", "cuda": r"\bgridDim\b"},
     "launch configuration": {
-        "python": r"\bnum_(warps|stages)\s*=|\bkernel\(\s*\w",
-        "cuda": r"<<<|\bcudaLaunch\w+\b",
+        "python": r"\bnum_(warps|stages)\s*=|\bkernel\(",
+        "cuda": r"<<<|\bcudaLaunch\w+\b|\blaunch\(",
     },
     "C++ binding": {"cuda": r"\bPYBIND11_MODULE\b"},
 }

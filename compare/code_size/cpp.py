@@ -122,8 +122,11 @@ def _declarations(text: str) -> Iterator[str]:
 def _goes_on(part: str) -> bool:
     """Whether a declaration needs a semicolon after its closing brace: types and variables do."""
     head = _head(part).partition("{")[0]
-    is_function = re.search(r"\)[\s\w]*$", head) is not None
-    return re.match(r"\s*(struct|class|union|enum)\b", head) is not None or not is_function or "=" in head
+    while head != (head := re.sub(r"\([^()]+\)", "()", head)):
+        pass  # from the inside out, so that defaults of parameters are not taken for a variable's value
+    is_type = re.match(r"\s*(struct|class|union|enum)\b", head)
+    is_function = re.search(r"\(\)[\s\w]*$", head) and not re.search(r"(?<![=!<>])=(?!=)", head)
+    return bool(is_type) or not is_function
 
 
 def _head(part: str) -> str:

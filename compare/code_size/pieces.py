@@ -64,7 +64,8 @@ def bare(piece: Piece) -> str:
 def _tokens(piece: Piece) -> Iterator[tuple[int, str]]:
     """What counts in a piece: the line that a token starts on, and its text.
 
-    A string counts as one however it is written, and so does an operator of several characters.
+    A string counts as one however it is written, but for what an f-string computes, and so does an
+    operator of several characters.
     """
     line, run_kind, run_line, run = 1, None, 1, ""
     for token, value in [*lexed(piece), (None, "")]:

@@ -11,6 +11,8 @@ import io
 import json
 import re
 import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TextIO
 
 from compare import registry
@@ -28,12 +30,11 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
     for path in message["load"]:
         registry.load(path)
     compiler = Compiler()
-    for order in message["orders"]:
-        answer: dict[str, Any] = {"key": order["key"]}
+    asked = [(order["key"], order["arch"], compiler.start(order)) for order in message["orders"]]
+    for key, arch, launches in asked:
+        answer: dict[str, Any] = {"key": key}
         try:
-            answer["kernels"] = as_answer(
-                compiler.resources(**{k: v for k, v in order.items() if k != "key"})
-            )
+            answer["kernels"] = as_answer(compiler.finish(launches.result(), arch))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
         except Exception as error:  # of a user's kernel or of a compiler: anything
@@ -42,34 +43,40 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
 
 
 class Compiler:
-    """Compiles captured launches, each kernel once however many cases launch it."""
+    """Compiles captured launches, each kernel once however many cases launch it.
+
+    NVRTC compiles on all cores, beside Triton, which compiles on this thread only.
+    """
 
     def __init__(self) -> None:
-        self._cuda: dict[tuple[str, str, str], tuple[Figures, int]] = {}
+        self._pool = ThreadPoolExecutor()
+        self._cuda: dict[tuple[str, str, str], Future[tuple[Figures, int]]] = {}
         self._triton: dict[str, tuple[Figures, int]] = {}
 
-    def resources(self, op: str, label: str, case: str, arch: str) -> tuple[KernelResources, ...]:
-        """What `from_cubin` returns, everything by its name."""
-        described = registry.get_op(op)
-        impl = next(i for i in registry.implementations(op) if i.label == label)
-        launches = capture(impl, described, Case.parse(case, described), arch)
+    def start(self, order: dict[str, str]) -> Future[list[Launch]]:
+        """Capture an order's launches, or why they cannot be, and set the CUDA ones off."""
+        captured: Future[list[Launch]] = Future()
+        try:
+            launches = _captured(order)
+        except Exception as error:
+            captured.set_exception(error)
+            return captured
+        captured.set_result(launches)
+        for launch in launches:
+            if isinstance(launch, CudaLaunch):
+                key = (launch.source, launch.kernel, order["arch"])
+                if key not in self._cuda:
+                    self._cuda[key] = self._pool.submit(compile_cuda, *key)
+        return captured
+
+    def finish(self, launches: Sequence[Launch], arch: str) -> tuple[KernelResources, ...]:
+        """What `from_cubin` returns."""
         return merged(self._resources(launch, arch) for launch in launches)
 
     def _resources(self, launch: Launch, arch: str) -> KernelResources:
-        if isinstance(launch, CudaLaunch):
-            return self._resources_of_cuda(launch, arch)
-        return self._resources_of_triton(launch, arch)
-
-    def _resources_of_cuda(self, launch: CudaLaunch, arch: str) -> KernelResources:
-        from cuda_impl import build
-
-        key = (launch.source, launch.kernel, arch)
-        if key not in self._cuda:
-            cubin, mangled = build.cubin(launch.source, [launch.kernel], arch)
-            name = mangled[launch.kernel]
-            report = read_report(build.ptxas_log(launch.source, [launch.kernel], arch))
-            self._cuda[key] = report[name], code_bytes(cubin, name)
-        figures, code = self._cuda[key]
+        if isinstance(launch, TritonLaunch):
+            return self._resources_of_triton(launch, arch)
+        figures, code = self._cuda[launch.source, launch.kernel, arch].result()
         return _described(
             launch.kernel, arch, figures, code, launch.dynamic_shared_bytes, launch.grid, launch.block
         )
@@ -85,6 +92,21 @@ class Compiler:
         block = (compiled.metadata.num_warps * WARP, 1, 1)
         name = launch.kernel.fn.__name__
         return _described(name, arch, figures, code, compiled.metadata.shared, grid, block)
+
+
+def _captured(order: dict[str, str]) -> list[Launch]:
+    op = registry.get_op(order["op"])
+    impl = next(i for i in registry.implementations(op.name) if i.label == order["label"])
+    return capture(impl, op, Case.parse(order["case"], op), order["arch"])
+
+
+def compile_cuda(source: str, kernel: str, arch: str) -> tuple[Figures, int]:
+    """A CUDA kernel's figures, and the bytes of its code."""
+    from cuda_impl import build
+
+    cubin, mangled = build.cubin(source, [kernel], arch)
+    name = mangled[kernel]
+    return read_report(build.ptxas_log(source, [kernel], arch))[name], code_bytes(cubin, name)
 
 
 def compile_triton(launch: TritonLaunch, arch: str) -> tuple[Any, str]:

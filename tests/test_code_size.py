@@ -1,0 +1,229 @@
+"""Lines, tokens and concepts by role, against code whose size is known."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from compare import registry
+from compare.code_size import code_size, cpp, source_hash
+from compare.code_size import sources as sources_module
+from compare.code_size.concepts import CONCEPTS, concepts_of
+from compare.code_size.pieces import Piece, size
+from compare.code_size.sources import KERNELS, sources
+from compare.spec import Implementation, RoleSize
+
+ROWS = [
+    pytest.param(impl, id=f"{op}-{impl.label}")
+    for op in registry.op_names()
+    for impl in registry.implementations(op)
+]
+
+USERS_FILE = '''
+import torch
+import triton
+import triton.language as tl
+
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+from helpers import blocks
+
+WIDTH = tl.constexpr(64)
+
+
+@triton.jit
+def double(x):
+    """Twice."""
+    return x + x
+
+
+@triton.jit
+def unused(x):
+    return x
+
+
+@triton.jit
+def my_kernel(x_ptr, N):
+    # a comment
+
+    n = tl.arange(0, WIDTH)
+    tl.store(x_ptr + n, double(tl.load(x_ptr + n, mask=n < N)), mask=n < N)
+
+
+@implementation("vector_add", "triton.mine", rung="tiled")
+def in_triton(x, y):
+    """Text."""
+    my_kernel[blocks(x)](x, x.numel(), num_warps=4)
+    return x
+
+
+SOURCE = r"""
+// Twice.
+__device__ float twice(float x) { return 2 * x; }
+__device__ float thrice(float x) { return 3 * x; }
+
+template <typename T>
+__global__ void my_kernel(T* x, long long N) {
+    int n = threadIdx.x;  // of one block
+    if (n < N) x[n] = twice(x[n]);
+}
+"""
+
+
+@implementation("vector_add", "cupy.mine", rung="tiled")
+def in_cuda(x, y):
+    kernel(SOURCE, "my_" + "kernel<float>", x.device)((1,), (64,), (x.data_ptr(), x.numel()))
+    return x
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Implementation]:
+    """A user's file, loaded into a registry of this test's own."""
+    known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
+    monkeypatch.setattr(registry, "_implementations", known)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "helpers.py").write_text("def blocks(x):\n    return (1,)\n")
+    file = tmp_path / "mine.py"
+    file.write_text(USERS_FILE)
+    registry.load(str(file))
+    found = registry.implementations("vector_add")
+    return {impl.label: impl for impl in found if impl.variant == "mine"}
+
+
+@pytest.mark.parametrize("impl", ROWS)
+def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> None:
+    found = code_size(impl)
+    assert found.launch.lines > 1
+    assert found.launch.tokens > found.launch.lines
+    assert (found.kernel.tokens > 0) == (impl.way != "torch")
+    assert (found.binding.tokens > 0) == (impl.route == "pybind")
+    assert set(found.concepts) <= CONCEPTS.keys()
+    if impl.way != "torch":
+        assert {"pointer arithmetic", "launch configuration"} <= set(found.concepts)
+
+
+def test_one_statement_has_the_tokens_a_reader_sees() -> None:
+    python = Piece('x += f\'{y:>3} {z}\' ** 2  # why\n\nz = """a\n\nb"""\n', "python")
+    assert size([python]) == RoleSize(lines=3, tokens=9 + 3)
+    cuda = Piece('p->x <<= 2; /* why\n*/ ns::f<1>("a\\n" "b");\n#pragma unroll\n', "cuda")
+    assert size([cuda]) == RoleSize(lines=3, tokens=6 + 11 + 3)
+    assert size([python, python]) == size([python]), "each piece is charged once"
+    assert size([]) == RoleSize(0, 0)
+
+
+def test_a_users_triton_kernel(mine: dict[str, Implementation]) -> None:
+    found = code_size(mine["triton.mine"])
+    # my_kernel has its decorator, its head and two lines; double three lines; WIDTH one.
+    assert found.kernel.lines == 4 + 3 + 1
+    # in_triton has three lines without its registration; blocks, of the file beside it, two.
+    assert found.launch.lines == 3 + 2
+    assert found.binding == RoleSize(0, 0)
+    assert "masks" in found.concepts
+    assert "shared memory" not in found.concepts
+
+
+def test_a_users_cuda_text_is_counted_as_cuda(mine: dict[str, Implementation]) -> None:
+    found = code_size(mine["cupy.mine"])
+    assert found.kernel.lines == 1 + 5, "twice and my_kernel, not thrice"
+    assert found.launch.lines == 3, "the string that holds the kernel is no launch code"
+    assert {"threads and blocks", "compile-time parameters", "64-bit offsets"} <= set(found.concepts)
+    assert "masks" not in found.concepts
+
+
+def test_declarations_are_told_apart() -> None:
+    unit = cpp.text_unit(
+        textwrap.dedent("""\
+        #pragma once
+        #include "other.cuh"
+        #ifndef A
+        #define LONG(type) \\
+            extern type x; \\
+            f()
+        #endif
+        using index_t = long long;  // offsets
+        namespace inner {
+        constexpr int WARP = 32, TWO[2] = {1, 2};
+        struct alignas(sizeof(int) * 2) Pair { int a; int sum() { return a; } };
+        template <typename T>
+        __device__ T load(const T* p);
+        template <>
+        __device__ float load<float>(const float* p) { return *p; }
+        }  // namespace inner
+        template <int N = 4>
+        __global__ __launch_bounds__(N * (1 + 1)) void work(int x = 3) {
+            if (x) { LONG(int); }
+        }
+        auto twice = [](int x) { return 2 * x; };
+        """)
+    )
+    assert {name: len(pieces) for name, pieces in unit.named.items()} == {
+        name: 2 if name == "load" else 1
+        for name in ("LONG", "index_t", "WARP", "Pair", "load", "work", "twice")
+    }
+    assert [piece.text[:12] for piece in unit.reached(["work"])] == ["template <in", "#define LONG"]
+
+
+def test_a_binding_has_its_own_variants_line_only(tmp_path: Path) -> None:
+    file = tmp_path / "op.cu"
+    file.write_text(
+        "static int shared() { return 1; }\n"
+        "static int one(int x) { return shared(); }\n"
+        "static int two(int x) { return shared() + 1; }\n"
+        'PYBIND11_MODULE(op, m) {\n    m.doc() = "op";\n    m.def("one", &one);\n'
+        '    m.def("two", [](int x) { int y = x; return two(y); });\n}\n'
+    )
+    (binding,), launch = cpp.binding_and_launch(file, "two")
+    assert "one" not in binding.text
+    assert 'm.doc() = "op";' in binding.text
+    assert "return two(y); });" in binding.text
+    assert [piece.text.split("(")[0] for piece in launch] == ["static int two", "static int shared"]
+
+
+def test_concepts_are_not_found_in_comments() -> None:
+    assert concepts_of([Piece("int x; // __shared__ and asm\n", "cuda")]) == ()
+    assert concepts_of([Piece("__shared__ int x;", "cuda")]) == ("shared memory",)
+
+
+@pytest.mark.parametrize("impl", ROWS)
+def test_the_hash_covers_its_files(impl: Implementation) -> None:
+    files = sources(impl)
+    assert registry.ROOT / "compare" / "ops" / f"{impl.op}.py" in files
+    own = {
+        "torch": ["torch_impl"],
+        "triton": ["triton_impl"],
+        "cupy": ["cuda_impl/rawkernel"],
+        "pybind": ["cuda_impl/pybind"],
+    }[impl.route]
+    folders = {path.parent.relative_to(registry.ROOT).as_posix() for path in files}
+    assert folders >= set(own)
+    if impl.way == "cuda":
+        assert {KERNELS / f"{impl.op}.cuh", KERNELS / "common.cuh"} <= set(files)
+        assert registry.ROOT / "cuda_impl" / "flags.py" in files
+    assert source_hash(impl) == source_hash(impl)
+
+
+def test_the_hash_moves_with_a_comment_and_not_with_the_place(
+    mine: dict[str, Implementation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impl = mine["triton.mine"]
+    before = source_hash(impl)
+    with (tmp_path / "helpers.py").open("a") as file:
+        file.write("# a comment\n")
+    assert source_hash(impl) != before
+
+    cupy = next(
+        i for i in registry.implementations("vector_add") if i.route == "cupy" and i.variant != "mine"
+    )
+    monkeypatch.setattr(sources_module, "_with_imports", lambda path: {path})
+    before = source_hash(cupy)
+    elsewhere = tmp_path / "kernels"
+    shutil.copytree(KERNELS, elsewhere)
+    monkeypatch.setattr(sources_module, "KERNELS", elsewhere)
+    with (elsewhere / "common.cuh").open("a") as file:
+        file.write("// a comment\n")
+    assert source_hash(cupy) != before
