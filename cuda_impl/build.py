@@ -340,7 +340,7 @@ def pybind_module(op: str, target: str) -> Path:
         compiler = _identity(gxx())
     else:
         for path in PREBUILT.glob(_pybind_name(op, "*", _pybind_sources(op))):
-            if target in path.name.split("-"):
+            if flags.target(target) in path.name.split("-"):
                 return path
         command, libraries = _nvcc_module_command((target,)), []
         compiler = _identity(nvcc()) + _identity(gxx())
@@ -352,7 +352,7 @@ def pybind_module(op: str, target: str) -> Path:
 def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
     """Build ``pybind/<op>.cu`` for several architectures into ``folder``, where `PREBUILT` modules lie."""
     folder.mkdir(parents=True, exist_ok=True)
-    product = folder / _pybind_name(op, "-".join(archs), _pybind_sources(op))
+    product = folder / _pybind_name(op, "-".join(map(flags.target, archs)), _pybind_sources(op))
     _make_module(op, _nvcc_module_command(archs), [], product)
     return product
 

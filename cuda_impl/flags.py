@@ -10,9 +10,6 @@ from pathlib import Path
 KERNELS = Path(__file__).resolve().parent / "kernels"
 HOST = KERNELS.parent / "host"
 
-DEFAULT_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90")
-"""What a build ahead of time covers unless CUDA_ARCHS says otherwise."""
-
 DEVICE = (
     "-std=c++17",
     "-ftz=true",  # cupy always adds it; without it the two routes would round subnormals differently

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from compare import registry
+from compare import device, registry
 from compare.check import check
 from cuda_impl import build
 from cuda_impl.loader import kernel
@@ -255,7 +255,7 @@ def _run_fault(name: str) -> None:
 def _run_op(name: str) -> None:
     op = registry.get_op(name)
     for impl in registry.implementations(name):
-        if impl.route != "cupy":
+        if impl.route != "cupy" or device.supports(impl, CPU) is not None:
             continue
         ran = 0
         for case in op.cases.smoke:

@@ -1,0 +1,70 @@
+"""Builds the pybind11 modules ahead of time: ``python setup.py build_ext --inplace`` or ``pip install .``
+
+CUDA_ARCHS names the architectures, ``75;80;86;89;90a`` unless set; empty builds none, and the modules are
+then built on their first use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # an isolated build does not see the project
+
+
+class BuildModules(build_ext):
+    """Every ``cuda_impl/pybind/<op>.cu`` through nvcc, side by side, by way of `cuda_impl.build`."""
+
+    def run(self) -> None:
+        archs = chosen_archs()
+        if not archs:
+            return
+        try:
+            from cuda_impl import build
+        except ImportError as error:
+            sys.exit(
+                f"setup.py: {error.name} is missing: pip install -r requirements.txt, then "
+                "pip install --no-build-isolation ."
+            )
+        here = self.inplace or self.editable_mode
+        folder = build.PREBUILT if here else Path(self.build_lib, "cuda_impl", "pybind", build.PREBUILT.name)
+        try:
+            build.nvcc()
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                for module in pool.map(lambda op: build.prebuild(op, archs, folder), ops()):
+                    print(f"built {module}")
+        except build.BuildError as error:
+            sys.exit(f"setup.py: {error}")
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_source_files(self) -> list[str]:
+        return []
+
+
+def chosen_archs() -> tuple[str, ...]:
+    """``75;90a`` as ``("sm_75", "sm_90a")``."""
+    text = os.environ.get("CUDA_ARCHS", "75;80;86;89;90a")
+    archs = tuple(word.strip().removeprefix("sm_") for word in text.split(";") if word.strip())
+    for arch in archs:
+        if not re.fullmatch(r"\d{2,3}[af]?", arch):
+            sys.exit(f"setup.py: CUDA_ARCHS={text!r}: {arch!r} is no architecture; write 75;80;90a")
+    return tuple(f"sm_{arch}" for arch in archs)
+
+
+def ops() -> list[str]:
+    return sorted(path.stem for path in Path("cuda_impl", "pybind").glob("*.cu"))
+
+
+setup(
+    cmdclass={"build_ext": BuildModules},
+    # setuptools runs build_ext only for a project that has an extension.
+    ext_modules=[Extension("cuda_impl.pybind.prebuilt", sources=[])],
+)

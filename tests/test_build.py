@@ -1,0 +1,207 @@
+"""Finding compilers, the cache of builds, and the machine code that the two CUDA routes make."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import triton
+
+from compare import capture, device, registry
+from cuda_impl import build, flags
+
+ARCHS = ("sm_75", "sm_80", "sm_90")
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+BROKEN = "__global__ void broken() { no such thing; }"
+
+
+@pytest.fixture
+def no_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine with an empty PATH and nothing from PyPI."""
+    for name in ("CUDA_HOME", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build.pathfinder, "find_nvidia_binary_utility", lambda _: None)
+    monkeypatch.setattr(build.pathfinder, "find_nvidia_header_directory", lambda _: None)
+    finders = (build.nvcc, build.gxx, build.cuda_include)
+    for finder in finders:
+        finder.cache_clear()
+    yield
+    for finder in finders:
+        finder.cache_clear()
+
+
+@pytest.mark.usefixtures("no_compilers")
+def test_a_missing_compiler_is_one_clear_line() -> None:
+    for finder, next_step in (
+        (build.nvcc, "pip install 'cuda-toolkit"),
+        (build.gxx, "apt-get install g++"),
+        (build.cuda_include, "pip install 'cuda-toolkit"),
+    ):
+        with pytest.raises(build.BuildError) as error:
+            finder()
+        assert next_step in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("no_compilers")
+def test_compilers_are_taken_from_cuda_home_then_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "cuda"
+    for compiler in (home / "bin" / "nvcc", tmp_path / "nvcc"):
+        compiler.parent.mkdir(exist_ok=True, parents=True)
+        compiler.touch(0o755)
+    assert build.nvcc() == tmp_path / "nvcc"
+    build.nvcc.cache_clear()
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    assert build.nvcc() == home / "bin" / "nvcc"
+    build.nvcc.cache_clear()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(build.BuildError, match="set CUDA_HOME"):
+        build.nvcc()
+
+
+def test_the_cache_knows_headers_and_builds_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flags, "KERNELS", tmp_path)
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "made_up.cuh").write_text('#include "deeper.cuh"\n')
+    (tmp_path / "deeper.cuh").write_text("// one\n")
+    (tmp_path / "unrelated.cuh").write_text("// one\n")
+    monkeypatch.setattr(build.included, "__defaults__", ((tmp_path,),))
+    before = build.headers_digest("made_up")
+    (tmp_path / "unrelated.cuh").write_text("// two\n")
+    assert build.headers_digest("made_up") == before
+    (tmp_path / "deeper.cuh").write_text("// two\n")
+    assert build.headers_digest("made_up") != before
+
+    made = []
+
+    def make(product: Path) -> None:
+        made.append(product)
+        product.write_text("done")
+
+    paths = {build._cached("thing", make) for _ in range(2)}
+    assert len(made) == 1
+    assert [path.read_text() for path in paths] == ["done"]
+
+
+def test_a_build_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    with pytest.raises(build.BuildError, match="no such thing"):
+        build.cubin(BROKEN, ["broken"], "sm_80")
+    with pytest.raises(build.BuildError, match="broken: nvcc failed"):
+        build.nvcc_cubin(BROKEN, ["broken"], "sm_80")
+    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
+
+
+def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.raises(build.BuildError, match="set COMPARE_CACHE_DIR"):
+        build.cache_dir()
+
+
+def test_remarks_of_ptxas_that_mean_a_slow_kernel_are_errors() -> None:
+    build._refuse_remarks("ptxas info : Used 8 registers", "x")
+    with pytest.raises(build.BuildError, match="C7508"):
+        build._refuse_remarks("ptxas info : (C7508) Potential Performance Loss: 'setmaxnreg' ignored", "x")
+
+
+# --------------------------------------------------------------------------- machine code
+
+
+def kernels(op_name: str, arch: str) -> list[str]:
+    """Every kernel that the op's cupy implementations launch on ``arch`` for the default and smoke cases."""
+    op = registry.get_op(op_name)
+    found: dict[str, None] = {}
+    for impl in registry.implementations(op_name):
+        if impl.route != "cupy" or device.capability(impl.requires or "sm_75") > device.capability(arch):
+            continue
+        for case in (op.cases.default, *op.cases.smoke):
+            try:
+                launches = capture.capture(impl, op, case, arch)
+            except NotImplementedError:
+                continue
+            found.update({launch.kernel: None for launch in launches if launch.source == op_name})
+    return list(found)
+
+
+def instructions(cubin: bytes, folder: Path) -> dict[str, list[str]]:
+    """A cubin's machine code, by kernel: what cuobjdump disassembles, encodings included."""
+    file = folder / "some.cubin"
+    file.write_bytes(cubin)
+    dump = subprocess.run([CUOBJDUMP, "-sass", file], capture_output=True, text=True, check=True).stdout
+    code: dict[str, list[str]] = defaultdict(list)
+    name = ""
+    for line in dump.splitlines():
+        header = re.search(r"Function : (\S+)", line)
+        if header:
+            name = header[1]
+        elif "/*" in line:
+            code[name].append(line.strip())
+    return dict(code)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", registry.op_names())
+def test_both_routes_make_the_same_machine_code(op: str, arch: str, tmp_path: Path) -> None:
+    names = kernels(op, arch)
+    if arch == "sm_75":
+        # Turing has no bfloat16: CUDA's header converts in C++, which NVRTC and nvcc optimise differently.
+        names = [name for name in names if "__nv_bfloat16" not in name]
+    cubin, mangled = build.cubin(op, names, arch)
+    nvrtc = instructions(cubin, tmp_path)
+    nvcc = instructions(build.nvcc_cubin(op, names, arch), tmp_path)
+    assert set(mangled.values()) <= set(nvrtc)
+    assert nvrtc == nvcc
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", registry.op_names())
+def test_no_kernel_spills(op: str, arch: str) -> None:
+    log = build.ptxas_log(op, kernels(op, arch), arch)
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    assert spills
+    assert set(spills) == {("0", "0")}
+
+
+# --------------------------------------------------------------------------- ahead of time
+
+
+def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    product = build.prebuild("vector_add", ("sm_80", "sm_90a"), build.PREBUILT)
+    assert build.pybind_module("vector_add", "sm_80") == product
+    assert build.pybind_module("vector_add", "sm_90") == product
+    listing = subprocess.run([CUOBJDUMP, "-lelf", product], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"sm_\w+(?=\.cubin)", listing)) == {"sm_80", "sm_90a"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"CUDA_HOME": "/nowhere"}, "set CUDA_HOME to a CUDA toolkit"),
+        ({"CUDA_ARCHS": "80;hopper"}, "'hopper' is no architecture"),
+    ],
+)
+def test_setup_fails_with_one_clear_line(settings: dict[str, str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=registry.ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].startswith("setup.py: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
