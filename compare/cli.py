@@ -191,9 +191,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     for path in arguments.load:
         registry.load(path)
     # All of them are understood before the first is run.
-    work = [(op, _options(op, arguments, archs)) for op in map(registry.get_op, names)]
-    for op, _ in work:
-        registry.implementations(op.name, arguments.only if len(work) == 1 else ())
+    from compare.occupancy import limits
+
+    for arch in archs:
+        limits(arch)
+    work = [(op, _options(op, arguments, archs)) for op in _having(names, arguments.only)]
+
     from compare.report import terminal
 
     done: list[Comparison] = []
@@ -236,6 +239,21 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     return [arguments.what]
 
 
+def _having(names: Sequence[str], only: Sequence[str]) -> list[Op]:
+    """The ops that have what ``--only`` asks for; a `UsageError` if none has."""
+    errors = []
+    found = []
+    for op in map(registry.get_op, names):
+        try:
+            registry.implementations(op.name, only)
+            found.append(op)
+        except UsageError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
+
+
 def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> Options:
     cases = [Case.parse(text, op) for text in arguments.case]
     if arguments.sweep:
@@ -257,13 +275,8 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
 def _archs(texts: Sequence[str]) -> tuple[str, ...]:
     archs = [arch.strip() for text in texts for arch in text.split(",")]
     for arch in archs:
-        match = re.fullmatch(r"sm_(\d+)[af]?", arch)
-        if match is None:
-            raise UsageError(
-                f"--arch {arch}: an architecture reads like sm_90; the project serves sm_75 and up"
-            )
-        if int(match[1]) < 75:
-            raise UsageError(f"--arch {arch}: CUDA 13 compiles for sm_75 and up")
+        if not re.fullmatch(r"sm_\d+[af]?", arch):
+            raise UsageError(f"--arch {arch}: an architecture reads like sm_90, several like sm_75,sm_90")
     return tuple(dict.fromkeys(archs))
 
 

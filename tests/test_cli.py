@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,7 +153,7 @@ def test_files_are_written_whole(
     arguments = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
     assert cli.main(["all", *arguments]) == cli.AGREE
     assert [run.op for run in records.read(paths["json"])] == OPS
-    lines = list(csv.DictReader(paths["csv"].open()))
+    lines = list(csv.DictReader(paths["csv"].read_text().splitlines()))
     assert {line["op"] for line in lines} == set(OPS)
     assert all(f"## {name}: " in paths["markdown"].read_text() for name in OPS)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths.values())
@@ -229,12 +228,13 @@ def test_help_needs_nothing_heavy() -> None:
 
 def test_help_is_quick() -> None:
     def seconds() -> float:
-        begin = time.perf_counter()
+        begin = os.times()
         assert command("--help").returncode == 0
-        return time.perf_counter() - begin
+        end = os.times()
+        return end.children_user + end.children_system - begin.children_user - begin.children_system
 
-    # The best of several: the machine may be busy with other tests.
-    assert min(seconds() for _ in range(5)) <= 0.4
+    # Of the processor, as the machine may be busy with other tests, and the best of several.
+    assert min(seconds() for _ in range(3)) <= 0.4
 
 
 def test_an_unknown_op_is_refused_without_importing_torch() -> None:

@@ -23,6 +23,7 @@ class Verdict:
     status: str
     cases: int
     max_abs: float | None
+    ulp_max: float | None
     used: float | None
     """The largest share of the allowed error."""
 
@@ -97,6 +98,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
         worst,
         len(checked),
         max((a.max_abs for a in checked), default=None),
+        max((a.ulp_max for a in checked), default=None),
         max((a.error / a.limit for a in checked if a.limit > 0), default=None),
     )
 

@@ -264,20 +264,38 @@ def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """Where nothing was timed there is still something to say: what it takes to write and to run."""
     if figures.timed_cases(comparison):
         return
-    sizes = {label: size for label, size in comparison.code_sizes.items() if size.tokens}
-    pairs = [
-        (label, f"cupy.{label.partition('.')[2]}")
-        for label in sizes
-        if label.startswith("triton.") and f"cupy.{label.partition('.')[2]}" in sizes
-    ]
-    if pairs:
-        triton, cuda = pairs[-1]
-        yield Said(
-            "effort",
-            0.6,
-            f"The same algorithm takes {sizes[triton].tokens} tokens as {triton} and "
-            f"{sizes[cuda].tokens} as {cuda}.",
-        )
+    sizes = {label: size for label, size in comparison.code_sizes.items() if size.kernel.tokens}
+    variants = [label.partition(".")[2] for label in sizes if label.startswith("triton.")]
+    shared = [variant for variant in variants if f"cupy.{variant}" in sizes]
+    if not shared:
+        return
+    variant = min(shared, key=lambda variant: sizes[f"triton.{variant}"].tokens)
+    labels = f"triton.{variant}", f"cupy.{variant}"
+    registers = [_registers(case, label) for label in labels]
+    on = next(iter(registers[0]), "")
+    takes = (
+        f", and takes {registers[0][on]} and {registers[1][on]} registers a thread on {on}"
+        if on and on in registers[1]
+        else ""
+    )
+    yield Said(
+        "effort",
+        0.6,
+        f"The same algorithm ({variant}) is {sizes[labels[0]].tokens} tokens in Triton and "
+        f"{sizes[labels[1]].tokens} in CUDA{takes}.",
+    )
+
+
+def _registers(case: CaseComparison, label: str) -> dict[str, int]:
+    """Registers a thread by architecture, the newest first, of the row's first kernel."""
+    row = figures.row_of(case, label)
+    for _, _, by_arch in figures.kernels([row] if row else []):
+        return {arch: by_arch[arch].registers for arch in sorted(by_arch, key=_generation, reverse=True)}
+    return {}
+
+
+def _generation(arch: str) -> int:
+    return int(arch.removeprefix("sm_"))
 
 
 _RULES: tuple[Rule, ...] = (

@@ -32,8 +32,8 @@ AGREES = {"ok": "yes", "disagrees": "NO", "failed": "failed", "unavailable": "no
 
 
 _ERROR_LEGEND = (
-    "largest error: |output - fp64 result|; of what is allowed: the largest share of its tolerance that any "
-    "element used up."
+    "largest error: |output - fp64 result|; in ulp: in units of the last place of an output's dtype; of what "
+    "is allowed: the largest share of its tolerance that any element used up."
 )
 _SPEED_LEGEND = (
     "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
@@ -97,12 +97,28 @@ def agreement(comparison: Comparison) -> Table | None:
     if not checked or all(case.case in timed for case in checked):
         return None
     rows = [
-        (v.label, v.rung, AGREES[v.status], error(v.max_abs), percent(v.used), str(v.cases))
+        (
+            v.label,
+            v.rung,
+            AGREES[v.status],
+            error(v.max_abs),
+            number(v.ulp_max),
+            percent(v.used),
+            str(v.cases),
+        )
         for v in figures.verdicts(comparison)
     ]
     return Table(
         f"Agreement with fp64 on {'; '.join(case.case for case in checked)}",
-        ("implementation", "rung", "agrees", "largest\nerror", "of what is\nallowed", "cases\nchecked"),
+        (
+            "implementation",
+            "rung",
+            "agrees",
+            "largest\nerror",
+            "in\nulp",
+            "of what is\nallowed",
+            "cases\nchecked",
+        ),
         tuple(rows),
         ("rung", "agrees"),
         (_ERROR_LEGEND,),
@@ -117,6 +133,7 @@ def speed(case: CaseComparison) -> Table:
         columns += [
             ("agrees", lambda row: AGREES[row.status]),
             ("largest\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
+            ("in\nulp", lambda row: number(row.agreement.ulp_max if row.agreement else None)),
             ("of what is\nallowed", lambda row: percent(_used(row))),
         ]
     columns += [
@@ -197,8 +214,12 @@ def resources(case: CaseComparison) -> Table | None:
     archs = sorted({arch for _, _, by_arch in found for arch in by_arch}, key=lambda a: int(a[3:]))
 
     def cell(by_arch: dict[str, KernelResources], read: Callable[[KernelResources], str]) -> str:
-        values = [read(by_arch[arch]) if arch in by_arch else NOTHING for arch in archs]
+        values = [read(by_arch[arch]) for arch in archs if arch in by_arch]
         return values[0] if len(set(values)) == 1 else " / ".join(values)
+
+    def named(name: str, by_arch: dict[str, KernelResources]) -> str:
+        here = [arch for arch in archs if arch in by_arch]
+        return name if here == archs else f"{name} ({', '.join(here)})"
 
     readers: list[tuple[str, Callable[[KernelResources], str]]] = [
         ("registers", lambda k: str(k.registers)),
@@ -210,7 +231,10 @@ def resources(case: CaseComparison) -> Table | None:
         ("threads\na block", lambda k: _whole(math.prod(k.block) if k.block else None)),
         ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
     ]
-    rows = [(row.label, name, *(cell(by_arch, read) for _, read in readers)) for row, name, by_arch in found]
+    rows = [
+        (row.label, named(name, by_arch), *(cell(by_arch, read) for _, read in readers))
+        for row, name, by_arch in found
+    ]
     measured = any(k.reader == "profiler" for _, _, by_arch in found for k in by_arch.values())
     how = "as run on" if measured and len(archs) == 1 else "compiled for"
     return Table(
