@@ -27,6 +27,7 @@ struct Torch {
     py::object fp16 = torch.attr("float16");
     py::object bf16 = torch.attr("bfloat16");
     py::object empty_like = torch.attr("empty_like");
+    py::object dense = torch.attr("contiguous_format");
     py::object zeros = torch.attr("zeros");
 
     static const Torch& get() {
@@ -63,7 +64,10 @@ struct Tensor {
     }
     Tensor contiguous() const { return Tensor(object.attr("contiguous")()); }
     // A fresh, dense tensor of the same shape, dtype and device.
-    Tensor empty_like() const { return Tensor(Torch::get().empty_like(object)); }
+    Tensor empty_like() const {
+        const Torch& torch = Torch::get();
+        return Tensor(torch.empty_like(object, py::arg("memory_format") = torch.dense));
+    }
 };
 
 using Named = std::pair<const char*, py::object>;
@@ -85,8 +89,8 @@ inline std::vector<Tensor> check_same(const char* op, int ndim, std::initializer
         if (!good) break;
         const Tensor& tensor = tensors.emplace_back(object);
         const Tensor& first = tensors.front();
-        good =
-            int(tensor.shape.size()) == ndim && tensor.shape == first.shape && tensor.device == first.device;
+        good = int(tensor.shape.size()) == ndim && tensor.shape == first.shape &&
+               object.attr("device").equal(first.object.attr("device"));
         if (!good) break;
     }
     if (!good) {

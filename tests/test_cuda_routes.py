@@ -1,0 +1,212 @@
+"""CUDA's two routes to Python, cupy and pybind11: the same kernels, launches, results and complaints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from compare import device as machine
+from compare import registry
+from compare.spec import Case, Implementation, Op
+from cuda_impl import pybind
+from cuda_impl.loader import kernel
+
+PAIRS = [
+    pytest.param(op, cupy, other, id=f"{op.name}-{cupy.variant}")
+    for op in map(registry.get_op, registry.op_names())
+    for cupy in registry.implementations(op.name)
+    if cupy.route == "cupy"
+    for other in registry.implementations(op.name)
+    if other.label == f"pybind.{cupy.variant}"
+]
+
+
+def inputs_of(op: Op, case: Case, device: torch.device) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(device if device.type == "cuda" else "cpu").manual_seed(0)
+    return op.make_inputs(case, generator, device)
+
+
+def skip_unless_supported(impl: Implementation, device: torch.device) -> None:
+    reason = machine.supports(impl, device)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_variant_comes_through_both_routes(op: str) -> None:
+    by_route: dict[str, dict[str, Implementation]] = {"cupy": {}, "pybind": {}}
+    for impl in registry.implementations(op):
+        if impl.route in by_route:
+            by_route[impl.route][impl.variant] = impl
+    assert list(by_route["cupy"]) == list(by_route["pybind"])
+    for variant, cupy in by_route["cupy"].items():
+        other = by_route["pybind"][variant]
+        assert (other.rung, other.requires, other.accumulator) == (cupy.rung, cupy.requires, cupy.accumulator)
+
+
+@pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
+def test_both_routes_give_the_same_bits(
+    op: Op, cupy: Implementation, other: Implementation, device: torch.device
+) -> None:
+    skip_unless_supported(cupy, device)
+    compared = 0
+    default = op.cases.smoke[0] if device.type == "cpu" else op.cases.default
+    for case in (default, *op.cases.smoke, *(replace(op.cases.smoke[0], layout=how) for how in layouts(op))):
+        tensors = inputs_of(op, case, device)
+        expected, got = outcome(cupy, tensors), outcome(other, tensors)
+        if isinstance(expected, str) or isinstance(got, str):
+            assert got == expected
+            continue
+        assert got.stride() == expected.stride()
+        assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8)), str(case)
+        compared += 1
+    assert compared
+
+
+def outcome(impl: Implementation, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor | str:
+    """The result, or why the implementation does not take this case."""
+    try:
+        return impl.run(*tensors)
+    except NotImplementedError as refusal:
+        return str(refusal)
+
+
+def layouts(op: Op) -> set[str]:
+    """The ways to lie in memory that the op's own edge cases name."""
+    return {case.layout for case in op.cases.edge} - {"contiguous"}
+
+
+Spoil = Callable[[tuple[torch.Tensor, ...]], tuple[object, ...]]
+SPOILED: dict[str, Spoil] = {
+    "no tensor": lambda tensors: ([1.0], *tensors[1:]),
+    "dtype": lambda tensors: (tensors[0].double(), *tensors[1:]),
+    "dimensions": lambda tensors: (tensors[0][None], *tensors[1:]),
+    "0-d": lambda tensors: (torch.tensor(1.0), *tensors[1:]),
+    "sparse": lambda tensors: (tensors[0].to_sparse(), *tensors[1:]),
+    "last dtype": lambda tensors: (*tensors[:-1], tensors[-1].double()),
+    "last shape": lambda tensors: (*tensors[:-1], tensors[-1][:-1]),
+    "last device": lambda tensors: (*tensors[:-1], tensors[-1].to("meta")),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILED)
+@pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
+def test_both_routes_complain_alike(op: Op, cupy: Implementation, other: Implementation, fault: str) -> None:
+    skip_unless_supported(cupy, torch.device("cpu"))
+    tensors = inputs_of(op, op.cases.smoke[0], torch.device("cpu"))
+    if fault in ("last shape", "last device") and len(tensors) == 1:
+        pytest.skip("takes one tensor")
+    arguments = SPOILED[fault](tensors)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        cupy.run(*arguments)
+    with pytest.raises((TypeError, ValueError)) as got:
+        other.run(*arguments)
+    assert type(got.value) is type(expected.value)
+    assert str(got.value) == str(expected.value)
+    assert op.name in str(got.value)
+
+
+def test_devices_that_cannot_run_a_kernel_are_refused() -> None:
+    with pytest.raises(TypeError, match="takes tensors on cuda, cpu or meta"):
+        kernel("vector_add", "vector_add_scalar_kernel<float>", torch.device("xpu"))
+    with pytest.raises(TypeError, match="takes tensors on cuda or cpu"):
+        pybind.module("vector_add", torch.device("meta"))
+
+
+def test_vectors_whose_ends_are_cut_short_are_added_whole() -> None:
+    for label in ("cupy.vectorized", "pybind.vectorized"):
+        (impl,) = registry.implementations("vector_add", [label])
+        for N in (1, 7, 8, 9, 4095, 4096, 4097, 2 * 256 * 8 + 3):
+            x, y = torch.rand(N).half(), torch.rand(N).half()
+            assert torch.equal(impl.run(x, y), x + y)
+
+
+# --------------------------------------------------------------------------- on a GPU
+
+SHARED = """
+#include "common.cuh"
+__global__ void reversed(float* x, int count) {
+    DYNAMIC_SHARED(float, s);
+    for (int i = threadIdx.x; i < count; i += blockDim.x) s[i] = x[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += blockDim.x) x[i] = s[count - 1 - i];
+}
+"""
+
+CLUSTER = """
+__global__ void __cluster_dims__(16, 1, 1) ranks(int* x) {
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    if (threadIdx.x == 0) x[blockIdx.x] = int(rank);
+}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
+def test_both_routes_launch_alike(
+    op: Op, cupy: Implementation, other: Implementation, device: torch.device
+) -> None:
+    """Kernels, grids, blocks, registers and shared memory, as the profiler saw them."""
+    from compare.resources import from_profiler
+
+    skip_unless_supported(cupy, device)
+    tensors = inputs_of(op, op.cases.default, device)
+    try:
+        expected = from_profiler(cupy, tensors)
+    except NotImplementedError as refusal:
+        pytest.skip(str(refusal))
+    assert from_profiler(other, tensors) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
+def test_launches_go_to_the_current_stream(
+    op: Op, cupy: Implementation, other: Implementation, device: torch.device
+) -> None:
+    """A CUDA graph holds what was launched on the stream that captures, and nothing else."""
+    skip_unless_supported(cupy, device)
+    for impl in (cupy, other):
+        tensors = inputs_of(op, op.cases.smoke[0], device)
+        expected = impl.run(*tensors)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = impl.run(*tensors)
+        result.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(result, expected), impl.label
+
+
+@pytest.mark.gpu
+def test_more_than_48_kb_of_shared_memory(device: torch.device) -> None:
+    count = 60 * 1024 // 4  # what every GPU the project serves has, sm_75's 64 KB included
+    x = torch.arange(count, dtype=torch.float32, device=device)
+    run = kernel(SHARED, "reversed", x.device)
+    for _ in range(2):
+        run((1,), (256,), (x.data_ptr(), np.int32(count)), shared_mem=4 * count)
+    run((1,), (256,), (x.data_ptr(), np.int32(count)), shared_mem=4 * count)
+    assert torch.equal(x, torch.arange(count - 1, -1, -1, dtype=torch.float32, device=device))
+
+
+@pytest.mark.gpu
+def test_clusters_larger_than_portable(device: torch.device) -> None:
+    if torch.cuda.get_device_capability(device) != (9, 0):
+        pytest.skip("clusters of 16 blocks need sm_90")
+    x = torch.full((32,), -1, dtype=torch.int32, device=device)
+    kernel(CLUSTER, "ranks", x.device, cluster=16)((32,), (64,), (x.data_ptr(),))
+    assert x.tolist() == [*range(16), *range(16)]
+
+
+@pytest.mark.gpu
+def test_a_kernel_goes_to_its_tensors_device() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    x, y = torch.ones(1000, device="cuda:1"), torch.ones(1000, device="cuda:1")
+    with torch.cuda.device(0):
+        for impl in registry.implementations("vector_add", ["cupy.*", "pybind.*"]):
+            assert torch.equal(impl.run(x, y), x + y), impl.label
+        assert torch.cuda.current_device() == 0
