@@ -153,9 +153,10 @@ def test_declarations_are_told_apart() -> None:
         __device__ T load(const T* p);
         template <>
         __device__ float load<float>(const float* p) { return *p; }
+        __device__ void array(int (&seen)[2], int (*f)(int)) { seen[0] = f(1); }
         }  // namespace inner
         template <int N = 4>
-        __global__ __launch_bounds__(N * (1 + 1)) void work(int x = 3) {
+        __global__ __launch_bounds__(N * (1 + 1)) SOME_MACRO(N) void work(int x = 3) {
             if (x) { LONG(int); }
         }
         auto twice = [](int x) { return 2 * x; };
@@ -163,7 +164,7 @@ def test_declarations_are_told_apart() -> None:
     )
     assert {name: len(pieces) for name, pieces in unit.named.items()} == {
         name: 2 if name == "load" else 1
-        for name in ("LONG", "index_t", "WARP", "Pair", "load", "work", "twice")
+        for name in ("LONG", "index_t", "WARP", "Pair", "load", "array", "work", "twice")
     }
     assert [piece.text[:12] for piece in unit.reached(["work"])] == ["template <in", "#define LONG"]
 

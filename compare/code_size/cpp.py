@@ -17,16 +17,13 @@ from pygments.token import String
 from compare.code_size.pieces import Piece, is_comment, is_directive, lexed
 from compare.code_size.sources import with_includes
 
-_ATTRIBUTE = re.compile(
-    r"\b(__launch_bounds__|__cluster_dims__|__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)"
+_ATTRIBUTE = re.compile(r"\b(__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
+_TYPE = re.compile(r"\s*(?:struct|class|union|enum(?:\s+class)?)\s+(\w+)")
+_OTHER_NAMES = (
+    re.compile(r"\s*#\s*define\s+(\w+)"),
+    re.compile(r"\s*using\s+(\w+)\s*="),
+    re.compile(r".*?\b(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=|;|\{|$)", re.DOTALL),
 )
-_NAMES = [  # of a declaration's head, the first that fits
-    re.compile(r"^\s*#\s*define\s+(\w+)"),
-    re.compile(r"^\s*using\s+(\w+)\s*="),
-    re.compile(r"^\s*(?:struct|class|union|enum(?:\s+class)?)\s+(\w+)"),
-    re.compile(r"^[^(=]*?\b(\w+)\s*(?:<[^()]*>)?\s*\("),
-    re.compile(r"\b(\w+)\s*(?:\[[^\]]*\]\s*)*(?:=|;|\{|$)"),
-]
 
 
 @dataclass(frozen=True)
@@ -121,20 +118,29 @@ def _declarations(text: str) -> Iterator[str]:
 
 def _goes_on(part: str) -> bool:
     """Whether a declaration needs a semicolon after its closing brace: types and variables do."""
-    head = _head(part).partition("{")[0]
-    while head != (head := re.sub(r"\([^()]+\)", "()", head)):
-        pass  # from the inside out, so that defaults of parameters are not taken for a variable's value
-    is_type = re.match(r"\s*(struct|class|union|enum)\b", head)
-    is_function = re.search(r"\(\)[\s\w]*$", head) and not re.search(r"(?<![=!<>])=(?!=)", head)
-    return bool(is_type) or not is_function
-
-
-def _head(part: str) -> str:
-    """A declaration without its template parameters and attributes."""
-    return _ATTRIBUTE.sub("", re.sub(r"^\s*template\s*<[^{}()]*?>", "", part))
+    return _TYPE.match(_head(part)) is not None or _function_name(_head(part)) is None
 
 
 def _name(part: str) -> str:
     head = _head(part)
-    matches = (pattern.search(head) for pattern in _NAMES)
-    return next((match[1] for match in matches if match), "")
+    found = _TYPE.match(head)
+    if found is None and not part.lstrip().startswith("#"):
+        function = _function_name(head)
+        if function is not None:
+            return function
+    names = (found, *(pattern.match(head) for pattern in _OTHER_NAMES))
+    return next((match[1] for match in names if match), "")
+
+
+def _head(part: str) -> str:
+    """A declaration up to its body, without its template parameters and what says how it is aligned."""
+    head = re.sub(r"^\s*template\s*<[^{}()]*?>", "", part)
+    return _ATTRIBUTE.sub("", head).partition("{")[0]
+
+
+def _function_name(head: str) -> str | None:
+    """The name before the last parentheses, if nothing but words follows them and no value is assigned."""
+    while head != (head := re.sub(r"\([^()]*\)", "@", head)):
+        pass  # from the inside out: each pair of parentheses becomes one mark
+    found = re.search(r"(\w+)\s*(?:<[^@]*>)?\s*@[\s\w;]*$", head)
+    return found[1] if found and not re.search(r"(?<![=!<>])=(?!=)", head) else None

@@ -128,12 +128,20 @@ def _with_imports(path: Path) -> set[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            waiting += [file for file, _ in imports_of(tree, path).values()]
+            waiting += [file for file, _ in imports_of(_tree(path), path).values()]
     return found
 
 
 def _strings(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def _tree(path: Path) -> ast.Module:
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache
+def _parsed(path: Path, changed_ns: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))

@@ -78,8 +78,13 @@ def from_cubins(
         limits(arch)
     results: dict[str, Result] = {}
     missing: dict[str, Request] = {}
-    hashes = {(r.impl.op, r.impl.label): _sources_hash(r.impl) for r in requests}
-    keys = [_key(request, hashes[request.impl.op, request.impl.label]) for request in requests]
+    hashes: dict[tuple[str, str], str] = {}
+    keys = []
+    for request in requests:
+        name = request.impl.op, request.impl.label
+        if name not in hashes:
+            hashes[name] = _sources_hash(request.impl)
+        keys.append(_key(request, hashes[name]))
     for key, request in zip(keys, requests, strict=True):
         refusal = _refusal(request)
         if request.impl.route == "torch":
