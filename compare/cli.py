@@ -188,8 +188,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     device = prepare(arguments.device)
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
-    for path in arguments.load:
-        registry.load(path)
+    _load(arguments.load, names)
     # All of them are understood before the first is run.
     from compare.occupancy import limits
 
@@ -237,6 +236,14 @@ def _names(arguments: argparse.Namespace) -> list[str]:
         known = [*registry.op_names(), *_COMMANDS]
         raise UsageError(registry.unknown("op", arguments.what, known))
     return [arguments.what]
+
+
+def _load(paths: Sequence[str], names: Sequence[str]) -> None:
+    """Load the user's files after the project's own, so that their rows come after them."""
+    for name in set(names) & set(registry.op_names()):
+        registry.implementations(name)
+    for path in paths:
+        registry.load(path)
 
 
 def _having(names: Sequence[str], only: Sequence[str]) -> list[Op]:
@@ -303,8 +310,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from compare.run import prepare
 
     device = prepare(arguments.device)
-    for path in arguments.load:
-        registry.load(path)
+    _load(arguments.load, registry.op_names())
 
     from tabulate import tabulate
 

@@ -258,6 +258,26 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     assert all(label in run.stdout for label in checked)
 
 
+def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine.py", tmp_path / "out.json"
+    mine.write_text(
+        "import os, signal\n"
+        "from compare.registry import implementation\n"
+        "@implementation('vector_add', 'triton.stops', rung='tiled')\n"
+        "def stops(x, y):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return x + y\n"
+    )
+    case = ("--case", "N=64,fp32", "--device", "cpu")
+    run = command("vector_add", "--load", str(mine), "--only", "triton.*", *case, "--json", str(out))
+    assert run.returncode == cli.INCONCLUSIVE, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "INTERRUPTED" in run.stdout
+    (comparison,) = records.read(out)
+    assert comparison.interrupted
+    assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.blocked"]
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     run = subprocess.run(
         f"{sys.executable} -m compare list --device cpu | head -1",
