@@ -55,7 +55,7 @@ test-gpu: $(ENV)
 
 test-triton: $(TRITONS:%=test-triton-%)
 
-test-triton-%: .tritons/%/installed
+test-triton-%: .tritons/%/installed $(ENV)
 	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest tests/test_triton_versions.py $(PYTEST_ARGS)
 
 lint: $(ENV)
@@ -80,7 +80,7 @@ clean:
 	@tools/make_venv.sh .venv $(PYTHON)
 	@touch $@
 
-.tritons/%/installed: $(ENV)
+.tritons/%/installed: | $(ENV)
 	@echo "installing Triton $* beside the environment's own"
 	@rm -rf $(@D)
 	@$(RUN) -m pip install --quiet --no-deps --target $(@D) triton$(patsubst ==newest,,==$*)
