@@ -320,7 +320,7 @@ def test_copies_and_sets_are_no_kernels() -> None:
             "void softmax_online_kernel<__nv_bfloat16, (int)8, (int)2, (int)256>(__nv_bfloat16 const*, long)",
             "softmax_online_kernel<__nv_bfloat16, 8, 2, 256>",
         ),
-        ("void f<(bool)1, (unsigned int)3>(int)", "f<true, 3>"),
+        ("void f<(bool)1, (unsigned int)3, 256u, -4l, 7ull>(int)", "f<true, 3, 256, -4, 7>"),
         ("f(int (*)(float), char)", "f"),
         (
             "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>(float*)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,21 +30,22 @@ class Piece:
 
 def size(pieces: Iterable[Piece]) -> RoleSize:
     """Lines and tokens of all pieces, each counted once."""
-    lines = tokens = 0
-    for piece in dict.fromkeys(pieces):
-        counted = list(_tokens(piece))
-        tokens += len(counted)
-        lines += len({line for first, text in counted for line in _filled_lines(first, text)})
-    return RoleSize(lines, tokens)
+    sizes = [_size_of(piece) for piece in dict.fromkeys(pieces)]
+    return RoleSize(sum(size.lines for size in sizes), sum(size.tokens for size in sizes))
 
 
-def lexed(piece: Piece) -> Iterator[tuple[Any, str]]:
-    """Pygments' tokens of a piece, comments left out; preprocessor directives are none."""
-    for token, value in _LEXERS[piece.language](stripnl=False, ensurenl=False).get_tokens(piece.text):
-        if not is_comment(token):
-            yield token, value
-        elif "\n" in value:  # so that what follows is still on its own line
-            yield token, "\n" * value.count("\n")
+@functools.cache
+def _size_of(piece: Piece) -> RoleSize:
+    tokens = list(_tokens(piece))
+    lines = {line for first, text in tokens for line in _filled_lines(first, text)}
+    return RoleSize(len(lines), len(tokens))
+
+
+@functools.cache  # the rows of an op share most of their helpers
+def lexed(piece: Piece) -> tuple[tuple[Any, str], ...]:
+    """Pygments' tokens of a piece, comments left out but for their line ends; directives are no comments."""
+    tokens = _LEXERS[piece.language](stripnl=False, ensurenl=False).get_tokens(piece.text)
+    return tuple((token, "\n" * value.count("\n") if is_comment(token) else value) for token, value in tokens)
 
 
 def is_comment(token: Any) -> bool:

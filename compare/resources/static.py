@@ -168,9 +168,9 @@ def _understood(answer: dict[str, Any]) -> Result:
 def _loaded_files() -> list[str]:
     """The files given to ``--load``, for the other process to load as well."""
     return [
-        str(module.__file__)
+        str(Path(module.__file__).resolve())
         for name, module in sys.modules.items()
-        if name.startswith("_loaded_") and getattr(module, "__file__", None)
+        if name.startswith("_loaded_") and module.__file__ is not None
     ]
 
 
