@@ -16,6 +16,10 @@ DEVICE = (
     "-lineinfo",  # line numbers for profilers and compute-sanitizer; leaves the instructions as they are
 )
 
+SHARED_ADDRESSES_AS_NVRTC = ("-Xcicc", "--sharedmem32", "-Xcicc", "0")
+"""nvcc computes addresses in shared memory in 32 bits and NVRTC in 64, which changes instructions and
+registers; NVRTC has no switch for it, nvcc's front end has this one."""
+
 PTXAS_REMARKS_THAT_ARE_ERRORS = tuple(f"C{number}" for number in range(7504, 7516))
 """ptxas only remarks that it ignored ``setmaxnreg`` or serialised ``wgmma``; the kernel is then slow."""
 
@@ -55,7 +59,9 @@ def nvcc(archs: tuple[str, ...]) -> tuple[str, ...]:
     """Options for nvcc: native code for every one of ``archs``."""
     codes = [target(arch).removeprefix("sm_") for arch in archs]
     generate = [f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes]
-    return (*DEVICE, f"-I{KERNELS}", *generate, "--threads=0", "-Werror=all-warnings", "-Xptxas=-v")
+    parallel = ("--threads=0", "--split-compile=0")
+    checks = ("-Werror=all-warnings", "-Xptxas=-v")
+    return (*DEVICE, *SHARED_ADDRESSES_AS_NVRTC, f"-I{KERNELS}", *generate, *parallel, *checks)
 
 
 def host(cuda_include: Path, sanitize: bool) -> tuple[str, ...]:
