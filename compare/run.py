@@ -44,6 +44,8 @@ STATIC_ARCHS = ("sm_75", "sm_80", "sm_90a")
 """Compiled for where there is no GPU to ask and ``--arch`` is not given."""
 
 SEEDS = 3
+FEWER_SEEDS = 2
+"""For the many cases of a sweep, and for the smoke cases that stand for a large one without a GPU."""
 _CPU_CHECK_BYTES = 32 << 20
 """The most memory traffic of a case that is worth interpreting: some ten seconds for an implementation."""
 _INSPECT = 3
@@ -212,7 +214,8 @@ class _Bench:
         reason = machine.supports(impl, self.device)
         if reason is not None:
             return self._row(impl, "unavailable", reason)
-        seeds = tuple(range(self.options.seed, self.options.seed + SEEDS))
+        count = SEEDS if step.inspect else FEWER_SEEDS
+        seeds = tuple(range(self.options.seed, self.options.seed + count))
         try:
             if self.device.type == "cuda":
                 self._time_first_call(impl, step.case)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from compare import records
 from compare.report import csv_file, docs, figures, markdown, tables, terminal
 from compare.report.sentences import sentences
-from compare.spec import CaseComparison, Comparison, Estimate, Ratio, Row, UsageError
+from compare.spec import CaseComparison, CodeSize, Comparison, Estimate, Ratio, RoleSize, Row, UsageError
 
 WIDE = 200
 
@@ -189,6 +189,24 @@ def test_profiler_and_cubin_of_one_kernel_are_one_line() -> None:
     assert len(table.rows) == len(made_up.MEDIANS_US)
     spilled = table.headers.index("spilled B\na thread")
     assert {row[spilled] for row in table.rows} == {"0"}  # known to the cubin alone
+
+
+def test_concepts_are_said_once_a_way() -> None:
+    needs = {
+        "torch.eager": (),
+        "triton.online": ("masks",),
+        "triton.split": ("masks", "memory ordering"),
+        "cupy.online": ("barriers",),
+        "cupy.split": ("barriers", "memory ordering"),
+        "pybind.online": ("barriers", "C++ binding"),
+        "pybind.split": ("barriers", "memory ordering", "C++ binding"),
+    }
+    none = RoleSize(0, 0)
+    sizes = {label: CodeSize(none, none, none, words) for label, words in needs.items()}
+    assert tables.concepts(made_up.comparison(code_sizes=sizes)) == [
+        ("triton", "masks; split also memory ordering"),
+        ("cuda", "barriers; split also memory ordering; pybind also C++ binding"),
+    ]
 
 
 @pytest.mark.parametrize(

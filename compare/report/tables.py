@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compare.records import CHANGED, changed_since
 from compare.report import figures
-from compare.spec import CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import ROUTES, CaseComparison, Comparison, Estimate, KernelResources, Row
 
 NOTHING = "-"
 
@@ -264,12 +264,32 @@ def code(comparison: Comparison) -> Table | None:
 
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
-    """``(labels, concepts)``: what a reader must know, the implementations that ask the same together."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for label, size in comparison.code_sizes.items():
-        if size.concepts:
-            groups.setdefault(size.concepts, []).append(label)
-    return [(", ".join(labels), ", ".join(words)) for words, labels in groups.items()]
+    """``(way, concepts)``: what a reader of each way must know, and what some variants ask for besides."""
+    lines = []
+    for way in dict.fromkeys(map(_way, comparison.code_sizes)):
+        sizes = {label: size for label, size in comparison.code_sizes.items() if _way(label) == way}
+        askers: dict[str, list[str]] = {}
+        for label, size in sizes.items():
+            for concept in size.concepts:
+                askers.setdefault(concept, []).append(label)
+        groups: dict[str, list[str]] = {"": []}
+        for concept, labels in askers.items():
+            who = "" if len(labels) == len(sizes) else _summed_up(labels, sizes)
+            groups.setdefault(who, []).append(concept)
+        common = ", ".join(groups.pop(""))
+        extra = [f"{who} also {', '.join(words)}" for who, words in groups.items()]
+        if askers:
+            lines.append((way, "; ".join(filter(None, (common, *extra)))))
+    return lines
+
+
+def _summed_up(labels: Sequence[str], of: Iterable[str]) -> str:
+    """``pybind`` for all of a route, ``split, ring`` for variants in every route, else the labels."""
+    for part in (0, 2):
+        names = dict.fromkeys(label.partition(".")[part] for label in labels)
+        if set(labels) == {label for label in of if label.partition(".")[part] in names}:
+            return ", ".join(names)
+    return ", ".join(labels)
 
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
@@ -344,3 +364,8 @@ def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ..
         shown.append(("", *row[1:]) if row[0] == last else row)
         last = row[0]
     return tuple(shown)
+
+
+def _way(label: str) -> str:
+    route = label.partition(".")[0]
+    return "cuda" if route in ROUTES else route
