@@ -32,8 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(RequireGpu())
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by these marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if HAS_GPU:
+        for item in items:
+            if "device" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.gpu)  # it takes the GPU where there is one
         return
     skip = pytest.mark.skip(reason="needs a CUDA device, and torch finds none here")
     for item in items:
