@@ -58,6 +58,16 @@ _PORTABLE_CLUSTER = 8
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute; cupy has no name for it
 
 
+class _Stream:
+    """A raw stream, as the CUDA stream protocol has it."""
+
+    def __init__(self, raw: int) -> None:
+        self._raw = raw
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._raw
+
+
 class _CudaKernel:
     """``cupy.RawModule`` on torch's device and stream."""
 
@@ -68,7 +78,7 @@ class _CudaKernel:
         self._current = torch._C._cuda_getDevice
         self._raw_stream = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
-        self._new_stream = cupy.cuda.ExternalStream
+        self._new_stream = cupy.cuda.Stream.from_external
         self._shared_bytes = _PORTABLE_SHARED_BYTES
         major, minor = torch.cuda.get_device_capability(self._device)
         options = flags.nvrtc(f"sm_{major}{minor}", build.cuda_include())
@@ -100,7 +110,7 @@ class _CudaKernel:
         raw = self._raw_stream(self._device)
         stream = self._streams.get(raw)
         if stream is None:
-            stream = self._streams[raw] = self._new_stream(raw, self._device)
+            stream = self._streams[raw] = self._new_stream(_Stream(raw))
         self._function(grid, block, args, shared_mem, stream)
         return None
 
