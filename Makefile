@@ -19,6 +19,7 @@ OP ?= softmax
 ARGS ?=
 PY ?=
 JOBS ?= 2
+GPU_JOBS ?= 4
 PYTEST_ARGS ?=
 
 # torch 2.13's own Triton is in .venv; these legs run beside it.
@@ -51,7 +52,8 @@ test-cpu: $(ENV)
 	$(RUN) -m pytest -n $(JOBS) -m 'not gpu' $(PYTEST_ARGS)
 
 test-gpu: $(ENV)
-	$(RUN) -m pytest -m gpu --require-gpu $(PYTEST_ARGS)
+	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone' --require-gpu $(PYTEST_ARGS)
+	$(RUN) -m pytest -m 'gpu and alone' --require-gpu $(PYTEST_ARGS)
 
 test-triton: $(TRITONS:%=test-triton-%)
 

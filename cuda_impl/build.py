@@ -6,6 +6,7 @@ stale is ever loaded; a lock and an atomic rename let any number of processes as
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -74,17 +75,20 @@ def gxx() -> str:
 
 @functools.cache
 def cuda_include() -> Path:
-    """The folder of ``cuda_fp16.h``, which NVRTC and g++ do not find by themselves.
+    """The folder of ``cuda_fp16.h`` and all it includes, which NVRTC and g++ do not find by themselves.
 
     Raises:
         BuildError: there is none.
     """
     found = pathfinder.find_nvidia_header_directory("cudart")
-    if found is None:
-        raise BuildError(
-            "no CUDA headers: pip install 'cuda-toolkit[cudart,crt,cccl]==13.0.*', or set CUDA_HOME"
-        )
-    return Path(found)
+    folders = [Path(found)] if found else []
+    with contextlib.suppress(BuildError):
+        folders.append(nvcc().resolve().parent.parent / "include")
+    for folder in folders:
+        # PyPI has CUDA's headers in several packages, and PyTorch alone brings some of them only.
+        if (folder / "crt" / "host_defines.h").is_file() and (folder / "cuda_fp16.h").is_file():
+            return folder
+    raise BuildError("no CUDA headers: pip install 'cuda-toolkit[cudart,crt,cccl]==13.0.*', or set CUDA_HOME")
 
 
 # --------------------------------------------------------------------------- sources and the cache

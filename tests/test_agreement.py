@@ -19,9 +19,6 @@ from compare.device import supports
 from compare.inputs import TORCH_DTYPES
 from compare.spec import Case, Implementation, Op
 
-# torch.compile imports parts of PyTorch that PyTorch itself has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
-
 SMALL = 1 << 20
 """Elements that the CPU can be asked for."""
 
@@ -69,6 +66,7 @@ def test_it_agrees(op: Op, impl: Implementation, c: Case, device: torch.device) 
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize(("op", "impl", "c"), agreements(small=False))
 def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, c: Case) -> None:
     device = torch.device("cuda")

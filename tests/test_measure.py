@@ -658,6 +658,7 @@ def cold_us(found: object) -> float:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("size", [1 << 22, 1 << 26, 1 << 28])
 def test_a_copy_takes_as_long_as_by_tritons_own_timer(gpu: torch.device, size: int) -> None:
     from triton.testing import do_bench
@@ -673,6 +674,7 @@ def test_a_copy_takes_as_long_as_by_tritons_own_timer(gpu: torch.device, size: i
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("size", [1 << 20, 1 << 24, 1 << 27])
 def test_an_implementation_against_itself_is_within_one_percent(gpu: torch.device, size: int) -> None:
     op, sized = torch_op(size)
@@ -683,6 +685,7 @@ def test_an_implementation_against_itself_is_within_one_percent(gpu: torch.devic
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_repeated_run_gives_the_same_ratio(gpu: torch.device) -> None:
     op, sized = torch_op()
     impls = [
@@ -698,6 +701,7 @@ def test_a_repeated_run_gives_the_same_ratio(gpu: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_cold_is_slower_than_warm_where_the_data_fit_the_l2(gpu: torch.device) -> None:
     l2 = torch.cuda.get_device_properties(gpu).L2_cache_size
     op, sized = torch_op(l2 // 4 // 12)  # inputs and output take a quarter of it
@@ -710,6 +714,7 @@ def test_cold_is_slower_than_warm_where_the_data_fit_the_l2(gpu: torch.device) -
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_slow_host_is_not_timed_as_the_kernel(gpu: torch.device) -> None:
     op, sized = torch_op(1024)
     impls = [gpu_implementation("torch.eager", torch.add), gpu_implementation("torch.slow", slept(300))]
@@ -725,6 +730,7 @@ def test_a_slow_host_is_not_timed_as_the_kernel(gpu: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_the_first_call_holds_what_only_it_does(gpu: torch.device) -> None:
     op, sized = torch_op(1024)
     impl = gpu_implementation("torch.slow", slept(20_000))
@@ -733,6 +739,7 @@ def test_the_first_call_holds_what_only_it_does(gpu: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_one_that_waits_for_the_gpu_is_flagged(gpu: torch.device) -> None:
     def waits(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = torch.add(x, y)
@@ -753,6 +760,7 @@ def test_one_that_waits_for_the_gpu_is_flagged(gpu: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_out_of_memory_in_one_leaves_the_others_theirs(gpu: torch.device) -> None:
     def greedy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.empty(1 << 50, device=x.device)
@@ -765,6 +773,7 @@ def test_out_of_memory_in_one_leaves_the_others_theirs(gpu: torch.device) -> Non
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_an_illegal_access_is_an_error_and_no_crash() -> None:
     script = """
 import torch
@@ -787,6 +796,7 @@ print({label: type(value).__name__ for label, value in found.items()})
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_the_ceilings_of_this_card_are_of_one_size(gpu: torch.device) -> None:
     first, second = ceilings.measure_ceilings(gpu), ceilings.measure_ceilings(gpu)
     assert first.copy_gbs == pytest.approx(second.copy_gbs, rel=0.02)

@@ -106,7 +106,7 @@ def softmax_split_kernel(
     """
     programs = tl.num_programs(0)
     first = tl.program_id(0).to(tl.int64)
-    total = M.to(tl.int64) * chunks
+    total = tl.cast(M, tl.int64) * chunks
     column = tl.arange(0, BLOCK_N)
 
     n = first % chunks * BLOCK_N + column
@@ -177,15 +177,19 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
 
 
 INTERPRETED = not isinstance(softmax_split_kernel, triton.JITFunction)
-ASSUMED_RESIDENT = 4  # programs a multiprocessor, where there is no GPU to ask
 
 
-def resident_programs(launch: functools.partial[object], device: torch.device, threads: int) -> int:
-    """How many programs of a launch a GPU holds at a time: they wait for each other, so all must be there."""
+def resident_programs(
+    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int
+) -> int:
+    """How many programs a GPU holds at a time, at most PROGRAMS a multiprocessor.
+
+    They wait for each other, so all must be there; how many registers each takes only the compiler knows.
+    """
     if INTERPRETED:
         return 1  # one after another
     if device.type != "cuda":
-        return ASSUMED_RESIDENT * multiprocessors(device)
+        return PROGRAMS * multiprocessors(device)
     from cuda.bindings import driver
 
     compiled = launch(grid=(1,))
@@ -195,7 +199,7 @@ def resident_programs(launch: functools.partial[object], device: torch.device, t
     )
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
-    return blocks * multiprocessors(device)
+    return min(blocks, PROGRAMS) * multiprocessors(device)
 
 
 @implementation("softmax", "triton.split", rung="tiled")
@@ -207,6 +211,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
     if y.numel() == 0:
         return y
     num_warps = 4
+    PROGRAMS = 6 if x.element_size() == 4 else 4  # a multiprocessor
     # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
     BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 8192 // x.element_size()
     chunks = triton.cdiv(N, BLOCK_N)
@@ -216,7 +221,10 @@ def split(x: torch.Tensor) -> torch.Tensor:
     arguments = (x, y, M, N, x.stride(0), chunks, of_chunk)
     options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "num_warps": num_warps, "num_stages": 1}
     programs = resident_programs(
-        functools.partial(softmax_split_kernel.warmup, *arguments, **options), x.device, 32 * num_warps
+        functools.partial(softmax_split_kernel.warmup, *arguments, **options),
+        x.device,
+        32 * num_warps,
+        PROGRAMS,
     )
     if chunks > programs:
         raise NotImplementedError(f"N={N}: {programs} programs hold rows of {programs * BLOCK_N} columns")
