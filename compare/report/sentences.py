@@ -59,14 +59,17 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         yield Said("agreement", 1.0, f"{names} {verb} with the fp64 result{by}; no speed counts before that.")
     elif checked and not broken:
         worst = max(checked, key=lambda v: v.used or 0.0)
-        rows = f"All {len(checked)} implementations that ran here" if len(checked) > 1 else checked[0].label
-        on = f"on {worst.cases} cases" if worst.cases > 1 else f"on {_checked_case(comparison)}"
-        yield Said(
-            "agreement",
-            0.35 if figures.timed_cases(comparison) else 0.8,
-            f"{rows} agree{'' if len(checked) > 1 else 's'} with fp64 {on}: the largest error, that of "
-            f"{worst.label}, is {percent(worst.used)} of what is allowed.",
+        who = {1: f"{worst.label} agrees", 2: f"{checked[0].label} and {checked[1].label} agree"}.get(
+            len(checked), f"All {len(checked)} implementations that ran here agree"
         )
+        on = f"on {worst.cases} cases" if worst.cases > 1 else f"on {_checked_case(comparison)}"
+        how = (
+            f"the largest error, that of {worst.label}, is {percent(worst.used)} of what is allowed"
+            if worst.used and worst.used >= 0.005
+            else f"none is off by more than its last rounding, {number(worst.ulp_max)} ulp at most"
+        )
+        weight = 0.35 if figures.timed_cases(comparison) else 0.8
+        yield Said("agreement", weight, f"{who} with fp64 {on}: {how}.")
 
 
 def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
