@@ -289,7 +289,7 @@ def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.devi
     agreement = checked(op, c, device, run, seeds=(0, 1))
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
-    assert 0.4 < agreement.ulp_max <= 0.5
+    assert 0.4 < agreement.ulp_max <= 0.5 + 1e-4  # the GPU does not sum twice in the same order
     assert agreement.ulp_p50 <= agreement.ulp_p99 <= agreement.ulp_max
     assert agreement.within == 1
     assert agreement.seeds == 2

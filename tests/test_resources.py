@@ -377,6 +377,8 @@ def test_both_readers_agree(op: Op, impl: Implementation, dtype: str) -> None:
                 *("registers", "static_shared_bytes", "dynamic_shared_bytes", "reserved_shared_bytes"),
                 *("occupancy", "limiter", "launches", *(["grid"] if usual_card else [])),
             ]
+            # What a thread needs, and what it is given: never fewer than 16.
+            kernel = replace(kernel, registers=max(16, kernel.registers))
             assert {f: getattr(seen, f) for f in same} == {f: getattr(kernel, f) for f in same}, each
             compared += 1
     assert compared

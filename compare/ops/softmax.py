@@ -63,8 +63,9 @@ _SWEPT = (
     (1, 131072),
     # 4096 rows until they hold 2^27 elements ...
     *((4096, 2**power) for power in range(7, 15)),
-    # ... and rows of every length from there on, 2^27 elements in all; the shorter ones for their bandwidth.
-    *((2 ** (27 - power), 2**power) for power in (10, 12, 14, 15, 16, 17, 18, 19, 20)),
+    # ... rows of every length with 2^27 elements in all, and two with 2^29.
+    *((2 ** (27 - power), 2**power) for power in (10, 12, 14, 15, 16, 17, 18, 20)),
+    *((2 ** (29 - power), 2**power) for power in (17, 20)),
 )
 
 CASES = Cases(

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +135,7 @@ def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) 
             assert worker.stdin is not None
             assert worker.stdout is not None
             with suppress(BrokenPipeError), worker.stdin as stdin:
-                json.dump({"load": _loaded_files(), "orders": orders}, stdin)
+                json.dump({"load": _loaded_files(missing.values()), "orders": orders}, stdin)
             for line in worker.stdout:
                 answer = json.loads(line)
                 results[answer["key"]] = _understood(answer)
@@ -165,13 +165,11 @@ def _understood(answer: dict[str, Any]) -> Result:
     )
 
 
-def _loaded_files() -> list[str]:
-    """The files given to ``--load``, for the other process to load as well."""
-    return [
-        str(Path(module.__file__).resolve())
-        for name, module in sys.modules.items()
-        if name.startswith("_loaded_") and module.__file__ is not None
-    ]
+def _loaded_files(requests: Iterable[Request]) -> list[str]:
+    """The files given to ``--load`` that the requests come from, for the other process to load as well."""
+    functions = [function for r in requests for function in (r.impl.run, r.op.make_inputs)]
+    modules = {function.__module__ for function in functions if function.__module__.startswith("_loaded_")}
+    return sorted(str(Path(file).resolve()) for m in modules if (file := sys.modules[m].__file__))
 
 
 # --------------------------------------------------------------------------- what is kept on disk
