@@ -7,6 +7,7 @@ error, and how much of it is too much, is said by `compare.spec.Tolerance`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ def check(
 
     A wrong implementation gives an `Agreement` that says so.  What ``impl.run`` raises is passed on.
     """
+    if device.type == "cpu":
+        _settle_vector_math()
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         expected = _expected(op, case)
         trials = []
@@ -43,6 +46,23 @@ def check(
             trial, previous = _try(op, impl, case, device, seed, expected, previous)
             trials.append(trial)
     return _summary(trials)
+
+
+_MKL_FUNCTIONS = (
+    "acos asin atan cos cosh erf erfc exp expm1 log log10 log1p log2 sin sinh sqrt tan tanh".split()
+)
+
+
+@functools.cache
+def _settle_vector_math() -> None:
+    """Let MKL choose the kernels behind PyTorch's functions while a single thread asks.
+
+    It chooses at a function's first call.  Where several threads make that call together, one of them may
+    run a kernel good to 11 bits, this once, and what is right would be found wrong (PyTorch issue 188792).
+    """
+    for dtype in (torch.float32, torch.float64):
+        for name in _MKL_FUNCTIONS:
+            getattr(torch, name)(torch.ones(1, dtype=dtype))
 
 
 @dataclass
