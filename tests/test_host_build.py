@@ -87,13 +87,14 @@ __global__ void scaled(float* y, float factor, int count, long long offset) {
     DYNAMIC_SHARED(float, s);
     s[threadIdx.x] = factor;
     __syncthreads();
-    if (threadIdx.x < count) y[offset + threadIdx.x] = s[count - 1 - threadIdx.x];
+    if (static_cast<int>(threadIdx.x) < count) y[offset + threadIdx.x] = s[count - 1 - threadIdx.x];
 }
 
 __global__ void past_the_end(float* x) { x[threadIdx.x + 1] = 1.0f; }
 __global__ void past_shared(float* x, int by) {
     __shared__ float s[32];
     s[threadIdx.x + by] = x[threadIdx.x];
+    x[0] = s[0];
 }
 __global__ void past_dynamic_shared(float* x, int by) {
     DYNAMIC_SHARED(float, s);
@@ -247,7 +248,8 @@ def _run_fault(name: str) -> None:
     if name == "past_the_end":
         launch(name, 1, 32, x.data_ptr())
     elif name == "overflow":
-        launch(name, 1, 1, torch.ones(1, dtype=torch.int32).data_ptr())
+        one = torch.ones(1, dtype=torch.int32)
+        launch(name, 1, 1, one.data_ptr())
     else:
         launch(name, 1, 32 if "past" in name else 1, x.data_ptr(), np.int32(1), shared_mem=128)
 
