@@ -46,6 +46,10 @@ STATIC_ARCHS = ("sm_75", "sm_80", "sm_90a")
 SEEDS = 3
 FEWER_SEEDS = 2
 """For the many cases of a sweep, and for the smoke cases that stand for a large one without a GPU."""
+SLOW_TO_START = ("torch.compile",)
+"""Left out of the run that a CPU makes unasked: it would take longer than all the others together, and what
+it makes of an op for a CPU is other code than for a GPU."""
+
 _CPU_CHECK_BYTES = 32 << 20
 """The most memory traffic of a case that is worth interpreting: some ten seconds for an implementation."""
 _INSPECT = 3
@@ -212,6 +216,8 @@ class _Bench:
 
         self.meter.step(f"checking {impl.label} on {step.case}")
         reason = machine.supports(impl, self.device)
+        if reason is None and self._left_out(impl):
+            reason = f"not checked on a CPU unless asked for, as it is slow to start: --only {impl.label}"
         if reason is not None:
             return self._row(impl, "unavailable", reason)
         count = SEEDS if step.inspect else FEWER_SEEDS
@@ -224,6 +230,10 @@ class _Bench:
             return self._row(impl, *_verdict(error))
         row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
         return replace(row, agreement=agreement)
+
+    def _left_out(self, impl: Implementation) -> bool:
+        unasked = not self.options.cases and not self.options.only
+        return self.device.type == "cpu" and unasked and impl.label in SLOW_TO_START
 
     def _elsewhere(self, impl: Implementation) -> Row:
         """A row of a case too large to check here: as good as the implementation was on the small ones."""

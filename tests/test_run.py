@@ -133,6 +133,19 @@ def test_progress_only_rises_and_ends_near_one(op: Op, tmp_path: Path) -> None:
     assert 0.5 <= shares[-1] <= 1.0
 
 
+def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(op: Op, tmp_path: Path) -> None:
+    implementation("adding", "torch.compile", rung="vendor")(lambda x, y: x + y)
+
+    def status(options: Options) -> str:
+        with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+            first = running.run(op, options, results=tmp_path).cases[0]
+        return next(row.status for row in first.rows if row.label == "torch.compile")
+
+    assert status(Options(cases=(), device="cpu")) == "unavailable"
+    assert status(Options(cases=(), device="cpu", only=("torch.*",))) == "ok"
+    assert status(Options(cases=(SMALL,), device="cpu")) == "ok"
+
+
 # --------------------------------------------------------------------------- plan and replay
 
 
