@@ -60,6 +60,11 @@ class GuardedMemory(TorchDispatchMode):
         self.device = device
         self.allocations: list[Allocation] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch's own question: no, or every process that checks anything imports Dynamo, for seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
