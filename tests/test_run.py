@@ -195,7 +195,7 @@ def test_recorded_times_are_replayed_with_their_label(op: Op, tmp_path: Path) ->
     assert rows["triton.wrong"].timing is None
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")  # torch.compile's own imports
+@pytest.mark.alone
 def test_every_implementation_is_a_row_on_this_machine(device: torch.device) -> None:
     """The real thing, without compiling for other architectures: no row is missing, none disagrees."""
     for name in registry.op_names():
