@@ -22,18 +22,22 @@ _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
 """Modules that serve every op: no part of an implementation."""
 
+_ALIGNMENT = re.compile(rb"(?<=\S)[ \t]+")
+"""Spaces between words, as against those that indent a line."""
+
 
 def source_hash(impl: Implementation) -> str:
     """A hash of all that a row's figures rest on: its sources, the op's description, the compilers' flags.
 
-    It is of the files' bytes and their places in the project: equal checkouts have equal hashes wherever
-    they lie, and any change, of a comment too, is a change.
+    It is of the files' text and their places in the project: equal checkouts have equal hashes wherever
+    they lie.  Any change is a change, of a comment too, but for how many spaces align what stands in a line.
     """
     digest = hashlib.sha256()
     for path in sources(impl):
         inside = path.is_relative_to(registry.ROOT)
         name = path.relative_to(registry.ROOT).as_posix() if inside else path.name
-        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        text = _ALIGNMENT.sub(b" ", path.read_bytes())
+        digest.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 

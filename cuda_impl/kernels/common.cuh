@@ -9,7 +9,7 @@
 
 #ifndef HOST_BUILD
 // Shared memory whose size the launch decides. One declaration serves all types of a template.
-#define DYNAMIC_SHARED(type, name)                                 \
+#define DYNAMIC_SHARED(type, name)                                \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     type* name = reinterpret_cast<type*>(name##_bytes)
 // In the body of a loop that polls memory until another block has written it.
