@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AGREE, DISAGREE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
 
-BUDGET_S = 10.0
+BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 
 _COMMANDS = ("all", "list", "doctor")
@@ -93,8 +93,8 @@ def parser() -> argparse.ArgumentParser:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help=f"most time to spend on timing, for all cases of an op together (default: {BUDGET_S:.0f}, "
-        f"in a sweep {SWEEP_BUDGET_S:.0f} a case)",
+        help="most time to spend on timing, for all cases of an op together "
+        f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
     )
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
