@@ -82,8 +82,11 @@ clean:
 	@tools/make_venv.sh .venv $(PYTHON)
 	@touch $@
 
+# Triton 3.6's interpreter makes Python numbers of arrays in a way that numpy 2.4 refuses.
+.tritons/3.6.0/installed: BESIDE := 'numpy<2.4'
+
 .tritons/%/installed: | $(ENV)
 	@echo "installing Triton $* beside the environment's own"
 	@rm -rf $(@D)
-	@$(RUN) -m pip install --quiet --no-deps --target $(@D) triton$(patsubst ==newest,,==$*)
+	@$(RUN) -m pip install --quiet --no-deps --target $(@D) triton$(patsubst ==newest,,==$*) $(BESIDE)
 	@touch $@
