@@ -1,10 +1,11 @@
 """Triton's interpreter, held to the arithmetic of a GPU.
 
-Without a GPU the kernels run in Triton's interpreter, on numpy.  Two things differ there from every GPU,
-in all versions up to 3.8 at least, and are put right here:
+Without a GPU the kernels run in Triton's interpreter, on numpy.  Some things differ there from every GPU,
+and are put right here:
 
 * fp32 becomes bf16 by cutting bits off, where a GPU rounds to nearest even.
 * Overflow and operations on infinities warn, where a GPU goes on with inf and NaN.
+* In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, which a load then refuses as its mask.
 """
 
 from typing import Any
@@ -31,5 +32,19 @@ def match_gpu_arithmetic() -> None:
         with np.errstate(all="ignore"):
             return run(executor, *args, **kwargs)
 
+    load = interpreter.InterpreterBuilder.create_masked_load
+    store = interpreter.InterpreterBuilder.create_masked_store
+
+    def one_bit(mask: Any) -> Any:
+        return interpreter.TensorHandle(mask.data.astype(bool), tl.int1)
+
+    def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+        return load(builder, ptrs, one_bit(mask), *rest)
+
+    def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        return store(builder, ptrs, value, one_bit(mask), *rest)
+
+    interpreter.InterpreterBuilder.create_masked_load = masked_load
+    interpreter.InterpreterBuilder.create_masked_store = masked_store
     interpreter.InterpreterBuilder.cast_impl = rounding_cast
     interpreter.GridExecutor.__call__ = quiet_run
