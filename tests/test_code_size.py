@@ -208,6 +208,21 @@ def test_the_hash_covers_its_files(impl: Implementation) -> None:
     assert source_hash(impl) == source_hash(impl)
 
 
+def test_the_hash_moves_with_indentation_and_not_with_alignment(
+    mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    impl, helpers = mine["triton.mine"], tmp_path / "helpers.py"
+    text = helpers.read_text() + "# some   words\n"
+
+    def hash_with(words: str) -> str:
+        helpers.write_text(text.replace("# some   words", words))
+        return source_hash(impl)
+
+    assert hash_with("# some   words") == hash_with("# some words")
+    assert hash_with("# some words") != hash_with(" # some words")
+    assert hash_with("# some words") != hash_with("# somewords")
+
+
 def test_the_hash_moves_with_a_comment_and_not_with_the_place(
     mine: dict[str, Implementation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
