@@ -9,7 +9,7 @@ dir=$1
 least="3, 10"
 
 stop() {
-    printf '\n%s\n' "$@" >&2
+    printf '%s\n' "" "$@" >&2
     exit 2
 }
 
@@ -26,11 +26,13 @@ if [[ -z $python ]]; then
         fi
     done
     [[ $python ]] || stop \
-        "No Python of 3.10 or newer found (python3 here: $(python3 --version 2>&1 || true))." \
+        "No Python of 3.10 or newer found (python3 here: $(python3 --version 2>/dev/null || echo none))." \
         "Install one (Debian, Ubuntu: apt install python3 python3-venv; RHEL 9: dnf install python3.12)," \
         "or name it: make PYTHON=/path/to/python3.12"
+elif ! command -v "$python" >/dev/null; then
+    stop "PYTHON=$python: there is no such command. Name another: make PYTHON=python3.12"
 elif ! new_enough "$python"; then
-    stop "PYTHON=$python is not a Python of 3.10 or newer ($("$python" --version 2>&1 || true))." \
+    stop "PYTHON=$python is not a Python of 3.10 or newer ($("$python" --version 2>&1))." \
         "Name another: make PYTHON=python3.12"
 fi
 
