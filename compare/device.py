@@ -105,15 +105,20 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
     """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
     if impl.requires is None:
         return None
-    needed = capability(impl.requires)
     here = arch(device)
     if here is not None:
-        # Code for sm_90a runs on no later architecture either.
-        fits = capability(here) == needed if impl.requires.endswith("a") else capability(here) >= needed
-        return None if fits else f"needs {impl.requires}, this is {here}"
-    if needed < _HOPPER or impl.way != "cuda":
+        return lacks(impl.requires, here)
+    if capability(impl.requires) < _HOPPER or impl.way != "cuda":
         return None
     return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
+
+
+def lacks(requires: str, here: str) -> str | None:
+    """None where code that needs ``requires`` runs on ``here``, else the reason."""
+    needed, has = capability(requires), capability(here)
+    # Code for sm_90a runs on no later architecture either.
+    fits = has == needed if requires.endswith("a") else has >= needed
+    return None if fits else f"needs {requires}, this is {here}"
 
 
 def capability(name: str) -> int:

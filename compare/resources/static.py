@@ -102,13 +102,10 @@ def from_cubins(
 
 def _refusal(request: Request) -> str | None:
     """Why the implementation cannot be compiled for the architecture, None if it can."""
-    needs, arch = request.impl.requires, request.arch
-    if needs is None:
-        return None
-    needed, has = (int(name.removeprefix("sm_").rstrip("af")) for name in (needs, arch))
-    # Code for sm_90a runs on no later architecture either.
-    fits = has == needed if needs.endswith("a") else has >= needed
-    return None if fits else f"needs {needs}, this is {arch}"
+    from compare.device import lacks
+
+    needs = request.impl.requires
+    return None if needs is None else lacks(needs, request.arch)
 
 
 def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) -> dict[str, Result]:
