@@ -1,4 +1,4 @@
-// What every kernel file uses: element types, 16-byte packs, and reductions over a warp and a block.
+// What every kernel file uses: element types, and packs of 16 bytes.
 //
 // Device code only, and no standard headers: the same text is compiled by NVRTC, by nvcc and, with
 // HOST_BUILD defined, by g++ for machines without a GPU.
@@ -53,41 +53,70 @@ __device__ __forceinline__ float negative_infinity() {
 }
 
 // ---- packs: VEC neighbours that move in one instruction ---------------------------------------------
-// VEC is either 16 bytes' worth (the widest access a thread has) or 1, for rows that are not aligned.
+// VEC is either 16 bytes' worth (the widest access a thread has) or 1, for rows that are not aligned. The 16
+// bytes stay the four words that registers hold, because 16-bit halves taken out of them early would cost
+// an instruction each.
 
 template <typename T, int VEC>
-struct alignas(sizeof(T) * VEC) Pack {
-    T element[VEC];
+struct alignas(16) Pack {
+    static_assert(VEC * sizeof(T) == 16, "a pack is 16 bytes or one element");
+    unsigned word[4];
+};
+template <typename T>
+struct Pack<T, 1> {
+    T element;
 };
 
 template <typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> load(const T* ptr) {
-    Pack<T, VEC> pack;
-    if constexpr (sizeof(pack) == sizeof(uint4)) {
-        *reinterpret_cast<uint4*>(&pack) = *reinterpret_cast<const uint4*>(ptr);
-    } else {
-        pack = *reinterpret_cast<const Pack<T, VEC>*>(ptr);
-    }
-    return pack;
+    return *reinterpret_cast<const Pack<T, VEC>*>(ptr);
 }
 
-// Data that is not touched again: "streaming", first to leave the cache.
+template <typename T>
+__device__ __forceinline__ void store(T* ptr, const Pack<T, 1>& pack) {
+    *ptr = pack.element;
+}
 template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load_streaming(const T* ptr) {
-    Pack<T, VEC> pack;
-    if constexpr (sizeof(pack) == sizeof(uint4)) {
-        *reinterpret_cast<uint4*>(&pack) = __ldcs(reinterpret_cast<const uint4*>(ptr));
-    } else {
-        pack = *reinterpret_cast<const Pack<T, VEC>*>(ptr);
-    }
-    return pack;
+__device__ __forceinline__ void store(T* ptr, const Pack<T, VEC>& pack) {
+    // An assignment may become four stores of a word; this is one instruction, and does the same.
+    __stwb(reinterpret_cast<uint4*>(ptr), make_uint4(pack.word[0], pack.word[1], pack.word[2], pack.word[3]));
 }
 
-template <typename T, int VEC>
-__device__ __forceinline__ void store_streaming(T* ptr, const Pack<T, VEC>& pack) {
-    if constexpr (sizeof(pack) == sizeof(uint4)) {
-        __stcs(reinterpret_cast<uint4*>(ptr), *reinterpret_cast<const uint4*>(&pack));
-    } else {
-        *reinterpret_cast<Pack<T, VEC>*>(ptr) = pack;
+// Element v of a pack, in fp32.
+template <typename T>
+__device__ __forceinline__ float get(const Pack<T, 1>& pack, int) {
+    return to_float(pack.element);
+}
+__device__ __forceinline__ float get(const Pack<float, 4>& pack, int v) {
+    return __uint_as_float(pack.word[v]);
+}
+__device__ __forceinline__ float get(const Pack<__half, 8>& pack, int v) {
+    const float2 two = __half22float2(reinterpret_cast<const __half2*>(pack.word)[v / 2]);
+    return v % 2 == 0 ? two.x : two.y;
+}
+__device__ __forceinline__ float get(const Pack<__nv_bfloat16, 8>& pack, int v) {
+    const unsigned two = pack.word[v / 2];  // bf16 is the upper half of fp32
+    return __uint_as_float(v % 2 == 0 ? two << 16 : two & 0xffff0000u);
+}
+
+// A pack of VEC fp32 values, each rounded once.
+template <typename T>
+__device__ __forceinline__ void set(Pack<T, 1>& pack, const float (&value)[1]) {
+    pack.element = from_float<T>(value[0]);
+}
+__device__ __forceinline__ void set(Pack<float, 4>& pack, const float (&value)[4]) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) pack.word[v] = __float_as_uint(value[v]);
+}
+__device__ __forceinline__ void set(Pack<__half, 8>& pack, const float (&value)[8]) {
+#pragma unroll
+    for (int v = 0; v < 8; v += 2) {
+        reinterpret_cast<__half2*>(pack.word)[v / 2] = __floats2half2_rn(value[v], value[v + 1]);
+    }
+}
+__device__ __forceinline__ void set(Pack<__nv_bfloat16, 8>& pack, const float (&value)[8]) {
+#pragma unroll
+    for (int v = 0; v < 8; v += 2) {
+        reinterpret_cast<__nv_bfloat162*>(pack.word)[v / 2] = __floats2bfloat162_rn(value[v], value[v + 1]);
     }
 }

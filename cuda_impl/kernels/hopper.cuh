@@ -70,19 +70,29 @@ __device__ __forceinline__ int cluster_block_rank() {
     return rank;
 }
 
-// All threads of all blocks of the cluster meet: what they wrote before they arrived, all see after waiting.
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+// All threads of all blocks of the cluster meet. "Relaxed" promises nothing about what they wrote before, but
+// for mbarriers behind their fence, and so waits for no write.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Writes a float into the same variable of another block of the cluster.
-__device__ __forceinline__ void store_to_block(float* ptr, int rank, float value) {
+// The address of the same variable in another block of the cluster.
+__device__ __forceinline__ unsigned address_in_block(const void* ptr, int rank) {
     unsigned remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(ptr)), "r"(rank));
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+    return remote;
+}
+
+// Writes 8 bytes into the same variable of another block of the cluster, and tells that block's barrier.
+__device__ __forceinline__ void store_async_to_block(unsigned long long* ptr, int rank,
+                                                     unsigned long long value, mbarrier_t* barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
+                     address_in_block(ptr, rank)),
+                 "l"(value), "r"(address_in_block(barrier, rank))
+                 : "memory");
 }
 
 #endif  // HAS_HOPPER_UNITS

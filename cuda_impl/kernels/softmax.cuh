@@ -76,19 +76,21 @@ __device__ __forceinline__ Running block_combine(Running seen) {
     return one[0];
 }
 
-// ---- tiles: PACKS packs a thread, THREADS packs apart, of the columns begin .. end ----------------------
+// ---- tiles: PACKS packs a thread, THREADS packs apart; columns from `columns` on are not there ------------
 
 template <typename T, int VEC, int PACKS, int THREADS>
-__device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* row_ptr, index_t begin,
-                                          index_t end, int thread) {
+__device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns,
+                                          int thread) {
+    float nothing[VEC];
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) nothing[v] = negative_infinity();
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        const index_t n = begin + (p * THREADS + thread) * VEC;
-        if (n < end) {
-            x[p] = load<T, VEC>(row_ptr + n);
+        const int n = (p * THREADS + thread) * VEC;
+        if (n < columns) {
+            x[p] = load<T, VEC>(tile_ptr + n);
         } else {
-#pragma unroll
-            for (int v = 0; v < VEC; ++v) x[p].element[v] = from_float<T>(negative_infinity());
+            set(x[p], nothing);
         }
     }
 }
@@ -99,7 +101,7 @@ __device__ __forceinline__ float tile_max(const Pack<T, VEC> (&x)[PACKS]) {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x[p].element[v]));
+        for (int v = 0; v < VEC; ++v) max = fmaxf(max, get(x[p], v));
     }
     return max;
 }
@@ -112,25 +114,31 @@ __device__ __forceinline__ Running include(Running seen, const Pack<T, VEC> (&x)
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x[p].element[v]) - shift);
+        for (int v = 0; v < VEC; ++v) sum += __expf(get(x[p], v) - shift);
     }
     return {max, sum};
 }
 
 template <typename T, int VEC, int PACKS, int THREADS>
-__device__ __forceinline__ void store_tile(T* row_ptr, const Pack<T, VEC> (&x)[PACKS], Running row,
-                                           index_t begin, index_t end, int thread) {
+__device__ __forceinline__ void store_tile(T* tile_ptr, const Pack<T, VEC> (&x)[PACKS], Running row,
+                                           int columns, int thread) {
     const float inverse_sum = 1.0f / row.sum;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        const index_t n = begin + (p * THREADS + thread) * VEC;
-        Pack<T, VEC> y;
+        const int n = (p * THREADS + thread) * VEC;
+        float e[VEC];
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-            y.element[v] = from_float<T>(__expf(to_float(x[p].element[v]) - row.max) * inverse_sum);
-        }
-        if (n < end) store_streaming<T, VEC>(row_ptr + n, y);
+        for (int v = 0; v < VEC; ++v) e[v] = __expf(get(x[p], v) - row.max) * inverse_sum;
+        Pack<T, VEC> y;
+        set(y, e);
+        if (n < columns) store(tile_ptr + n, y);
     }
+}
+
+// How many columns of a row of N a tile has that begins at `begin`.
+template <int BLOCK_N>
+__device__ __forceinline__ int tile_columns(index_t N, index_t begin) {
+    return static_cast<int>(N - begin < BLOCK_N ? N - begin : BLOCK_N);
 }
 
 // ---- online --------------------------------------------------------------------------------------------
@@ -146,14 +154,15 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* x_ptr,
 
     Running row = nothing_seen();
     for (index_t begin = 0; begin < N; begin += BLOCK_N) {
-        load_tile<T, VEC, PACKS, THREADS>(x, x_row, begin, N, threadIdx.x);
+        load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, tile_columns<BLOCK_N>(N, begin), threadIdx.x);
         row = include(row, x);
     }
     row = block_combine<THREADS>(row);
 
     for (index_t begin = 0; begin < N; begin += BLOCK_N) {
-        load_tile<T, VEC, PACKS, THREADS>(x, x_row, begin, N, threadIdx.x);
-        store_tile<T, VEC, PACKS, THREADS>(y_row, x, row, begin, N, threadIdx.x);
+        const int columns = tile_columns<BLOCK_N>(N, begin);
+        load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, columns, threadIdx.x);
+        store_tile<T, VEC, PACKS, THREADS>(y_row + begin, x, row, columns, threadIdx.x);
     }
 }
 
@@ -171,18 +180,18 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
     static_assert(BLOCK_M == 1 || ROW_THREADS <= WARP, "several rows a block: each within a warp");
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const index_t end = m < M ? N : 0;  // threads without a row take part in the shuffles
+    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
     Pack<T, VEC> x[PACKS];
     float e[PACKS][VEC];
 
-    load_tile<T, VEC, PACKS, ROW_THREADS>(x, x_ptr + m * stride_xm, 0, end, thread);
+    load_tile<T, VEC, PACKS, ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
     Running own = {tile_max(x), 0.0f};
     const float shift = finite_shift(own.max);
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            e[p][v] = __expf(to_float(x[p].element[v]) - shift);
+            e[p][v] = __expf(get(x[p], v) - shift);
             own.sum += e[p][v];
         }
     }
@@ -197,89 +206,131 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
     const float scale = __expf(own.max - row.max) / row.sum;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        const index_t n = (p * ROW_THREADS + thread) * VEC;
-        Pack<T, VEC> y;
+        const int n = (p * ROW_THREADS + thread) * VEC;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) y.element[v] = from_float<T>(e[p][v] * scale);
-        if (n < end) store_streaming<T, VEC>(y_ptr + m * N + n, y);
+        for (int v = 0; v < VEC; ++v) e[p][v] *= scale;
+        Pack<T, VEC> y;
+        set(y, e[p]);
+        if (n < columns) store(y_ptr + m * N + n, y);
     }
 }
 
 // ---- split ---------------------------------------------------------------------------------------------
 // Rows are cut into `chunks` chunks of BLOCK_N columns, and all chunks of all rows, in order, are dealt to
-// the blocks like cards. A block publishes the maximum and sum of its chunk and keeps the chunk in
-// registers; while the next chunk is on its way, the other blocks publish theirs, and the output of the
-// kept chunk can be written. Every element is read once.
+// the blocks like cards. At every turn a block reduces a chunk, publishes its maximum and sum and keeps the
+// chunk in registers; two turns later the other blocks have published theirs, and the output can be
+// written. Every element is read once, and the next chunk is on its way meanwhile.
 //
 // Blocks wait for each other: all of the grid must be resident together, and a row may have no more chunks
 // than there are blocks; the host ensures both. of_chunk[M * chunks] starts as 0: no chunk has maximum 0
 // and sum 0, so one 8-byte word is both the result and the news that it is there.
 
-__device__ __forceinline__ void publish(Running* of_chunk, Running value) {
-    *reinterpret_cast<volatile unsigned long long*>(of_chunk) =
-        __float_as_uint(value.max) | static_cast<unsigned long long>(__float_as_uint(value.sum)) << 32;
-}
+using word_t = unsigned long long;
 
-__device__ __forceinline__ Running wait_for_chunk(const Running* of_chunk) {
-    const auto* word_ptr = reinterpret_cast<const volatile unsigned long long*>(of_chunk);
-    unsigned long long word = *word_ptr;
-    while (word == 0) {
-        SPIN_WAIT();
-        word = *word_ptr;
-    }
+__device__ __forceinline__ word_t to_word(Running value) {
+    return __float_as_uint(value.max) | static_cast<word_t>(__float_as_uint(value.sum)) << 32;
+}
+__device__ __forceinline__ Running from_word(word_t word) {
     return {__uint_as_float(static_cast<unsigned>(word)), __uint_as_float(static_cast<unsigned>(word >> 32))};
 }
 
-// The threads of a block together wait for all chunks of a row; each returns those it has waited for.
-__device__ __forceinline__ Running wait_for_row(const Running* of_chunk, int chunks) {
+// Past the L1, which does not see what other blocks write.
+__device__ __forceinline__ void publish(word_t* of_chunk, Running value) {
+    *static_cast<volatile word_t*>(of_chunk) = to_word(value);
+}
+__device__ __forceinline__ word_t look(const word_t* of_chunk) {
+    return *static_cast<const volatile word_t*>(of_chunk);
+}
+
+// Thread c waits for the c-th chunk of a row, and for every THREADS-th after it; the result is what it has
+// waited for. `early` is what look_early saw: a look takes a while, which the caller fills with work.
+__device__ __forceinline__ word_t look_early(const word_t* of_row, int chunks) {
+    const int c = threadIdx.x;
+    return c < chunks ? look(of_row + c) : 0;
+}
+template <int THREADS>
+__device__ __forceinline__ Running wait_for_row(const word_t* of_row, int chunks, word_t early) {
     Running seen = nothing_seen();
-    for (int c = threadIdx.x; c < chunks; c += blockDim.x) seen = combine(seen, wait_for_chunk(of_chunk + c));
+    word_t word = early;
+    for (int c = threadIdx.x; c < chunks; c += THREADS) {
+        if (c >= THREADS) word = look(of_row + c);
+        while (word == 0) {
+            SPIN_WAIT();
+            word = look(of_row + c);
+        }
+        seen = combine(seen, from_word(word));
+    }
     __syncwarp();  // lanes that waited less would go on by themselves, and the rest would take twice as long
     return seen;
 }
 
+// A chunk by its row and its number in the row. Counting on is cheaper than dividing at every turn.
+struct Place {
+    index_t m;
+    int c;
+
+    __device__ __forceinline__ void advance(Place step, int chunks) {
+        m += step.m;
+        c += step.c;
+        if (c >= chunks) {
+            c -= chunks;
+            ++m;
+        }
+    }
+};
+
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T* x_ptr, T* y_ptr, index_t M,
                                                                         index_t N, index_t stride_xm,
-                                                                        index_t chunks, Running* of_chunk) {
-    constexpr index_t BLOCK_N = THREADS * PACKS * VEC;
-    const index_t total = M * chunks;
-    Pack<T, VEC> kept[PACKS], x[PACKS], next[PACKS];
-    const auto load_chunk = [&](Pack<T, VEC>(&to)[PACKS], index_t chunk) {
-        const T* x_row = x_ptr + chunk / chunks * stride_xm;
-        load_tile<T, VEC, PACKS, THREADS>(to, x_row, chunk % chunks * BLOCK_N, N, threadIdx.x);
+                                                                        int chunks, word_t* of_chunk) {
+    constexpr int BLOCK_N = THREADS * PACKS * VEC;
+    Pack<T, VEC> next[PACKS], x[PACKS], kept[PACKS], old[PACKS];  // a chunk's way through the turns
+    const int blocks = gridDim.x, block = blockIdx.x;
+    const Place first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
+    Place at_next = first, at = first, at_old = first;
+    const auto load_next = [&] {
+        if (at_next.m < M) {
+            const index_t begin = static_cast<index_t>(at_next.c) * BLOCK_N;
+            load_tile<T, VEC, PACKS, THREADS>(next, x_ptr + at_next.m * stride_xm + begin,
+                                              tile_columns<BLOCK_N>(N, begin), threadIdx.x);
+        }
+        at_next.advance(step, chunks);
     };
 
-    index_t chunk = blockIdx.x;
-    if (chunk < total) load_chunk(x, chunk);
-    for (; chunk < total + gridDim.x; chunk += gridDim.x) {
-        if (chunk < total) {
-            const Running part = block_combine<THREADS>(include(nothing_seen(), x));
-            if (threadIdx.x == 0) publish(of_chunk + chunk, part);
-        }
-        if (chunk + gridDim.x < total) load_chunk(next, chunk + gridDim.x);
-        __syncthreads();
-        if (chunk >= gridDim.x) {
-            const index_t kept_chunk = chunk - gridDim.x;
-            const index_t m = kept_chunk / chunks;
-            const Running part = wait_for_row(of_chunk + m * chunks, static_cast<int>(chunks));
-            const Running row = block_combine<THREADS>(part);
-            store_tile<T, VEC, PACKS, THREADS>(y_ptr + m * N, kept, row, kept_chunk % chunks * BLOCK_N, N,
-                                               threadIdx.x);
-            __syncthreads();
-        }
+    load_next();
+    for (int turn = 0; at_old.m < M; ++turn) {
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
+            old[p] = kept[p];
             kept[p] = x[p];
             x[p] = next[p];
         }
+        const bool reduces = at.m < M, writes = turn >= 2;
+        const word_t* of_row = of_chunk + at_old.m * chunks;
+        const word_t early = writes ? look_early(of_row, chunks) : 0;
+
+        Running seen[2] = {nothing_seen(), nothing_seen()};  // of the new chunk, and of the old one's row
+        if (reduces) seen[0] = include(seen[0], x);
+        load_next();
+        if (writes) seen[1] = wait_for_row<THREADS>(of_row, chunks, early);
+        block_combine<THREADS>(seen);
+        if (reduces && threadIdx.x == 0) publish(of_chunk + at.m * chunks + at.c, seen[0]);
+        at.advance(step, chunks);
+        if (writes) {
+            const index_t begin = static_cast<index_t>(at_old.c) * BLOCK_N;
+            store_tile<T, VEC, PACKS, THREADS>(y_ptr + at_old.m * N + begin, old, seen[1],
+                                               tile_columns<BLOCK_N>(N, begin), threadIdx.x);
+            at_old.advance(step, chunks);
+        }
+        __syncthreads();  // all have read what block_combine shared
     }
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
 // Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it, in tiles of BLOCK_N. The
-// copy engine brings all tiles into shared memory; they are reduced in the order in which they land. The
-// blocks tell each other their parts of the sum through distributed shared memory, and write their slices.
+// copy engine brings all tiles into shared memory; they are reduced in the order in which they land. Each
+// block sends its part of the sum into the shared memory of all, and writes its slice when it has heard
+// from all.
 // Rows of x start on 16-byte boundaries; N and slice are multiples of VEC.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
@@ -292,7 +343,8 @@ __global__ __launch_bounds__(THREADS)
     constexpr int MOST_TILES = 32;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t landed[MOST_TILES];
-    __shared__ Running of_block[CLUSTER];
+    __shared__ mbarrier_t heard;
+    __shared__ word_t of_block[CLUSTER];
     const int rank = cluster_block_rank();
     const index_t m = blockIdx.x / CLUSTER;
     const index_t begin = rank * slice;
@@ -301,7 +353,9 @@ __global__ __launch_bounds__(THREADS)
 
     if (threadIdx.x == 0) {
         for (int tile = 0; tile < tiles; ++tile) mbarrier_init(&landed[tile], 1);
+        mbarrier_init(&heard, 1);
         mbarrier_init_fence();
+        mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));
         for (int tile = 0; tile < tiles; ++tile) {
             const int n = tile * BLOCK_N;
             const unsigned bytes = min(columns - n, BLOCK_N) * sizeof(T);
@@ -310,30 +364,29 @@ __global__ __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    cluster_arrive();
+    cluster_arrive_relaxed();
 
     Pack<T, VEC> x[PACKS];
     Running part = nothing_seen();
     for (int tile = 0; tile < tiles; ++tile) {
         mbarrier_wait(&landed[tile], 0);
-        load_tile<T, VEC, PACKS, THREADS>(x, x_shared, tile * BLOCK_N, columns, threadIdx.x);
+        const int n = tile * BLOCK_N;
+        load_tile<T, VEC, PACKS, THREADS>(x, x_shared + n, columns - n, threadIdx.x);
         part = include(part, x);
     }
     part = block_combine<THREADS>(part);
 
     cluster_wait();  // all blocks of the cluster have started: their shared memory is there
     if (threadIdx.x < CLUSTER) {
-        store_to_block(&of_block[rank].max, threadIdx.x, part.max);
-        store_to_block(&of_block[rank].sum, threadIdx.x, part.sum);
+        store_async_to_block(&of_block[rank], threadIdx.x, to_word(part), &heard);
     }
-    cluster_arrive();
-    cluster_wait();
-    const Running row = warp_combine<CLUSTER>(of_block[threadIdx.x % CLUSTER]);
+    mbarrier_wait(&heard, 0);
+    const Running row = warp_combine<CLUSTER>(from_word(of_block[threadIdx.x % CLUSTER]));
 
     for (int tile = 0; tile < tiles; ++tile) {
-        load_tile<T, VEC, PACKS, THREADS>(x, x_shared, tile * BLOCK_N, columns, threadIdx.x);
-        store_tile<T, VEC, PACKS, THREADS>(y_ptr + m * N + begin, x, row, tile * BLOCK_N, columns,
-                                           threadIdx.x);
+        const int n = tile * BLOCK_N;
+        load_tile<T, VEC, PACKS, THREADS>(x, x_shared + n, columns - n, threadIdx.x);
+        store_tile<T, VEC, PACKS, THREADS>(y_ptr + m * N + begin + n, x, row, columns - n, threadIdx.x);
     }
 #endif
 }
@@ -344,26 +397,30 @@ __global__ __launch_bounds__(THREADS)
 // filled again at once. Reading pauses neither for writing nor for other blocks.
 //
 // A row may have no more than (LAG - 1) * gridDim.x chunks: by the time a row is waited for, every block
-// has published its chunks of it in an earlier turn. Rows of x start on 16-byte boundaries; N is a multiple
-// of VEC.
+// can have published its chunks of it in an earlier turn. Rows of x start on 16-byte boundaries; N is a
+// multiple of VEC.
 
 template <typename T, int PACKS, int THREADS, int SLOTS, int LAG, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* x_ptr, T* y_ptr, index_t M,
                                                                        index_t N, index_t stride_xm,
-                                                                       index_t chunks, Running* of_chunk) {
+                                                                       int chunks, word_t* of_chunk) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
-    constexpr index_t BLOCK_N = THREADS * PACKS * VEC;
+    constexpr int BLOCK_N = THREADS * PACKS * VEC;
     DYNAMIC_SHARED(T, x_shared);
     __shared__ mbarrier_t landed[SLOTS];
-    const index_t total = M * chunks;
-    const auto fetch = [&](index_t chunk, int slot) {
-        if (threadIdx.x != 0 || chunk >= total) return;
-        const index_t begin = chunk % chunks * BLOCK_N;
-        const unsigned bytes = static_cast<unsigned>(min(N - begin, BLOCK_N) * sizeof(T));
-        mbarrier_arrive_expect_bytes(&landed[slot], bytes);
-        bulk_copy_to_shared(x_shared + slot * BLOCK_N, x_ptr + chunk / chunks * stride_xm + begin, bytes,
-                            &landed[slot]);
+    const int blocks = gridDim.x, block = blockIdx.x;
+    const Place first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
+    Place at_fetch = first, at = first, at_old = first;
+    const auto fetch = [&](int slot) {
+        if (at_fetch.m < M && threadIdx.x == 0) {
+            const index_t begin = static_cast<index_t>(at_fetch.c) * BLOCK_N;
+            const unsigned bytes = tile_columns<BLOCK_N>(N, begin) * sizeof(T);
+            mbarrier_arrive_expect_bytes(&landed[slot], bytes);
+            bulk_copy_to_shared(x_shared + slot * BLOCK_N, x_ptr + at_fetch.m * stride_xm + begin, bytes,
+                                &landed[slot]);
+        }
+        at_fetch.advance(step, chunks);
     };
 
     if (threadIdx.x == 0) {
@@ -371,40 +428,44 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* 
         mbarrier_init_fence();
     }
     __syncthreads();
-    for (int slot = 0; slot < SLOTS; ++slot) fetch(blockIdx.x + slot * static_cast<index_t>(gridDim.x), slot);
+    for (int slot = 0; slot < SLOTS; ++slot) fetch(slot);
 
     Pack<T, VEC> x[PACKS];
-    index_t chunk = blockIdx.x;
-    index_t old_chunk = chunk - LAG * static_cast<index_t>(gridDim.x);
-    for (int slot = 0, old_slot = SLOTS - LAG, parity = 0; old_chunk < total;
-         chunk += gridDim.x, old_chunk += gridDim.x) {
-        const index_t old_m = old_chunk / chunks;
+    int slot = 0, old_slot = 0, parity = 0;
+    for (int turn = 0; at_old.m < M; ++turn) {
+        const bool reduces = at.m < M, writes = turn >= LAG;
+        const word_t* of_row = of_chunk + at_old.m * chunks;
+        const word_t early = writes ? look_early(of_row, chunks) : 0;
+
         Running seen[2] = {nothing_seen(), nothing_seen()};  // of the new chunk, and of the old one's row
-        if (old_chunk >= 0) seen[1] = wait_for_row(of_chunk + old_m * chunks, static_cast<int>(chunks));
-        if (chunk < total) {
+        if (reduces) {
             mbarrier_wait(&landed[slot], parity);
-            const index_t columns = N - chunk % chunks * BLOCK_N;
-            load_tile<T, VEC, PACKS, THREADS>(x, x_shared + slot * BLOCK_N, 0, columns, threadIdx.x);
+            const int columns = tile_columns<BLOCK_N>(N, static_cast<index_t>(at.c) * BLOCK_N);
+            load_tile<T, VEC, PACKS, THREADS>(x, x_shared + slot * BLOCK_N, columns, threadIdx.x);
             seen[0] = include(seen[0], x);
         }
+        if (writes) seen[1] = wait_for_row<THREADS>(of_row, chunks, early);
         block_combine<THREADS>(seen);
-        if (threadIdx.x == 0 && chunk < total) publish(of_chunk + chunk, seen[0]);
-        if (old_chunk >= 0) {
-            const index_t begin = old_chunk % chunks * BLOCK_N;
-            load_tile<T, VEC, PACKS, THREADS>(x, x_shared + old_slot * BLOCK_N, 0, N - begin, threadIdx.x);
-        }
-        __syncthreads();  // all have read the old chunk, and what block_combine shared
-        if (old_chunk >= 0) {
-            const index_t begin = old_chunk % chunks * BLOCK_N;
-            fetch(old_chunk + SLOTS * static_cast<index_t>(gridDim.x), old_slot);
-            store_tile<T, VEC, PACKS, THREADS>(y_ptr + old_m * N + begin, x, seen[1], 0, N - begin,
-                                               threadIdx.x);
-        }
+        if (reduces && threadIdx.x == 0) publish(of_chunk + at.m * chunks + at.c, seen[0]);
+        at.advance(step, chunks);
         if (++slot == SLOTS) {
             slot = 0;
             parity ^= 1;
         }
-        if (++old_slot == SLOTS) old_slot = 0;
+
+        const index_t begin = static_cast<index_t>(at_old.c) * BLOCK_N;
+        const int columns = tile_columns<BLOCK_N>(N, begin);
+        if (writes) {
+            load_tile<T, VEC, PACKS, THREADS>(x, x_shared + old_slot * BLOCK_N, columns, threadIdx.x);
+        }
+        __syncthreads();  // all have read the old chunk, and what block_combine shared
+        if (writes) {
+            fetch(old_slot);
+            store_tile<T, VEC, PACKS, THREADS>(y_ptr + at_old.m * N + begin, x, seen[1], columns,
+                                               threadIdx.x);
+            at_old.advance(step, chunks);
+            if (++old_slot == SLOTS) old_slot = 0;
+        }
     }
 #endif
 }

@@ -31,20 +31,20 @@ __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const 
     for (int p = 0; p < PACKS; ++p) {
         const index_t n = start + p * step;
         if (n + VEC <= N) {
-            x[p] = load_streaming<T, VEC>(x_ptr + n);
-            y[p] = load_streaming<T, VEC>(y_ptr + n);
+            x[p] = load<T, VEC>(x_ptr + n);
+            y[p] = load<T, VEC>(y_ptr + n);
         }
     }
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const index_t n = start + p * step;
         if (n + VEC <= N) {
-            Pack<T, VEC> z;
+            float sum[VEC];
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) {
-                z.element[v] = from_float<T>(to_float(x[p].element[v]) + to_float(y[p].element[v]));
-            }
-            store_streaming<T, VEC>(z_ptr + n, z);
+            for (int v = 0; v < VEC; ++v) sum[v] = get(x[p], v) + get(y[p], v);
+            Pack<T, VEC> z;
+            set(z, sum);
+            store(z_ptr + n, z);
         } else {  // the one pack that the end of the arrays cuts short, and those beyond it
 #pragma unroll 1
             for (index_t tail = n; tail < N; ++tail) {

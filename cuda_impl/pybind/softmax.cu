@@ -73,22 +73,18 @@ static py::object onepass(py::object x_object) {
         using T = decltype(zero);
         constexpr int VEC = VEC_;
         const std::int64_t packs = ceil_div(N, VEC);
-        if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);
+        if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);  // a warp a row
         if (packs <= 32 * 4) return launch_onepass<T, VEC, 4, 128, 4>(x, y);
-        if constexpr (VEC > 1) {
-            if (packs <= 64 * 4) return launch_onepass<T, VEC, 4, 64, 1>(x, y);
-            if (packs <= 128 * 4) return launch_onepass<T, VEC, 4, 128, 1>(x, y);
-        }
-        if (packs <= 256 * 4) return launch_onepass<T, VEC, 4, 256, 1>(x, y);
-        if (packs <= 512 * 4) return launch_onepass<T, VEC, 4, 512, 1>(x, y);
-        if (packs <= 1024 * 4) return launch_onepass<T, VEC, 4, 1024, 1>(x, y);
-        if constexpr (VEC * 4 * 1024 < ONEPASS_COLUMNS) {
-            if (packs <= 1024 * 8) return launch_onepass<T, VEC, 8, 1024, 1>(x, y);
-        }
+        if (packs <= 32 * 8) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
+        constexpr int PACKS = VEC > 1 ? 4 : 16;  // an element alone moves few bytes
         if constexpr (VEC == 1) {
-            if (packs <= 512 * 32) return launch_onepass<T, VEC, 32, 512, 1>(x, y);
-            return launch_onepass<T, VEC, 32, 1024, 1>(x, y);
+            if (packs <= 64 * PACKS) return launch_onepass<T, VEC, PACKS, 64, 1>(x, y);
         }
+        if (packs <= 128 * PACKS) return launch_onepass<T, VEC, PACKS, 128, 1>(x, y);
+        if (packs <= 256 * PACKS) return launch_onepass<T, VEC, PACKS, 256, 1>(x, y);
+        if (packs <= 512 * PACKS) return launch_onepass<T, VEC, PACKS, 512, 1>(x, y);
+        if (packs <= 1024 * PACKS) return launch_onepass<T, VEC, PACKS, 1024, 1>(x, y);
+        if constexpr (VEC * PACKS * 1024 < ONEPASS_COLUMNS) launch_onepass<T, VEC, 2 * PACKS, 1024, 1>(x, y);
     });
     return y.object;
 }
@@ -114,15 +110,15 @@ static py::object split(py::object x_object) {
     if (y.numel() == 0) return y.object;
     dispatch_vec(x, [&](auto zero, auto VEC_) {
         using T = decltype(zero);
-        constexpr int VEC = VEC_, THREADS = 256, PACKS = VEC == 4 ? 8 : VEC == 8 ? 4 : 16;
-        constexpr int BLOCKS = 2;  // a multiprocessor, by __launch_bounds__: all must be resident
+        constexpr int VEC = VEC_, THREADS = 128, PACKS = VEC > 1 ? 4 : 16;
+        constexpr int BLOCKS = 4;  // a multiprocessor, by __launch_bounds__: all must be resident
         const std::int64_t chunks = ceil_div(N, THREADS * PACKS * VEC);
         const std::int64_t blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, N * blocks / chunks);
         const Tensor of_chunk = zeros(x, M * chunks);
         launch(x, {std::min(blocks, M * chunks), THREADS},
                softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
-               x.strides[0], chunks, of_chunk.data<Running>());
+               x.strides[0], int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }
@@ -141,31 +137,32 @@ static Tensor checked_for_copy_engine(const py::object& x_object) {
     return Tensor(x.object.attr("clone")(**options));
 }
 
-// The blocks of a cluster share a row: up to 8 x 208 KB.
+// The blocks of a cluster share a row: up to 16 x 208 KB.
 static py::object cluster(py::object x_object) {
     const Tensor x = checked_for_copy_engine(x_object), y = x.empty_like();
     const std::int64_t M = x.shape[0], N = x.shape[1];
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        constexpr int PACKS = 2, THREADS = 512;
-        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 16 KB
+        constexpr int PACKS = 8, THREADS = 64;
+        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
-        // Up to 4 tiles a block, so that three blocks fit a multiprocessor; more where 8 cannot help it.
+        // Two tiles a block, so that many small blocks share a multiprocessor; more where 16 cannot help it.
         const auto launch_cluster = [&](auto CLUSTER) {
             const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
-            if (slice_tiles > 13) {
-                not_taken("N=" + std::to_string(N) + ": the shared memory of 8 blocks holds " +
-                          std::to_string(8 * 13 * BLOCK_N) + " columns");
+            if (slice_tiles > 26) {
+                not_taken("N=" + std::to_string(N) + ": the shared memory of 16 blocks holds " +
+                          std::to_string(16 * 26 * BLOCK_N) + " columns");
             }
             const int shared_bytes = int(slice_tiles) * BLOCK_N * int(sizeof(T));
             launch(x, {M * CLUSTER, THREADS, shared_bytes, CLUSTER},
                    softmax_cluster_kernel<T, PACKS, THREADS, CLUSTER>, x.data<T>(), y.data<T>(), N,
                    x.strides[0], slice_tiles * BLOCK_N);
         };
-        if (tiles <= 2 * 4) return launch_cluster(std::integral_constant<int, 2>());
-        if (tiles <= 4 * 4) return launch_cluster(std::integral_constant<int, 4>());
-        return launch_cluster(std::integral_constant<int, 8>());
+        if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());
+        if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());
+        if (tiles <= 8 * 2) return launch_cluster(std::integral_constant<int, 8>());
+        return launch_cluster(std::integral_constant<int, 16>());
     });
     return y.object;
 }
@@ -177,8 +174,8 @@ static py::object ring(py::object x_object) {
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        constexpr int PACKS = 4, THREADS = 256, SLOTS = 4, LAG = 2;
-        constexpr int BLOCKS = 3;  // a multiprocessor: 3 x 64 KB of shared memory
+        constexpr int PACKS = 8, THREADS = 256, SLOTS = 3, LAG = 2;
+        constexpr int BLOCKS = 2;  // a multiprocessor: 2 x 96 KB of shared memory
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N);
         const std::int64_t blocks = std::min<std::int64_t>(BLOCKS * multiprocessors(x), M * chunks);
@@ -186,7 +183,7 @@ static py::object ring(py::object x_object) {
         const Tensor of_chunk = zeros(x, M * chunks);
         launch(x, {blocks, THREADS, SLOTS * BLOCK_N * int(sizeof(T))},
                softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
-               x.strides[0], chunks, of_chunk.data<Running>());
+               x.strides[0], int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }

@@ -50,12 +50,12 @@ ONEPASS_COLUMNS = 32768
 
 def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
     """PACKS, THREADS and BLOCK_M for rows of so many packs: the least that holds them."""
-    if packs <= 32 * 4:
-        return (1 if packs <= 32 else 4), 128, 4
-    PACKS = 4 if packs <= 4 * 1024 else 8 if packs <= 8 * 1024 else 32
-    smallest = 64 if VEC > 1 else 256
-    THREADS = max(smallest, 1 << (ceil_div(packs, PACKS) - 1).bit_length())
-    return PACKS, THREADS, 1
+    if packs <= 32 * 8:  # a warp a row
+        return (1 if packs <= 32 else 4 if packs <= 32 * 4 else 8), 128, 4
+    PACKS = 4 if VEC > 1 else 16  # an element alone moves few bytes
+    if packs > 1024 * PACKS:
+        PACKS *= 2
+    return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
 @implementation("softmax", "cupy.onepass", rung="tiled")
@@ -85,9 +85,9 @@ def split(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
-    VEC, THREADS = vec(x), 256
-    PACKS = 8 if VEC == 4 else 4 if VEC == 8 else 16
-    BLOCKS = 2  # a multiprocessor, by __launch_bounds__: they wait for each other, so all must be resident
+    VEC, THREADS = vec(x), 128
+    PACKS = 4 if VEC > 1 else 16
+    BLOCKS = 4  # a multiprocessor, by __launch_bounds__: they wait for each other, so all must be resident
     chunks = ceil_div(N, THREADS * PACKS * VEC)
     blocks = BLOCKS * multiprocessors(x.device)
     if chunks > blocks:
@@ -96,7 +96,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     name = f"softmax_split_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
     run = kernel("softmax", name, x.device)
-    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int64(chunks))
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int32(chunks))
     run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, of_chunk.data_ptr()))
     return y
 
@@ -112,21 +112,21 @@ def checked_for_copy_engine(x: torch.Tensor) -> torch.Tensor:
 
 @implementation("softmax", "cupy.cluster", rung="hopper", requires="sm_90")
 def cluster(x: torch.Tensor) -> torch.Tensor:
-    """The blocks of a cluster share a row: up to 8 x 208 KB."""
+    """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = checked_for_copy_engine(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
-    PACKS, THREADS = 2, 512
+    PACKS, THREADS = 8, 64
     VEC = 16 // x.element_size()
-    BLOCK_N = THREADS * PACKS * VEC  # 16 KB
+    BLOCK_N = THREADS * PACKS * VEC  # 8 KB
     tiles = ceil_div(N, BLOCK_N)
-    # Up to 4 tiles a block, so that three blocks fit a multiprocessor; more where 8 blocks cannot help it.
-    CLUSTER = 2 if tiles <= 2 * 4 else 4 if tiles <= 4 * 4 else 8
+    # Two tiles a block, so that many small blocks share a multiprocessor; more where 16 cannot help it.
+    CLUSTER = 2 if tiles <= 2 * 2 else 4 if tiles <= 4 * 2 else 8 if tiles <= 8 * 2 else 16
     slice_tiles = ceil_div(tiles, CLUSTER)
-    if slice_tiles > 13:
-        raise NotImplementedError(f"N={N}: the shared memory of 8 blocks holds {8 * 13 * BLOCK_N} columns")
+    if slice_tiles > 26:
+        raise NotImplementedError(f"N={N}: the shared memory of 16 blocks holds {16 * 26 * BLOCK_N} columns")
     name = f"softmax_cluster_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {CLUSTER}>"
     run = kernel("softmax", name, x.device, cluster=CLUSTER)
     sizes = (np.int64(N), np.int64(x.stride(0)), np.int64(slice_tiles * BLOCK_N))
@@ -143,8 +143,8 @@ def ring(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
-    PACKS, THREADS, SLOTS, LAG = 4, 256, 4, 2
-    BLOCKS = 3  # a multiprocessor: 3 x 64 KB of shared memory
+    PACKS, THREADS, SLOTS, LAG = 8, 256, 3, 2
+    BLOCKS = 2  # a multiprocessor: 2 x 96 KB of shared memory
     BLOCK_N = THREADS * PACKS * 16 // x.element_size()
     chunks = ceil_div(N, BLOCK_N)
     blocks = min(BLOCKS * multiprocessors(x.device), M * chunks)
@@ -155,7 +155,7 @@ def ring(x: torch.Tensor) -> torch.Tensor:
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     name = f"softmax_ring_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {SLOTS}, {LAG}, {BLOCKS}>"
     run = kernel("softmax", name, x.device)
-    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int64(chunks))
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int32(chunks))
     shared_bytes = SLOTS * BLOCK_N * x.element_size()
     pointers = (x.data_ptr(), y.data_ptr())
     run((blocks,), (THREADS,), (*pointers, *sizes, of_chunk.data_ptr()), shared_mem=shared_bytes)
