@@ -52,6 +52,7 @@ static py::object online(py::object x_object) {
 }
 
 constexpr std::int64_t ONEPASS_COLUMNS = 32768;
+constexpr std::int64_t MANY_ROWS = 1024;  // fill a GPU with a warp each
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 static void launch_onepass(const Tensor& x, const Tensor& y) {
@@ -75,11 +76,11 @@ static py::object onepass(py::object x_object) {
         const std::int64_t packs = ceil_div(N, VEC);
         if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);  // a warp a row
         if (packs <= 32 * 4) return launch_onepass<T, VEC, 4, 128, 4>(x, y);
-        if (packs <= 32 * 8) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
-        constexpr int PACKS = VEC > 1 ? 4 : 16;  // an element alone moves few bytes
-        if constexpr (VEC == 1) {
-            if (packs <= 64 * PACKS) return launch_onepass<T, VEC, PACKS, 64, 1>(x, y);
+        if constexpr (VEC <= 4) {
+            if (packs <= 32 * 8 && x.shape[0] >= MANY_ROWS) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
         }
+        constexpr int PACKS = VEC > 1 ? 4 : 16;  // an element alone moves few bytes
+        if (packs <= 64 * PACKS) return launch_onepass<T, VEC, PACKS, 64, 1>(x, y);
         if (packs <= 128 * PACKS) return launch_onepass<T, VEC, PACKS, 128, 1>(x, y);
         if (packs <= 256 * PACKS) return launch_onepass<T, VEC, PACKS, 256, 1>(x, y);
         if (packs <= 512 * PACKS) return launch_onepass<T, VEC, PACKS, 512, 1>(x, y);

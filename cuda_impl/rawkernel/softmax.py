@@ -48,10 +48,15 @@ def online(x: torch.Tensor) -> torch.Tensor:
 ONEPASS_COLUMNS = 32768
 
 
-def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
-    """PACKS, THREADS and BLOCK_M for rows of so many packs: the least that holds them."""
-    if packs <= 32 * 8:  # a warp a row
-        return (1 if packs <= 32 else 4 if packs <= 32 * 4 else 8), 128, 4
+MANY_ROWS = 1024  # fill a GPU with a warp each
+
+
+def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
+    """PACKS, THREADS and BLOCK_M for M rows of so many packs: the least that holds them."""
+    if packs <= 32 * 4:  # a warp a row
+        return (1 if packs <= 32 else 4), 128, 4
+    if packs <= 32 * 8 and VEC <= 4 and M >= MANY_ROWS:
+        return 8, 128, 4
     PACKS = 4 if VEC > 1 else 16  # an element alone moves few bytes
     if packs > 1024 * PACKS:
         PACKS *= 2
@@ -69,7 +74,7 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     VEC = vec(x)
-    PACKS, THREADS, BLOCK_M = onepass_shape(ceil_div(N, VEC), VEC)
+    PACKS, THREADS, BLOCK_M = onepass_shape(M, ceil_div(N, VEC), VEC)
     name = f"softmax_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCK_M}>"
     run = kernel("softmax", name, x.device)
     sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)))
