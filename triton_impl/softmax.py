@@ -219,7 +219,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
     if y.numel() == 0:
         return y
     num_warps = 4
-    PROGRAMS = 6 if x.element_size() == 4 else 4  # a multiprocessor
+    PROGRAMS = 5 if x.element_size() == 4 else 4  # a multiprocessor
     # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
     BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 8192 // x.element_size()
     chunks = triton.cdiv(N, BLOCK_N)
