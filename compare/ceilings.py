@@ -1,4 +1,4 @@
-"""Ceilings: what a plain copy and a plain read of memory reach on this device, in this run."""
+"""Ceilings: what a plain copy, a read of memory and a library's product reach on this device, in this run."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ from functools import partial
 
 import torch
 
-from compare.spec import Ceilings
+from compare.spec import Ceilings, Cost
 from compare.stopwatch import Call, CudaStopwatch, Stopwatch
 
 CEILING_BYTES = 1 << 30
 CEILING_SAMPLES = 15
+
+PRODUCT = 4096
+"""Side of the matrices whose product is timed,"""
+BUSY = 8.0
+"""where a case has this many operations a byte: no GPU served here is kept from its memory by fewer."""
 
 
 class CeilingMeter:
     """What a plain copy and a plain read reach on this device, sampled as often as one asks.
 
     The copy is torch's ``copy_``, its bytes read plus written.  The read is the fastest of torch's
-    reductions over the same memory, whichever that is here.
+    reductions over the same memory, whichever that is here.  ``product`` is a product of two matrices of
+    `PRODUCT` rows and columns, None where a case is not about arithmetic.
     """
 
-    def __init__(self, watch: Stopwatch, copy: Call, reads: Mapping[str, Call], buffer_bytes: int) -> None:
-        self._watch, self._bytes, self._copy = watch, buffer_bytes, copy
+    def __init__(
+        self,
+        watch: Stopwatch,
+        copy: Call,
+        reads: Mapping[str, Call],
+        buffer_bytes: int,
+        product: Call | None = None,
+    ) -> None:
+        self._watch, self._bytes, self._copy, self._product = watch, buffer_bytes, copy, product
+        self._product_us: list[float] = []
         self._copy_us: list[float] = []
         trials: dict[str, list[float]] = {name: [] for name in reads}
         for _ in range(4):
@@ -36,11 +50,13 @@ class CeilingMeter:
         self._read = reads[self.read_by]
         self._read_us = trials[self.read_by][1:]
         copy()  # loads its code
+        if product is not None:
+            product()
         self.sample()
 
     @classmethod
-    def on(cls, device: torch.device) -> CeilingMeter:
-        """Over buffers of 1 GiB, less on a card with little memory."""
+    def on(cls, device: torch.device, cost: Cost | None = None) -> CeilingMeter:
+        """Over buffers of 1 GiB, less on a card with little memory; with the product where ``cost`` asks."""
         size = min(CEILING_BYTES, torch.cuda.get_device_properties(device).total_memory // 16) // 64 * 64
         with torch.cuda.device(device):
             # A generator of its own: a failed graph capture can leave the default one unusable.
@@ -55,18 +71,28 @@ class CeilingMeter:
                 "max fp32": source.max,
                 "max int32": whole.max,
             }
-            return cls(CudaStopwatch(device), partial(target.copy_, source), reads, size)
+            product: Call | None = None
+            if cost is not None and cost.flops > BUSY * cost.bytes:
+                shape = (PRODUCT, PRODUCT)
+                a, b = (torch.randn(shape, device=device, generator=generator).half() for _ in range(2))
+                product = partial(torch.mm, a, b, out=torch.empty_like(a))
+            return cls(CudaStopwatch(device), partial(target.copy_, source), reads, size, product)
 
     def sample(self) -> None:
         """One cold sample of each."""
         self._copy_us.append(self._watch.cold("copy", self._copy).gpu_us)
         self._read_us.append(self._watch.cold(f"read {self.read_by}", self._read).gpu_us)
+        if self._product is not None:
+            # On what it left in the L2: a kernel's own operands may lie there as well.
+            self._product_us.append(self._watch.warm("product", self._product, 2).gpu_us)
 
     def ceilings(self) -> Ceilings:
-        """Medians of all samples so far, in GB/s (1e9 bytes a second)."""
+        """Medians of all samples so far, in GB/s (1e9 bytes a second); of the product its fastest, as power
+        holds some samples down."""
         return Ceilings(
             copy_gbs=2 * self._bytes / statistics.median(self._copy_us) / 1e3,
             read_gbs=self._bytes / statistics.median(self._read_us) / 1e3,
+            matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
         )
 
 

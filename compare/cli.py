@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare import registry
-from compare.spec import Case, Comparison, Op, Options, UsageError
+from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
 
 if TYPE_CHECKING:
     from compare.run import Progress
@@ -35,7 +35,7 @@ examples:
 
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
-  1  at least one disagrees
+  1  at least one disagrees, or was faster than its work can be done
   2  a mistake in the command, its files or the machine's setup; nothing was compared
   3  inconclusive: interrupted, an implementation raised an error, or none could be run
 
@@ -219,7 +219,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 def exit_status(comparison: Comparison) -> int:
     """0 agree, 1 disagree, 3 inconclusive."""
     rows = [row for case in comparison.cases for row in case.rows]
-    if any(row.status == "disagrees" for row in rows):
+    if any(row.status in WRONG for row in rows):
         return DISAGREE
     checked = any(row.agreement for row in rows)
     failed = any(row.status == "failed" for row in rows)

@@ -17,12 +17,12 @@ import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from compare.registry import ROOT
-from compare.spec import CaseComparison, Comparison, Row, UsageError
+from compare.spec import WRONG, CaseComparison, Comparison, Row, UsageError
 
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
@@ -135,7 +135,9 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     unknown = value.keys() - hints.keys()
     if unknown:
         raise ValueError(f"{where}: unknown {', '.join(sorted(unknown))}")
-    missing = {f.name for f in dataclasses.fields(kind)} - value.keys()
+    # What a later version added has a default, and a record from before it goes without.
+    required = (f for f in dataclasses.fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+    missing = {f.name for f in required} - value.keys()
     if missing:
         raise ValueError(f"{where}: {', '.join(sorted(missing))} is missing")
     return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in value.items()})
@@ -224,7 +226,7 @@ def merge(new: Comparison, older: Iterable[Comparison]) -> tuple[Comparison, ...
 
 def _measured(comparison: Comparison) -> Comparison:
     def finished(row: Row) -> bool:
-        return not row.replayed and (row.timing is not None or row.status in ("disagrees", "failed"))
+        return not row.replayed and (row.timing is not None or row.status in (*WRONG, "failed"))
 
     def lean(row: Row) -> Row:
         """Without the samples of ratios: those of the cold times are kept, and they follow from them."""

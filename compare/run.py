@@ -16,8 +16,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare import records, registry
+from compare import floor, records, registry
 from compare.spec import (
+    WRONG,
     Case,
     CaseComparison,
     Ceilings,
@@ -138,7 +139,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
         ),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seed=options.seed,
-        cases=bench.cases(),
+        cases=bench.cases(environment.l2_bytes),
         code_sizes=bench.code_sizes,
         interrupted=interrupted,
     )
@@ -185,12 +186,14 @@ class _Bench:
         if step.inspect:
             self._inspect(step.case)
 
-    def cases(self) -> tuple[CaseComparison, ...]:
-        return tuple(
+    def cases(self, l2_bytes: int | None) -> tuple[CaseComparison, ...]:
+        """What there is so far, save the times that cannot be."""
+        found = (
             CaseComparison(str(case), self.op.cost(case), tuple(rows.values()), self.ceilings.get(case))
             for case, rows in self.rows.items()
             if rows
         )
+        return tuple(floor.enforced(case, l2_bytes) for case in found)
 
     def _read_sources(self) -> None:
         from compare.code_size import code_size, source_hash
@@ -238,7 +241,7 @@ class _Bench:
     def _elsewhere(self, impl: Implementation) -> Row:
         """A row of a case too large to check here: as good as the implementation was on the small ones."""
         earlier = [rows[impl.label] for rows in self.rows.values() if impl.label in rows]
-        for status in ("disagrees", "failed", "unavailable"):
+        for status in (*WRONG, "failed", "unavailable"):
             for row in earlier:
                 if row.status == status:
                     return self._row(impl, row.status, row.reason)
@@ -258,7 +261,7 @@ class _Bench:
         if not agreeing:
             return
         self.meter.say("measuring what a plain copy reaches")
-        ceilings = CeilingMeter.on(self.device)
+        ceilings = CeilingMeter.on(self.device, self.op.cost(case))
         budget = self.options.budget_s / max(1, len(self.options.cases))
         with self.meter.part(f"timing {case}", _MEASURE_WEIGHT * len(self.impls)) as part:
             try:
@@ -276,7 +279,8 @@ class _Bench:
             except Interrupted as interrupted:
                 self._put(case, interrupted.partial)
                 raise
-        self.ceilings[case] = ceilings.ceilings()
+            finally:
+                self.ceilings[case] = ceilings.ceilings()
         self._put(case, timings)
 
     def _put(self, case: Case, timings: Mapping[str, Timing | Exception]) -> None:
@@ -293,7 +297,7 @@ class _Bench:
         rows = self.rows[case]
         for label, recorded in records.find(self.op.name, str(case), self.results).items():
             row = rows.get(label)
-            if row is None or row.status in ("disagrees", "failed") or recorded.row.timing is None:
+            if row is None or row.status in (*WRONG, "failed") or recorded.row.timing is None:
                 continue
             replayed = records.provenance(recorded.run, recorded.row, row.source_hash)
             rows[label] = replace(row, timing=recorded.row.timing, replayed=replayed)
@@ -305,7 +309,7 @@ class _Bench:
         from compare.resources import Request, from_cubins
 
         rows = self.rows[case]
-        impls = [impl for impl in self.impls if rows[impl.label].status not in ("disagrees", "failed")]
+        impls = [impl for impl in self.impls if rows[impl.label].status not in (*WRONG, "failed")]
         if self.device.type == "cuda":
             for impl in impls:
                 if rows[impl.label].status == "ok":

@@ -20,7 +20,10 @@ DTYPES = ("fp32", "fp16", "bf16")
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
 FILLS = ("normal", "huge", "neg_inf", "nan")
 
-Status = Literal["ok", "disagrees", "failed", "unavailable"]
+Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
+
+WRONG: tuple[Status, ...] = ("disagrees", "impossible")
+"""What is wrong with an implementation itself: it disagrees, or its time is below what its work takes."""
 
 
 class UsageError(ValueError):
@@ -374,6 +377,9 @@ class Ceilings:
 
     copy_gbs: float
     read_gbs: float
+    matmul_tflops: float | None = None
+    """The best the library's product of two fp16 matrices reached; None where a case's operations are too
+    few to matter."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def rows_of(file: Path) -> dict[str, str]:
     """Status by label in what ``--json`` wrote, the worst over all cases."""
-    order = ("ok", "unavailable", "failed", "disagrees")
+    order = ("ok", "unavailable", "failed", "impossible", "disagrees")
     statuses: dict[str, list[str]] = defaultdict(list)
     for comparison in _comparisons(json.loads(file.read_text())):
         for case in comparison["cases"]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from compare.spec import CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.statistics import estimate
 
 LISTED_CASES = 3
@@ -91,7 +91,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
     checked = [row.agreement for row in rows if row.agreement]
     statuses = {row.status for row in rows}
     # A row too long for one variant does not undo its agreement elsewhere.
-    worst = next((s for s in ("disagrees", "failed") if s in statuses), "ok" if checked else "unavailable")
+    worst = next((s for s in (*WRONG, "failed") if s in statuses), "ok" if checked else "unavailable")
     return Verdict(
         label,
         rows[0].rung,

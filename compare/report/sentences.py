@@ -49,6 +49,7 @@ def sentences(comparison: Comparison) -> list[str]:
 def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     verdicts = figures.verdicts(comparison)
     wrong = [v for v in verdicts if v.status == "disagrees"]
+    impossible = [v for v in verdicts if v.status == "impossible"]
     broken = [v for v in verdicts if v.status == "failed"]
     checked = [v for v in verdicts if v.status == "ok" and v.used is not None]
     if wrong:
@@ -57,6 +58,10 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         used = max((v.used for v in wrong if v.used is not None), default=None)
         by = f", by up to {percent(used)} of the error allowed" if used is not None and used > 1 else ""
         yield Said("agreement", 1.0, f"{names} {verb} with the fp64 result{by}; no speed counts before that.")
+    elif impossible:
+        names = _names([v.label for v in impossible])
+        are = "is" if len(impossible) == 1 else "are"
+        yield Said("agreement", 1.0, f"{names} {are} faster than this device can be; no such time counts.")
     elif checked and not broken:
         worst = max(checked, key=lambda v: v.used or 0.0)
         who = {1: f"{worst.label} agrees", 2: f"{checked[0].label} and {checked[1].label} agree"}.get(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compare.records import CHANGED, changed_since
 from compare.report import figures
-from compare.spec import ROUTES, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 
 NOTHING = "-"
 
@@ -28,7 +28,13 @@ class Table:
 
 Column = tuple[str, Callable[[Row], str]]
 
-AGREES = {"ok": "yes", "disagrees": "NO", "failed": "failed", "unavailable": "not here"}
+AGREES = {
+    "ok": "yes",
+    "disagrees": "NO",
+    "impossible": "impossible",
+    "failed": "failed",
+    "unavailable": "not here",
+}
 
 
 _ERROR_LEGEND = (
@@ -347,7 +353,7 @@ def _swept(case: CaseComparison, label: str) -> str:
     row = figures.row_of(case, label)
     if row is None:
         return NOTHING
-    if row.status in ("disagrees", "failed"):
+    if row.status in (*WRONG, "failed"):
         return AGREES[row.status]
     return percent(figures.share_of_copy(case, row))
 

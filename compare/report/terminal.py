@@ -43,7 +43,7 @@ class _Marks(RegexHighlighter):
     highlights = [  # noqa: RUF012 - rich's own way to configure a highlighter
         r"(?m)^(?P<title>\S.*)(?=\n.*\n-{3,})",
         r"(?P<good>\byes\b)",
-        r"(?P<bad>\bNO\b|\bfailed\b|\bUNEQUAL TERMS\b|\bINTERRUPTED\b|\bunequal terms\b)",
+        r"(?P<bad>\bNO\b|\bimpossible\b|\bfailed\b|\bUNEQUAL TERMS\b|\bINTERRUPTED\b|\bunequal terms\b)",
         r"(?P<faint>\bnot here\b|^-[- ]+$)",
     ]
 
