@@ -96,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
         help="most time to spend on timing, for all cases of an op together "
         f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
     )
+    add("--calibrate", action="store_true", help="with doctor: find the least difference this GPU shows")
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
     add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
@@ -108,8 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
     arguments = parser().parse_args(argv)
     try:
+        if arguments.calibrate and arguments.what != "doctor":
+            raise UsageError("--calibrate belongs to 'python -m compare doctor'")
         if arguments.what == "doctor":
-            return _doctor()
+            return _doctor(arguments)
         return _list(arguments) if arguments.what == "list" else _compare(arguments)
     except UsageError as error:
         return _complain(str(error), USAGE)
@@ -327,9 +330,14 @@ def _list(arguments: argparse.Namespace) -> int:
     return AGREE
 
 
-def _doctor() -> int:
+def _doctor(arguments: argparse.Namespace) -> int:
     from compare import doctor
 
+    if arguments.calibrate:
+        with _progress_bar("calibrating") as progress:
+            shown = doctor.calibrate(lambda share: progress("holding a call against itself", share))
+        print(shown)
+        return AGREE
     return USAGE if doctor.report() else AGREE
 
 

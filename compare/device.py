@@ -143,6 +143,8 @@ def environment(device: torch.device) -> Environment:
         l2: int | None = int(properties.L2_cache_size)
     else:
         kind, name, memory, units, l2 = "cpu", _cpu_name(), _host_memory(), None, None
+    from compare import calibration
+
     return Environment(
         device=name,
         device_type=kind,
@@ -154,6 +156,7 @@ def environment(device: torch.device) -> Environment:
         versions=versions(),
         host=f"{platform.system()} {platform.release()}, {_cpu_name()}, {os.cpu_count()} threads",
         clocks=clocks(device, "before"),
+        calibration=calibration.stored(name) if kind == "cuda" else None,
     )
 
 

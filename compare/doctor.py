@@ -17,10 +17,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compare.registry import ROOT
 
+if TYPE_CHECKING:
+    from compare.spec import Calibration
+
 PIP = f"{shlex.quote(sys.executable)} -m pip install"
+COMPARE = f"{shlex.quote(sys.executable)} -m compare"
 REQUIREMENTS = f"{PIP} -r {shlex.quote(str(ROOT / 'requirements.txt'))}"
 CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torch>=2.11'"
 
@@ -76,6 +81,7 @@ def diagnose() -> list[Capability]:
         _look("cuobjdump", "spills and machine code size", _disassembler),
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
         _look("cache", "compiled kernels between runs", _cache),
+        _look("calibration", "what counts as a difference in speed", _calibration, optional=True),
         _look("results", "recorded speeds; --record writes here", _results, optional=True),
     ]
 
@@ -85,6 +91,53 @@ def report() -> bool:
     found = diagnose()
     print(render(found))
     return any(not capability.ok and not capability.optional for capability in found)
+
+
+def calibrate(progress: Callable[[float], None]) -> str:
+    """Find out what this machine cannot tell apart, keep it for every comparison to come, and show it.
+
+    Raises:
+        UsageError: there is no GPU, or the result cannot be kept.
+    """
+    import torch
+
+    from compare import calibration
+    from compare.spec import UsageError
+
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "--calibrate needs a GPU: without one nothing is timed. "
+            "'python -m compare doctor' says why there is none"
+        )
+    device = torch.device("cuda", torch.cuda.current_device())
+    name = torch.cuda.get_device_properties(device).name
+    found = calibration.measured(device, progress)
+    try:
+        path = calibration.store(name, found)
+    except OSError as error:
+        raise UsageError(f"the calibration could not be kept: {error}. Set COMPARE_CACHE_DIR") from None
+    return f"{name}: one call against itself under another name\n\n{resolution(found)}\n\nkept in {path}"
+
+
+def resolution(found: Calibration) -> str:
+    """What can be told apart, a line for each class of size."""
+    from tabulate import tabulate
+
+    rows, above = [], 0.0
+    for size in found.classes:
+        reach = f"from {above:.0f} us" if size.below_us == float("inf") else f"below {size.below_us:.0f} us"
+        seen = (str(size.pairs), str(size.apart), f"{size.largest:.2%}") if size.pairs else ("none", "-", "-")
+        rows.append((reach, *seen, f"{size.share:.2%}"))
+        above = size.below_us
+    headers = (
+        "time",
+        "pairs of\nequals",
+        "interval\nexcludes 1",
+        "largest\ndifference",
+        "smallest that\ncounts",
+    )
+    table = tabulate(rows, headers, "simple", disable_numparse=True, colalign=("left", *["right"] * 4))
+    return f"{table}\n\nand nowhere less than the clock's step of {found.tick_us * 1e3:.0f} ns"
 
 
 def render(found: list[Capability]) -> str:
@@ -257,6 +310,19 @@ def _cache() -> str:
     except build.BuildError as error:
         raise Missing(str(error).partition(":")[0], "export COMPARE_CACHE_DIR=/tmp/gpu-three-ways") from error
     return _writable(folder, "export COMPARE_CACHE_DIR=/tmp/gpu-three-ways")
+
+
+def _calibration() -> str:
+    import torch
+
+    from compare import calibration
+
+    if not torch.cuda.is_available():
+        raise Missing("no GPU to calibrate; recorded speeds bring their own")
+    found = calibration.stored(torch.cuda.get_device_properties(torch.cuda.current_device()).name)
+    if not found.created:
+        raise Missing("not done on this machine; wide limits are built in", f"{COMPARE} doctor --calibrate")
+    return f"{', '.join(f'{size.share:.1%}' for size in found.classes)} by size, on {found.created[:10]}"
 
 
 def _results() -> str:

@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from compare.registry import ROOT
 from compare.spec import WRONG, CaseComparison, Comparison, Row, UsageError
@@ -28,6 +28,8 @@ RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
 
 CHANGED = "its source changed since"
+
+T = TypeVar("T")
 
 _DIGITS = 6
 """Significant digits of a figure, and of a sample: a timer resolves less."""
@@ -52,6 +54,17 @@ def dumps(runs: Sequence[Comparison]) -> str:
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     # JSON strings hold no raw line breaks, so this touches nothing but layout.
     return re.sub(r"\[\s*\n([^][{}]*?)\s*\n\s*\]", _on_one_line, text) + "\n"
+
+
+def encoded(value: object) -> Any:
+    """One dataclass of compare/spec.py as what JSON can hold."""
+    return _encode(value)
+
+
+def decoded(kind: type[T], value: Any, where: str) -> T:
+    """What `encoded` made, as a ``kind``; a TypeError or ValueError says ``where`` it is none."""
+    found: T = _decode(kind, value, where)
+    return found
 
 
 def loads(text: str, origin: str = "the text") -> tuple[Comparison, ...]:

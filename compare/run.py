@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare import floor, records, registry
+from compare import calibration, floor, records, registry
 from compare.spec import (
     WRONG,
     Case,
@@ -25,6 +25,7 @@ from compare.spec import (
     CodeSize,
     Comparison,
     Cost,
+    Environment,
     Implementation,
     KernelResources,
     Op,
@@ -139,7 +140,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
         ),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seed=options.seed,
-        cases=bench.cases(environment.l2_bytes),
+        cases=bench.cases(environment),
         code_sizes=bench.code_sizes,
         interrupted=interrupted,
     )
@@ -186,14 +187,15 @@ class _Bench:
         if step.inspect:
             self._inspect(step.case)
 
-    def cases(self, l2_bytes: int | None) -> tuple[CaseComparison, ...]:
-        """What there is so far, save the times that cannot be."""
+    def cases(self, environment: Environment) -> tuple[CaseComparison, ...]:
+        """What there is so far, save the times that cannot be, with what can be told apart."""
         found = (
             CaseComparison(str(case), self.op.cost(case), tuple(rows.values()), self.ceilings.get(case))
             for case, rows in self.rows.items()
             if rows
         )
-        return tuple(floor.enforced(case, l2_bytes) for case in found)
+        judged = (floor.enforced(case, environment.l2_bytes) for case in found)
+        return tuple(calibration.marked(case, environment.calibration) for case in judged)
 
     def _read_sources(self) -> None:
         from compare.code_size import code_size, source_hash

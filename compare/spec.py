@@ -316,6 +316,8 @@ class Timing:
     converged: bool = False
     """The intervals got tight before the time budget ended."""
     notes: tuple[str, ...] = ()
+    detectable: float | None = None
+    """The least difference, as a share, that the machine tells apart at such times.  None: not said."""
 
 
 @dataclass(frozen=True)
@@ -383,6 +385,33 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
+class SizeClass:
+    """Times of one order of magnitude, and what can be told apart there."""
+
+    below_us: float
+    share: float
+    """The least difference that counts as one."""
+    pairs: int = 0
+    """How many times an implementation was held against itself; 0 where that was not done."""
+    largest: float = 0.0
+    """The largest difference that any of those pairs showed,"""
+    apart: int = 0
+    """and how many had an interval that excludes 1."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a device cannot tell apart: found by holding an implementation against itself."""
+
+    classes: tuple[SizeClass, ...]
+    """By growing size; the last is without end."""
+    tick_us: float
+    """The step in which its event clock counts."""
+    created: str = ""
+    """ISO 8601, UTC; empty where it is the built-in one."""
+
+
+@dataclass(frozen=True)
 class Environment:
     """The machine and the software a comparison ran on."""
 
@@ -401,6 +430,8 @@ class Environment:
     """Operating system and CPU."""
     clocks: dict[str, float | str] = field(default_factory=dict)
     """SM and memory clock in MHz, power in W, temperature in C, throttle reasons: before and after."""
+    calibration: Calibration | None = None
+    """None: of a CPU, or of a record from before there was any."""
 
 
 @dataclass(frozen=True)

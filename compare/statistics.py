@@ -10,12 +10,15 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 from scipy.special import bdtrik
 
 from compare.spec import Estimate
 
 CONFIDENCE = 0.95
+
+Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
 OUTLIER = 5.0
 """How many times the usual spread a sample must lie away to be called one."""
@@ -57,6 +60,24 @@ def within(value: Estimate, share: float) -> bool:
         return False
     margin = share * abs(value.median)
     return value.high - value.median <= margin and value.median - value.low <= margin
+
+
+def differs(ratio: Estimate, detectable: float) -> bool:
+    """Whether a ratio is a difference: its interval excludes 1, and it is further from 1 than the least
+    difference that can be told apart.  The interval alone cries wolf, as samples of one run are not quite
+    independent and sampling stops when they look tight."""
+    if ratio.median <= 0 or ratio.low <= 1 <= ratio.high:
+        return False
+    return max(ratio.median, 1 / ratio.median) - 1 > detectable
+
+
+def verdict(ratio: Estimate, detectable: float) -> Verdict:
+    """What a ratio (above 1 is faster) comes to: one of two differences, the same where the whole interval
+    lies within what cannot be told apart, else ambiguous: more samples would decide it."""
+    if differs(ratio, detectable):
+        return "faster" if ratio.median > 1 else "slower"
+    same = 1 / (1 + detectable) <= ratio.low and ratio.high <= 1 + detectable
+    return "same" if same else "ambiguous"
 
 
 def outliers(samples: Sequence[float]) -> int:

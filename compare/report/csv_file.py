@@ -50,6 +50,7 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     baseline = figures.row_of(case, figures.baseline_of(case))
     yield "baseline", baseline.label if baseline else ""
     yield from _estimate("times_as_fast", figures.ratio(row, baseline) if baseline else None)
+    yield "least_difference", figures.detectable(row, baseline) if baseline and timing else ""
     size = comparison.code_sizes.get(row.label)
     for role in ("kernel", "launch", "binding"):
         for unit in ("lines", "tokens"):

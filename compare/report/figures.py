@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from compare import calibration, statistics
 from compare.spec import WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.statistics import estimate
 
@@ -56,9 +57,20 @@ def ratio(row: Row, other: Row) -> Estimate | None:
     return estimate([theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=True)])
 
 
-def certain(estimate: Estimate | None) -> bool:
-    """Whether the interval says that there is a difference at all."""
-    return estimate is not None and not estimate.low <= 1 <= estimate.high
+def detectable(*rows: Row) -> float:
+    """The least difference, as a share, that can be told apart at these rows' times."""
+    found = [0.0]
+    for row in rows:
+        if row.timing and row.timing.cold_us:
+            said = row.timing.detectable
+            found.append(calibration.detectable(row.timing.cold_us.median) if said is None else said)
+    return max(found)
+
+
+def differs(row: Row, other: Row) -> bool:
+    """Whether one of them is faster, by more than this machine shows between equals."""
+    found = ratio(row, other)
+    return found is not None and statistics.differs(found, detectable(row, other))
 
 
 def row_of(case: CaseComparison, label: str) -> Row | None:

@@ -20,6 +20,8 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
 def section(comparison: Comparison) -> str:
     """Everything the screen shows, with a heading."""
     parts = [f"## {comparison.op}: `{comparison.signature}`", source(comparison)]
+    if figures.timed_cases(comparison):
+        parts += filter(None, [tables.told_apart(comparison)])
     if comparison.interrupted:
         parts.append("**Interrupted**: what follows is what was finished by then.")
     agreement = tables.agreement(comparison)

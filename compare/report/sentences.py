@@ -1,7 +1,7 @@
 """Two or three sentences on what a comparison shows, each resting on figures in it.
 
 Every rule below looks for one thing and says nothing where it does not find it.  A difference whose
-interval includes 1 is never claimed.
+interval includes 1, or that is smaller than what equals show on this machine, is never claimed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     there = _there(case)
     if best is baseline:
         lead = figures.ratio(best, second)
-        if figures.certain(lead):
+        if figures.differs(best, second):
             yield Said(
                 "fastest",
                 0.9,
@@ -97,12 +97,17 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     gain = figures.ratio(best, baseline)
     if gain is None:
         return
-    if not figures.certain(gain) or gain.median < 1:
+    if not figures.differs(best, baseline) or gain.median < 1:
+        its = (
+            f"runs at {times(gain)} times its speed"
+            if figures.differs(best, baseline)
+            else "is indistinguishable from it"
+        )
         yield Said(
             "fastest",
             0.9,
             f"Nothing is measurably faster than {baseline.label}{there} ({_cold(baseline)} µs cold): the "
-            f"best of the rest, {best.label}, runs at {times(gain)} times its speed.",
+            f"best of the rest, {best.label}, {its}.",
         )
         return
     ties = [row.label for row in timed[1:] if _ties(best, row)]
@@ -135,8 +140,8 @@ def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Sa
         speed = figures.share_of_copy(case, triton) or 0.0
         # Of several variants, the one that matters is a fast one.
         weight = 0.6 + 0.1 * min(speed, 1.0) + (0.1 if effort else 0.0)
-        if not figures.certain(lead):
-            text = f"As the same algorithm ({variant}), Triton and CUDA cannot be told apart: {times(lead)}."
+        if not figures.differs(triton, cuda):
+            text = f"As the same algorithm ({variant}), Triton and CUDA cannot be told apart."
         else:
             faster = lead.median > 1
             text = (
@@ -152,7 +157,7 @@ def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     if naive is None or baseline is None:
         return
     lead = figures.ratio(baseline, naive)
-    if lead is None or not figures.certain(lead) or lead.median < 1.2:
+    if lead is None or not figures.differs(baseline, naive) or lead.median < 1.2:
         return
     launches = [sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, baseline)]
     why = (
@@ -239,9 +244,9 @@ def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     for row in case.rows:
         timing = row.timing
         gain = figures.ratio(row, baseline)
-        if not (timing and timing.cold_us and timing.first_call_ms and gain and gain.low > 1):
+        if not (timing and timing.cold_us and timing.first_call_ms and gain and gain.median > 1):
             continue
-        if timing.first_call_ms < 500:
+        if timing.first_call_ms < 500 or not figures.differs(row, baseline):
             continue
         saved_us = baseline.timing.cold_us.median - timing.cold_us.median
         if saved_us <= 0:
@@ -343,7 +348,7 @@ def _cold(row: Row) -> str:
 
 def _ties(best: Row, row: Row) -> bool:
     lead = figures.ratio(best, row)
-    return lead is not None and not figures.certain(lead)
+    return lead is not None and not figures.differs(best, row)
 
 
 def _there(case: CaseComparison) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from compare import calibration
 from compare.records import CHANGED, changed_since
 from compare.report import figures
 from compare.spec import ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
@@ -45,7 +46,8 @@ _SPEED_LEGEND = (
     "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
     "± and brackets: 95% interval. GB/s: every input read once and every output written once, over the cold "
     "time; of a copy: over what a plain copy reached in the same run. call: host time until the call "
-    "returns. first call: compiling or loading, then running."
+    "returns. first call: compiling or loading, then running. indistinguishable: the interval holds 1, or "
+    "the difference is smaller than what equals show."
 )
 _OCCUPANCY_LEGEND = "occupancy: warps a multiprocessor holds at once, of the most it could."
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
@@ -77,6 +79,15 @@ def spread(value: Estimate | None) -> str:
 def times(value: Estimate | None) -> str:
     """``1.25 (1.24-1.26)``: a ratio and its interval."""
     return NOTHING if value is None else f"{value.median:.2f} ({value.low:.2f}-{value.high:.2f})"
+
+
+SAME = "indistinguishable"
+
+
+def lead(row: Row, other: Row) -> str:
+    """`times`, or `SAME` where that would claim a difference that is none."""
+    found = figures.ratio(row, other)
+    return times(found) if found is None or figures.differs(row, other) else SAME
 
 
 def percent(share: float | None) -> str:
@@ -311,6 +322,29 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     return [(", ".join(labels), reason) for reason, labels in groups.items()]
 
 
+def told_apart(comparison: Comparison) -> str:
+    """What counts as a difference on this device, and how that is known; empty where nothing is timed."""
+    environment = comparison.environment
+    if environment.device_type != "cuda":
+        return ""
+    found = environment.calibration or calibration.BUILT_IN
+    limits, above = [], 0.0
+    for size in found.classes:
+        reach = f"from {above:.0f} µs" if math.isinf(size.below_us) else f"below {size.below_us:.0f} µs"
+        limits.append(f"{_share(size.share)} {reach}")
+        above = size.below_us
+    how = (
+        f"calibrated on {found.created[:10]}"
+        if found.created
+        else "built in; 'python -m compare doctor --calibrate' finds this machine's own"
+    )
+    return f"the least difference that counts: {', '.join(limits)} ({how})"
+
+
+def _share(share: float) -> str:
+    return f"{share:.1%}".replace(".0%", "%")
+
+
 def _speed_title(case: CaseComparison) -> str:
     sources = dict.fromkeys(row.replayed.removesuffix(f", {CHANGED}") for row in case.rows if row.replayed)
     return f"Speed on {case.case}" + (f", recorded on {'; '.join(sources)}" if sources else "")
@@ -338,7 +372,7 @@ def _against(case: CaseComparison, row: Row, baseline: str) -> str:
         return "1"
     if row.accumulator != reference.accumulator:
         return "unequal terms"
-    return times(figures.ratio(row, reference))
+    return lead(row, reference)
 
 
 def _pair(row: Row | None, other: Row | None) -> str:
@@ -346,7 +380,7 @@ def _pair(row: Row | None, other: Row | None) -> str:
         return NOTHING
     if row.accumulator != other.accumulator or row.rung != other.rung:
         return "unequal terms"
-    return times(figures.ratio(row, other))
+    return lead(row, other)
 
 
 def _swept(case: CaseComparison, label: str) -> str:

@@ -140,6 +140,8 @@ def _head(comparison: Comparison, width: int) -> list[str]:
         lines.append(
             f"a plain copy reaches {ceilings.copy_gbs:.0f} GB/s here, reading {ceilings.read_gbs:.0f}"
         )
+    if ceilings:
+        lines += filter(None, [tables.told_apart(comparison)])
     lines.append(", ".join([*versions, f"seed {comparison.seed}", comparison.created]))
     return [_paragraph(line, width, hanging="  ") for line in lines]
 
