@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from compare import registry
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
@@ -19,12 +19,14 @@ from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
 if TYPE_CHECKING:
     from compare.run import Progress
 
+T = TypeVar("T")
+
 AGREE, DISAGREE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
 
 BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 
-_COMMANDS = ("all", "list", "doctor")
+_COMMANDS = ("all", "list", "doctor", "diff")
 
 _EPILOG = """\
 examples:
@@ -32,12 +34,18 @@ examples:
   python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
   python -m compare softmax --load examples/my_softmax.py
   python -m compare all --sweep --record
+  python -m compare diff old.json new.json
 
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
   1  at least one disagrees, or was faster than its work can be done
   2  a mistake in the command, its files or the machine's setup; nothing was compared
   3  inconclusive: interrupted, an implementation raised an error, or none could be run
+and of diff:
+  0  nothing is slower
+  1  a row is slower, lost, or no longer right
+  2  a mistake in the command or in its files
+  3  nothing is known to be slower, but a row is ambiguous, or none was timed in both
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
 """
@@ -53,8 +61,16 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "what",
-        metavar="OP|all|list|doctor",
-        help="the op to compare; all of them; what there is; or what this machine can run",
+        metavar="OP|all|list|doctor|diff",
+        help="the op to compare; all of them; what there is; what this machine can run; or what has changed "
+        "between two files",
+    )
+    found.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="with diff: OLD.json NEW.json, each from --json or from results/",
     )
     add = found.add_argument_group("what is compared").add_argument
     add(
@@ -111,6 +127,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.calibrate and arguments.what != "doctor":
             raise UsageError("--calibrate belongs to 'python -m compare doctor'")
+        if arguments.what == "diff":
+            return _diff(arguments)
+        if arguments.files:
+            raise UsageError(
+                f"{arguments.files[0]}: only 'diff' takes files. A file of your own: --load FILE"
+            )
         if arguments.what == "doctor":
             return _doctor(arguments)
         return _list(arguments) if arguments.what == "list" else _compare(arguments)
@@ -164,15 +186,18 @@ class _Outputs:
         from compare import records
         from compare.report import csv_file, markdown
 
-        makers: list[tuple[Path | None, Callable[[Sequence[Comparison]], str]]] = [
-            (self.json, records.dumps),
-            (self.csv, csv_file.dumps),
-            (self.markdown, markdown.dumps),
-        ]
-        for path, make in makers:
+        self.write_as(comparisons, records.dumps, csv_file.dumps, markdown.dumps)
+
+    def write_as(
+        self, what: T, json: Callable[[T], str], csv: Callable[[T], str], markdown: Callable[[T], str]
+    ) -> None:
+        """Write ``what`` to the files that were asked for, each in its own form."""
+        from compare import records
+
+        for path, make in ((self.json, json), (self.csv, csv), (self.markdown, markdown)):
             if path:
                 try:
-                    records.write_whole(path, make(comparisons))
+                    records.write_whole(path, make(what))
                 except OSError as error:
                     raise UsageError(f"{path} could not be written: {error}") from None
 
@@ -306,7 +331,27 @@ def _progress_bar(name: str) -> Iterator[Progress]:
         yield lambda what, done: bar.update(task, completed=done, what=what)
 
 
-# --------------------------------------------------------------------------- list, doctor
+# --------------------------------------------------------------------------- diff, list, doctor
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    if len(arguments.files) != 2:
+        raise UsageError("diff takes two files: python -m compare diff OLD.json NEW.json")
+    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
+    outputs.check()
+
+    from compare import records
+    from compare.diff import diff
+    from compare.report import differences, terminal
+
+    old, new = map(records.read, arguments.files)
+    found = diff(old, new, arguments.only)
+    if not found.changes:
+        which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
+        raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
+    outputs.write_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
+    terminal.put(lambda width: differences.render(found, width))
+    return DISAGREE if found.worse else INCONCLUSIVE if found.undecided else AGREE
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 import tabulate
@@ -44,18 +44,24 @@ class _Marks(RegexHighlighter):
         r"(?m)^(?P<title>\S.*)(?=\n.*\n-{3,})",
         r"(?P<good>\byes\b)",
         r"(?P<bad>\bNO\b|\bimpossible\b|\bfailed\b|\bUNEQUAL TERMS\b|\bINTERRUPTED\b|\bunequal terms\b)",
+        r"(?P<bad>\bSLOWER\b|\bLOST\b|\bBROKEN\b)",
         r"(?P<faint>\bnot here\b|^-[- ]+$)",
     ]
 
 
 def show(comparison: Comparison, stream: TextIO | None = None) -> None:
     """Print a comparison: in colour and as wide as the terminal, or plain and in full width into a pipe."""
+    put(lambda width: render(comparison, width), stream)
+
+
+def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
+    """Print what ``make`` makes for a width, as `show` does."""
     stream = stream or sys.stdout
     console = Console(file=stream, theme=_THEME, highlight=False, soft_wrap=True)
     if console.no_color:
         console = Console(file=stream, color_system=None, soft_wrap=True)
     width = console.width if console.is_terminal else UNLIMITED
-    text = writable(render(comparison, width), stream)
+    text = writable(make(width), stream)
     console.print(_Marks()(Text(text)), soft_wrap=True)
 
 
@@ -80,7 +86,7 @@ def render(comparison: Comparison, width: int) -> str:
     def add(*made: Table | None) -> None:
         for table in filter(None, made):
             shown.append(table)
-            blocks.append(_laid_out(table, width))
+            blocks.append(laid_out(table, width))
 
     add(tables.agreement(comparison))
     timed = figures.timed_cases(comparison)
@@ -91,22 +97,20 @@ def render(comparison: Comparison, width: int) -> str:
     if len(timed) > len(listed):
         add(tables.sweep(timed))
     elif not timed:
-        blocks.append(_paragraph(_no_speed(comparison, main), prose))
+        blocks.append(paragraph(_no_speed(comparison, main), prose))
     add(*map(tables.resources, comparison.cases))
     add(tables.code(comparison))
     for labels, words in tables.concepts(comparison):
-        blocks[-1] += "\n" + _paragraph(f"{labels}: {words}", prose, indent="  ")
-    reasons = [
-        _paragraph(f"{labels}: {reason}", prose, "  ") for labels, reason in tables.reasons(comparison)
-    ]
+        blocks[-1] += "\n" + paragraph(f"{labels}: {words}", prose, indent="  ")
+    reasons = [paragraph(f"{labels}: {reason}", prose, "  ") for labels, reason in tables.reasons(comparison)]
     if reasons:
         blocks.append("\n".join(["Why some rows are not whole", *reasons]))
     legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
     if legend:
-        blocks.append(_paragraph(legend, prose))
+        blocks.append(paragraph(legend, prose))
     found = sentences(comparison)
     if found:
-        blocks.append("\n".join(["What this shows", *(_paragraph(text, prose, "  ") for text in found)]))
+        blocks.append("\n".join(["What this shows", *(paragraph(text, prose, "  ") for text in found)]))
     return "\n\n".join(blocks)
 
 
@@ -143,7 +147,7 @@ def _head(comparison: Comparison, width: int) -> list[str]:
     if ceilings:
         lines += filter(None, [tables.told_apart(comparison)])
     lines.append(", ".join([*versions, f"seed {comparison.seed}", comparison.created]))
-    return [_paragraph(line, width, hanging="  ") for line in lines]
+    return [paragraph(line, width, hanging="  ") for line in lines]
 
 
 def _banners(comparison: Comparison, width: int) -> list[str]:
@@ -158,7 +162,7 @@ def _banners(comparison: Comparison, width: int) -> list[str]:
             reference = figures.row_of(case, baseline)
             mine = reference.accumulator if reference else "?"
             found.append(f"UNEQUAL TERMS: {theirs}, {baseline} in {mine}; no ratio is given between them.")
-    return [_paragraph(text, width) for text in dict.fromkeys(found)]
+    return [paragraph(text, width) for text in dict.fromkeys(found)]
 
 
 def _no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
@@ -172,8 +176,9 @@ def _no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
     )
 
 
-def _laid_out(table: Table, width: int) -> str:
-    title = _paragraph(table.title, min(width, PROSE_WIDTH))
+def laid_out(table: Table, width: int) -> str:
+    """A table under its title."""
+    title = paragraph(table.title, min(width, PROSE_WIDTH))
     return title + "\n" + "\n\n".join(layout(table, width))
 
 
@@ -194,7 +199,8 @@ def _column_width(table: Table, index: int) -> int:
     return max(map(len, cells))
 
 
-def _paragraph(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
+def paragraph(text: str, width: int, indent: str = "", hanging: str | None = None) -> str:
+    """``text`` in lines no longer than ``width``, those after the first set in by ``hanging``."""
     return textwrap.fill(
         text,
         max(width, 20),
