@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 AGREE, DISAGREE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
 
+_SEVERITY = (AGREE, INCONCLUSIVE, DISAGREE)
+
 BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 
@@ -34,6 +36,7 @@ examples:
   python -m compare softmax --case M=4096,N=781,fp16 --only 'triton.*'
   python -m compare softmax --load examples/my_softmax.py
   python -m compare all --sweep --record
+  python -m compare softmax --crossover N
   python -m compare diff old.json new.json
 
 exit status:
@@ -81,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
         help="sizes and dtype, e.g. M=4096,N=781,fp16; repeatable",
     )
     add("--sweep", action="store_true", help="every size in the op's list")
+    add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
     add(
         "--only",
         action="append",
@@ -135,7 +139,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if arguments.what == "doctor":
             return _doctor(arguments)
-        return _list(arguments) if arguments.what == "list" else _compare(arguments)
+        if arguments.what == "list":
+            return _list(arguments)
+        return _crossover(arguments) if arguments.crossover else _compare(arguments)
     except UsageError as error:
         return _complain(str(error), USAGE)
     except KeyboardInterrupt:
@@ -241,7 +247,53 @@ def _compare(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         if comparison.interrupted:
             break
-    return max(map(exit_status, done), key=(AGREE, INCONCLUSIVE, DISAGREE).index)
+    return max(map(exit_status, done), key=_SEVERITY.index)
+
+
+def _crossover(arguments: argparse.Namespace) -> int:
+    for given, option in (
+        (arguments.what == "all", "all"),
+        (arguments.sweep, "--sweep"),
+        (arguments.record, "--record"),
+        (len(arguments.case) > 1, "a second --case"),
+    ):
+        if given:
+            raise UsageError(f"--crossover goes with one op and one case; leave out {option}")
+    (name,) = _names(arguments)
+    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
+    outputs.check()
+
+    from compare import crossover, records
+    from compare import device as machine
+    from compare.report import crossings, csv_file, terminal
+    from compare.run import prepare, run
+
+    device = prepare(arguments.device)
+    _load(arguments.load, [name])
+    (op,) = _having([name], arguments.only)
+    crossover.check(op, arguments.crossover)
+    options = _options(op, arguments, _archs(arguments.arch))
+    base = options.cases[0] if options.cases else op.cases.default
+    if device.type != "cuda":
+        found = crossover.recorded(op, arguments.crossover, base)
+    else:
+        memory_bytes = machine.environment(device).memory_bytes
+        with _progress_bar(op.name) as progress:
+            found = crossover.find(
+                op, arguments.crossover, base, options, memory_bytes, lambda asked: run(op, asked, progress)
+            )
+    outputs.write_as(
+        found,
+        lambda found: records.dumps(found.runs),
+        lambda found: csv_file.dumps(found.runs),
+        crossings.as_markdown,
+    )
+    terminal.put(lambda width: crossings.render(found, width))
+    if found.recorded_on:
+        return AGREE
+    statuses = [INCONCLUSIVE] if found.interrupted else []
+    statuses += map(exit_status, found.runs)
+    return max(statuses, key=_SEVERITY.index, default=INCONCLUSIVE)
 
 
 def exit_status(comparison: Comparison) -> int:

@@ -89,6 +89,8 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     """Which cases are run, and what for."""
     cases = list(options.cases) or [op.cases.default]
     inspected = cases if len(cases) <= _INSPECT else [case for case in cases if case == op.cases.default]
+    if not options.resources:
+        inspected = []
     steps = [Step(case, True, case in inspected) for case in cases]
     if device_type == "cuda":
         return steps

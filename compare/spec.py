@@ -493,3 +493,5 @@ class Options:
     seed: int = 0
     budget_s: float = 20.0
     """Time to spend on timing, for the whole run."""
+    resources: bool = True
+    """Read registers, shared memory and the like; a search for a size does without."""

@@ -1,0 +1,308 @@
+"""The crossover: the size of one dimension at which the fastest way changes, and what binds on each side.
+
+At every size a way stands with its best implementation.  The ways that lead are the fastest and those that do
+not differ from it (`figures.differs`).  Where two sizes have no leader in common, the fastest way has surely
+changed between them.  A coarse geometric grid finds such neighbours; bisection then closes in from both
+sides, until between the last size that one side leads and the first that the other does there is no round
+size left.  That pair is the crossover's interval: in between they are level, or nobody has looked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compare import records
+from compare.report import figures
+from compare.spec import (
+    ROUTES,
+    Case,
+    CaseComparison,
+    Ceilings,
+    Comparison,
+    Cost,
+    Op,
+    Options,
+    Row,
+    UsageError,
+)
+
+GRID_FACTOR = 4
+STEPS = 8
+"""Sizes tried are whole multiples of an eighth of their power of two: round enough for any alignment, and a
+finer answer would be about those multiples."""
+CLOSE = 1.25
+"""Bisection times the implementations that came within this of their way's best at either end."""
+MEMORY_SHARE = 8
+"""A case may take this fraction of the memory: checking and timing hold several copies of it."""
+BINDS = 0.6
+"""From which share of its ceiling on bandwidth or arithmetic is what binds."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the ways stand at one size."""
+
+    size: int
+    best: dict[str, Row]
+    """By way, fastest first: its fastest implementation."""
+    leaders: frozenset[str]
+    """The fastest way and those level with it; empty where nothing was timed."""
+    comparison: CaseComparison
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Between these two the fastest way changes."""
+
+    below: Standing
+    above: Standing
+
+
+@dataclass(frozen=True)
+class Crossover:
+    op: str
+    dim: str
+    base: Case
+    """Every other dimension, and the dtype."""
+    standings: tuple[Standing, ...]
+    """By growing size."""
+    crossings: tuple[Crossing, ...]
+    runs: tuple[Comparison, ...]
+    """What was run for it; empty where recorded sizes had to do."""
+    recorded_on: str = ""
+    """The device and date of the record it comes from; empty where it was measured."""
+    interrupted: bool = False
+
+
+def find(
+    op: Op,
+    dim: str,
+    base: Case,
+    options: Options,
+    memory_bytes: int,
+    run: Callable[[Options], Comparison],
+) -> Crossover:
+    """Measure sizes of ``dim`` until every change of the fastest way is closed in on.
+
+    Args:
+        op: what is computed.
+        dim: the dimension that grows.
+        base: the case that says everything else.
+        options: as for a comparison; its cases are replaced.
+        memory_bytes: of the device; larger cases are not tried.
+        run: compares what its options ask for.
+    """
+    seen: dict[int, Standing] = {}
+    runs: list[Comparison] = []
+
+    def leaders_at(size: int) -> frozenset[str]:
+        if size not in seen:
+            case = _sized(base, dim, size)
+            asked = replace(options, cases=(case,), only=options.only or _contenders(size, seen))
+            comparison = run(replace(asked, resources=False))
+            runs.append(comparison)
+            if comparison.cases:
+                seen[size] = standing(size, comparison.cases[0])
+            if comparison.interrupted:
+                raise KeyboardInterrupt
+        return seen[size].leaders if size in seen else frozenset()
+
+    interrupted = False
+    try:
+        search(grid(_swept(op, dim, base, memory_bytes)), leaders_at)
+    except KeyboardInterrupt:
+        interrupted = True
+    standings = tuple(seen[size] for size in sorted(seen))
+    found = crossings(standings)
+    return Crossover(op.name, dim, base, standings, found, tuple(runs), interrupted=interrupted)
+
+
+def recorded(op: Op, dim: str, base: Case, root: Path = records.RESULTS) -> Crossover:
+    """What the sizes in ``results/`` say, on the device recorded last.
+
+    Raises:
+        UsageError: fewer than two of them are on record.
+    """
+    found: dict[int, Standing] = {}
+    origin = ""
+    for run in records.runs_of(op.name, root):
+        here = f"{run.environment.device}, {run.created[:10]}"
+        if origin and not origin.startswith(f"{run.environment.device}, "):
+            continue
+        for comparison in run.cases:
+            case = Case.parse(comparison.case, op)
+            if _sized(base, dim, case[dim]) == case and figures.timed_cases(
+                replace(run, cases=(comparison,))
+            ):
+                found.setdefault(case[dim], standing(case[dim], comparison))
+                origin = origin or here
+    if len(found) < 2:
+        raise UsageError(
+            f"--crossover {dim}: there is no GPU here, and results/ holds {len(found)} size(s) of {dim} "
+            f"beside {base}. Name another --case, or run it on a machine with a GPU"
+        )
+    standings = tuple(found[size] for size in sorted(found))
+    return Crossover(op.name, dim, base, standings, crossings(standings), (), recorded_on=origin)
+
+
+# --------------------------------------------------------------------------- standings
+
+
+def standing(size: int, case: CaseComparison) -> Standing:
+    """The best of each way, and which of them lead."""
+    best: dict[str, Row] = {}
+    for row in sorted(case.rows, key=_cold_us):
+        if row.status == "ok" and math.isfinite(_cold_us(row)):
+            best.setdefault(way_of(row.label), row)
+    first = next(iter(best.values()), None)
+    leaders = (way for way, row in best.items() if first and not figures.differs(first, row))
+    return Standing(size, best, frozenset(leaders), case)
+
+
+def way_of(label: str) -> str:
+    route = label.partition(".")[0]
+    return "cuda" if route in ROUTES else route
+
+
+def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:
+    """The closest pairs that have no leader in common: none of them holds another."""
+    found: list[Crossing] = []
+    timed = [standing for standing in standings if standing.leaders]
+    for at, above in enumerate(timed):
+        apart = (below for below in reversed(timed[:at]) if below.leaders.isdisjoint(above.leaders))
+        below = next(apart, None)
+        if below and (not found or below.size > found[-1].below.size):
+            found.append(Crossing(below, above))
+    return tuple(found)
+
+
+def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
+    """What keeps ``row`` from being faster: ``bandwidth``, ``arithmetic`` or ``launch``, with the figure.
+
+    Bandwidth or arithmetic where `BINDS` of its ceiling is reached, the higher of the two; else launch where
+    the host takes longer for the call than the GPU; else the nearest, saying how far off it is.
+    """
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    cold_us = row.timing.cold_us.median
+    shares: dict[str, tuple[float, str]] = {}
+    if ceilings is not None:
+        best = max(ceilings.copy_gbs, ceilings.read_gbs)
+        shares["bandwidth"] = (cost.bytes / cold_us / 1e3 / best, "of what memory gives")
+        if ceilings.matmul_tflops:
+            shares["arithmetic"] = (
+                cost.flops / cold_us / 1e6 / ceilings.matmul_tflops,
+                "of the library's matrix product",
+            )
+    name = max(shares, key=lambda key: shares[key][0], default="")
+    share, of = shares.get(name, (0.0, ""))
+    if share >= BINDS:
+        return f"{name} binds, {share:.0%} {of}"
+    launch_us = row.timing.launch_us.median if row.timing.launch_us else 0.0
+    if launch_us > cold_us:
+        return f"launch binds, the call takes the host {launch_us:.3g} µs"
+    return f"{name} is nearest, at {share:.0%} {of}" if name else "what binds is not known"
+
+
+def _cold_us(row: Row) -> float:
+    return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
+
+
+def _contenders(size: int, seen: dict[int, Standing]) -> tuple[str, ...]:
+    """Between two sizes that were timed: the labels worth timing.  Elsewhere none is left out."""
+    below = max((s for s in seen if s < size), default=None)
+    above = min((s for s in seen if s > size), default=None)
+    if below is None or above is None:
+        return ()
+    labels: dict[str, None] = {}
+    for end in (seen[below], seen[above]):
+        for row in end.comparison.rows:
+            best = end.best.get(way_of(row.label))
+            if best is not None and _cold_us(row) <= CLOSE * _cold_us(best):
+                labels[row.label] = None
+    return tuple(labels)
+
+
+# --------------------------------------------------------------------------- sizes
+
+
+def check(op: Op, dim: str) -> None:
+    """Whether ``dim`` is a dimension of ``op``; a `UsageError` if not."""
+    if dim not in op.dims:
+        raise UsageError(f"--crossover {dim}: {op.name} has the dimension(s) {', '.join(op.dims)}")
+
+
+def grid(sizes: Sequence[int]) -> list[int]:
+    """From the smallest to the largest, each `GRID_FACTOR` times the one before."""
+    low, high = max(1, min(sizes)), max(sizes)
+    found = [low]
+    while found[-1] * GRID_FACTOR < high:
+        found.append(found[-1] * GRID_FACTOR)
+    return [*found, high] if high > low else found
+
+
+def middle(low: int, high: int) -> int | None:
+    """A round size near the geometric mean, strictly between the two; None where there is none."""
+    wanted = math.sqrt(low * high)
+    step = max(1, 2 ** math.floor(math.log2(wanted)) // STEPS)
+    near = round(wanted / step) * step
+    return next((size for size in (near, near - step, near + step) if low < size < high), None)
+
+
+def search(sizes: Sequence[int], leaders_at: Callable[[int], frozenset[str]]) -> None:
+    """Ask ``leaders_at`` for the grid, then wherever its answers change, until no round size is left."""
+    grown = [size for size in sizes if leaders_at(size)]
+    for at, high in enumerate(grown):
+        low = next((s for s in reversed(grown[:at]) if leaders_at(s).isdisjoint(leaders_at(high))), None)
+        if low is not None:
+            _close_in(low, high, leaders_at)
+
+
+def _close_in(low: int, high: int, leaders_at: Callable[[int], frozenset[str]]) -> None:
+    """``low`` and ``high`` have no leader in common: move them towards each other."""
+    below, above = leaders_at(low), leaders_at(high)
+    size = middle(low, high)
+    if size is None:
+        return
+    found = leaders_at(size)
+    if found.isdisjoint(below):
+        _close_in(low, size, leaders_at)
+    if found.isdisjoint(above):
+        _close_in(size, high, leaders_at)
+    if found & below and found & above:
+        # Level here.  How far does each side's lead reach?
+        _reach(low, size, lambda size: leaders_at(size).isdisjoint(above))
+        _reach(high, size, lambda size: leaders_at(size).isdisjoint(below))
+
+
+def _reach(inside: int, outside: int, holds: Callable[[int], bool]) -> None:
+    """Bisect between a size where ``holds`` is true and one where it is not."""
+    while (size := middle(min(inside, outside), max(inside, outside))) is not None:
+        if holds(size):
+            inside = size
+        else:
+            outside = size
+
+
+def _swept(op: Op, dim: str, base: Case, memory_bytes: int) -> list[int]:
+    """Swept sizes of ``dim`` that fit: those beside the same other sizes if there are two, else all."""
+    same = {case[dim] for case in op.cases.sweep if _sized(case, dim, 1) == _sized(base, dim, 1)}
+    found = same if len(same) > 1 else {case[dim] for case in op.cases.sweep}
+    found |= {base[dim]}
+    fitting = [
+        s for s in found if s > 0 and op.cost(_sized(base, dim, s)).bytes * MEMORY_SHARE <= memory_bytes
+    ]
+    if len(fitting) < 2:
+        raise UsageError(
+            f"--crossover {dim}: beside {base} fewer than two sizes fit this device's memory. "
+            "Make the other dimensions of --case smaller"
+        )
+    return sorted(fitting)
+
+
+def _sized(base: Case, dim: str, size: int) -> Case:
+    dims = tuple((name, size if name == dim else other) for name, other in base.dims)
+    return replace(base, dims=dims)
