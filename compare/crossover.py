@@ -168,15 +168,10 @@ def way_of(label: str) -> str:
 
 
 def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:
-    """The closest pairs that have no leader in common: none of them holds another."""
-    found: list[Crossing] = []
+    """The closest pairs that have no leader in common."""
     timed = [standing for standing in standings if standing.leaders]
-    for at, above in enumerate(timed):
-        apart = (below for below in reversed(timed[:at]) if below.leaders.isdisjoint(above.leaders))
-        below = next(apart, None)
-        if below and (not found or below.size > found[-1].below.size):
-            found.append(Crossing(below, above))
-    return tuple(found)
+    pairs = _apart([standing.leaders for standing in timed])
+    return tuple(Crossing(timed[below], timed[above]) for below, above in pairs)
 
 
 def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
@@ -254,37 +249,31 @@ def middle(low: int, high: int) -> int | None:
 
 def search(sizes: Sequence[int], leaders_at: Callable[[int], frozenset[str]]) -> None:
     """Ask ``leaders_at`` for the grid, then wherever its answers change, until no round size is left."""
-    grown = [size for size in sizes if leaders_at(size)]
-    for at, high in enumerate(grown):
-        low = next((s for s in reversed(grown[:at]) if leaders_at(s).isdisjoint(leaders_at(high))), None)
-        if low is not None:
-            _close_in(low, high, leaders_at)
+    answers = {size: leaders_at(size) for size in sizes}
+    while True:
+        known = sorted(size for size, leaders in answers.items() if leaders)
+        wanted = {
+            size
+            for below, above in _apart([answers[size] for size in known])
+            # What lies between the two is level: ask beside either end.
+            for gap in ((known[below], known[below + 1]), (known[above - 1], known[above]))
+            if (size := middle(*gap)) is not None and size not in answers
+        }
+        if not wanted:
+            break
+        for size in sorted(wanted):
+            answers[size] = leaders_at(size)
 
 
-def _close_in(low: int, high: int, leaders_at: Callable[[int], frozenset[str]]) -> None:
-    """``low`` and ``high`` have no leader in common: move them towards each other."""
-    below, above = leaders_at(low), leaders_at(high)
-    size = middle(low, high)
-    if size is None:
-        return
-    found = leaders_at(size)
-    if found.isdisjoint(below):
-        _close_in(low, size, leaders_at)
-    if found.isdisjoint(above):
-        _close_in(size, high, leaders_at)
-    if found & below and found & above:
-        # Level here.  How far does each side's lead reach?
-        _reach(low, size, lambda size: leaders_at(size).isdisjoint(above))
-        _reach(high, size, lambda size: leaders_at(size).isdisjoint(below))
-
-
-def _reach(inside: int, outside: int, holds: Callable[[int], bool]) -> None:
-    """Bisect between a size where ``holds`` is true and one where it is not."""
-    while (size := middle(min(inside, outside), max(inside, outside))) is not None:
-        if holds(size):
-            inside = size
-        else:
-            outside = size
+def _apart(leaders: Sequence[frozenset[str]]) -> list[tuple[int, int]]:
+    """The closest pairs, by place, that have no leader in common: none of them holds another."""
+    found: list[tuple[int, int]] = []
+    for above in range(len(leaders)):
+        apart = (below for below in reversed(range(above)) if leaders[below].isdisjoint(leaders[above]))
+        below = next(apart, None)
+        if below is not None and (not found or below > found[-1][0]):
+            found.append((below, above))
+    return found
 
 
 def _swept(op: Op, dim: str, base: Case, memory_bytes: int) -> list[int]:
