@@ -8,7 +8,8 @@ from functools import partial
 
 import torch
 
-from compare.spec import Ceilings, Cost
+from compare.monitor import Monitor
+from compare.spec import Card, Ceilings, Cost
 from compare.stopwatch import Call, CudaStopwatch, Stopwatch
 
 CEILING_BYTES = 1 << 30
@@ -25,7 +26,8 @@ class CeilingMeter:
 
     The copy is torch's ``copy_``, its bytes read plus written.  The read is the fastest of torch's
     reductions over the same memory, whichever that is here.  ``product`` is a product of two matrices of
-    `PRODUCT` rows and columns, None where a case is not about arithmetic.
+    `PRODUCT` rows and columns, None where a case is not about arithmetic.  ``monitor`` is asked how the card
+    does meanwhile.
     """
 
     def __init__(
@@ -35,7 +37,9 @@ class CeilingMeter:
         reads: Mapping[str, Call],
         buffer_bytes: int,
         product: Call | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
+        self._monitor = monitor or Monitor({})
         self._watch, self._bytes, self._copy, self._product = watch, buffer_bytes, copy, product
         self._product_us: list[float] = []
         self._copy_us: list[float] = []
@@ -76,15 +80,29 @@ class CeilingMeter:
                 shape = (PRODUCT, PRODUCT)
                 a, b = (torch.randn(shape, device=device, generator=generator).half() for _ in range(2))
                 product = partial(torch.mm, a, b, out=torch.empty_like(a))
-            return cls(CudaStopwatch(device), partial(target.copy_, source), reads, size, product)
+            watch, copy = CudaStopwatch(device), partial(target.copy_, source)
+            return cls(watch, copy, reads, size, product, Monitor.on(device))
 
     def sample(self) -> None:
-        """One cold sample of each."""
+        """One cold sample of each, and the state of the card: once a round."""
         self._copy_us.append(self._watch.cold("copy", self._copy).gpu_us)
         self._read_us.append(self._watch.cold(f"read {self.read_by}", self._read).gpu_us)
         if self._product is not None:
             # On what it left in the L2: a kernel's own operands may lie there as well.
             self._product_us.append(self._watch.warm("product", self._product, 2).gpu_us)
+        self._monitor.end_round()
+
+    def clock_mhz(self) -> float | None:
+        """The card's SM clock now, where it can be said."""
+        return self._monitor.clock_mhz()
+
+    def restart(self) -> None:
+        """The rounds so far were warm-up: the card's state in them is forgotten."""
+        self._monitor.restart()
+
+    def card(self) -> Card | None:
+        """How the card did, round by round."""
+        return self._monitor.card()
 
     def ceilings(self) -> Ceilings:
         """Medians of all samples so far, in GB/s (1e9 bytes a second); of the product its fastest, as power

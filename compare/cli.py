@@ -117,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
         f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
     )
     add("--calibrate", action="store_true", help="with doctor: find the least difference this GPU shows")
+    add("--sustained", action="store_true", help="time bursts and sustained load as well (longer)")
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
     add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
@@ -356,6 +357,7 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
         device=arguments.device,
         seed=arguments.seed,
         budget_s=budget,
+        sustained=arguments.sustained,
     )
 
 

@@ -11,11 +11,12 @@ import statistics
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from compare.ceilings import CeilingMeter
+from compare.endurance import Endurance, endure
 from compare.spec import Estimate, Implementation, Ratio, Timing
 from compare.statistics import estimate, outliers, within
 from compare.stopwatch import Call, Stopwatch
@@ -27,6 +28,9 @@ Result = Timing | Exception
 
 NOTICEABLE = 0.05
 """The share of a cold time from which the event pair's own time is worth a note."""
+
+OTHER_CLOCK = 0.01
+"""By how much the clocks of a ratio's two sides may differ before it is said."""
 
 MANY_OUTLIERS = 0.05
 """The share of a series from which its outliers are worth a note; below, the samples themselves tell."""
@@ -50,6 +54,8 @@ class Plan:
     """but the host no longer than this,"""
     most_repeats: int = 20
     """and no more often."""
+    sustained: bool = False
+    """Time bursts and sustained load after the rounds: about two seconds each."""
 
 
 def reference(label: str, impls: Sequence[Implementation]) -> str | None:
@@ -75,6 +81,8 @@ class Sample:
     warm_us: float
     launch_us: float
     graph_us: float | None
+    sm_mhz: float | None = None
+    """The card's clock right after the cold call."""
 
 
 @dataclass
@@ -88,6 +96,7 @@ class Contender:
     output_dtype: object = None
     graph: Call | None = None
     repeats: int = 1
+    endurance: Endurance | None = None
     error: Exception | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -148,12 +157,25 @@ class Contest:
                     check_at = max(count + 1, math.ceil(1.1 * count))
                 if self.converged or spent >= budget_s or count >= self.plan.max_rounds:
                     break
+            if self.plan.sustained:
+                self._endure()
         except _DeviceLostError as lost:
             for contender in self._active():
                 if contender.label in self._measured():
                     contender.notes.append(f"timing ended early: {lost}")
                 else:
                     contender.error = RuntimeError(f"not timed: {lost}")
+
+    def _endure(self) -> None:
+        for contender in self._shuffled():
+            with self._contained(contender):
+                cold_us, launch_us = (
+                    statistics.median(self._series(contender.label, kind))
+                    for kind in ("cold_us", "launch_us")
+                )
+                contender.endurance = endure(
+                    self.watch, contender.label, contender.calls[0], cold_us, launch_us
+                )
 
     def tight(self) -> bool:
         """Whether every ratio is known well enough; where there is none, the cold time itself."""
@@ -233,20 +255,25 @@ class Contest:
             if not samples or self.watch.now_s() >= until_s:
                 break
         self._empty_us.clear()
+        if self.ceilings is not None:
+            self.ceilings.restart()
 
     def _round(self, number: int) -> dict[str, Sample]:
         """One sample of each kind from everyone still in, each kind's order drawn anew."""
         cold: dict[str, float] = {}
+        clocks: dict[str, float | None] = {}
         samples: dict[str, Sample] = {}
         for contender in self._shuffled():  # close together, as ratios are taken of these
             with self._contained(contender):
                 call = contender.calls[number % len(contender.calls)]
                 cold[contender.label] = self.watch.cold(contender.label, call).gpu_us
+                clocks[contender.label] = self.ceilings.clock_mhz() if self.ceilings else None
         if self.ceilings is not None:
             self.ceilings.sample()
         for contender in self._shuffled():
             with self._contained(contender):
-                samples[contender.label] = self._warm_sample(contender, number, cold[contender.label])
+                sample = self._warm_sample(contender, number, cold[contender.label])
+                samples[contender.label] = replace(sample, sm_mhz=clocks[contender.label])
         self._empty_us.append(self.watch.empty_us())
         return samples
 
@@ -283,8 +310,17 @@ class Contest:
             ratios=tuple(ratios),
             rounds=len(cold),
             converged=self.converged,
-            notes=(*contender.notes, *notes, *self._remarks(label, cold)),
+            notes=(*contender.notes, *notes, *self._remarks(label, cold), *self._endured(contender)),
+            sm_mhz=tuple(self._series(label, "sm_mhz")),
+            burst_us=contender.endurance.burst_us if contender.endurance else None,
+            sustained_us=contender.endurance.sustained_us if contender.endurance else None,
         )
+
+    def _endured(self, contender: Contender) -> Iterator[str]:
+        if contender.endurance is not None and not contender.endurance.settled:
+            yield "its time under sustained load had not settled when the time for it was over"
+        if any(self.watch.exposed(f"{contender.label} {kind}") for kind in ("burst", "sustained")):
+            yield "its burst and sustained times hold host time: the host is slower than the GPU"
 
     def _ratios(self, contender: Contender) -> tuple[list[Ratio], list[str]]:
         """Against the baseline and against the rung's reference; a note for each that cannot be."""
@@ -298,9 +334,18 @@ class Contest:
             value = None if why else self._ratio(contender.label, other)
             if value is not None:
                 ratios.append(Ratio(other, value))
+                notes.extend(self._clocks_apart(contender.label, other))
             else:
                 notes.append(f"no ratio to {other}: {why or 'no round timed both'}")
         return ratios, notes
+
+    def _clocks_apart(self, label: str, other: str) -> Iterator[str]:
+        """Rounds bring both sides the same drift, but a hungry kernel slows the clock for itself alone."""
+        series = [self._series(name, "sm_mhz") for name in (label, other)]
+        if all(series):
+            own, theirs = map(statistics.median, series)
+            if theirs > 0 and abs(own / theirs - 1) > OTHER_CLOCK:
+                yield f"it ran at {own:.0f} MHz and {other} at {theirs:.0f}: their ratio holds that as well"
 
     def _incomparable(self, own: Contender, other: Contender | None) -> str | None:
         """Why a ratio of the two would mislead; None where the terms are equal."""

@@ -196,15 +196,27 @@ def clocks(device: torch.device, when: str) -> dict[str, float | str]:
     Empty on a CPU and where the driver does not say.
     """
     found: dict[str, float | str] = {}
-    if device.type != "cuda":
-        return found
     # Every question apart: virtual GPUs answer some of them only.
+    for name, read in clock_readers(device).items():
+        with suppress(Exception):
+            found[f"{name}_{when}"] = read()
+    return found
+
+
+def clock_readers(device: torch.device) -> dict[str, Callable[[], float | str]]:
+    """What the card can be asked about its clocks, by name; each raises where the driver has no answer.
+
+    Empty on a CPU and where there is no driver to ask.
+    """
+    readers: dict[str, Callable[[], float | str]] = {}
+    if device.type != "cuda":
+        return readers
     with suppress(Exception):
         import pynvml
 
         pynvml.nvmlInit()
         handle = _nvml_handle(pynvml, device)
-        readers: dict[str, Callable[[], float | str]] = {
+        readers = {
             "sm_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             "memory_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
             "power_w": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
@@ -214,10 +226,7 @@ def clocks(device: torch.device, when: str) -> dict[str, float | str]:
             ),
             "throttle": lambda: _throttle_reasons(pynvml, handle),
         }
-        for name, read in readers.items():
-            with suppress(Exception):
-                found[f"{name}_{when}"] = read()
-    return found
+    return readers
 
 
 def _throttle_reasons(pynvml: Any, handle: Any) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from compare import calibration, floor, records, registry
 from compare.spec import (
     WRONG,
+    Card,
     Case,
     CaseComparison,
     Ceilings,
@@ -171,6 +172,7 @@ class _Bench:
         self.results, self.meter = results, meter
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}
+        self.cards: dict[Case, Card | None] = {}
         self.code_sizes: dict[str, CodeSize] = {}
         self.hashes: dict[str, str] = {}
         self.first_calls_ms: dict[tuple[Case, str], float] = {}
@@ -192,7 +194,13 @@ class _Bench:
     def cases(self, environment: Environment) -> tuple[CaseComparison, ...]:
         """What there is so far, save the times that cannot be, with what can be told apart."""
         found = (
-            CaseComparison(str(case), self.op.cost(case), tuple(rows.values()), self.ceilings.get(case))
+            CaseComparison(
+                str(case),
+                self.op.cost(case),
+                tuple(rows.values()),
+                self.ceilings.get(case),
+                self.cards.get(case),
+            )
             for case, rows in self.rows.items()
             if rows
         )
@@ -258,7 +266,7 @@ class _Bench:
         self.first_calls_ms[case, impl.label] = first_call_ms(impl, self._inputs(case), self.device)
 
     def _measure(self, case: Case) -> None:
-        from compare.measure import CeilingMeter, Interrupted, measure
+        from compare.measure import CeilingMeter, Interrupted, Plan, measure
 
         rows = self.rows[case]
         agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
@@ -279,12 +287,13 @@ class _Bench:
                     progress=part,
                     first_calls_ms={i.label: self.first_calls_ms[case, i.label] for i in agreeing},
                     ceilings=ceilings,
+                    plan=Plan(sustained=self.options.sustained),
                 )
             except Interrupted as interrupted:
                 self._put(case, interrupted.partial)
                 raise
             finally:
-                self.ceilings[case] = ceilings.ceilings()
+                self.ceilings[case], self.cards[case] = ceilings.ceilings(), ceilings.card()
         self._put(case, timings)
 
     def _put(self, case: Case, timings: Mapping[str, Timing | Exception]) -> None:

@@ -318,6 +318,12 @@ class Timing:
     notes: tuple[str, ...] = ()
     detectable: float | None = None
     """The least difference, as a share, that the machine tells apart at such times.  None: not said."""
+    sm_mhz: tuple[float, ...] = ()
+    """The card's clock right after its cold samples, where the driver was asked."""
+    burst_us: Estimate | None = None
+    """GPU time of the first calls after a pause, back to back: before power or heat hold the clock down."""
+    sustained_us: Estimate | None = None
+    """GPU time of calls back to back once their time has settled."""
 
 
 @dataclass(frozen=True)
@@ -382,6 +388,19 @@ class Ceilings:
     matmul_tflops: float | None = None
     """The best the library's product of two fp16 matrices reached; None where a case's operations are too
     few to matter."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """The card while it was timed, as its driver says: an entry for every round in which it was asked."""
+
+    sm_mhz: tuple[float, ...] = ()
+    power_w: tuple[float, ...] = ()
+    temperature_c: tuple[float, ...] = ()
+    throttle: tuple[str, ...] = ()
+    """What held the clock down; ``none`` where nothing did."""
+    asking_ms: tuple[float, ...] = ()
+    """What asking took of each round, between the timed sections."""
 
 
 @dataclass(frozen=True)
@@ -460,6 +479,7 @@ class CaseComparison:
     cost: Cost
     rows: tuple[Row, ...]
     ceilings: Ceilings | None = None
+    card: Card | None = None
 
 
 @dataclass(frozen=True)
@@ -495,3 +515,5 @@ class Options:
     """Time to spend on timing, for the whole run."""
     resources: bool = True
     """Read registers, shared memory and the like; a search for a size does without."""
+    sustained: bool = False
+    """Time bursts and sustained load as well."""

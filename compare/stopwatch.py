@@ -88,6 +88,7 @@ class CudaStopwatch:
         self._end = torch.cuda.Event(enable_timing=True)
         self._waits_us: dict[str, float] = {}
         self._exposed: set[str] = set()
+        self._keeps_l2 = True
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self._cycles_per_us = self._calibrate()
@@ -99,10 +100,22 @@ class CudaStopwatch:
         return host_ms(call, self._device)
 
     def cold(self, name: str, call: Call) -> Reading:
+        self._let_go_of_l2()
         return self._read(f"{name} cold", self._scratch.zero_, call, 1)
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
         return self._read(f"{name} warm", call, call, repeats)
+
+    def _let_go_of_l2(self) -> None:
+        """Lines that a kernel asked the L2 to keep are ordinary ones again, so that the flush drops them."""
+        if self._keeps_l2:
+            with suppress(Exception):
+                from cuda.bindings import driver
+
+                (error,) = driver.cuCtxResetPersistingL2Cache()
+                self._keeps_l2 = error == driver.CUresult.CUDA_SUCCESS
+                return
+            self._keeps_l2 = False  # no such driver, or none to ask
 
     def capture(self, call: Call) -> Call:
         graph = torch.cuda.CUDAGraph()

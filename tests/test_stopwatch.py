@@ -135,3 +135,31 @@ def test_the_first_call_is_timed_to_the_end_of_its_work(gpu: Gpu, watch: CudaSto
 
 def test_an_empty_pair_reads_nothing_here(watch: CudaStopwatch) -> None:
     assert watch.empty_us() == pytest.approx(0, abs=1e-6)
+
+
+def test_the_l2_lets_go_of_what_a_kernel_asked_it_to_keep(
+    gpu: Gpu, watch: CudaStopwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuda.bindings import driver
+
+    answers = iter([driver.CUresult.CUDA_SUCCESS] * 2 + [driver.CUresult.CUDA_ERROR_NOT_SUPPORTED])
+
+    def reset() -> tuple[object]:
+        gpu.work.append("reset")
+        return (next(answers),)
+
+    monkeypatch.setattr(driver, "cuCtxResetPersistingL2Cache", reset)
+    watch._keeps_l2 = True
+    for _ in range(4):
+        gpu.work.clear()
+        watch.cold("a", gpu.kernel(3))
+        assert gpu.work[:2] == ["reset", "flush"] or next(answers, None) is None
+    assert "reset" not in gpu.work  # a card that has no such lines is not asked again
+
+
+@pytest.mark.gpu
+def test_a_real_card_takes_the_reset() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    real = CudaStopwatch(device)
+    real.cold("a", lambda: None)
+    assert real._keeps_l2 == (torch.cuda.get_device_capability(device) >= (8, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Iterator, Sequence
 
 from compare.report import figures
@@ -40,9 +41,10 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     )
     for name in ("max_abs", "max_rel", "ulp_p50", "ulp_p99", "ulp_max", "within", "error", "limit"):
         yield name, getattr(agreement, name) if agreement else ""
-    for name in ("cold_us", "warm_us", "graph_us", "launch_us"):
+    for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us"):
         yield from _estimate(name, getattr(timing, name) if timing else None)
     yield "first_call_ms", timing.first_call_ms if timing else ""
+    yield "sm_mhz", statistics.median(timing.sm_mhz) if timing and timing.sm_mhz else ""
     yield "rounds", timing.rounds if timing else ""
     yield "converged", timing.converged if timing else ""
     yield "gbs", figures.gbs(case, row)

@@ -26,11 +26,17 @@ def section(comparison: Comparison) -> str:
         parts.append("**Interrupted**: what follows is what was finished by then.")
     agreement = tables.agreement(comparison)
     timed = figures.timed_cases(comparison)
-    shown = [agreement, *map(tables.speed, timed), *map(tables.side_by_side, timed)]
+    shown = [
+        agreement,
+        *map(tables.speed, timed),
+        *map(tables.side_by_side, timed),
+        *map(tables.endurance, timed),
+    ]
     if len(timed) > 1:
         shown.append(tables.sweep(timed))
     shown += [*map(tables.resources, comparison.cases), tables.code(comparison)]
     parts += [table(entry) for entry in shown if entry]
+    parts += [f"{case.case}: {line}" for case in timed if (line := tables.card(case))]
     parts += [f"- {labels}: {words}" for labels, words in tables.concepts(comparison)]
     parts += [f"- {labels}: {reason}" for labels, reason in tables.reasons(comparison)]
     parts += sentences(comparison)

@@ -49,6 +49,10 @@ _SPEED_LEGEND = (
     "returns. first call: compiling or loading, then running. indistinguishable: the interval holds 1, or "
     "the difference is smaller than what equals show."
 )
+_ENDURANCE_LEGEND = (
+    "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
+    "without a pause, once their time has settled."
+)
 _OCCUPANCY_LEGEND = "occupancy: warps a multiprocessor holds at once, of the most it could."
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
 _CHANGED_LEGEND = "*: its source has changed since."
@@ -211,6 +215,49 @@ def side_by_side(case: CaseComparison) -> Table | None:
         tuple(rows),
         ("rung",),
     )
+
+
+def endurance(case: CaseComparison) -> Table | None:
+    """Back to back: the first calls after a pause, and once their time has settled."""
+    rows = [
+        (
+            _marked(row),
+            spread(row.timing.burst_us),
+            spread(row.timing.sustained_us),
+            f"{row.timing.sustained_us.median / row.timing.burst_us.median:.2f}",
+        )
+        for row in case.rows
+        if row.timing and row.timing.burst_us and row.timing.sustained_us and row.timing.burst_us.median > 0
+    ]
+    if not rows:
+        return None
+    return Table(
+        f"Back to back on {case.case}, warm",
+        ("implementation", "burst\nµs", "sustained\nµs", "sustained\nover burst"),
+        tuple(rows),
+        legend=(_ENDURANCE_LEGEND,),
+    )
+
+
+def card(case: CaseComparison) -> str:
+    """How the card did meanwhile, in a line; empty where nobody asked it."""
+    if case.card is None:
+        return ""
+    held = [reason for reason in dict.fromkeys(case.card.throttle) if reason != "none"]
+    said = [
+        _range(case.card.sm_mhz, "MHz"),
+        _range(case.card.power_w, "W"),
+        _range(case.card.temperature_c, "°C"),
+        f"clock held down by {' / '.join(held)}" if held else "",
+    ]
+    return f"The card meanwhile: {', '.join(filter(None, said))}."
+
+
+def _range(values: Sequence[float], unit: str) -> str:
+    if not values:
+        return ""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
 def sweep(cases: Sequence[CaseComparison]) -> Table:

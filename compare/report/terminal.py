@@ -93,7 +93,8 @@ def render(comparison: Comparison, width: int) -> str:
     main = figures.main_case(comparison)
     listed = timed if len(timed) <= figures.LISTED_CASES else [case for case in timed if case is main]
     for case in listed:
-        add(tables.speed(case), tables.side_by_side(case))
+        add(tables.speed(case), tables.side_by_side(case), tables.endurance(case))
+        blocks += [paragraph(line, prose) for line in filter(None, [tables.card(case)])]
     if len(timed) > len(listed):
         add(tables.sweep(timed))
     elif not timed:
