@@ -118,6 +118,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--calibrate", action="store_true", help="with doctor: find the least difference this GPU shows")
     add("--sustained", action="store_true", help="time bursts and sustained load as well (longer)")
+    add(
+        "--timer",
+        choices=("events", "nvbench"),
+        default="events",
+        help="whose cold GPU times: ours, by CUDA events, or nvbench's (default: events)",
+    )
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
     add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
@@ -223,6 +229,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     device = prepare(arguments.device)
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
+    _check_timer(arguments, device.type)
     _load(arguments.load, names)
     # All of them are understood before the first is run.
     from compare.occupancy import limits
@@ -270,6 +277,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
     from compare.run import prepare, run
 
     device = prepare(arguments.device)
+    _check_timer(arguments, device.type)
     _load(arguments.load, [name])
     (op,) = _having([name], arguments.only)
     crossover.check(op, arguments.crossover)
@@ -295,6 +303,18 @@ def _crossover(arguments: argparse.Namespace) -> int:
     statuses = [INCONCLUSIVE] if found.interrupted else []
     statuses += map(exit_status, found.runs)
     return max(statuses, key=_SEVERITY.index, default=INCONCLUSIVE)
+
+
+def _check_timer(arguments: argparse.Namespace, device_type: str) -> None:
+    if arguments.timer == "events":
+        return
+    if device_type != "cuda":
+        raise UsageError("--timer nvbench needs a GPU: without one nothing is timed")
+    if arguments.load:
+        raise UsageError("--timer nvbench times the project's own implementations only; leave out --load")
+    from compare import nvbench
+
+    nvbench.load()
 
 
 def exit_status(comparison: Comparison) -> int:
@@ -358,6 +378,7 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
         seed=arguments.seed,
         budget_s=budget,
         sustained=arguments.sustained,
+        timer=arguments.timer,
     )
 
 

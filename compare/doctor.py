@@ -80,6 +80,7 @@ def diagnose() -> list[Capability]:
         _look("NVRTC", "registers and shared memory without running", _nvrtc),
         _look("cuobjdump", "spills and machine code size", _disassembler),
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
+        _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
         _look("cache", "compiled kernels between runs", _cache),
         _look("calibration", "what counts as a difference in speed", _calibration, optional=True),
         _look("results", "recorded speeds; --record writes here", _results, optional=True),
@@ -300,6 +301,13 @@ def _clang_format() -> str:
     if found is None:
         raise Missing("not on PATH", f"{PIP} clang-format")
     return _version_of(found, "--version").rpartition("version ")[2]
+
+
+def _nvbench() -> str:
+    try:
+        return importlib.metadata.version("cuda-bench")
+    except importlib.metadata.PackageNotFoundError:
+        raise Missing("not installed", f"{PIP} 'cuda-bench[cu13]>=0.3'") from None
 
 
 def _cache() -> str:

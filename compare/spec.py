@@ -517,3 +517,5 @@ class Options:
     """Read registers, shared memory and the like; a search for a size does without."""
     sustained: bool = False
     """Time bursts and sustained load as well."""
+    timer: Literal["events", "nvbench"] = "events"
+    """Whose cold times count."""

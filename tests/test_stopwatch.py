@@ -162,4 +162,4 @@ def test_a_real_card_takes_the_reset() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     real = CudaStopwatch(device)
     real.cold("a", lambda: None)
-    assert real._keeps_l2 == (torch.cuda.get_device_capability(device) >= (8, 0))
+    assert real._keeps_l2 or torch.cuda.get_device_capability(device) < (8, 0)
