@@ -9,14 +9,15 @@ Source: the package's own type stubs, version 0.3.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ MIN_SAMPLES = 50
 TIMEOUT_S = 5.0
 
 _NOTE = "cold times are nvbench's, one implementation after the other"
-_numbers = itertools.count()  # nvbench keeps every benchmark of a process, so each needs a name of its own
+_NAME = "compare"
 
 
 def load() -> Any:
@@ -49,11 +50,40 @@ def load() -> Any:
     return bench
 
 
-def cold_us(name: str, calls: Sequence[Call], device: torch.device) -> Estimate:
+@dataclass
+class _Turn:
+    """What the one benchmark runs next: nvbench takes no more of them after its first run."""
+
+    launch: Callable[[Any], None]
+    raised: list[BaseException] = field(default_factory=list)
+
+
+@functools.cache
+def _benchmark(bench: Any) -> list[_Turn]:
+    """Register it with nvbench, once in a process; it runs the last of the turns returned here."""
+    turns: list[_Turn] = []
+
+    def benchmark(state: Any) -> None:
+        turn = turns[-1]
+        try:
+            turn.launch(state)  # what a first call on a stream sets up may not stand behind a waiting kernel
+            torch.cuda.synchronize()
+            state.exec(turn.launch, batched=False)
+        except BaseException as error:  # it would come out of C++ as something else
+            turn.raised.append(error)
+            state.skip(type(error).__name__)
+
+    made = bench.register(benchmark)
+    made.set_name(_NAME)
+    made.set_min_samples(MIN_SAMPLES)
+    made.set_timeout(TIMEOUT_S)
+    return turns
+
+
+def cold_us(calls: Sequence[Call], device: torch.device) -> Estimate:
     """Cold GPU time of a call by nvbench.
 
     Args:
-        name: of whom, for its messages.
         calls: the same call on several sets of inputs, which rotate.
         device: the GPU.
 
@@ -62,36 +92,25 @@ def cold_us(name: str, calls: Sequence[Call], device: torch.device) -> Estimate:
         Exception: what a call raised.
     """
     bench = load()
-    unique = f"{name} {next(_numbers)}"
     rotating = itertools.cycle(calls)
-    raised: list[BaseException] = []
 
     def launch(launched: Any) -> None:
         with torch.cuda.stream(torch.cuda.ExternalStream(launched.get_stream().addressof(), device)):
             next(rotating)()
 
-    def benchmark(state: Any) -> None:
-        try:
-            launch(state)  # what a first call on a stream sets up may not be enqueued behind a waiting kernel
-            torch.cuda.synchronize(device)
-            state.exec(launch, batched=False)
-        except BaseException as error:  # it would come out of C++ as something else
-            raised.append(error)
-            state.skip(type(error).__name__)
-
-    made = bench.register(benchmark)
-    made.set_name(unique)
-    made.set_min_samples(MIN_SAMPLES)
-    made.set_timeout(TIMEOUT_S)
+    turn = _Turn(launch)
+    turns = _benchmark(bench)
+    turns[:] = [turn]
     index = torch.cuda.current_device() if device.index is None else device.index
-    with tempfile.TemporaryDirectory() as folder:
+    with torch.cuda.device(device), tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "nvbench.json"
-        options = ["--quiet", "--devices", str(index), "--jsonbin", str(out), "--benchmark", unique]
+        options = ["--quiet", "--devices", str(index), "--jsonbin", str(out), "--benchmark", _NAME]
         bench.run_all_benchmarks([os.fspath(sys.executable), *options])
-        if raised:
-            raise raised[0]
+        turns.clear()  # it would keep the inputs alive
+        if turn.raised:
+            raise turn.raised[0]
         results = importlib.import_module("cuda.bench.results")
-        (state,) = results.BenchmarkResult.from_json(out)[unique]
+        (state,) = results.BenchmarkResult.from_json(out)[_NAME]
         samples = [] if state.samples is None else [round(1e6 * sample, 3) for sample in state.samples]
     if not samples:
         raise RuntimeError(f"nvbench has no time for it: {state.skip_reason or 'no samples'}")
@@ -117,7 +136,7 @@ def retimed(
             if not isinstance(before, Timing) or before.cold_us is None:
                 continue
             try:
-                cold = cold_us(impl.label, [partial(impl.run, *tensors) for tensors in inputs], device)
+                cold = cold_us([partial(impl.run, *tensors) for tensors in inputs], device)
             except Exception as error:
                 found[impl.label] = error
                 continue

@@ -309,7 +309,7 @@ class _Bench:
                 rows[label] = replace(rows[label], timing=timing)
             else:
                 status, reason = _verdict(timing)
-                rows[label] = replace(rows[label], status=status, reason=reason)
+                rows[label] = replace(rows[label], status=status, reason=reason, timing=None)
 
     def _replay(self, case: Case) -> None:
         """Put recorded times beside the rows of ``case``, save those that are wrong here."""
