@@ -83,6 +83,19 @@ __global__ void race(int* y) {
     y[threadIdx.x] = box[threadIdx.x / 2];
 }
 
+// Warps tell each other a number, again and again: what they are told may be overwritten before it is read.
+__global__ void told_twice(int* y) {
+    __shared__ int box[2];
+    int sum = 0;
+    for (int round = 0; round < 8; ++round) {
+        if (threadIdx.x % 32 == 0) box[threadIdx.x / 32] = round;
+        __syncthreads();
+        sum += box[0] + box[1];
+        __syncwarp();
+    }
+    y[threadIdx.x] = sum;
+}
+
 __global__ void scaled(float* y, float factor, int count, long long offset) {
     DYNAMIC_SHARED(float, s);
     s[threadIdx.x] = factor;
@@ -109,7 +122,10 @@ def launch(name: str, grid: int, block: int, *args: object, shared_mem: int = 0)
     kernel(KERNELS, name, CPU)((grid,), (block,), args, shared_mem=shared_mem)
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse"])
+ORDERS = ("forward", "reverse", "apart", "reverse-apart")
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_blocks_share_and_synchronise(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOST_THREAD_ORDER", order)
     x = torch.randint(0, 100, (3, 128)).float()
@@ -165,6 +181,27 @@ def test_a_missing_barrier_shows_in_another_order(monkeypatch: pytest.MonkeyPatc
         launch("race", 1, 64, y.data_ptr())
         results.append(y)
     assert not torch.equal(*results)
+
+
+def test_shared_memory_used_again_too_soon_shows_where_warps_drift_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = {}
+    for order in ("forward", "apart"):
+        monkeypatch.setenv("HOST_THREAD_ORDER", order)
+        y = torch.zeros(64, dtype=torch.int32)
+        launch("told_twice", 1, 64, y.data_ptr())
+        right[order] = bool((y == 2 * sum(range(8))).all())
+    assert right == {"forward": True, "apart": False}
+
+
+@pytest.mark.parametrize("order", ORDERS[1:])
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_kernel_is_right_in_any_order_of_threads(
+    op: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_THREAD_ORDER", order)
+    _run_op(op)
 
 
 def test_arguments_arrive_by_type_and_are_checked() -> None:

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -146,7 +147,10 @@ class Block {
 
   private:
     static void enter();
+    static bool spins(const Fiber& fiber) { return fiber.state == State::spinning; }
     void start(Fiber& fiber);
+    bool step(std::size_t begin, std::size_t end, bool& progressed);
+    std::size_t end_of_warp(std::size_t begin) const;
     void resume(Fiber& fiber);
     void leave(State state, const char* call);
     void wait(const char* call);
@@ -179,7 +183,8 @@ class Launch {
            const void* object)
         : grid(grid), block(block), shared_bytes(shared_bytes), thread(thread), state(state), object(object) {
         const char* order = std::getenv("HOST_THREAD_ORDER");
-        reverse = order != nullptr && std::strcmp(order, "reverse") == 0;
+        reverse = order != nullptr && std::strstr(order, "reverse") != nullptr;
+        apart = order != nullptr && std::strstr(order, "apart") != nullptr;
     }
 
     std::string run() {
@@ -216,7 +221,8 @@ class Launch {
     void (*const thread)(void*);
     void* const state;
     const void* const object;
-    bool reverse;
+    bool reverse;  // the last thread of a block first
+    bool apart;    // a warp goes as far as barriers let it before the next one moves
 
   private:
     static constexpr unsigned NOBODY = ~0u;
@@ -334,28 +340,46 @@ bool Block::run(uint3 index) {
     bool progressed = false;  // since the block last passed its turn
     while (alive_ > 0) {
         bool moved = false;
-        bool spinning = false;
-        for (Fiber* fiber : order_) {
-            if (fiber->state == State::ready) {
-                resume(*fiber);
-                if (launch_.failed()) return false;
-                moved = true;
-                progressed |= fiber->state != State::spinning;
-            }
-            spinning |= fiber->state == State::spinning;
+        for (std::size_t begin = 0; begin < order_.size();) {
+            const std::size_t end = launch_.apart ? end_of_warp(begin) : order_.size();
+            while (step(begin, end, progressed)) moved = true;
+            if (launch_.failed()) return false;
+            begin = end;
         }
         if (moved) continue;
-        if (!spinning) {
+        if (std::none_of(fibers_.begin(), fibers_.end(), spins)) {
             launch_.fail(stuck());
             return false;
         }
         if (!launch_.pass_turn(progressed)) return false;
         progressed = false;
         for (Fiber& fiber : fibers_) {
-            if (fiber.state == State::spinning) fiber.state = State::ready;
+            if (spins(fiber)) fiber.state = State::ready;
         }
     }
     return true;
+}
+
+// Where in `order_` the warp ends whose first thread is at `begin`.
+std::size_t Block::end_of_warp(std::size_t begin) const {
+    const unsigned warp = order_[begin]->linear / LANES;
+    std::size_t end = begin;
+    while (end < order_.size() && order_[end]->linear / LANES == warp) ++end;
+    return end;
+}
+
+// Each thread in that part of `order_` that can goes on to where it has to wait. False: none can, or the
+// launch has failed.
+bool Block::step(std::size_t begin, std::size_t end, bool& progressed) {
+    bool moved = false;
+    for (std::size_t i = begin; i < end; ++i) {
+        if (order_[i]->state != State::ready) continue;
+        resume(*order_[i]);
+        if (launch_.failed()) return false;
+        moved = true;
+        progressed |= !spins(*order_[i]);
+    }
+    return moved;
 }
 
 void Block::start(Fiber& fiber) {

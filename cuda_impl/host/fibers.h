@@ -7,8 +7,10 @@
 // begun. One thread runs at a time and the turn moves in a fixed order, so every run is the same.
 //
 // Nothing here is parallel, and that is its limit: it finds out-of-bounds accesses, undefined
-// arithmetic, deadlocks and missing barriers (run it with HOST_THREAD_ORDER=reverse too: threads that
-// forget to wait for each other then see another order), but it is no proof against every race.
+// arithmetic, deadlocks and missing barriers, but it is no proof against every race. A missing barrier shows
+// in an order of threads that it was to prevent, so run in each that HOST_THREAD_ORDER knows:
+//   forward (the default), reverse   all threads go on to their next barrier or shuffle, first or last first
+//   apart, reverse-apart             a warp goes on to its next barrier before the next warp moves
 #pragma once
 
 #include <vector_types.h>
