@@ -2,6 +2,7 @@
 # make test               lint, and every test that needs no GPU
 # make test-gpu           the tests that need one; fails if none ran
 # make lint | format      check | mend the style
+# make mutations          seed every bug of tests/mutations/, and record what catches it
 # make docs               write the tables in README.md and docs/ anew from results/
 # make clean              remove what make has made
 #
@@ -36,7 +37,7 @@ else
 endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending)))
 
-.PHONY: help install compare test test-cpu test-gpu test-triton lint format docs clean
+.PHONY: help install compare test test-cpu test-gpu test-triton lint format mutations docs clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -70,6 +71,9 @@ format: $(ENV)
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 	$(CLANG_FORMAT) -i $(CXX_FILES)
+
+mutations: $(ENV)
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(RUN) -m mutations
 
 docs: $(ENV)
 	$(RUN) -m compare.report.docs

@@ -1,11 +1,13 @@
 """Runs every Triton and CUDA implementation of every op on small inputs, for tools that watch a process.
 
-``compute-sanitizer --tool racecheck python tests/every_kernel.py``; prints what it ran.
+``compute-sanitizer --tool racecheck python tests/every_kernel.py``; prints what it ran.  With arguments,
+``softmax cupy.online``, only that one.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -19,12 +21,12 @@ MOST_ELEMENTS = 1 << 17
 """A watched kernel is up to a thousand times slower."""
 
 
-def main() -> None:
+def main(names: Sequence[str], labels: Sequence[str]) -> None:
     device = pick("cuda")
-    for name in registry.op_names():
+    for name in names or registry.op_names():
         op = registry.get_op(name)
         cases = [case for case in (*op.cases.smoke, *op.cases.edge) if op.cost(case).bytes <= MOST_ELEMENTS]
-        for impl in registry.implementations(name):
+        for impl in registry.implementations(name, labels):
             if impl.way == "torch" or supports(impl, device) is not None:
                 continue
             ran = 0
@@ -40,4 +42,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:2], sys.argv[2:])

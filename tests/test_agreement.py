@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
+import case_sets
 import pytest
 import torch
 
@@ -18,14 +20,6 @@ from compare.check import check
 from compare.device import supports
 from compare.inputs import TORCH_DTYPES
 from compare.spec import Case, Implementation, Op
-
-SMALL = 1 << 20
-"""Elements that the CPU can be asked for."""
-
-
-def elements(op: Op, c: Case) -> int:
-    inputs = op.make_inputs(c, torch.Generator(), torch.device("meta"))
-    return max(x.numel() for x in inputs)
 
 
 def implementations() -> list[Any]:
@@ -36,12 +30,11 @@ def implementations() -> list[Any]:
     ]
 
 
-def agreements(*, small: bool) -> list[Any]:
+def agreements(cases: Callable[[Op], list[Case]]) -> list[Any]:
     return [
         pytest.param(*param.values, c, id=f"{param.id}-{c}")
         for param in implementations()
-        for c in (*param.values[0].cases.smoke, *param.values[0].cases.edge)
-        if (elements(param.values[0], c) <= SMALL) == small
+        for c in cases(param.values[0])
     ]
 
 
@@ -60,20 +53,20 @@ def run_or_skip(op: Op, impl: Implementation, c: Case, device: torch.device, see
         assert "around the output" in [finding.detail for finding in agreement.findings]
 
 
-@pytest.mark.parametrize(("op", "impl", "c"), agreements(small=True))
+@pytest.mark.parametrize(("op", "impl", "c"), agreements(case_sets.small))
 def test_it_agrees(op: Op, impl: Implementation, c: Case, device: torch.device) -> None:
     run_or_skip(op, impl, c, device, (0, 1, 2) if device.type == "cuda" or c in op.cases.smoke else (0,))
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
-@pytest.mark.parametrize(("op", "impl", "c"), agreements(small=False))
+@pytest.mark.parametrize(("op", "impl", "c"), agreements(case_sets.huge))
 def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, c: Case) -> None:
     device = torch.device("cuda")
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
     # Inputs and their copies, two outputs, poison; torch.naive's fp32 intermediates or a row in fp64.
-    count = elements(op, c)
+    count = case_sets.elements(op, c)
     tensors = 2 * len(op.make_inputs(c, torch.Generator(), torch.device("meta"))) + 3
     wide_row = 0 if op.independent == op.dims[-1] else 4 * 8 * c.shape[-1]
     needed = count * tensors * TORCH_DTYPES[c.dtype].itemsize + max(3 * 4 * count, wide_row) + 2**30

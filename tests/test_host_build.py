@@ -6,13 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
+import case_sets
 import numpy as np
 import pytest
+import sanitizers
 import torch
 
 from compare import device, registry
 from compare.check import check
+from compare.spec import Case, Op
 from cuda_impl import build
 from cuda_impl.loader import kernel
 
@@ -201,7 +205,9 @@ def test_every_kernel_is_right_in_any_order_of_threads(
     op: str, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOST_THREAD_ORDER", order)
-    _run_op(op)
+    ran = run_op(op, case_sets.tiny)
+    assert ran
+    assert all(ran.values())
 
 
 def test_arguments_arrive_by_type_and_are_checked() -> None:
@@ -242,16 +248,7 @@ def test_a_source_that_does_not_compile_is_a_build_error() -> None:
 
 def sanitized(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run this file as a program, with kernels built for AddressSanitizer and UBSan."""
-    library = subprocess.run(
-        [build.gxx(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    )
-    environment = {
-        **os.environ,
-        "HOST_SANITIZE": "1",
-        "LD_PRELOAD": library.stdout.strip(),
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONPATH": str(registry.ROOT),
-    }
+    environment = {**os.environ, **sanitizers.host_environment()}
     command = [sys.executable, "-W", "error", __file__, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -291,20 +288,27 @@ def _run_fault(name: str) -> None:
         launch(name, 1, 32 if "past" in name else 1, x.data_ptr(), np.int32(1), shared_mem=128)
 
 
-def _run_op(name: str) -> None:
+def run_op(name: str, cases: Callable[[Op], Sequence[Case]]) -> dict[str, int]:
+    """How many cases each kernel of an op ran and was right on."""
     op = registry.get_op(name)
+    ran: dict[str, int] = {}
     for impl in registry.implementations(name):
         if impl.route != "cupy" or device.supports(impl, CPU) is not None:
             continue
-        ran = 0
-        for case in op.cases.smoke:
+        ran[impl.label] = 0
+        for case in cases(op):
             try:
                 agreement = check(op, impl, case, CPU, seeds=(0,))
             except NotImplementedError:
                 continue
             assert agreement.passed, f"{impl.label} {case}: {agreement.reason}"
-            ran += 1
-        print(f"{impl.label}: ran {ran} cases")
+            ran[impl.label] += 1
+    return ran
+
+
+def _run_op(name: str) -> None:
+    for label, ran in run_op(name, case_sets.sanitized).items():
+        print(f"{label}: ran {ran} cases")
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ def test_huge_values_reach_the_largest_finite(dtype: str) -> None:
     assert x.isfinite().all()
     assert float(x.max()) == torch.finfo(x.dtype).max
     assert float(x.min()) == torch.finfo(x.dtype).min
+    assert (x.amax(dim=1) < 0).tolist() == [row % 3 == 2 for row in range(len(x))]
 
 
 def test_some_rows_are_all_minus_infinity_and_some_partly() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -396,3 +397,31 @@ def test_a_block_that_is_never_closed_is_refused(tmp_path: Path) -> None:
 
 def test_the_documents_are_up_to_date() -> None:
     assert not docs.stale(), "run: make docs"
+
+
+def test_seeded_bugs_are_a_table_of_what_caught_them_where(tmp_path):
+    assert "make mutations" in docs.rewritten(PAGE.format("mutations"), tmp_path)
+    entry = {
+        "op": "softmax",
+        "label": "triton.online",
+        "bug": "off-by-one mask",
+        "what": "one too many",
+        "file": "triton_impl/softmax.py",
+        "needs": "",
+        "instruments": {"cpu": "check", "cuda": "check"},
+        "caught": {"cpu": {"by": "interpreter", "found": "guard zones", "case": ""}},
+    }
+    elsewhere = {
+        "bug": "32-bit offset",
+        "needs": "much memory",
+        "instruments": {"cpu": "", "cuda": "huge"},
+        "caught": {"cuda": {"by": "check", "found": "values", "case": "", "on": "a card"}},
+    }
+    (tmp_path / "mutations.json").write_text(json.dumps({"mutations": [entry, {**entry, **elsewhere}]}))
+    made = docs.rewritten(PAGE.format("mutations"), tmp_path)
+    cells = [
+        [cell.strip() for cell in line.split("|")[-3:-1]] for line in made.splitlines() if "online" in line
+    ]
+    assert cells == [["interpreter: guard zones", "not run yet"], ["needs much memory", "check: values"]]
+    assert "2 bugs. Without a GPU 1 of the 1 that can show there have been caught." in made
+    assert "On a GPU (a card) 1 of the 2" in made

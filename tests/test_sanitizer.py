@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from sanitizers import COMPUTE_SANITIZER, watched
 
 from compare import registry
 
-SANITIZER = shutil.which("compute-sanitizer") or shutil.which(
-    "compute-sanitizer", path="/usr/local/cuda/bin:/opt/cuda/bin"
-)
 EVERY_KERNEL = Path(__file__).with_name("every_kernel.py")
-FOUND = 86
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 OUT_OF_BOUNDS = """
@@ -30,23 +24,10 @@ torch.cuda.synchronize()
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer is not on PATH (it is part of CUDA)"),
+    pytest.mark.skipif(
+        COMPUTE_SANITIZER is None, reason="compute-sanitizer is not on PATH (it is part of CUDA)"
+    ),
 ]
-
-
-def watched(tool: str, *command: str) -> subprocess.CompletedProcess[str]:
-    assert SANITIZER is not None
-    # Libraries ask the driver for functions that it may not have; their asking is no fault of a kernel.
-    quiet = ("--report-api-errors", "no") if tool == "memcheck" else ()
-    options = ("--tool", tool, "--error-exitcode", str(FOUND), *quiet)
-    return subprocess.run(
-        (SANITIZER, *options, sys.executable, *command),
-        cwd=registry.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -1,0 +1,39 @@
+"""Which of an op's cases a test takes, of all in smoke and edge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
+    from compare.spec import Case, Op
+
+SMALL = 1 << 20
+"""Elements that the CPU can be asked for."""
+TINY = 1 << 10
+"""Elements that it can be asked for again and again."""
+
+
+def elements(op: Op, case: Case) -> int:
+    """Of a case's largest input."""
+    import torch
+
+    inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
+    return max(x.numel() for x in inputs)
+
+
+def small(op: Op) -> list[Case]:
+    return [case for case in (*op.cases.smoke, *op.cases.edge) if elements(op, case) <= SMALL]
+
+
+def huge(op: Op) -> list[Case]:
+    return [case for case in (*op.cases.smoke, *op.cases.edge) if elements(op, case) > SMALL]
+
+
+def tiny(op: Op) -> list[Case]:
+    """What a host build is run on in every order of threads."""
+    return [*op.cases.smoke, *(case for case in op.cases.edge if elements(op, case) <= TINY)]
+
+
+def sanitized(op: Op) -> list[Case]:
+    """What a host build is run on under the sanitizers, which take seconds to compile a kernel."""
+    return [*op.cases.smoke, *(case for case in op.cases.edge if case.layout == "misaligned")]

@@ -1,0 +1,48 @@
+"""``make mutations``: runs every mutation that this machine can show, and records what caught it.
+
+Writes ``results/mutations.json``, of which ``make docs`` makes the table in docs/trust.md.  What another kind
+of machine has recorded of the same mutation stays.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+from compare import records, registry
+from compare.run import prepare
+from mutations import every_mutation, record
+from mutations.instruments import MACHINE, Outcome, outcome
+
+JOBS = 2
+"""At a time; the huge cases of one take some 30 GB of a GPU's memory."""
+
+
+def said(caught: Outcome) -> str:
+    if caught.problem or not caught.record:
+        return caught.problem or "not here"
+    return f"{caught.record['by']}: {caught.record['found']}"
+
+
+def main() -> int:
+    """1 if a mutation was not caught; then nothing is recorded."""
+    prepare()  # before any kernel is imported
+    mutations = every_mutation()
+    outcomes = []
+    with ProcessPoolExecutor(JOBS, multiprocessing.get_context("spawn")) as pool:
+        for mutation, caught in zip(mutations, pool.map(outcome, mutations), strict=True):
+            outcomes.append(caught)
+            print(f"{mutation.name}: {said(caught)}", flush=True)
+    missed = [caught for caught in outcomes if caught.problem]
+    if missed:
+        print(f"\n{len(missed)} of {len(mutations)} were not caught as they should be; nothing is recorded")
+        return 1
+    fresh = dict(zip(mutations, (caught.record for caught in outcomes), strict=True))
+    records.write_whole(record.FILE, record.dumps(fresh, record.read(), MACHINE))
+    print(f"wrote {record.FILE.relative_to(registry.ROOT)}; make docs puts it into the documents")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""What looks for a mistake: the project's own check and the sanitizers, each as a user runs it.
+
+An instrument takes a checkout and says what it saw in one of its implementations.  The same instrument
+must see nothing in the checkout that has no mistake in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import sanitizers
+import torch
+
+from compare import registry
+from compare.device import environment, pick, supports
+from compare.registry import ROOT
+from cuda_impl import build
+from mutations import Mutation, record, worker
+from mutations.worker import Job, Seen
+
+COPIED = ("compare", "torch_impl", "triton_impl", "cuda_impl", "tests/every_kernel.py")
+MACHINE = "cuda" if torch.cuda.is_available() else "cpu"
+
+LIMIT_S = {"cpu": 120, "cuda": 60}
+"""For one implementation on all its cases.  What takes longer hangs."""
+
+_PRELOADED = ["numpy", "pybind11", "torch", "triton", "triton.language", "cuda.pathfinder"]
+
+
+# --------------------------------------------------------------------------- a copy with a mistake in it
+
+
+def mutated(text: str, mutation: Mutation) -> str:
+    """``text`` with the mistake in it.
+
+    Raises:
+        ValueError: `Mutation.right` does not stand in it exactly once.
+    """
+    count = text.count(mutation.right)
+    if count != 1:
+        raise ValueError(
+            f"{mutation.name}: no longer applies. {mutation.file} has {count} times, and should have once:\n"
+            f"{mutation.right}\nMend 'right' and 'wrong' in tests/mutations/{mutation.op}.py"
+        )
+    return text.replace(mutation.right, mutation.wrong)
+
+
+@contextmanager
+def copy_with(mutation: Mutation) -> Iterator[Path]:
+    """A checkout with that mistake, for as long as the context lasts; its caches are its own."""
+    with TemporaryDirectory(prefix="mutant-") as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            if (ROOT / name).is_file():
+                (tree / name).parent.mkdir(exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+            else:
+                shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.so"))
+        file = tree / mutation.file
+        file.write_text(mutated(file.read_text(), mutation))
+        yield tree
+
+
+def _caches(root: Path) -> dict[str, str]:
+    """What a mutated kernel compiles to is nobody else's."""
+    if root == ROOT:
+        return {}
+    names = ("COMPARE_CACHE_DIR", "CUPY_CACHE_DIR", "TRITON_CACHE_DIR")
+    return {name: str(root / ".cache" / name.lower()) for name in names}
+
+
+# --------------------------------------------------------------------------- instruments
+
+
+def _checked(job: Job, **environment: str) -> Seen:
+    """Run in a process forked from one that has imported what takes long, and nothing of the project."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    receiver, sender = context.Pipe(duplex=False)
+    if job.device == "cpu":
+        job = replace(job, runtime=str(build.host_runtime()))
+    arguments = (job, {**_caches(Path(job.root)), **environment}, sender)
+    process = context.Process(target=worker.answer, args=arguments, daemon=True)
+    process.start()
+    sender.close()
+    told: Seen | str = ""
+    end = time.monotonic() + LIMIT_S[job.device]
+    try:
+        while isinstance(told, str):
+            if not receiver.poll(max(0.0, end - time.monotonic())):
+                return Seen(0, told, ("time limit",), f"not finished after {LIMIT_S[job.device]} s")
+            told = receiver.recv()
+        return told
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        if code >= 0 or not told:
+            raise RuntimeError(f"{job}: could not be run; its error stands above") from None
+        return Seen(0, str(told), ("a crash",), f"killed by {signal.Signals(-code).name}")
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+        receiver.close()
+
+
+def _host_sanitized(job: Job) -> Seen:
+    """AddressSanitizer and UBSan."""
+    environment = {**os.environ, **sanitizers.host_environment(), **_caches(Path(job.root))}
+    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    with mock.patch.dict(os.environ, HOST_SANITIZE="1"):
+        job = replace(job, runtime=str(build.host_runtime()))
+    done = subprocess.run(
+        [sys.executable, worker.__file__, json.dumps(asdict(job))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S[job.device],
+        check=False,
+    )
+    report = re.search(r"ERROR: AddressSanitizer: [\w-]+|runtime error: .*", done.stderr)
+    if report:
+        case = re.findall(r"(?m)^case (.*)$", done.stdout)[-1]
+        return Seen(0, case, (report[0].partition(": ")[2],), done.stderr)
+    try:
+        last = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise RuntimeError(f"{job}: could not be run\n{done.stderr}") from None
+    return Seen(**{**last, "findings": tuple(last["findings"])})
+
+
+def _gpu_sanitized(tool: str, job: Job) -> Seen:
+    """One of compute-sanitizer's tools."""
+    script = str(Path(job.root) / "tests" / "every_kernel.py")
+    done = sanitizers.watched(
+        tool, script, job.op, job.label, cwd=Path(job.root), environment=_caches(Path(job.root))
+    )
+    ran = re.search(rf"^{job.op} {re.escape(job.label)}: (\d+) cases", done.stdout, re.MULTILINE)
+    if done.returncode == 0 and ran:
+        return Seen(int(ran[1]))
+    report = re.search(r"========= ((?:Error|Warning|Invalid|Uninitialized|Barrier|Race).*)", done.stdout)
+    if report is None:
+        raise RuntimeError(f"{job}: could not be run\n{done.stdout}\n{done.stderr}")
+    return Seen(0, "?", (report[1].strip(),), done.stdout)
+
+
+@dataclass(frozen=True)
+class Instrument:
+    run: Callable[[Job], Seen]
+    cases: str = ""
+    """Which of an op's, by `worker.Job`; a GPU's sanitizers have their own."""
+    shown: str = ""
+    """What the table calls it; empty: by way."""
+
+
+INSTRUMENTS: dict[str, dict[str, Instrument]] = {
+    "cpu": {
+        "check": Instrument(_checked, "small"),
+        **{
+            order: Instrument(
+                functools.partial(_checked, HOST_THREAD_ORDER=order), "tiny", f"host build, threads {order}"
+            )
+            for order in ("reverse", "apart", "reverse-apart")
+        },
+        "sanitizers": Instrument(_host_sanitized, "sanitized", "sanitized host build"),
+    },
+    "cuda": {
+        "check": Instrument(_checked, "small", "check"),
+        "huge": Instrument(_checked, "huge", "check, huge cases"),
+        **{
+            tool: Instrument(functools.partial(_gpu_sanitized, tool), shown=tool)
+            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+        },
+    },
+}
+
+
+def shown(mutation: Mutation, machine: str = MACHINE) -> str:
+    """What the table calls the instrument that finds a mutation on a machine."""
+    instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
+    return instrument.shown or ("interpreter" if mutation.label.startswith("triton") else "host build")
+
+
+# --------------------------------------------------------------------------- running a mutation
+
+
+def seen_in(mutation: Mutation, first: str = "", machine: str = MACHINE) -> Seen:
+    """What the mutation's instrument sees in a copy with the mistake."""
+    instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
+    with copy_with(mutation) as tree:
+        job = Job(str(tree), mutation.op, mutation.label, machine, instrument.cases, first)
+        return instrument.run(job)
+
+
+@functools.cache
+def seen_without(op: str, label: str, name: str, case: str, machine: str = MACHINE) -> Seen:
+    """What the same instrument sees in the checkout as it is: on one case, or on all if that is empty."""
+    instrument = INSTRUMENTS[machine][name]
+    return instrument.run(Job(str(ROOT), op, label, machine, case or instrument.cases))
+
+
+def control(mutation: Mutation, seen: Seen, machine: str = MACHINE) -> Seen:
+    """`seen_without` for what a mutation was caught with and on."""
+    case = "" if seen.case == "?" else seen.case
+    return seen_without(mutation.op, mutation.label, mutation.instrument(machine), case, machine)
+
+
+def found(mutation: Mutation, seen: Seen, machine: str = MACHINE) -> str:
+    """The words by which an instrument named the mistake; empty where it did not."""
+    match = re.search(mutation.expected(machine), "\n".join((*seen.findings, seen.text)))
+    return match[0] if match else ""
+
+
+def verdict(mutation: Mutation, seen: Seen, machine: str = MACHINE) -> str:
+    """Why a mutation does not count as caught; empty if it does."""
+    where = f"{mutation.name} ({mutation.file}), by {shown(mutation, machine)}"
+    if not seen.case:
+        return f"{where}: not caught in {seen.ran} cases"
+    if not found(mutation, seen, machine):
+        expected = mutation.expected(machine)
+        return f"{where}: caught on {seen.case}, but nothing says {expected!r}: {seen.text[:1000]}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a mutation; both are empty if this machine cannot show it."""
+
+    problem: str = ""
+    """Why it was not caught as it should be."""
+    record: dict[str, str] = field(default_factory=dict)
+    """What caught it: by which instrument it was found, what that said, on which case and GPU."""
+
+
+def outcome(mutation: Mutation, machine: str = MACHINE) -> Outcome:
+    """Run a mutation, and where it is caught the source without it."""
+    device = pick(machine)
+    (impl,) = registry.implementations(mutation.op, (mutation.label,))
+    if not mutation.instrument(machine) or supports(impl, device) is not None:
+        return Outcome()
+    seen = seen_in(mutation, record.case_of(mutation, record.read()), machine)
+    problem = verdict(mutation, seen, machine)
+    if problem:
+        return Outcome(problem)
+    without = control(mutation, seen, machine)
+    if without.case:
+        return Outcome(f"so is the source without it, on {without.case}: {without.text}")
+    said, case = found(mutation, seen, machine), seen.case.strip("?")
+    caught = {"by": shown(mutation, machine), "found": said, "case": case}
+    return Outcome("", caught | ({"on": environment(device).device} if machine == "cuda" else {}))

@@ -1,0 +1,86 @@
+"""The verifier verified: every seeded bug of ``tests/mutations/`` is caught, and for the right reason."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from mutations import Mutation, every_mutation, record
+from mutations.instruments import MACHINE, mutated, outcome
+
+from compare import registry
+from compare.device import supports
+
+MUTATIONS = every_mutation()
+RUN_HERE = [mutation for mutation in MUTATIONS if mutation.instrument(MACHINE)]
+
+
+def test_there_are_enough() -> None:
+    assert len(MUTATIONS) >= 30
+    seeded = {(mutation.op, mutation.file.partition("/")[0]) for mutation in MUTATIONS}
+    assert seeded >= {(op, folder) for op in registry.op_names() for folder in ("triton_impl", "cuda_impl")}
+
+
+def test_each_is_told_from_the_others() -> None:
+    assert [name for name, times in Counter(m.name for m in MUTATIONS).items() if times > 1] == []
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_it_still_applies(mutation: Mutation) -> None:
+    text = (registry.ROOT / mutation.file).read_text()
+    assert mutated(text, mutation) != text
+
+
+def test_the_record_is_of_these_mutations() -> None:
+    """What no GPU is needed for has been run as it stands; a GPU's part may be older than a new mutation."""
+    recorded = record.read()
+    without = [m.name for m in MUTATIONS if m.without_gpu and "cpu" not in record.caught_of(m, recorded)]
+    assert without == [], "make mutations records them anew"
+    assert [entry["bug"] for entry in recorded] == [mutation.bug for mutation in MUTATIONS]
+
+
+def alone(mutation: Mutation) -> Any:
+    """Huge cases take most of a GPU's memory."""
+    marks = [pytest.mark.alone] if mutation.instrument(MACHINE) == "huge" else []
+    return pytest.param(mutation, id=mutation.name, marks=marks)
+
+
+@pytest.mark.parametrize("mutation", [alone(mutation) for mutation in RUN_HERE])
+def test_it_is_caught(mutation: Mutation, device: torch.device) -> None:
+    (impl,) = registry.implementations(mutation.op, (mutation.label,))
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    assert outcome(mutation).problem == ""
+
+
+OFF_BY_ONE = next(m for m in MUTATIONS if m.without_gpu == m.with_gpu == "check" and m.sign == "guard zones")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"wrong": OFF_BY_ONE.right}, "not caught in [1-9]"),
+        ({"sign": "inputs unchanged"}, "nothing says 'inputs unchanged': guard zones"),
+        ({"wrong": "raise SystemExit("}, "could not be run"),
+    ],
+)
+def test_what_does_not_count_as_caught(changes: dict[str, str], problem: str, device: torch.device) -> None:
+    """A change that changes nothing, one found for another reason, and one that breaks the file itself."""
+    mutation = replace(OFF_BY_ONE, **changes)
+    if "run" in problem:
+        with pytest.raises(RuntimeError, match=problem):
+            outcome(mutation)
+    else:
+        assert re.search(problem, outcome(mutation).problem)
+
+
+@pytest.mark.parametrize("right", ["no such words", "n"])
+def test_words_that_are_not_there_once_are_named(right: str) -> None:
+    mutation = replace(OFF_BY_ONE, right=right)
+    text = (registry.ROOT / mutation.file).read_text()
+    with pytest.raises(ValueError, match=rf"{re.escape(mutation.name)}: no longer applies"):
+        mutated(text, mutation)
