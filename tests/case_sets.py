@@ -36,4 +36,5 @@ def tiny(op: Op) -> list[Case]:
 
 def sanitized(op: Op) -> list[Case]:
     """What a host build is run on under the sanitizers, which take seconds to compile a kernel."""
-    return [*op.cases.smoke, *(case for case in op.cases.edge if case.layout == "misaligned")]
+    layouts = ("misaligned", "padded")
+    return [*op.cases.smoke, *(case for case in op.cases.edge if case.layout in layouts)]

@@ -82,6 +82,10 @@ CASES = Cases(
             for rows, columns in ((0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (3, 129), (1, 20011))
         ),
         *(case(dtype, layout, M=4, N=133) for dtype in DTYPES for layout in _LAYOUTS),
+        # Rows of whole packs that start between two 16-byte boundaries.
+        *(case(dtype, layout, M=4, N=128) for dtype in DTYPES for layout in ("padded", "misaligned")),
+        # Rows that share a block or come to it in turn, and the last are not as many as it takes.
+        *(case(dtype, M=29, N=16) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
         case("fp32", "padded", "neg_inf", M=3, N=4101),
         case("bf16", M=65537, N=32768),

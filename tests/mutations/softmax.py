@@ -131,6 +131,13 @@ MUTATIONS = (
         wrong="row_max = tl.max(x, axis=0",
         sign="values",
     ),
+    t_onepass(
+        bug="missed rows",
+        what="the last program, which has less than BLOCK_M rows, is not launched",
+        right="grid = (triton.cdiv(M, BLOCK_M),)",
+        wrong="grid = (max(1, M // BLOCK_M),)",
+        sign="all written",
+    ),
     t_split(
         bug="wrong combine",
         what="the chunks' sums are added though each is relative to its own maximum",
@@ -315,6 +322,22 @@ MUTATIONS = (
         right="(ceil_div(packs, PACKS) - 1).bit_length()",
         wrong="(packs // PACKS - 1).bit_length()",
         sign="all written",
+    ),
+    launch_online(
+        bug="alignment not looked at",
+        what="a tensor that starts between two 16-byte boundaries is read in packs of 16",
+        right="x.data_ptr() % 16 == 0 and ",
+        wrong="",
+        without_gpu="sanitizers",
+        sign="misaligned address",
+    ),
+    launch_onepass(
+        bug="stride not looked at",
+        what="rows that start between two 16-byte boundaries are read in packs of 16",
+        right="x.stride(0) % pack == 0 and ",
+        wrong="",
+        without_gpu="sanitizers",
+        sign="misaligned address",
     ),
     launch_online(
         bug="wrong pack width",
