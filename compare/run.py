@@ -161,12 +161,14 @@ class _Bench:
         results: Path,
         meter: _Meter,
     ) -> None:
+        from compare.check import Yardsticks
         from compare.device import arch
 
         self.op, self.impls, self.options, self.device = op, impls, options, device
         here = arch(device)
         self.archs = options.archs or (STATIC_ARCHS if here is None else (here,))
         self.results, self.meter = results, meter
+        self.yardsticks = Yardsticks(op)
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}
         self.code_sizes: dict[str, CodeSize] = {}
@@ -228,7 +230,7 @@ class _Bench:
             if self.device.type == "cuda":
                 self._time_first_call(impl, step.case)
             self.meter.say(f"checking {impl.label} on {step.case}")
-            agreement = check(self.op, impl, step.case, self.device, seeds)
+            agreement = check(self.op, impl, step.case, self.device, seeds, self.yardsticks)
         except (Exception, SystemExit) as error:
             return self._row(impl, *_verdict(error))
         row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
