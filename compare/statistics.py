@@ -11,8 +11,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy.special import bdtrik
-
 from compare.spec import Estimate
 
 CONFIDENCE = 0.95
@@ -46,9 +44,10 @@ def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
     they are samples of.
     """
     tail = (1 - confidence) / 2
-    if 0.5**count > tail:
-        return 1
-    return max(1, math.ceil(float(bdtrik(tail, count, 0.5))))
+    below = rank = 0  # of the 2^count ways in which samples fall, those with fewer than `rank` below
+    while (below := below + math.comb(count, rank)) / 2**count <= tail:
+        rank += 1
+    return max(1, rank)
 
 
 def within(value: Estimate, share: float) -> bool:
