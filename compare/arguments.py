@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor, strided
 
 TAKEN = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -20,24 +21,25 @@ def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
             the first.
         ValueError: an argument has another number of dimensions, or another shape or device than the first.
     """
-    first_name, first = next(iter(tensors.items()))
+    first_name = ""
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
+        # Every launch pays for this, so nothing is asked twice of a tensor that is as it should be.
+        if not isinstance(tensor, Tensor):
             raise TypeError(f"{op}: {name} is a {type(tensor).__name__}; it takes a torch.Tensor")
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not strided:
             raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
-        if tensor.dtype not in TAKEN:
-            raise TypeError(f"{op}: {name} is {tensor.dtype}; it takes {', '.join(map(str, TAKEN))}")
+        dtype = tensor.dtype
+        if dtype not in TAKEN:
+            raise TypeError(f"{op}: {name} is {dtype}; it takes {', '.join(map(str, TAKEN))}")
         if tensor.dim() != ndim:
             raise ValueError(
                 f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes {ndim}"
             )
-        if tensor is first:
+        if not first_name:
+            first_name, first, first_dtype = name, tensor, dtype
             continue
-        if tensor.dtype is not first.dtype:
-            raise TypeError(
-                f"{op}: {name} is {tensor.dtype} and {first_name} is {first.dtype}; it takes one dtype"
-            )
+        if dtype is not first_dtype:
+            raise TypeError(f"{op}: {name} is {dtype} and {first_name} is {first_dtype}; it takes one dtype")
         if tensor.shape != first.shape:
             raise ValueError(
                 f"{op}: {name} has shape {tuple(tensor.shape)} and {first_name} {tuple(first.shape)}; "

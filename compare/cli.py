@@ -7,8 +7,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +16,7 @@ from compare import registry
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
 
 if TYPE_CHECKING:
-    from compare.run import Progress
+    from compare.report.progress import Steps
 
 T = TypeVar("T")
 
@@ -129,6 +128,7 @@ def parser() -> argparse.ArgumentParser:
     add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
     add("--markdown", type=Path, metavar="FILE", help="the tables")
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
+    add("-v", "--verbose", action="store_true", help="each step on stderr, with the seconds it took")
     return found
 
 
@@ -223,6 +223,26 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
         raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
 
+    from compare.report.progress import steps
+
+    with steps(arguments.verbose) as told:
+        return _run(arguments, names, archs, outputs, told)
+
+
+def _run(
+    arguments: argparse.Namespace,
+    names: Sequence[str],
+    archs: tuple[str, ...],
+    outputs: _Outputs,
+    told: Steps | None,
+) -> int:
+    """Compare ops whose names, architectures and outputs are understood."""
+
+    def say(what: str) -> None:
+        if told:
+            told(what)
+
+    say("importing PyTorch")
     from compare import records
     from compare.run import prepare, run
 
@@ -230,6 +250,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _check_timer(arguments, device.type)
+    say("importing the implementations")
     _load(arguments.load, names)
     # All of them are understood before the first is run.
     from compare.occupancy import limits
@@ -239,11 +260,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     work = [(op, _options(op, arguments, archs)) for op in _having(names, arguments.only)]
 
     from compare.report import terminal
+    from compare.report.progress import of_run
 
     done: list[Comparison] = []
     for op, options in work:
-        with _progress_bar(op.name) as progress:
+        with of_run(op.name, told) as progress:
             comparison = run(op, options, progress)
+        say("writing and printing")
         done.append(comparison)
         if arguments.record:
             path = records.record(comparison)
@@ -274,6 +297,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
     from compare import crossover, records
     from compare import device as machine
     from compare.report import crossings, csv_file, terminal
+    from compare.report.progress import of_run, steps
     from compare.run import prepare, run
 
     device = prepare(arguments.device)
@@ -287,7 +311,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
         found = crossover.recorded(op, arguments.crossover, base)
     else:
         memory_bytes = machine.environment(device).memory_bytes
-        with _progress_bar(op.name) as progress:
+        with steps(arguments.verbose) as told, of_run(op.name, told) as progress:
             found = crossover.find(
                 op, arguments.crossover, base, options, memory_bytes, lambda asked: run(op, asked, progress)
             )
@@ -390,22 +414,6 @@ def _archs(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(archs))
 
 
-@contextmanager
-def _progress_bar(name: str) -> Iterator[Progress]:
-    """A bar on stderr, if that is a terminal; gone when the work is done."""
-    if not sys.stderr.isatty():
-        yield lambda what, done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.fields[what]}"), BarColumn(bar_width=None), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=1.0, what=f"starting {name}")
-        yield lambda what, done: bar.update(task, completed=done, what=what)
-
-
 # --------------------------------------------------------------------------- diff, list, doctor
 
 
@@ -454,7 +462,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from compare import doctor
 
     if arguments.calibrate:
-        with _progress_bar("calibrating") as progress:
+        from compare.report.progress import of_run, steps
+
+        with steps(arguments.verbose) as told, of_run("calibrating", told) as progress:
             shown = doctor.calibrate(lambda share: progress("holding a call against itself", share))
         print(shown)
         return AGREE

@@ -119,6 +119,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
     """
     from compare import device as machine
 
+    progress("looking at this machine", 0.0)
     device = prepare(options.device)
     impls = _chosen(op, options.only)
     environment = machine.environment(device)
@@ -133,6 +134,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
             bench.take(step)
     except KeyboardInterrupt:
         interrupted = True
+    bench.meter.say("looking at this machine again")
     return Comparison(
         op=op.name,
         signature=op.signature,
@@ -164,12 +166,14 @@ class _Bench:
         results: Path,
         meter: _Meter,
     ) -> None:
+        from compare.check import Yardsticks
         from compare.device import arch
 
         self.op, self.impls, self.options, self.device = op, impls, options, device
         here = arch(device)
         self.archs = options.archs or (STATIC_ARCHS if here is None else (here,))
         self.results, self.meter = results, meter
+        self.yardsticks = Yardsticks(op)
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}
         self.cards: dict[Case, Card | None] = {}
@@ -240,7 +244,8 @@ class _Bench:
         try:
             if self.device.type == "cuda":
                 self._time_first_call(impl, step.case)
-            agreement = check(self.op, impl, step.case, self.device, seeds)
+            self.meter.say(f"checking {impl.label} on {step.case}")
+            agreement = check(self.op, impl, step.case, self.device, seeds, self.yardsticks)
         except (Exception, SystemExit) as error:
             return self._row(impl, *_verdict(error))
         row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
@@ -263,6 +268,7 @@ class _Bench:
         """Before anything else runs the implementation on this case, as that would compile it."""
         from compare.measure import first_call_ms
 
+        self.meter.say(f"calling {impl.label} for the first time on {case}")
         self.first_calls_ms[case, impl.label] = first_call_ms(impl, self._inputs(case), self.device)
 
     def _measure(self, case: Case) -> None:
@@ -313,6 +319,7 @@ class _Bench:
 
     def _replay(self, case: Case) -> None:
         """Put recorded times beside the rows of ``case``, save those that are wrong here."""
+        self.meter.say("reading recorded times")
         rows = self.rows[case]
         for label, recorded in records.find(self.op.name, str(case), self.results).items():
             row = rows.get(label)

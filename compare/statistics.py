@@ -12,8 +12,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from scipy.special import bdtrik
-
 from compare.spec import Estimate
 
 CONFIDENCE = 0.95
@@ -49,9 +47,10 @@ def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
     they are samples of.
     """
     tail = (1 - confidence) / 2
-    if 0.5**count > tail:
-        return 1
-    return max(1, math.ceil(float(bdtrik(tail, count, 0.5))))
+    below = rank = 0  # of the 2^count ways in which samples fall, those with fewer than `rank` below
+    while (below := below + math.comb(count, rank)) / 2**count <= tail:
+        rank += 1
+    return max(1, rank)
 
 
 def within(value: Estimate, share: float) -> bool:

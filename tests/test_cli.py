@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,6 +194,37 @@ def test_an_interruption_ends_all_and_writes_what_there_is(
     (only,) = records.read(out)
     assert only.interrupted
     assert "INTERRUPTED" in capsys.readouterr().out
+
+
+def test_verbose_says_each_step_with_its_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(op: object, options: Options, progress: Callable[[str, float], None]) -> Comparison:
+        progress("checking it", 0.0)
+        time.sleep(0.05)
+        progress("timing it", 0.2)
+        progress("timing it", 0.7)
+        return made_up.comparison()
+
+    monkeypatch.setattr("compare.run.run", run)
+    assert cli.main(["softmax", "-v"]) == cli.AGREE
+    printed = capsys.readouterr()
+    lines = [re.fullmatch(r" *(\d+\.\d\d) s  (.+)", line) for line in printed.err.splitlines()]
+    said = [(line[2], float(line[1])) for line in lines if line]
+    assert len(said) == len(lines)
+    steps = [what for what, _ in said]
+    assert steps[-4:] == ["checking it", "timing it", "writing and printing", "in all"]
+    assert dict(said)["checking it"] >= 0.05
+    assert dict(said)["in all"] == pytest.approx(sum(seconds for _, seconds in said[:-1]), abs=0.1)
+    assert "softmax  x[M,N]" in printed.out
+    cli.main(["softmax"])
+    assert capsys.readouterr().err == ""
+
+
+def test_verbose_says_the_steps_of_a_real_run(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["vector_add", "--case", "N=64,fp32", "--device", "cpu", "--only", "torch.eager", "-v"]
+    assert cli.main(arguments) == cli.AGREE
+    assert "checking torch.eager on N=64,fp32" in capsys.readouterr().err
 
 
 def test_list_shows_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:

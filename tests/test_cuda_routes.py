@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from compare import device as machine
 from compare import registry
 from compare.spec import Case, Implementation, Op
-from cuda_impl import pybind
+from cuda_impl import build, pybind
 from cuda_impl.loader import kernel
 
 PAIRS = [
@@ -83,10 +88,14 @@ def layouts(op: Op) -> set[str]:
 Spoil = Callable[[tuple[torch.Tensor, ...]], tuple[object, ...]]
 SPOILED: dict[str, Spoil] = {
     "no tensor": lambda tensors: ([1.0], *tensors[1:]),
+    "array": lambda tensors: (tensors[0].numpy(), *tensors[1:]),
     "dtype": lambda tensors: (tensors[0].double(), *tensors[1:]),
+    "whole numbers": lambda tensors: tuple(tensor.to(torch.int32) for tensor in tensors),
     "dimensions": lambda tensors: (tensors[0][None], *tensors[1:]),
+    "many dimensions": lambda tensors: tuple(tensor[(None,) * 9] for tensor in tensors),
     "0-d": lambda tensors: (torch.tensor(1.0), *tensors[1:]),
     "sparse": lambda tensors: (tensors[0].to_sparse(), *tensors[1:]),
+    "last no tensor": lambda tensors: (*tensors[:-1], None),
     "last dtype": lambda tensors: (*tensors[:-1], tensors[-1].double()),
     "last shape": lambda tensors: (*tensors[:-1], tensors[-1][:-1]),
     "last device": lambda tensors: (*tensors[:-1], tensors[-1].to("meta")),
@@ -108,6 +117,52 @@ def test_both_routes_complain_alike(op: Op, cupy: Implementation, other: Impleme
     assert type(got.value) is type(expected.value)
     assert str(got.value) == str(expected.value)
     assert op.name in str(got.value)
+
+
+class Asked(TorchFunctionMode):
+    """Notes what is asked of tensors, from Python and from C++: ``asked[tensor's id]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[int, list[str]] = defaultdict(list)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        attribute = getattr(function, "__self__", None)  # of a getter
+        name = getattr(attribute, "__name__", None) or function.__name__
+        if args and isinstance(args[0], torch.Tensor):
+            self.asked[id(args[0])].append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
+def test_from_cpp_nothing_is_asked_twice(
+    op: Op, cupy: Implementation, other: Implementation, device: torch.device
+) -> None:
+    """A question costs the host more than the launch's own arithmetic, so answers are kept."""
+    skip_unless_supported(cupy, device)
+    tensors = inputs_of(op, op.cases.smoke[0], device)
+    other.run(*tensors)
+    with Asked() as mode:
+        output = other.run(*tensors)
+    assert mode.asked[id(output)] == ["data_ptr"]
+    for tensor in tensors:
+        asked = [name for name in mode.asked[id(tensor)] if name != "device"]  # that picks the module
+        assert {"data_ptr", "shape", "stride", "dtype"} <= set(asked)
+        assert len(asked) == len(set(asked)), asked
+
+
+def test_modules_for_two_targets_are_two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a machine with a GPU, where one process may call both."""
+    built = build.pybind_module("vector_add", "host")
+    copy = tmp_path / built.name
+    shutil.copy(built, copy)
+    monkeypatch.setattr(build, "pybind_module", lambda op, target: built if target == "host" else copy)
+    load = pybind._load.__wrapped__
+    host, other = load("vector_add", "host"), load("vector_add", "sm_00")
+    assert (host.__file__, other.__file__) == (str(built), str(copy))
+    assert host.scalar is not other.scalar
 
 
 def test_devices_that_cannot_run_a_kernel_are_refused() -> None:

@@ -133,6 +133,19 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
+def test_one_case_is_read_as_it_is_among_all() -> None:
+    first, second = (
+        made_up.case(),
+        made_up.case("M=8,N=8,fp32", made_up.rows({"torch.eager": ("vendor", 3.0)})),
+    )
+    text = records.dumps([made_up.comparison(first, second), made_up.comparison(first)])
+    whole, single = records.loads(text), records.loads(text, case="M=8,N=8,fp32")
+    assert [run.cases for run in single] == [whole[0].cases[1:], ()]
+    assert [replace(run, cases=()) for run in single] == [replace(run, cases=()) for run in whole]
+    with pytest.raises(UsageError, match="damaged"):
+        records.loads('{"schema": 1, "runs": [{"cases": [{}]}]}', case="M=8,N=8,fp32")
+
+
 def test_a_damaged_record_is_not_overwritten(tmp_path: Path) -> None:
     path = records.record(made_up.comparison(), tmp_path)
     path.write_text("{")

@@ -105,6 +105,20 @@ def test_ratios_are_of_pairs_of_the_same_round() -> None:
     assert value.low < value.median < value.high
 
 
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (("torch.eager",), "torch.eager agrees with fp64"),
+        (("torch.eager", "cupy.online"), "torch.eager and cupy.online agree with fp64"),
+        (("torch.eager", "cupy.online", "cupy.onepass"), "All 3 implementations that ran here agree"),
+    ],
+)
+def test_any_number_of_rows_has_its_sentence(labels: tuple[str, ...], says: str) -> None:
+    rows = made_up.rows({label: made_up.MEDIANS_US[label] for label in labels})
+    case = made_up.case(made=tuple(replace(row, timing=None) for row in rows))
+    assert says in " ".join(sentences(made_up.comparison(case)))
+
+
 def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
     wrong = made_up.with_row(
         made_up.case(),

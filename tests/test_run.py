@@ -115,6 +115,23 @@ def test_seeds_follow_the_option(op: Op, tmp_path: Path) -> None:
     assert set(seen).isdisjoint(first)
 
 
+def test_the_baseline_sets_the_tolerance_once_a_seed(op: Op, tmp_path: Path) -> None:
+    calls = []
+
+    def baseline(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        return x + y
+
+    register("torch.eager", baseline)
+    for name in "abc":
+        register(f"triton.{name}", lambda x, y: x + y)
+    rows = compare(op, tmp_path)
+    limits = {row.agreement.limit for row in rows.values() if row.agreement}
+    assert len(rows) == 4
+    assert len(limits) == 1
+    assert len(calls) == 2 * running.SEEDS  # for the tolerance, and to be checked itself
+
+
 def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:
     with (
         mock.patch.object(running, "_CPU_CHECK_BYTES", 2**80),

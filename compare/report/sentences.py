@@ -64,7 +64,8 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         yield Said("agreement", 1.0, f"{names} {are} faster than this device can be; no such time counts.")
     elif checked and not broken:
         worst = max(checked, key=lambda v: v.used or 0.0)
-        who = {1: f"{worst.label} agrees", 2: f"{checked[0].label} and {checked[1].label} agree"}.get(
+        labels = _names([v.label for v in checked])
+        who = {1: f"{labels} agrees", 2: f"{labels} agree"}.get(
             len(checked), f"All {len(checked)} implementations that ran here agree"
         )
         on = f"on {worst.cases} cases" if worst.cases > 1 else f"on {_checked_case(comparison)}"

@@ -44,17 +44,23 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
 
 
 def _lazy(op: str, variant: str) -> Run:
-    functions: dict[torch.device | None, Run] = {}
+    functions: dict[torch.device, Run] = {}
 
     def run(*tensors: torch.Tensor) -> torch.Tensor:
-        device = getattr(tensors[0], "device", None)
-        function = functions.get(device)
-        if function is None:
-            function = functions[device] = getattr(module(op, device or torch.device("cpu")), variant)
+        try:
+            function = functions[tensors[0].device]
+        except (AttributeError, KeyError):  # the first call on its device, or no tensor
+            function = getattr(module(op, _device(tensors[0])), variant)
+            functions[_device(tensors[0])] = function
         return function(*tensors)
 
     run.__name__ = run.__qualname__ = f"{op}_{variant}"
     return run
+
+
+def _device(argument: object) -> torch.device:
+    """Where a tensor lies; the CPU for what is none, as any module refuses it in the same words."""
+    return argument.device if isinstance(argument, torch.Tensor) else torch.device("cpu")
 
 
 def module(op: str, device: torch.device) -> types.ModuleType:
@@ -75,7 +81,8 @@ def module(op: str, device: torch.device) -> types.ModuleType:
 @functools.cache
 def _load(op: str, target: str) -> types.ModuleType:
     path = build.pybind_module(op, target)
-    spec = importlib.util.spec_from_file_location(op, path)
+    # Named after the target as well: pybind11 takes modules of one name for one module.
+    spec = importlib.util.spec_from_file_location(f"{target}.{op}", path)
     if spec is None or spec.loader is None:
         raise build.BuildError(f"{path} is no Python module")
     loaded = importlib.util.module_from_spec(spec)

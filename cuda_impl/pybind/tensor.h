@@ -9,16 +9,18 @@
 #include <cuda_runtime.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <stdexcept>
+#include <string>
 #include <utility>
-#include <vector>
 
 namespace py = pybind11;
 
-// Looked up once: a name in a module costs more than a launch.
+// What is asked for at every call, made once: a fresh string costs more than what it asks for.
 struct Torch {
     py::module_ torch = py::module_::import("torch");
     py::object tensor = torch.attr("Tensor");
@@ -26,78 +28,180 @@ struct Torch {
     py::object fp32 = torch.attr("float32");
     py::object fp16 = torch.attr("float16");
     py::object bf16 = torch.attr("bfloat16");
+    py::object int64 = torch.attr("int64");
     py::object empty_like = torch.attr("empty_like");
     py::object dense = torch.attr("contiguous_format");
     py::object zeros = torch.attr("zeros");
 
+    py::str contiguous = name("contiguous");
+    py::str data_ptr = name("data_ptr");
+    py::str device = name("device");
+    py::str dtype = name("dtype");
+    py::str element_size = name("element_size");
+    py::str get_device = name("get_device");
+    py::str layout = name("layout");
+    py::str shape = name("shape");
+    py::str stride = name("stride");
+#ifdef HOST_BUILD
+    py::str is_here = name("is_cpu");
+#else
+    py::str is_here = name("is_cuda");
+#endif
+    py::tuple of_empty_like = py::make_tuple(name("memory_format"));
+    py::tuple of_zeros = py::make_tuple(name("dtype"), name("device"));
+
+    static py::str name(const char* text) {
+        return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(text));
+    }
     static const Torch& get() {
         static const Torch& names = *new Torch();  // never destroyed: Python ends before static objects do
         return names;
     }
 };
 
+// A new object that Python returned; the error that it raised if it returned none.
+inline py::object made(PyObject* object) {
+    if (object == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(object);
+}
+
+inline py::object get(py::handle object, const py::str& attribute) {
+    return made(PyObject_GetAttr(object.ptr(), attribute.ptr()));
+}
+
+inline py::object call(py::handle object, const py::str& method) {
+    return made(PyObject_CallMethodNoArgs(object.ptr(), method.ptr()));
+}
+
+enum class Element { FP32, FP16, BF16, OTHER };
+
+constexpr int MAX_DIMS = 8;
+using Sizes = std::array<std::int64_t, MAX_DIMS>;  // 0 past the tensor's dimensions
+
+// Reads the first MAX_DIMS of a tuple of whole numbers, and returns how many there are.
+inline int read(const py::object& from, Sizes& sizes) {
+    const auto numbers = py::reinterpret_borrow<py::tuple>(from);
+    const std::size_t count = std::min(numbers.size(), sizes.size());
+    for (std::size_t i = 0; i < count; ++i) sizes[i] = numbers[i].cast<std::int64_t>();
+    return int(numbers.size());
+}
+
 struct Tensor {
     py::object object;
     std::uintptr_t address = 0;
     int device = -1;  // -1: the CPU
+    Element element = Element::OTHER;
     int element_size = 0;
-    std::vector<std::int64_t> shape;
-    std::vector<std::int64_t> strides;  // in elements
+    int ndim = 0;
+    Sizes shape{};
+    Sizes strides{};  // in elements
 
     Tensor() = default;
     explicit Tensor(py::object from) : object(std::move(from)) {
-        address = object.attr("data_ptr")().cast<std::uintptr_t>();
-        device = object.attr("get_device")().cast<int>();
-        element_size = object.attr("element_size")().cast<int>();
-        for (py::handle size : object.attr("shape")) shape.push_back(size.cast<std::int64_t>());
-        for (py::handle step : object.attr("stride")()) strides.push_back(step.cast<std::int64_t>());
+        const Torch& torch = Torch::get();
+        const py::object dtype = get(object, torch.dtype);
+        element = dtype.is(torch.fp32)   ? Element::FP32
+                  : dtype.is(torch.fp16) ? Element::FP16
+                  : dtype.is(torch.bf16) ? Element::BF16
+                                         : Element::OTHER;
+        element_size = element == Element::FP32    ? 4
+                       : element != Element::OTHER ? 2
+                                                   : call(object, torch.element_size).cast<int>();
+        address = call(object, torch.data_ptr).cast<std::uintptr_t>();
+        device = call(object, torch.get_device).cast<int>();
+        ndim = read(get(object, torch.shape), shape);
+        read(call(object, torch.stride), strides);
     }
 
     std::int64_t numel() const {
         std::int64_t count = 1;
-        for (std::int64_t size : shape) count *= size;
+        for (int i = 0; i < ndim; ++i) count *= shape[i];
         return count;
+    }
+    Sizes dense_strides() const {
+        Sizes found{};
+        std::int64_t step = 1;
+        for (int i = ndim - 1; i >= 0; --i) {
+            found[i] = step;
+            step *= std::max<std::int64_t>(shape[i], 1);
+        }
+        return found;
     }
     template <typename T>
     T* data() const {
         return reinterpret_cast<T*>(address);
     }
-    Tensor contiguous() const { return Tensor(object.attr("contiguous")()); }
+    // This tensor if it is dense, else a dense copy.
+    Tensor contiguous() const {
+        return strides == dense_strides() ? *this : Tensor(call(object, Torch::get().contiguous));
+    }
     // A fresh, dense tensor of the same shape, dtype and device.
     Tensor empty_like() const {
         const Torch& torch = Torch::get();
-        return Tensor(torch.empty_like(object, py::arg("memory_format") = torch.dense));
+        Tensor fresh = *this;  // all that is known of it already
+        fresh.strides = dense_strides();
+        if (strides == fresh.strides) {
+            // It comes out dense unasked, and asking by keyword is a tenth of a call.
+            fresh.object = made(PyObject_CallOneArg(torch.empty_like.ptr(), object.ptr()));
+        } else {
+            PyObject* arguments[] = {object.ptr(), torch.dense.ptr()};
+            PyObject* keywords = torch.of_empty_like.ptr();
+            fresh.object = made(PyObject_Vectorcall(torch.empty_like.ptr(), arguments, 1, keywords));
+        }
+        fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
+        return fresh;
+    }
+    // `count` fresh 64-bit integers on the same device, all 0.
+    Tensor zeros(std::int64_t count) const {
+        const Torch& torch = Torch::get();
+        const py::int_ size(count);
+        const py::object on = get(object, torch.device);
+        PyObject* arguments[] = {size.ptr(), torch.int64.ptr(), on.ptr()};
+        Tensor fresh;
+        fresh.object = made(PyObject_Vectorcall(torch.zeros.ptr(), arguments, 1, torch.of_zeros.ptr()));
+        fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
+        fresh.device = device;
+        fresh.element_size = 8;
+        fresh.ndim = 1;
+        fresh.shape[0] = count;
+        fresh.strides[0] = 1;
+        return fresh;
     }
 };
 
-using Named = std::pair<const char*, py::object>;
+struct Named {
+    const char* name;
+    py::handle object;
+};
+
+// What these arguments are refused for, in the words of compare.arguments, which the Python ways use.
+template <std::size_t COUNT>
+[[noreturn]] void refuse(const char* op, int ndim, const Named (&arguments)[COUNT]) {
+    py::dict named;
+    for (const auto& [name, object] : arguments) named[name] = object;
+    py::module_::import("compare.arguments").attr("check_same")(op, ndim, **named);
+    throw std::runtime_error(std::string(op) + ": these arguments are not taken");
+}
 
 // The arguments as tensors, all of one dtype, shape and device, and of `ndim` dimensions; a TypeError or
-// ValueError that names the argument otherwise. compare.arguments, which the Python ways use, words it.
-inline std::vector<Tensor> check_same(const char* op, int ndim, std::initializer_list<Named> arguments) {
+// ValueError that names the argument otherwise.  The first one is where this module was chosen for.
+template <std::size_t COUNT>
+std::array<Tensor, COUNT> check_same(const char* op, int ndim, const Named (&arguments)[COUNT]) {
     const Torch& torch = Torch::get();
-    std::vector<Tensor> tensors;
-    py::object dtype;
-    bool good = true;
-    for (const auto& [name, object] : arguments) {
-        good = py::isinstance(object, torch.tensor);
-        if (!good) break;
-        const py::object layout = object.attr("layout"), own = object.attr("dtype");
-        if (tensors.empty()) dtype = own;
-        good = layout.is(torch.strided) && own.is(dtype) &&
-               (own.is(torch.fp32) || own.is(torch.fp16) || own.is(torch.bf16));
-        if (!good) break;
-        const Tensor& tensor = tensors.emplace_back(object);
-        const Tensor& first = tensors.front();
-        good = int(tensor.shape.size()) == ndim && tensor.shape == first.shape &&
-               object.attr("device").equal(first.object.attr("device"));
-        if (!good) break;
-    }
-    if (!good) {
-        py::dict named;
-        for (const auto& [name, object] : arguments) named[name] = object;
-        py::module_::import("compare.arguments").attr("check_same")(op, ndim, **named);
-        throw std::runtime_error(std::string(op) + ": these arguments are not taken");
+    std::array<Tensor, COUNT> tensors;
+    const Tensor& first = tensors[0];
+    for (std::size_t i = 0; i < COUNT; ++i) {
+        const py::handle object = arguments[i].object;
+        if (!py::isinstance(object, torch.tensor) || !get(object, torch.layout).is(torch.strided)) {
+            refuse(op, ndim, arguments);
+        }
+        tensors[i] = Tensor(py::reinterpret_borrow<py::object>(object));
+        const Tensor& tensor = tensors[i];
+        const bool good = tensor.element != Element::OTHER && tensor.ndim == ndim &&
+                          tensor.element == first.element && tensor.shape == first.shape &&
+                          tensor.device == first.device &&
+                          (i == 0 || get(object, torch.is_here).ptr() == Py_True);
+        if (!good) refuse(op, ndim, arguments);
     }
     return tensors;
 }
@@ -105,14 +209,15 @@ inline std::vector<Tensor> check_same(const char* op, int ndim, std::initializer
 // Calls `function` with a value of the tensor's element type: `[&](auto zero) { using T = decltype(zero); }`.
 template <typename Function>
 void dispatch(const Tensor& tensor, Function function) {
-    const Torch& torch = Torch::get();
-    const py::object dtype = tensor.object.attr("dtype");
-    if (dtype.is(torch.fp32)) {
-        function(float());
-    } else if (dtype.is(torch.fp16)) {
-        function(__half());
-    } else {
-        function(__nv_bfloat16());
+    switch (tensor.element) {
+        case Element::FP32:
+            return function(float());
+        case Element::FP16:
+            return function(__half());
+        case Element::BF16:
+            return function(__nv_bfloat16());
+        case Element::OTHER:
+            throw std::runtime_error("a tensor of a dtype that no kernel takes");
     }
 }
 
