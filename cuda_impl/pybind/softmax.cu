@@ -90,14 +90,6 @@ static py::object onepass(py::object x_object) {
     return y.object;
 }
 
-// A word for each chunk of each row, all 0.
-static Tensor zeros(const Tensor& x, std::int64_t words) {
-    py::dict options;
-    options["dtype"] = py::module_::import("torch").attr("int64");
-    options["device"] = x.object.attr("device");
-    return Tensor(Torch::get().zeros(words, **options));
-}
-
 static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t blocks, std::int64_t columns) {
     if (chunks <= blocks) return;
     not_taken("N=" + std::to_string(N) + ": " + std::to_string(blocks) + " blocks hold rows of " +
@@ -116,7 +108,7 @@ static py::object split(py::object x_object) {
         const std::int64_t chunks = ceil_div(N, THREADS * PACKS * VEC);
         const std::int64_t blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, N * blocks / chunks);
-        const Tensor of_chunk = zeros(x, M * chunks);
+        const Tensor of_chunk = x.zeros(M * chunks);
         launch(x, {std::min(blocks, M * chunks), THREADS},
                softmax_split_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
                x.strides[0], int(chunks), of_chunk.data<word_t>());
@@ -181,7 +173,7 @@ static py::object ring(py::object x_object) {
         const std::int64_t chunks = ceil_div(N, BLOCK_N);
         const std::int64_t blocks = std::min<std::int64_t>(BLOCKS * multiprocessors(x), M * chunks);
         check_chunks(N, chunks, (LAG - 1) * blocks, (LAG - 1) * blocks * BLOCK_N);
-        const Tensor of_chunk = zeros(x, M * chunks);
+        const Tensor of_chunk = x.zeros(M * chunks);
         launch(x, {blocks, THREADS, SLOTS * BLOCK_N * int(sizeof(T))},
                softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
                x.strides[0], int(chunks), of_chunk.data<word_t>());
