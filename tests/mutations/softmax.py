@@ -147,15 +147,6 @@ MUTATIONS = (
         needs="programs that run side by side",
         sign="values",
     ),
-    t_split(
-        bug="workspace not zeroed",
-        what="what lies in fresh memory passes for a published chunk",
-        right="torch.zeros(M * chunks, dtype=torch.int64",
-        wrong="torch.empty(M * chunks, dtype=torch.int64",
-        without_gpu="",
-        needs="programs that run side by side",
-        sign=UNDEFINED,
-    ),
     # ------------------------------------------------------------------ CUDA
     online(
         bug="missing finite_shift",
@@ -375,6 +366,8 @@ MUTATIONS = (
         right='torch.zeros(M * chunks, dtype=torch.int64, device=x.device)\n    name = f"softmax_split',
         wrong='torch.empty(M * chunks, dtype=torch.int64, device=x.device)\n    name = f"softmax_split',
         sign=UNDEFINED,
+        with_gpu="",
+        needs="blocks that run one after another: side by side, all have published before one looks",
     ),
     cluster(
         bug="dropped wait",

@@ -91,6 +91,7 @@ MUTATIONS = (
         right="PACKS * blockDim.x + threadIdx.x) * VEC;",
         wrong="PACKS * blockDim.x + threadIdx.x) * (VEC / 2);",
         sign="all written|values",
+        sign_with_gpu="misaligned address",
     ),
     launch(
         bug="wrong grid",
