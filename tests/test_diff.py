@@ -272,4 +272,5 @@ def test_a_record_against_itself_has_nothing_worse(path: Path) -> None:
     found = diff.diff(runs, runs)
     assert not found.worse
     assert found.environment == ()
-    assert found.counts["same"] > 0.9 * len(found.changes)
+    # The rest is ambiguous: a sweep leaves some rows with few samples.
+    assert found.counts["same"] > 0.75 * len(found.changes)
