@@ -198,7 +198,7 @@ def test_both_routes_of_one_machine_code_are_told_apart_in_no_record() -> None:
                     apart += figures.differs(routes["cupy"], routes["pybind"])
     if pairs:
         assert pairs > 100
-        # Two modules lie at two addresses, and short sweeps leave few samples: a few pairs are told apart.
+    # Two modules lie at two addresses, and a sweep takes few samples: a few pairs are told apart.
     assert apart <= 0.05 * pairs
 
 
