@@ -9,15 +9,16 @@ Source: the package's own type stubs, version 0.3.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
+import multiprocessing
 import os
 import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ MIN_SAMPLES = 50
 TIMEOUT_S = 5.0
 
 _NOTE = "cold times are nvbench's, one implementation after the other"
-_NAME = "compare"
 
 
 def load() -> Any:
@@ -50,71 +50,67 @@ def load() -> Any:
     return bench
 
 
-@dataclass
-class _Turn:
-    """What the one benchmark runs next: nvbench takes no more of them after its first run."""
-
-    launch: Callable[[Any], None]
-    raised: list[BaseException] = field(default_factory=list)
-
-
-@functools.cache
-def _benchmark(bench: Any) -> list[_Turn]:
-    """Register it with nvbench, once in a process; it runs the last of the turns returned here."""
-    turns: list[_Turn] = []
-
-    def benchmark(state: Any) -> None:
-        turn = turns[-1]
-        try:
-            turn.launch(state)  # what a first call on a stream sets up may not stand behind a waiting kernel
-            torch.cuda.synchronize()
-            state.exec(turn.launch, batched=False)
-        except BaseException as error:  # it would come out of C++ as something else
-            turn.raised.append(error)
-            state.skip(type(error).__name__)
-
-    made = bench.register(benchmark)
-    made.set_name(_NAME)
-    made.set_min_samples(MIN_SAMPLES)
-    made.set_timeout(TIMEOUT_S)
-    return turns
-
-
-def cold_us(calls: Sequence[Call], device: torch.device) -> Estimate:
-    """Cold GPU time of a call by nvbench.
+def cold_us(calls: Mapping[str, Sequence[Call]], device: torch.device) -> dict[str, Estimate | Exception]:
+    """Cold GPU times of calls by nvbench, which runs once in a process: a second time it refuses.
 
     Args:
-        calls: the same call on several sets of inputs, which rotate.
+        calls: by name, the same call on several sets of inputs, which rotate.
         device: the GPU.
 
+    Returns:
+        By name: the time, or what a call raised, or a `RuntimeError` where nvbench kept no samples.
+
     Raises:
-        RuntimeError: nvbench skipped it or kept no samples.
-        Exception: what a call raised.
+        RuntimeError: it has run in this process before.
     """
     bench = load()
+    raised: dict[str, BaseException] = {}
+    for name, each in calls.items():
+        made = bench.register(_benchmark(name, each, device, raised))
+        made.set_name(name)
+        made.set_min_samples(MIN_SAMPLES)
+        made.set_timeout(TIMEOUT_S)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.device(device), tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "nvbench.json"
+        options = ["--quiet", "--devices", str(index), "--jsonbin", str(out)]
+        bench.run_all_benchmarks([os.fspath(sys.executable), *options])
+        results = importlib.import_module("cuda.bench.results").BenchmarkResult.from_json(out)
+        found: dict[str, Estimate | Exception] = {}
+        for name in calls:
+            (state,) = results[name]
+            error = raised.get(name)
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            if error is not None:
+                found[name] = error
+            elif state.samples:
+                found[name] = estimate([round(1e6 * sample, 3) for sample in state.samples])
+            else:
+                why = state.skip_reason or "no samples"
+                found[name] = RuntimeError(f"nvbench has no time for it: {why}")
+    return found
+
+
+def _benchmark(
+    name: str, calls: Sequence[Call], device: torch.device, raised: dict[str, BaseException]
+) -> Callable[[Any], None]:
     rotating = itertools.cycle(calls)
 
     def launch(launched: Any) -> None:
         with torch.cuda.stream(torch.cuda.ExternalStream(launched.get_stream().addressof(), device)):
             next(rotating)()
 
-    turn = _Turn(launch)
-    turns = _benchmark(bench)
-    turns[:] = [turn]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    with torch.cuda.device(device), tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "nvbench.json"
-        options = ["--quiet", "--devices", str(index), "--jsonbin", str(out), "--benchmark", _NAME]
-        bench.run_all_benchmarks([os.fspath(sys.executable), *options])
-        turns.clear()  # it would keep the inputs alive
-        if turn.raised:
-            raise turn.raised[0]
-        results = importlib.import_module("cuda.bench.results")
-        (state,) = results.BenchmarkResult.from_json(out)[_NAME]
-        samples = [] if state.samples is None else [round(1e6 * sample, 3) for sample in state.samples]
-    if not samples:
-        raise RuntimeError(f"nvbench has no time for it: {state.skip_reason or 'no samples'}")
-    return estimate(samples)
+    def benchmark(state: Any) -> None:
+        try:
+            launch(state)  # what a first call on a stream sets up may not stand behind a waiting kernel
+            torch.cuda.synchronize()
+            state.exec(launch, batched=False)
+        except BaseException as error:  # it would come out of C++ as something else
+            raised[name] = error
+            state.skip(type(error).__name__)
+
+    return benchmark
 
 
 def retimed(
@@ -126,22 +122,45 @@ def retimed(
     seed: int,
 ) -> dict[str, Result]:
     """``timings`` with nvbench's cold times for ours, and the ratios that follow from them."""
+    found = dict(timings)
+    timed = {label: timing for label, timing in timings.items() if isinstance(timing, Timing)}
+    labels = [impl.label for impl in impls if impl.label in timed and timed[impl.label].cold_us is not None]
+    for label, told in _in_another_process(op.name, labels, str(case), str(device), seed).items():
+        if isinstance(told, str):
+            found[label] = RuntimeError(told)
+        else:
+            cold = estimate(told)
+            found[label] = replace(timed[label], cold_us=cold, rounds=len(cold.samples))
+    return {label: _with_ratios(label, found) for label in found}
+
+
+def _in_another_process(*order: Any) -> dict[str, list[float] | str]:
+    """`_samples` of a process that is new, as nvbench runs once in each."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_samples, *order).result()
+
+
+def _samples(
+    op_name: str, labels: Sequence[str], case_text: str, device_text: str, seed: int
+) -> dict[str, list[float] | str]:
+    """By label: cold samples in microseconds, or what went wrong."""
+    from compare import registry, run
     from compare.measure import input_sets
 
-    found = dict(timings)
+    device = run.prepare(device_text)
+    op = registry.get_op(op_name)
+    case = Case.parse(case_text, op)
     with torch.cuda.device(device):
         inputs = input_sets(op, case, device, seed)
-        for impl in impls:
-            before = timings.get(impl.label)
-            if not isinstance(before, Timing) or before.cold_us is None:
-                continue
-            try:
-                cold = cold_us([partial(impl.run, *tensors) for tensors in inputs], device)
-            except Exception as error:
-                found[impl.label] = error
-                continue
-            found[impl.label] = replace(before, cold_us=cold, rounds=len(cold.samples))
-    return {label: _with_ratios(label, found) for label in found}
+        calls = {
+            impl.label: [partial(impl.run, *tensors) for tensors in inputs]
+            for impl in registry.implementations(op_name)
+            if impl.label in labels
+        }
+        return {
+            label: f"{type(told).__name__}: {told}" if isinstance(told, Exception) else list(told.samples)
+            for label, told in cold_us(calls, device).items()
+        }
 
 
 def _with_ratios(label: str, found: Mapping[str, Result]) -> Result:

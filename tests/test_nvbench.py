@@ -15,7 +15,7 @@ import torch
 
 from compare import cli, nvbench, registry
 from compare.registry import ROOT
-from compare.spec import Implementation, Ratio, Timing, UsageError, case
+from compare.spec import Estimate, Implementation, Ratio, Timing, UsageError, case
 from compare.statistics import estimate
 
 
@@ -45,9 +45,13 @@ class Bench(ModuleType):
         return made
 
     def run_all_benchmarks(self, argv: list[str]) -> None:
+        if self.argv:
+            raise RuntimeError("Benchmarks were already executed")
         self.argv = argv
-        name = argv[argv.index("--benchmark") + 1]
-        (made,) = (made for made in self.registered if made.settings["set_name"] == name)
+        for made in self.registered:
+            self.results[made.settings["set_name"]] = [self._run(made)]
+
+    def _run(self, made: SimpleNamespace) -> SimpleNamespace:
         skipped: list[str] = []
         launch = SimpleNamespace(get_stream=lambda: SimpleNamespace(addressof=lambda: 7))
 
@@ -56,10 +60,9 @@ class Bench(ModuleType):
             for _ in self.seconds:
                 fn(launch)
 
-        state = SimpleNamespace(exec=execute, skip=skipped.append, get_stream=launch.get_stream)
-        made.fn(state)
+        made.fn(SimpleNamespace(exec=execute, skip=skipped.append, get_stream=launch.get_stream))
         samples = None if skipped else array("f", self.seconds)
-        self.results[name] = [SimpleNamespace(samples=samples, skip_reason="".join(skipped) or None)]
+        return SimpleNamespace(samples=samples, skip_reason="".join(skipped) or None)
 
 
 @pytest.fixture
@@ -81,7 +84,8 @@ GPU = torch.device("cuda", 0)
 
 def test_its_samples_become_an_estimate_in_microseconds(bench: Bench) -> None:
     called: list[int] = []
-    found = nvbench.cold_us([lambda: called.append(0), lambda: called.append(1)], GPU)
+    found = nvbench.cold_us({"a": [lambda: called.append(0), lambda: called.append(1)]}, GPU)["a"]
+    assert isinstance(found, Estimate)
     assert found.median == pytest.approx(11.0)
     assert len(found.samples) == 60
     assert called[:4] == [0, 1, 0, 1]  # the sets of inputs rotate
@@ -89,40 +93,48 @@ def test_its_samples_become_an_estimate_in_microseconds(bench: Bench) -> None:
     assert bench.argv[bench.argv.index("--devices") + 1] == "0"
 
 
-def test_it_is_run_again_and_again_but_registers_once(bench: Bench) -> None:
-    called: list[str] = []
-    for name in ("a", "b"):
-        nvbench.cold_us([lambda name=name: called.append(name)], GPU)  # type: ignore[misc]
-    assert len(bench.registered) == 1
-    assert set(called[: len(called) // 2]) == {"a"}
-    assert set(called[len(called) // 2 :]) == {"b"}
-
-
-def test_what_a_call_raises_comes_out(bench: Bench) -> None:
+def test_what_a_call_raises_is_its_own_affair(bench: Bench) -> None:
     def raises() -> None:
         raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine"):
-        nvbench.cold_us([raises], GPU)
+    found = nvbench.cold_us({"a": [raises], "b": [lambda: None]}, GPU)
+    assert isinstance(found["a"], KeyError)
+    assert isinstance(found["b"], Estimate)
+
+
+def test_ctrl_c_is_not(bench: Bench) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        nvbench.cold_us({"a": [interrupted]}, GPU)
 
 
 def test_what_it_skips_is_an_error(bench: Bench) -> None:
     bench.seconds = []
-    with pytest.raises(RuntimeError, match="no time for it"):
-        nvbench.cold_us([lambda: None], GPU)
+    assert "no time for it" in str(nvbench.cold_us({"a": [lambda: None]}, GPU)["a"])
+
+
+def test_every_case_is_timed_in_a_process_that_is_new() -> None:
+    # A device that is not there: it is the other process that finds out.
+    for _ in range(2):
+        with pytest.raises(UsageError, match="cuda:77"):
+            nvbench._in_another_process("vector_add", ["torch.eager"], "N=4,fp32", "cuda:77", 0)
 
 
 def test_its_times_take_the_place_of_ours_and_ratios_follow(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     op = registry.get_op("vector_add")
-    monkeypatch.setattr("compare.measure.input_sets", lambda *_: [(torch.ones(4), torch.ones(4))])
-    impls = [Implementation(op.name, label, "tiled", torch.add) for label in ("torch.eager", "triton.a")]
+    told = {"torch.eager": [11.0] * 60, "triton.a": [11.0] * 60, "triton.b": "KeyError: mine"}
+    monkeypatch.setattr(nvbench, "_in_another_process", lambda *order: told)
+    impls = [Implementation(op.name, label, "tiled", torch.add) for label in told]
     ours = Timing(cold_us=estimate([5.0] * 9), warm_us=estimate([4.0] * 9))
     failed = RuntimeError("it")
     timings = {
         "torch.eager": ours,
         "triton.a": Timing(cold_us=ours.cold_us, ratios=(Ratio("torch.eager", estimate([3.0])),)),
+        "triton.b": ours,
         "cupy.a": failed,
     }
     found = nvbench.retimed(op, impls, case(N=4), GPU, timings, seed=0)
@@ -136,6 +148,7 @@ def test_its_times_take_the_place_of_ours_and_ratios_follow(
     assert against == "torch.eager"
     assert value.median == pytest.approx(1.0)
     assert any("nvbench" in note for note in triton.notes)
+    assert str(found["triton.b"]) == "KeyError: mine"
     assert found["cupy.a"] is failed
 
 
