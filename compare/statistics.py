@@ -10,6 +10,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal
 
 from compare.spec import Estimate
@@ -46,10 +47,13 @@ def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
     How many of ``count`` independent samples fall below the true median is binomial with p = 1/2, whatever
     they are samples of.
     """
-    tail = (1 - confidence) / 2
-    below = rank = 0  # of the 2^count ways in which samples fall, those with fewer than `rank` below
-    while (below := below + math.comb(count, rank)) / 2**count <= tail:
+    # Of the 2^count ways in which samples fall, those with `rank` of them below, and with no more than that.
+    rank, ways, so_far = 0, 1, 1
+    allowed = math.floor(Fraction((1 - confidence) / 2) * 2**count)
+    while so_far <= allowed:
         rank += 1
+        ways = ways * (count - rank + 1) // rank
+        so_far += ways
     return max(1, rank)
 
 

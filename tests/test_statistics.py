@@ -24,6 +24,13 @@ def test_ranks_are_the_tightest_that_still_cover(count: int) -> None:
     assert missed(rank) <= 0.05 < missed(rank + 1)
 
 
+@pytest.mark.timeout(20)
+def test_a_series_may_be_long() -> None:
+    from scipy.stats import binom
+
+    assert statistics.lower_rank(50_000) == binom.ppf(0.025, 50_000, 0.5)
+
+
 @pytest.mark.parametrize("count", [6, 10, 51, 200])
 def test_scipy_reads_off_the_same_interval(count: int) -> None:
     from scipy.stats import quantile_test
