@@ -10,8 +10,10 @@ import contextlib
 import functools
 import math
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
@@ -29,28 +31,35 @@ _QUANTILE_ELEMENTS = 1 << 18
 """Elements that the quantiles rest on; maxima rest on all."""
 
 
-class Yardsticks:
-    """The error of PyTorch's own implementation of ``op``, taken once for all who get the same inputs."""
+@dataclass(frozen=True)
+class Called:
+    """What was seen of one call where it was made."""
 
-    def __init__(self, op: Op) -> None:
-        self._op = op
-        self._scores: dict[tuple[Case, torch.device, int], float] = {}
+    output: torch.Tensor | None
+    """None where what came back cannot be compared; ``problem`` says why."""
+    problem: str | None = None
+    violations: tuple[str, ...] = ()
+    """Writes into the guard zones."""
+    guarded: bool = False
+    """Whether there are guard zones around the output."""
+    shared: str | None = None
+    """Whose memory the output lies in, if it is not its own."""
+    borrowed: tuple[str, ...] = ()
+    """PyTorch's operators that did the work of an implementation which is to do it itself."""
 
-    def score(self, case: Case, device: torch.device, seed: int) -> float:
-        """Its largest error in the tolerance's unit; 0 where the op has no such implementation."""
-        key = case, device, seed
-        if key not in self._scores:
-            self._scores[key] = self._taken(*key)
-        return self._scores[key]
 
-    def _taken(self, case: Case, device: torch.device, seed: int) -> float:
-        baseline = _baseline(self._op)
-        errors = _Errors()
-        if baseline is not None:
-            inputs = self._op.make_inputs(case, torch.Generator(device).manual_seed(seed), device)
-            for ref, out in _pieces(self._op, inputs, baseline.run(*inputs)):
-                _compare(ref, out, self._op.tolerance(case), math.inf, errors, step=0)
-        return errors.score
+class Stage(Protocol):
+    """Where an implementation is called: in this process, or in one of its own."""
+
+    def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The inputs where the implementation will find them, lying in memory as they do."""
+
+    def call(self, expected: torch.Tensor) -> Called:
+        """Call it on the inputs placed last.  What it raises is passed on.
+
+        Args:
+            expected: a meta tensor of the shape and dtype that the output must have.
+        """
 
 
 def check(
@@ -59,32 +68,43 @@ def check(
     case: Case,
     device: torch.device,
     seeds: Sequence[int] = (0, 1, 2),
-    yardsticks: Yardsticks | None = None,
+    *,
+    nudge: bool = False,
+    own_work: bool = False,
+    stage: Stage | None = None,
+    yardstick: Yardstick | None = None,
 ) -> Agreement:
     """Run an implementation on fresh inputs, one set a seed, and hold its outputs against the oracle.
 
     A wrong implementation gives an `Agreement` that says so.  What ``impl.run`` raises is passed on.
 
     Args:
-        op: has the oracle and the tolerance.
+        op: makes the inputs, and holds the oracle.
         impl: what is checked.
-        case: what to check it on.
+        case: on what.
         device: where.
-        seeds: of the inputs.
-        yardsticks: of the same op, kept from one implementation to the next.
+        seeds: of the inputs; the same addresses hold other values each time.
+        nudge: once more with a single element changed, which few tell who remember by content.
+        own_work: an implementation that is not PyTorch's may move memory with it, and compute nothing.
+        stage: where to call it; in this process, if not given.
+        yardstick: how well PyTorch's own implementation does; kept between checks, it is asked only once.
     """
     yardsticks = yardsticks or Yardsticks(op)
     if device.type == "cpu":
         _settle_vector_math()
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        expected = _expected(op, case)
+        expected = expected_output(op, case)
+        stage = stage or Here(impl, device)
+        yardstick = yardstick or Yardstick(op, device)
         trials = []
-        previous: torch.Tensor | None = None
+        inputs: tuple[torch.Tensor, ...] = ()
         for seed in seeds:
-            limit = max(2 * yardsticks.score(case, device, seed), op.tolerance(case).least)
-            trial, previous = _try(op, impl, case, device, seed, limit, expected, previous)
-            trials.append(trial)
-    return _summary(trials)
+            inputs = op.make_inputs(case, torch.Generator(device).manual_seed(seed), device)
+            trials.append(_try(op, case, stage, yardstick, f"seed {seed}", inputs, expected, own_work))
+        if nudge and _nudged(inputs):
+            name = f"seed {seeds[-1]}, one element changed"
+            trials.append(_try(op, case, stage, yardstick, name, inputs, expected, own_work))
+    return _summary(trials, len(seeds))
 
 
 _MKL_FUNCTIONS = (
@@ -133,46 +153,48 @@ class _Trial:
 
 def _try(
     op: Op,
-    impl: Implementation,
     case: Case,
-    device: torch.device,
-    seed: int,
-    limit: float,
+    stage: Stage,
+    yardstick: Yardstick,
+    name: str,
+    made: tuple[torch.Tensor, ...],
     expected: torch.Tensor,
-    previous: torch.Tensor | None,
-) -> tuple[_Trial, torch.Tensor | None]:
+    own_work: bool,
+) -> _Trial:
     """One set of inputs: run, then look at everything the run left behind."""
-    generator = torch.Generator(device).manual_seed(seed)
-    inputs = op.make_inputs(case, generator, device)
+    inputs = stage.place(made)
     memory = [_memory(x) for x in inputs]
-    copies = [x.clone() for x in memory]
-    guard = GuardedMemory(device)
-    output = _run(impl, inputs, guard, expected)
+    # Where they were placed elsewhere, what was made is itself the copy.
+    copies = [
+        x.clone() if placed is x_made else _memory(x_made)
+        for x, placed, x_made in zip(memory, inputs, made, strict=True)
+    ]
+    called = stage.call(expected)
 
     findings: list[Finding] = []
 
-    def found(name: str, problem: str | None, otherwise: str = "") -> None:
-        findings.append(Finding(name, problem is None, f"seed {seed}: {problem}" if problem else otherwise))
+    def found(what: str, problem: str | None, otherwise: str = "") -> None:
+        findings.append(Finding(what, problem is None, f"{name}: {problem}" if problem else otherwise))
 
-    problem = _wrong_kind(output, expected, device)
-    found("output", problem)
+    found("output", called.problem)
     changed = [i for i, (now, copy) in enumerate(zip(memory, copies, strict=True)) if not now.equal(copy)]
     found("inputs unchanged", f"argument {changed[0]} was written to" if changed else None)
     for i in changed:
         memory[i].copy_(copies[i])
     del copies
-    where = "around the output" if not problem and guard.owns(output) else "none around the output"
-    found("guard zones", "; ".join(guard.violations()) or None, where)
-    if problem:
-        return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings)), None
-    found("output is fresh", _shared(output, inputs, previous))
+    where = "around the output" if called.guarded else "none around the output"
+    found("guard zones", "; ".join(called.violations) or None, where)
+    if own_work:
+        found("own work", _borrowing(called.borrowed))
+    output = called.output
+    if output is None:
+        return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings))
+    found("output is fresh", called.shared)
     unwritten = int(untouched(output).sum())
     found("all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None)
 
-    errors = _Errors()
-    step = max(1, output.numel() // _QUANTILE_ELEMENTS)
-    for ref, out in _pieces(op, inputs, output):
-        _compare(ref, out, op.tolerance(case), limit, errors, step)
+    limit = max(2 * yardstick.score(case, name, inputs), op.tolerance(case).least)
+    errors = errors_of(op, case, inputs, output, limit)
     wrong = (
         f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} fp32 roundings"
     )
@@ -181,26 +203,117 @@ def _try(
     found("NaN and infinity", misplaced if errors.misplaced else None)
     for invariant in op.invariants:
         found(invariant.name, invariant.check(inputs, output))
-    return _Trial(errors, limit, tuple(findings)), output
+    return _Trial(errors, limit, tuple(findings))
 
 
-def _run(
-    impl: Implementation, inputs: tuple[torch.Tensor, ...], guard: GuardedMemory, expected: torch.Tensor
-) -> torch.Tensor:
-    """Run with poison in all memory the output may come from."""
-    if guard.device.type == "cuda":
-        # Freed at once: the caching allocator hands it out again to whoever asks for as much.
-        poisoned(expected.numel() * expected.itemsize, guard.device)
-    # PyTorch's own ways allocate inside PyTorch, where the mode does not reach, and torch.compile would
-    # not compile under it.
-    with guard if impl.way != "torch" else contextlib.nullcontext():
-        output = impl.run(*inputs)
-    if guard.device.type == "cuda":
-        torch.cuda.synchronize(guard.device)
-    return output
+def _borrowing(operators: tuple[str, ...]) -> str | None:
+    if not operators:
+        return None
+    return f"it called PyTorch's {', '.join(operators)}, where the work is to be its own"
 
 
-def _expected(op: Op, case: Case) -> torch.Tensor:
+def _nudged(inputs: tuple[torch.Tensor, ...]) -> bool:
+    """Change one element of the inputs, so far that it shows; False where there is none."""
+    sizes = [x.numel() for x in inputs]
+    if sum(sizes) == 0:
+        return False
+    which = secrets.choice([i for i, size in enumerate(sizes) if size > 0])
+    x = inputs[which]
+    at = tuple(secrets.randbelow(size) for size in x.shape)
+    # Like the outliers that every row has; of another sign than before, so that it is surely another value.
+    value = 4.0 + secrets.randbelow(1 << 10) / 256
+    x[at] = -value if float(x[at]) > 0 else value
+    return True
+
+
+class Yardstick:
+    """The error of PyTorch's own implementation, which sets the tolerance; asked once for the same inputs."""
+
+    def __init__(self, op: Op, device: torch.device, stage: Stage | None = None) -> None:
+        baseline = _baseline(op)
+        self._op = op
+        self._stage = stage or (Here(baseline, device) if baseline is not None else None)
+        self._scores: dict[tuple[Case, str], float] = {}
+
+    def score(self, case: Case, name: str, inputs: tuple[torch.Tensor, ...]) -> float:
+        """In the tolerance's unit; 0 where there is none, so that the op's own floor decides.
+
+        Args:
+            case: the inputs' case.
+            name: by which these inputs are known; those with one element changed are like no others.
+            inputs: on the device.
+        """
+        if self._stage is None:
+            return 0.0
+        key = case, name.partition(",")[0]
+        if key not in self._scores:
+            self._stage.place(inputs)
+            output = self._stage.call(expected_output(self._op, case)).output
+            score = 0.0 if output is None else errors_of(self._op, case, inputs, output, math.inf, 0).score
+            self._scores[key] = score
+        return self._scores[key]
+
+
+class Here:
+    """An implementation in this process."""
+
+    def __init__(self, impl: Implementation, device: torch.device) -> None:
+        self._impl, self._device = impl, device
+        self._inputs: tuple[torch.Tensor, ...] = ()
+        self._previous: torch.Tensor | None = None
+
+    def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        self._inputs = inputs
+        return inputs
+
+    def call(self, expected: torch.Tensor) -> Called:
+        guard = GuardedMemory(self._device)
+        output, delivered = self._run(guard, expected)
+        problem = wrong_kind(output, expected, self._device)
+        violations, borrowed = tuple(guard.violations()), tuple(guard.borrowed)
+        if problem is not None:
+            return Called(None, problem, violations, borrowed=borrowed)
+        shared = _shared(output, self._inputs, self._previous)
+        self._previous = output
+        return Called(delivered, None, violations, guard.owns(output), shared, borrowed)
+
+    def _run(self, guard: GuardedMemory, expected: torch.Tensor) -> tuple[Any, Any]:
+        """Run with poison in all memory the output may come from; the output, and what was in it at once."""
+        on_gpu = self._device.type == "cuda"
+        if on_gpu:
+            # Freed at once: the caching allocator hands it out again to whoever asks for as much.
+            poisoned(expected.numel() * expected.itemsize, self._device)
+            self._let_inputs_come_late()
+        # PyTorch's own ways allocate inside PyTorch, where the mode does not reach, and torch.compile would
+        # not compile under it.
+        with guard if self._impl.way != "torch" else contextlib.nullcontext():
+            output = self._impl.run(*self._inputs)
+        # Right behind the call on its own stream, or at once: what another stream or thread still does to the
+        # output comes too late.
+        delivered = output.clone() if type(output) is torch.Tensor and not output.is_meta else output
+        if on_gpu:
+            torch.cuda.synchronize(self._device)
+        return output, delivered
+
+    def _let_inputs_come_late(self) -> None:
+        """Enqueue writing them behind a pause: whoever reads them on another stream reads NaN."""
+        memory = [_memory(x) for x in self._inputs]
+        if sum(x.numel() * x.itemsize for x in memory) > _LATE_BYTES:
+            return
+        values = [x.clone() for x in memory]
+        for x in memory:
+            x.fill_(-1)  # all bits set: NaN in every floating-point dtype
+        torch.cuda.synchronize(self._device)
+        torch.cuda._sleep(_LATE_CYCLES)
+        for x, value in zip(memory, values, strict=True):
+            x.copy_(value)
+
+
+_LATE_BYTES = 64 << 20
+_LATE_CYCLES = 1_000_000  # some half a millisecond
+
+
+def expected_output(op: Op, case: Case) -> torch.Tensor:
     """A meta tensor of the shape and dtype that the output must have."""
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
     # Small ones on the CPU: PyTorch's functions on meta tensors import sympy first, for a second.
@@ -214,18 +327,35 @@ def _baseline(op: Op) -> Implementation | None:
     return next((impl for impl in registry.implementations(op.name) if impl.label == op.baseline), None)
 
 
+def errors_of(
+    op: Op,
+    case: Case,
+    inputs: tuple[torch.Tensor, ...],
+    output: torch.Tensor,
+    limit: float,
+    quantile_elements: int = _QUANTILE_ELEMENTS,
+) -> _Errors:
+    """The errors of an output against the oracle on the same inputs."""
+    errors = _Errors()
+    step = max(1, output.numel() // quantile_elements) if quantile_elements else 0
+    tolerance = op.tolerance(case)
+    for ref, out in _pieces(op, inputs, output):
+        _compare(ref, out, tolerance, limit, errors, step)
+    return errors
+
+
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
     """All of the memory a tensor lies in, gaps included, as integers and without a copy."""
     storage = tensor.untyped_storage()
     widest = next(
         dtype
-        for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
+        for dtype in (torch.int64, torch.int32, torch.int16, torch.int8)
         if storage.nbytes() % dtype.itemsize == 0
     )
     return torch.empty(0, dtype=widest, device=tensor.device).set_(storage)
 
 
-def _wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
+def wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
     """What is wrong with the output before any value is looked at."""
     if type(output) is not torch.Tensor:
         return f"a {type(output).__name__} came back instead of a plain torch.Tensor"
@@ -350,7 +480,7 @@ def _half_ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(magnitude < finfo.smallest_normal, finfo.smallest_normal, half)
 
 
-def _summary(trials: list[_Trial]) -> Agreement:
+def _summary(trials: list[_Trial], seeds: int) -> Agreement:
     """All seeds in one: the worst of each figure, and each finding as it failed first."""
     worst = max(trials, key=lambda trial: trial.errors.score / trial.limit if trial.limit else math.inf)
     findings: dict[str, Finding] = {}
@@ -371,6 +501,6 @@ def _summary(trials: list[_Trial]) -> Agreement:
         within=sum(each.within for each in errors) / compared if compared else 1.0,
         error=worst.errors.score,
         limit=worst.limit,
-        seeds=len(trials),
+        seeds=seeds,
         findings=tuple(findings.values()),
     )

@@ -26,6 +26,7 @@ _SEVERITY = (AGREE, INCONCLUSIVE, DISAGREE)
 
 BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
+TIMEOUT_S = Options.timeout_s
 
 _COMMANDS = ("all", "list", "doctor", "diff")
 
@@ -122,6 +123,14 @@ def parser() -> argparse.ArgumentParser:
         choices=("events", "nvbench"),
         default="events",
         help="whose cold GPU times: ours, by CUDA events, or nvbench's (default: events)",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help="most time for one step of an implementation: its first call with what it builds, a check, "
+        f"a turn of timing (default: {TIMEOUT_S:.0f})",
     )
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
@@ -223,6 +232,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
         raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
 
+    if not 0 < arguments.timeout < float("inf"):
+        raise UsageError(f"--timeout {arguments.timeout}: give a number of seconds above 0")
+
     from compare.report.progress import steps
 
     with steps(arguments.verbose) as told:
@@ -246,12 +258,12 @@ def _run(
     from compare import records
     from compare.run import prepare, run
 
-    device = prepare(arguments.device)
+    device = prepare(arguments.device, names)
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _check_timer(arguments, device.type)
     say("importing the implementations")
-    _load(arguments.load, names)
+    _load(arguments.load, names, arguments.timeout)
     # All of them are understood before the first is run.
     from compare.occupancy import limits
 
@@ -363,12 +375,14 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     return [arguments.what]
 
 
-def _load(paths: Sequence[str], names: Sequence[str]) -> None:
+def _load(paths: Sequence[str], names: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
     """Load the user's files after the project's own, so that their rows come after them."""
     for name in set(names) & set(registry.op_names()):
         registry.implementations(name)
-    for path in paths:
-        registry.load(path)
+    if paths:
+        from compare.contained import files
+
+        files.load(paths, timeout_s)
 
 
 def _having(names: Sequence[str], only: Sequence[str]) -> list[Op]:
@@ -403,6 +417,7 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
         budget_s=budget,
         sustained=arguments.sustained,
         timer=arguments.timer,
+        timeout_s=arguments.timeout,
     )
 
 

@@ -7,6 +7,7 @@ zones around, somebody wrote out of bounds.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,28 @@ _ALLOCATIONS = (
     torch.ops.aten.new_empty.default,
     torch.ops.aten.new_empty_strided.default,
 )
+
+
+_MOVES = frozenset(
+    (
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
+        *("zeros", "zeros_like", "new_zeros"),
+        *("ones", "ones_like", "new_ones", "full", "full_like", "new_full"),
+        *("fill", "fill_", "zero", "zero_", "arange", "scalar_tensor"),
+        *("copy", "copy_", "_to_copy", "clone", "contiguous", "cat"),
+        *("stack", "constant_pad_nd", "set_", "resize_", "detach", "alias"),
+        *("lift_fresh", "lift_fresh_copy", "_local_scalar_dense", "record_stream", "is_pinned", "pin_memory"),
+        *("_pin_memory"),
+    )
+)
+"""Operators that make, fill or move memory; beside them all that only look at it in another way."""
+
+
+@functools.cache
+def moves_only(func: Any) -> bool:
+    """Whether one of PyTorch's operators computes nothing from what it is given."""
+    namespace, _, name = func._schema.name.partition("::")
+    return namespace in ("aten", "prim") and (name in _MOVES or func.is_view)
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,8 @@ class GuardedMemory(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.allocations: list[Allocation] = []
+        self.borrowed: dict[str, None] = {}
+        """PyTorch's operators that computed something meanwhile, as against moving it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -69,6 +94,8 @@ class GuardedMemory(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not moves_only(func):
+            self.borrowed[str(func.name()).partition(".")[0]] = None
         if func not in _ALLOCATIONS:
             return func(*args, **kwargs)
         device = kwargs.get("device") or (args[0].device if isinstance(args[0], torch.Tensor) else "cpu")

@@ -37,6 +37,7 @@ __all__ = [
     "Interrupted",
     "Plan",
     "first_call_ms",
+    "how_many_sets",
     "input_sets",
     "measure",
     "measure_ceilings",
@@ -132,7 +133,11 @@ def input_sets(op: Op, case: Case, device: torch.device, seed: int) -> list[tupl
     generator = torch.Generator(device).manual_seed(seed)
     sets = [op.make_inputs(case, generator, device)]
     size = sum(tensor.untyped_storage().nbytes() for tensor in sets[0])
-    count = math.ceil(ROTATED_L2 * l2_bytes(device) / max(size, 1))
-    for _ in range(min(count, MOST_SETS) - 1):
+    for _ in range(how_many_sets(size, device) - 1):
         sets.append(op.make_inputs(case, generator, device))
     return sets
+
+
+def how_many_sets(size: int, device: torch.device) -> int:
+    """Of inputs that take ``size`` bytes each."""
+    return max(1, min(math.ceil(ROTATED_L2 * l2_bytes(device) / max(size, 1)), MOST_SETS))

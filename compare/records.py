@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 from compare.registry import ROOT
 from compare.spec import WRONG, CaseComparison, Comparison, Row, UsageError
 
+Value = TypeVar("Value")
+
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
 
@@ -91,6 +93,17 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         return tuple(_decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
+
+
+def decode(kind: type[Value], value: Any) -> Value:
+    """What `json.loads` gave, as a dataclass of compare/spec.py.
+
+    Raises:
+        TypeError, ValueError: it is not one.
+    """
+    found = _decode(kind, value, kind.__name__)
+    assert isinstance(found, kind)
+    return found
 
 
 def _on_one_line(match: re.Match[str]) -> str:

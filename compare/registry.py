@@ -15,6 +15,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel")
 Run = Callable[..., "torch.Tensor"]
 
 _ops: dict[str, Op] = {}
+_files_of_ops: dict[str, str] = {}
 _implementations: dict[str, dict[str, Implementation]] = {}
 
 
@@ -59,6 +61,9 @@ def implementation(
 
     def register(run: Run) -> Run:
         origin = run.__code__.co_filename if hasattr(run, "__code__") else ""
+        taken = _implementations.get(op, {}).get(label)
+        if taken is not None and taken.origin != origin:
+            raise UsageError(f"{op} has a {label} already, in {taken.origin}: give yours another name")
         _implementations.setdefault(op, {})[label] = Implementation(
             op, label, rung, run, requires, accumulator, origin
         )
@@ -71,6 +76,11 @@ def register_op(op: Op) -> Op:
     """Add an op; for files given to ``--load``."""
     _ops[op.name] = op
     return op
+
+
+def add(impl: Implementation) -> None:
+    """Add an implementation known by description only, as a user's file is not run in this process."""
+    _implementations.setdefault(impl.op, {})[impl.label] = impl
 
 
 def op_names() -> list[str]:
@@ -113,8 +123,26 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
     return [i for i in found if not only or any(fnmatch.fnmatchcase(i.label, p) for p in only)]
 
 
-def load(path: str) -> None:
-    """Import a user's file, which registers ops or implementations of its own."""
+def op_files() -> list[str]:
+    """The user's files that define an op.  They say what is right, so they are trusted with it, and loaded
+    wherever the op is needed."""
+    return list(dict.fromkeys(file for name, file in _files_of_ops.items() if name in _ops))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a user's file has registered."""
+
+    ops: tuple[str, ...]
+    implementations: tuple[Implementation, ...]
+
+
+def load(path: str) -> Loaded:
+    """Import a user's file, which registers ops or implementations of its own.
+
+    Raises:
+        UsageError: there is none, it raises, or it registers nothing.
+    """
     file = Path(path)
     if not file.is_file():
         raise UsageError(f"--load {path}: there is no such file")
@@ -124,7 +152,8 @@ def load(path: str) -> None:
         raise UsageError(f"--load {path}: not a Python file (its name must end in .py)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # triton.jit and inspect look a function's module up by name
-    before = {op: set(labels) for op, labels in _implementations.items()}, set(_ops)
+    known = {op: dict(labels) for op, labels in _implementations.items()}
+    known_ops = set(_ops)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -133,11 +162,20 @@ def load(path: str) -> None:
             f"--load {path}: {type(error).__name__} at line {line}: {error}. "
             f"Mend the file (python {path} shows the whole traceback)"
         ) from error
-    if before == ({op: set(labels) for op, labels in _implementations.items()}, set(_ops)):
+    ops = tuple(name for name in _ops if name not in known_ops)
+    new = tuple(
+        impl
+        for op, labels in _implementations.items()
+        for label, impl in labels.items()
+        if label not in known.get(op, {})
+    )
+    if not ops and not new:
         raise UsageError(
             f"--load {path}: it registers nothing new. Decorate a function with "
             "@implementation(op, label, rung=...) from compare.registry; examples/my_softmax.py shows how"
         )
+    _files_of_ops.update(dict.fromkeys(ops, str(file.resolve())))
+    return Loaded(ops, new)
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:

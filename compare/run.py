@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,6 +40,10 @@ from compare.spec import (
 
 if TYPE_CHECKING:
     import torch
+
+    from compare.contained.crew import Crew
+    from compare.contained.process import Worker
+    from compare.contained.stage import Exchange
 
 Progress = Callable[[str, float], None]
 """``progress(what, done)``: what is being done now, and which share of the whole run is over."""
@@ -72,17 +77,27 @@ def silent(what: str, done: float) -> None:
     """No progress shown."""
 
 
-def prepare(device: str = "auto") -> torch.device:
+def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     """The device to run on.  To be called before any Triton kernel is imported.
+
+    Args:
+        device: as on the command line.
+        ops: whose modules workers will need; they are imported there while this process does its own.
 
     Raises:
         UsageError: there is no such device.
     """
+    from compare.contained.server import likely_cpu, start
+
+    if likely_cpu(device):
+        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
+        start(ops)
     from compare.device import pick
 
     picked = pick(device)
     if picked.type == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
+        os.environ["TRITON_INTERPRET"] = "1"
+    start(ops)
     return picked
 
 
@@ -118,6 +133,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
         UsageError: no such device, or a case this machine cannot hold.
     """
     from compare import device as machine
+    from compare.contained.crew import Crew
 
     progress("looking at this machine", 0.0)
     device = prepare(options.device)
@@ -127,14 +143,17 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
     for step in steps:
         if step.check:
             _fits(op, step.case, environment.memory_bytes)
-    bench = _Bench(op, impls, options, device, results, _Meter(progress, _weight(steps, impls, device)))
     interrupted = False
-    try:
-        for step in steps:
-            bench.take(step)
-    except KeyboardInterrupt:
-        interrupted = True
-    bench.meter.say("looking at this machine again")
+    with Crew(op, device, options.timeout_s) as crew:
+        meter = _Meter(progress, _weight(steps, impls, device))
+        bench = _Bench(op, impls, options, device, results, meter, crew)
+        try:
+            for step in steps:
+                bench.take(step)
+        except KeyboardInterrupt:
+            interrupted = True
+        meter.say("ending the workers")
+    meter.say("looking at this machine again")
     return Comparison(
         op=op.name,
         signature=op.signature,
@@ -165,6 +184,7 @@ class _Bench:
         device: torch.device,
         results: Path,
         meter: _Meter,
+        crew: Crew,
     ) -> None:
         from compare.check import Yardsticks
         from compare.device import arch
@@ -172,28 +192,34 @@ class _Bench:
         self.op, self.impls, self.options, self.device = op, impls, options, device
         here = arch(device)
         self.archs = options.archs or (STATIC_ARCHS if here is None else (here,))
-        self.results, self.meter = results, meter
-        self.yardsticks = Yardsticks(op)
+        self.results, self.meter, self.crew = results, meter, crew
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}
         self.cards: dict[Case, Card | None] = {}
         self.code_sizes: dict[str, CodeSize] = {}
         self.hashes: dict[str, str] = {}
         self.first_calls_ms: dict[tuple[Case, str], float] = {}
+        self.held_bytes: dict[tuple[Case, str], int] = {}
 
     def take(self, step: Step) -> None:
         """Check, time and inspect one case."""
         if not self.hashes:
             self._read_sources()
         rows = self.rows[step.case] = {}
-        for impl in self.impls:
-            rows[impl.label] = self._checked(impl, step) if step.check else self._elsewhere(impl)
-        if self.device.type == "cuda":
-            self._measure(step.case)
-        elif not step.check or step.inspect:
+        if not step.check:
+            for impl in self.impls:
+                rows[impl.label] = self._elsewhere(impl)
+        else:
+            with self._exchange(step.case) as exchange:
+                self._check(step, exchange)
+                if self.device.type == "cuda":
+                    self._measure(step.case, exchange)
+                    if step.inspect:
+                        self._profile(step.case, exchange)
+        if self.device.type != "cuda" and (not step.check or step.inspect):
             self._replay(step.case)
         if step.inspect:
-            self._inspect(step.case)
+            self._compile(step.case)
 
     def cases(self, environment: Environment) -> tuple[CaseComparison, ...]:
         """What there is so far, save the times that cannot be, with what can be told apart."""
@@ -217,7 +243,17 @@ class _Bench:
         self.meter.say("reading sources")
         for impl in self.impls:
             self.hashes[impl.label] = source_hash(impl)
-            self.code_sizes[impl.label] = code_size(impl)
+            self.code_sizes[impl.label] = code_size(impl, self._launched(impl))
+
+    def _launched(self, impl: Implementation) -> list[tuple[str, str]] | None:
+        """What a user's file launches, as a worker tells it: it is not run here."""
+        if not impl.foreign or impl.route != "cupy":
+            return None
+        try:
+            told = self.crew.of(impl).ask("launched", "finding out what it launches")
+            return [(str(source), str(kernel)) for source, kernel in told]
+        except Exception:  # whatever it is, the check meets it again and says so
+            return []
 
     def _row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
         return Row(
@@ -229,24 +265,80 @@ class _Bench:
             accumulator=impl.accumulator,
         )
 
-    def _checked(self, impl: Implementation, step: Step) -> Row:
-        from compare import device as machine
-        from compare.check import check
+    def _exchange(self, case: Case) -> Exchange:
+        """The memory through which the judge and the workers see a case's tensors."""
+        from compare.check import expected_output
+        from compare.contained.stage import Exchange
 
-        self.meter.step(f"checking {impl.label} on {step.case}")
+        return Exchange(self.op, case, self.device, expected_output(self.op, case))
+
+    def _check(self, step: Step, exchange: Exchange) -> None:
+        from compare.check import Yardstick
+        from compare.contained.stage import WorkerStage
+
+        rows = self.rows[step.case]
+        reasons = {impl.label: self._unavailable(impl) for impl in self.impls}
+        runnable = [impl for impl in self.impls if reasons[impl.label] is None]
+        if self.device.type == "cuda":
+            self.crew.start(runnable)
+        baseline = next((impl for impl in runnable if impl.label == self.op.baseline), None)
+        stage = None
+        with suppress(Exception):  # it fails in its own row; the op's floor is the tolerance then
+            stage = WorkerStage(self.crew.of(baseline), exchange) if baseline else None
+        self.yardstick = Yardstick(self.op, self.device, stage)
+        own = self._seeds(step)
+        for impl in self.impls:
+            self.meter.step(f"checking {impl.label} on {step.case}")
+            reason = reasons[impl.label]
+            if reason is not None:
+                rows[impl.label] = self._row(impl, "unavailable", reason)
+            else:
+                seeds = self._seeds(step) if impl.foreign else own
+                rows[impl.label] = self._checked(impl, step, exchange, seeds)
+
+    def _seeds(self, step: Step) -> tuple[int, ...]:
+        """The one that was asked for, so that a finding can be had again, and others that nobody knows."""
+        count = SEEDS if step.inspect else FEWER_SEEDS
+        return (self.options.seed, *(secrets.randbelow(1 << 31) for _ in range(count - 1)))
+
+    def _unavailable(self, impl: Implementation) -> str | None:
+        from compare import device as machine
+
         reason = machine.supports(impl, self.device)
         if reason is None and self._left_out(impl):
             reason = f"not checked on a CPU unless asked for, as it is slow to start: --only {impl.label}"
-        if reason is not None:
-            return self._row(impl, "unavailable", reason)
-        count = SEEDS if step.inspect else FEWER_SEEDS
-        seeds = tuple(range(self.options.seed, self.options.seed + count))
+        return reason
+
+    def _checked(self, impl: Implementation, step: Step, exchange: Exchange, seeds: tuple[int, ...]) -> Row:
+        from compare.check import check
+        from compare.contained.process import Ended
+        from compare.contained.stage import WorkerStage
+
         try:
+            worker = self.crew.of(impl)
+            free_bytes = self._free_bytes()
             if self.device.type == "cuda":
-                self._time_first_call(impl, step.case)
-            self.meter.say(f"checking {impl.label} on {step.case}")
-            agreement = check(self.op, impl, step.case, self.device, seeds, self.yardsticks)
-        except (Exception, SystemExit) as error:
+                worker.ask("limit", nbytes=self._allowance(step.case))
+                self._time_first_call(impl, step.case, worker, exchange)
+            agreement = check(
+                self.op,
+                impl,
+                step.case,
+                self.device,
+                seeds,
+                nudge=impl.foreign,
+                own_work=impl.way != "torch",
+                stage=WorkerStage(worker, exchange, building=self.device.type != "cuda"),
+                yardstick=self.yardstick,
+            )
+            self.held_bytes[step.case, impl.label] = int(worker.ask("rest"))
+            kept_bytes = free_bytes - self._free_bytes()
+            if kept_bytes > self._allowance(step.case):
+                raise worker.end(f"it keeps {kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
+        except Ended as ended:
+            self.crew.note(impl, ended)
+            return self._row(impl, *_verdict(ended))
+        except Exception as error:
             return self._row(impl, *_verdict(error))
         row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
         return replace(row, agreement=agreement)
@@ -264,15 +356,28 @@ class _Bench:
                     return self._row(impl, row.status, row.reason)
         return self._row(impl)
 
-    def _time_first_call(self, impl: Implementation, case: Case) -> None:
+    def _allowance(self, case: Case) -> int:
+        """Bytes of the GPU's memory that an implementation may take for a case."""
+        return (2 << 30) + 12 * self.op.cost(case).bytes
+
+    def _free_bytes(self) -> int:
+        import torch
+
+        return int(torch.cuda.mem_get_info(self.device)[0]) if self.device.type == "cuda" else 0
+
+    def _time_first_call(self, impl: Implementation, case: Case, worker: Worker, exchange: Exchange) -> None:
         """Before anything else runs the implementation on this case, as that would compile it."""
-        from compare.measure import first_call_ms
+        exchange.hand_to(worker)
+        exchange.put(self._inputs(case), 0)
+        told = worker.ask("first", "building and the first call", inputs=exchange.as_json())
+        self.first_calls_ms[case, impl.label] = float(told)
 
-        self.meter.say(f"calling {impl.label} for the first time on {case}")
-        self.first_calls_ms[case, impl.label] = first_call_ms(impl, self._inputs(case), self.device)
+    def _measure(self, case: Case, exchange: Exchange) -> None:
+        import torch
 
-    def _measure(self, case: Case) -> None:
-        from compare.measure import CeilingMeter, Interrupted, Plan, measure
+        from compare.contained.contest import measure
+        from compare.measure import CeilingMeter, Interrupted, Plan
+        from compare.stopwatch import CudaStopwatch
 
         rows = self.rows[case]
         agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
@@ -281,6 +386,7 @@ class _Bench:
         self.meter.say("measuring what a plain copy reaches")
         ceilings = CeilingMeter.on(self.device, self.op.cost(case))
         budget = self.options.budget_s / max(1, len(self.options.cases))
+        held_bytes = sum(self.held_bytes[case, impl.label] for impl in agreeing)
         with self.meter.part(f"timing {case}", _MEASURE_WEIGHT * len(self.impls)) as part:
             try:
                 timings = measure(
@@ -288,12 +394,17 @@ class _Bench:
                     agreeing,
                     case,
                     self.device,
+                    {impl.label: self.crew.of(impl) for impl in agreeing},
+                    exchange,
+                    self.yardstick,
+                    local=CudaStopwatch(self.device),
                     seed=self.options.seed,
                     budget_s=budget,
                     progress=part,
                     first_calls_ms={i.label: self.first_calls_ms[case, i.label] for i in agreeing},
                     ceilings=ceilings,
                     plan=Plan(sustained=self.options.sustained),
+                    tidy=held_bytes > torch.cuda.get_device_properties(self.device).total_memory // 2,
                 )
             except Interrupted as interrupted:
                 self._put(case, interrupted.partial)
@@ -305,7 +416,13 @@ class _Bench:
             from compare import nvbench
 
             self.meter.say(f"timing {case} by nvbench")
-            again = nvbench.retimed(self.op, agreeing, case, self.device, timings, self.options.seed)
+
+            def timed(impl: Implementation) -> list[float]:
+                told = self.crew.of(impl).ask("by_nvbench", "being timed by nvbench")
+                return [float(sample) for sample in told]
+
+            seed = self.options.seed
+            again = nvbench.retimed(self.op, agreeing, case, self.device, timings, seed, timed)
             self._put(case, again)
 
     def _put(self, case: Case, timings: Mapping[str, Timing | Exception]) -> None:
@@ -330,30 +447,30 @@ class _Bench:
             if recorded.comparison.ceilings:
                 self.ceilings[case] = recorded.comparison.ceilings
 
-    def _inspect(self, case: Case) -> None:
-        """What every kernel takes: watched on the GPU, and compiled for the architectures asked for."""
+    def _profile(self, case: Case, exchange: Exchange) -> None:
+        """What every kernel takes, watched on the GPU."""
+        for impl in self.impls:
+            if self.rows[case][impl.label].status != "ok":
+                continue
+            self.meter.say(f"watching the kernels of {impl.label}")
+            try:
+                exchange.put(self._inputs(case), 0)
+                told = self.crew.of(impl).ask("profile", "being profiled", inputs=exchange.as_json())
+                self._add(case, impl, tuple(records.decode(KernelResources, kernel) for kernel in told))
+            except Exception as error:
+                self._add(case, impl, error)
+
+    def _compile(self, case: Case) -> None:
+        """What every kernel takes, compiled for the architectures asked for."""
         from compare.resources import Request, from_cubins
 
         rows = self.rows[case]
         impls = [impl for impl in self.impls if rows[impl.label].status not in (*WRONG, "failed")]
-        if self.device.type == "cuda":
-            for impl in impls:
-                if rows[impl.label].status == "ok":
-                    self._profile(impl, case)
         requests = [Request(self.op, impl, case, arch) for impl in impls for arch in self._archs(impl)]
         with self.meter.part(f"compiling for {', '.join(self.archs)}", len(self.impls)) as part:
             found = from_cubins(requests, lambda done, total: part(done / total))
         for request, result in zip(requests, found, strict=True):
             self._add(case, request.impl, result)
-
-    def _profile(self, impl: Implementation, case: Case) -> None:
-        from compare.resources import from_profiler
-
-        self.meter.say(f"watching the kernels of {impl.label}")
-        try:
-            self._add(case, impl, from_profiler(impl, self._inputs(case)))
-        except (Exception, SystemExit) as error:
-            self._add(case, impl, error)
 
     def _add(
         self, case: Case, impl: Implementation, found: tuple[KernelResources, ...] | BaseException
@@ -407,6 +524,9 @@ def _fits(op: Op, case: Case, memory_bytes: int) -> None:
 
 def _verdict(error: BaseException) -> tuple[Status, str]:
     """What an exception makes of a row, in one sentence."""
+    from compare.contained.contest import Cheated, TooFast
+    from compare.contained.process import Ended
+
     if os.environ.get("COMPARE_TRACEBACK"):
         traceback.print_exception(error)
     text = " ".join(str(error).split())
@@ -414,9 +534,16 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         return "unavailable", text
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "unavailable", "out of memory on this device; give a smaller --case"
+    if isinstance(error, Cheated):
+        return "disagrees", text
+    if isinstance(error, TooFast):
+        return "impossible", text
+    if isinstance(error, Ended):
+        return "failed", text
     if len(text) > 200:
         text = f"{text[:200]} ..."
-    return "failed", f"{type(error).__name__}: {text} (COMPARE_TRACEBACK=1 shows where)"
+    name = getattr(error, "name", type(error).__name__)
+    return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
 
 
 # --------------------------------------------------------------------------- progress

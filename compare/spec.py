@@ -195,7 +195,9 @@ class Implementation:
     accumulator: str = "fp32"
     """In what precision it sums: ratios are printed only between equals."""
     origin: str = ""
-    """The file it was loaded from, for messages."""
+    """The file it was loaded from."""
+    foreign: bool = False
+    """Of a user's file, which no process but a worker loads: ``run`` only stands for it."""
 
     @property
     def route(self) -> str:
@@ -519,3 +521,6 @@ class Options:
     """Time bursts and sustained load as well."""
     timer: Literal["events", "nvbench"] = "events"
     """Whose cold times count."""
+    timeout_s: float = 120.0
+    """The most that one step of an implementation may take: its first call with what it builds, a check, a
+    turn of timing."""

@@ -91,6 +91,8 @@ class CudaStopwatch:
         self._keeps_l2 = True
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
+        self.behind: Call | None = None
+        """Enqueued right behind the last event of every sample; not timed."""
         self._cycles_per_us = self._calibrate()
 
     def now_s(self) -> float:
@@ -177,6 +179,8 @@ class CudaStopwatch:
                 host_us.append((time.perf_counter_ns() - begin) / 1e3)
             self._end.record()
             hidden = not self._start.query()
+            if self.behind is not None:
+                self.behind()
             self._end.synchronize()
             if key in self._exposed:
                 break

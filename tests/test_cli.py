@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -292,22 +293,33 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
-    mine, out = tmp_path / "mine.py", tmp_path / "out.json"
+    mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"
     mine.write_text(
-        "import os, signal\n"
+        "import pathlib, time\n"
         "from compare.registry import implementation\n"
-        "@implementation('vector_add', 'triton.stops', rung='tiled')\n"
-        "def stops(x, y):\n"
-        "    # Jobs in the background start with Ctrl-C ignored, and so may whoever runs this test.\n"
-        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return x + y\n"
+        "@implementation('vector_add', 'triton.hangs', rung='tiled')\n"
+        "def hangs(x, y):\n"
+        f"    pathlib.Path({str(called)!r}).touch()\n"
+        "    time.sleep(1000)\n"
     )
-    case = ("--case", "N=64,fp32", "--device", "cpu")
-    run = command("vector_add", "--load", str(mine), "--only", "triton.*", *case, "--json", str(out))
-    assert run.returncode == cli.INCONCLUSIVE, run.stderr
-    assert "Traceback" not in run.stderr
-    assert "INTERRUPTED" in run.stdout
+    arguments = ("vector_add", "--load", str(mine), "--only", "triton.*", "--case", "N=64,fp32")
+    run = subprocess.Popen(
+        [sys.executable, "-m", "compare", *arguments, "--device", "cpu", "--json", str(out)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Jobs in the background start with Ctrl-C ignored, and so may whoever runs this test.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    until = time.monotonic() + 200
+    while not called.exists() and run.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    stdout, stderr = run.communicate(timeout=60)
+    assert run.returncode == cli.INCONCLUSIVE, stderr
+    assert "Traceback" not in stderr
+    assert "INTERRUPTED" in stdout
     (comparison,) = records.read(out)
     assert comparison.interrupted
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.blocked"]

@@ -13,24 +13,56 @@ import torch
 
 from compare import records, registry
 from compare import run as running
-from compare.registry import implementation, implementations
+from compare.registry import implementations
 from compare.spec import Case, Op, Options, UsageError, case
 
 SMALL = case("fp32", N=16)
 
+OP = """
+from dataclasses import replace
+
+import torch
+
+from compare import registry
+from compare.registry import implementation, register_op
+from compare.spec import UsageError
+
+register_op(replace(registry.get_op("vector_add"), name="adding"))
+
+
+def adding(label, **more):
+    return implementation("adding", label, rung="tiled", **more)
+
+
+def added(x, y):
+    return torch.from_numpy(x.numpy() + y.numpy())
+
+
+eager = implementation("adding", "torch.eager", rung="vendor")(lambda x, y: x + y)
+"""
+"""vector_add under another name.  Its implementations run in processes of their own, so it is a file."""
+
 
 @pytest.fixture
-def op() -> Iterator[Op]:
-    """vector_add under another name, with nothing but its baseline registered."""
-    made = replace(registry.get_op("vector_add"), name="adding")
+def write(tmp_path: Path) -> Iterator[Callable[[str], Op]]:
+    """Loads the op with these lines behind it."""
+
+    def load(more: str = "") -> Op:
+        file = tmp_path / f"adding_{len(list(tmp_path.iterdir()))}.py"
+        file.write_text(OP + more)
+        registry._implementations.pop("adding", None)
+        registry._ops.pop("adding", None)
+        registry.load(str(file))
+        return registry.get_op("adding")
+
     with mock.patch.dict(registry._ops), mock.patch.dict(registry._implementations):
-        registry.register_op(made)
-        implementation("adding", "torch.eager", rung="vendor")(lambda x, y: x + y)
-        yield made
+        yield load
 
 
-def register(label: str, function: Callable[..., object], **more: str) -> None:
-    implementation("adding", label, rung="tiled", **more)(function)  # type: ignore[arg-type]
+@pytest.fixture
+def op(write: Callable[[str], Op]) -> Op:
+    """With nothing but its baseline."""
+    return write("")
 
 
 def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, running.Row]:
@@ -40,26 +72,32 @@ def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str,
     return {row.label: row for row in comparison.cases[-1].rows}
 
 
-def raising(error: BaseException) -> Callable[..., torch.Tensor]:
-    def run(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+RAISING = """
+def raising(error):
+    def run(x, y):
         raise error
 
     return run
 
 
-def test_one_that_raises_is_a_row_and_the_others_go_on(op: Op, tmp_path: Path) -> None:
-    register("triton.broken", raising(RuntimeError("boom\nat line 3")))
-    register("triton.exits", raising(SystemExit(4)))
-    register("triton.short", raising(NotImplementedError("rows of at most 8")))
-    register("triton.unbuilt", raising(UsageError("no g++: apt install g++")))
-    register("triton.hungry", raising(torch.OutOfMemoryError("CUDA out of memory")))
-    register("triton.wrong", lambda x, y: x - y)
-    register("triton.right", lambda x, y: y + x)
-    rows = compare(op, tmp_path)
+adding("triton.broken")(raising(RuntimeError("boom\\nat line 3")))
+adding("triton.exits")(raising(SystemExit(4)))
+adding("triton.stops")(raising(KeyboardInterrupt()))
+adding("triton.short")(raising(NotImplementedError("rows of at most 8")))
+adding("triton.unbuilt")(raising(UsageError("no g++: apt install g++")))
+adding("triton.hungry")(raising(torch.OutOfMemoryError("CUDA out of memory")))
+wrong = adding("triton.wrong")(lambda x, y: added(x, -y))
+right = adding("triton.right")(lambda x, y: added(y, x))
+"""
+
+
+def test_one_that_raises_is_a_row_and_the_others_go_on(write: Callable[[str], Op], tmp_path: Path) -> None:
+    rows = compare(write(RAISING), tmp_path)
     assert {label: row.status for label, row in rows.items()} == {
         "torch.eager": "ok",
         "triton.broken": "failed",
         "triton.exits": "failed",
+        "triton.stops": "failed",
         "triton.short": "unavailable",
         "triton.unbuilt": "unavailable",
         "triton.hungry": "unavailable",
@@ -76,59 +114,76 @@ def test_one_that_raises_is_a_row_and_the_others_go_on(op: Op, tmp_path: Path) -
     assert agreement.seeds == running.SEEDS
 
 
-def test_a_requirement_that_is_not_met_is_a_reason(op: Op, tmp_path: Path) -> None:
-    register("cupy.hopper", lambda x, y: x + y, requires="sm_90")
-    row = compare(op, tmp_path)["cupy.hopper"]
+def test_a_requirement_that_is_not_met_is_a_reason(write: Callable[[str], Op], tmp_path: Path) -> None:
+    row = compare(write('adding("cupy.hopper", requires="sm_90")(added)'), tmp_path)["cupy.hopper"]
     assert row.status == "unavailable"
     assert "sm_90" in row.reason
 
 
-def test_an_interruption_keeps_the_finished_rows(op: Op, tmp_path: Path) -> None:
-    register("triton.first", lambda x, y: x + y)
-    register("triton.second", raising(KeyboardInterrupt()))
-    register("triton.third", lambda x, y: x + y)
-    comparison = running.run(op, Options(cases=(SMALL,), device="cpu"), results=tmp_path)
+def test_an_interruption_keeps_the_finished_rows(write: Callable[[str], Op], tmp_path: Path) -> None:
+    """Ctrl-C reaches the process that judges, while a worker is at work."""
+    op = write("".join(f'adding("triton.{name}")(added)\n' for name in ("first", "second", "third")))
+
+    def interrupted(what: str, done: float) -> None:
+        if "triton.second" in what:
+            raise KeyboardInterrupt
+
+    comparison = running.run(op, Options(cases=(SMALL,), device="cpu"), interrupted, results=tmp_path)
     assert comparison.interrupted
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.first"]
 
 
-def test_the_baseline_comes_along(op: Op, tmp_path: Path) -> None:
-    register("triton.a", lambda x, y: x + y)
-    register("triton.b", lambda x, y: x + y)
+def test_the_baseline_comes_along(write: Callable[[str], Op], tmp_path: Path) -> None:
+    op = write('adding("triton.a")(added)\nadding("triton.b")(added)\n')
     assert list(compare(op, tmp_path, only=("*.b",))) == ["torch.eager", "triton.b"]
 
 
-def test_seeds_follow_the_option(op: Op, tmp_path: Path) -> None:
-    seen: list[float] = []
-
-    def keep(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        seen.append(float(x.double().sum()))
-        return x + y
-
-    register("triton.keep", keep)
-    compare(op, tmp_path, seed=0)
-    first, seen[:] = list(seen), []
-    compare(op, tmp_path, seed=0)
-    assert seen == first
-    seen.clear()
-    compare(op, tmp_path, seed=100)
-    assert set(seen).isdisjoint(first)
+def test_one_seed_is_the_one_asked_for_and_others_nobody_knows(
+    write: Callable[[str], Op], tmp_path: Path
+) -> None:
+    op = write(
+        """
+def keep(x, y):
+    print("sum", x.numpy().sum(dtype="float64"), file=open(__file__ + ".seen", "a"))
+    return added(x, y)
 
 
-def test_the_baseline_sets_the_tolerance_once_a_seed(op: Op, tmp_path: Path) -> None:
-    calls = []
+adding("triton.keep")(keep)
+"""
+    )
+    file = Path(registry.op_files()[0] + ".seen")
 
-    def baseline(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        calls.append(x)
-        return x + y
+    def sums(seed: int) -> list[str]:
+        file.unlink(missing_ok=True)
+        assert compare(op, tmp_path, seed=seed)["triton.keep"].status == "ok"
+        return file.read_text().splitlines()
 
-    register("torch.eager", baseline)
-    for name in "abc":
-        register(f"triton.{name}", lambda x, y: x + y)
+    once, again, other = sums(0), sums(0), sums(100)
+    assert len(once) == len(set(once)) == running.SEEDS
+    assert once[0] == again[0] != other[0]
+    assert set(once[1:]).isdisjoint(again)
+
+
+def test_the_baseline_sets_the_tolerance_once_a_seed(write: Callable[[str], Op], tmp_path: Path) -> None:
+    op = write(
+        """
+def counted(x, y):
+    print("called", file=open(__file__ + ".calls", "a"))
+    return x + y
+
+
+registry._implementations["adding"].clear()
+implementation("adding", "torch.eager", rung="vendor")(counted)
+adding("triton.a")(added)
+adding("triton.b")(added)
+adding("triton.c")(added)
+"""
+    )
     rows = compare(op, tmp_path)
     limits = {row.agreement.limit for row in rows.values() if row.agreement}
     assert len(rows) == 4
     assert len(limits) == 1
+    calls = Path(registry.op_files()[0] + ".calls").read_text().splitlines()
     assert len(calls) == 2 * running.SEEDS  # for the tolerance, and to be checked itself
 
 
@@ -141,7 +196,6 @@ def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:
 
 
 def test_progress_only_rises_and_ends_near_one(op: Op, tmp_path: Path) -> None:
-    register("triton.a", lambda x, y: x + y)
     shares: list[float] = []
     running.run(
         op, Options(cases=(SMALL,), device="cpu"), lambda what, done: shares.append(done), results=tmp_path
@@ -150,8 +204,10 @@ def test_progress_only_rises_and_ends_near_one(op: Op, tmp_path: Path) -> None:
     assert 0.5 <= shares[-1] <= 1.0
 
 
-def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(op: Op, tmp_path: Path) -> None:
-    implementation("adding", "torch.compile", rung="vendor")(lambda x, y: x + y)
+def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
+    write: Callable[[str], Op], tmp_path: Path
+) -> None:
+    op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
         with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
@@ -192,10 +248,11 @@ def test_on_a_gpu_a_sweep_is_inspected_on_the_default_case_only() -> None:
         assert [step.case for step in steps if step.inspect] == [op.cases.default]
 
 
-def test_recorded_times_are_replayed_with_their_label(op: Op, tmp_path: Path) -> None:
-    register("triton.same", lambda x, y: x + y)
-    register("triton.changed", lambda x, y: y + x)
-    register("triton.wrong", lambda x, y: x * y)
+def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op], tmp_path: Path) -> None:
+    op = write(
+        'adding("triton.same")(added)\nadding("triton.changed")(added)\n'
+        'wrong = adding("triton.wrong")(lambda x, y: added(x, -y))\n'
+    )
     fresh = compare(op, tmp_path)
     recorded = [made_up.rows({label: ("tiled", 50.0)})[0] for label in fresh]
     hashes = {label: row.source_hash for label, row in fresh.items()} | {"triton.changed": "another"}

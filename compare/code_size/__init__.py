@@ -15,6 +15,8 @@ compiles and loads CUDA, pybind's ``tensor.h`` included.  One lexer, Pygments, c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from compare import registry
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
@@ -22,14 +24,18 @@ from compare.code_size.pieces import Piece, size
 from compare.code_size.sources import KERNELS, PYBIND, source_hash
 from compare.spec import CodeSize, CudaLaunch, Implementation
 
-__all__ = ["code_size", "source_hash"]
+__all__ = ["code_size", "launched", "source_hash"]
 
 _ARCH = "sm_90a"
 """Whose launches are looked at for the names of CUDA kernels: the one that every rung runs on."""
 
 
-def code_size(impl: Implementation) -> CodeSize:
+def code_size(impl: Implementation, kernels: Iterable[tuple[str, str]] | None = None) -> CodeSize:
     """Lines and tokens of ``impl`` by role, and the concepts that its code uses.
+
+    Args:
+        impl: its code is read, and run only to find out what it launches.
+        kernels: what `launched` has found of it, where it is not to be run in this process.
 
     Raises:
         OSError: a source file is gone or changed since it was imported.
@@ -38,23 +44,23 @@ def code_size(impl: Implementation) -> CodeSize:
     binding: list[Piece] = []
     if impl.route == "pybind":
         binding, launch = cpp.binding_and_launch(PYBIND / f"{impl.op}.cu", impl.variant)
-        kernel = _cuda_kernels(impl)
+        kernel = _cuda_kernels(launched(impl) if kernels is None else kernels)
     else:
         kernel, launch = python.kernel_and_launch(impl.run)
         if impl.route == "cupy":
-            kernel += _cuda_kernels(impl)
+            kernel += _cuda_kernels(launched(impl) if kernels is None else kernels)
     return CodeSize(size(kernel), size(launch), size(binding), concepts_of([*kernel, *launch, *binding]))
 
 
-def _cuda_kernels(impl: Implementation) -> list[Piece]:
-    """The ``__global__`` functions that ``impl`` launches on any case it is checked on, and all they use.
+def launched(impl: Implementation) -> list[tuple[str, str]]:
+    """Source and name of the ``__global__`` functions that ``impl`` launches on any case it is checked on.
 
     Which ones is captured, not searched for: host code may put a kernel's name together.
     """
     from compare.capture import capture
 
     op = registry.get_op(impl.op)
-    launched: dict[tuple[str, str], None] = {}
+    found: dict[tuple[str, str], None] = {}
     for case in (op.cases.default, *op.cases.smoke, *op.cases.edge):
         try:
             launches = capture(impl, op, case, _ARCH)
@@ -62,9 +68,14 @@ def _cuda_kernels(impl: Implementation) -> list[Piece]:
             continue
         for launch in launches:
             if isinstance(launch, CudaLaunch):
-                launched[launch.source, launch.kernel.partition("<")[0]] = None
+                found[launch.source, launch.kernel.partition("<")[0]] = None
+    return list(found)
+
+
+def _cuda_kernels(kernels: Iterable[tuple[str, str]]) -> list[Piece]:
+    """The code of these kernels, and all that they use."""
     found: list[Piece] = []
-    for source, kernel in launched:
+    for source, kernel in kernels:
         unit = cpp.text_unit(source) if cpp.is_source(source) else cpp.file_unit(KERNELS / f"{source}.cuh")
         found += unit.reached([kernel])
     return found

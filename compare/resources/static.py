@@ -12,10 +12,12 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ from compare.occupancy import limits
 from compare.spec import Case, Implementation, KernelResources, Op
 
 _COMPILERS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
+
+COMPILE_S = 120.0
+"""The most that capturing and compiling one request may take."""
 
 Result = tuple[KernelResources, ...] | Exception
 
@@ -95,8 +100,13 @@ def from_cubins(
             results[key] = kept
         else:
             missing[key] = request
-    if missing:
-        results |= _compile(missing, progress)
+    groups: dict[str, dict[str, Request]] = {}
+    for key, request in missing.items():
+        # Of a user's file each in a process of its own: what it does there is its own affair.
+        groups.setdefault(request.impl.origin if request.impl.foreign else "", {})[key] = request
+    for group in groups.values():
+        done = len(results.keys() & missing.keys())
+        results |= _compile(group, lambda more, _, done=done: progress(done + more, len(missing)))  # type: ignore[misc]
     return [results[key] for key in keys]
 
 
@@ -127,21 +137,27 @@ def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) 
             text=True,
             cwd=registry.ROOT,
             env=environment,
+            start_new_session=True,
         )
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
             with suppress(BrokenPipeError), worker.stdin as stdin:
                 json.dump({"load": _loaded_files(missing.values()), "orders": orders}, stdin)
-            for line in worker.stdout:
-                answer = json.loads(line)
-                results[answer["key"]] = _understood(answer)
-                if "failed" not in answer:
-                    _keep(answer)
-                progress(len(results), len(missing))
-            worker.wait()
+            late = threading.Timer(COMPILE_S * len(missing), _end, (worker,))
+            late.start()
+            with suppress(ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
+                for line in worker.stdout:
+                    answer = json.loads(line)
+                    if answer["key"] in missing:
+                        results[answer["key"]] = _understood(answer)
+                        if "failed" not in answer:
+                            _keep(answer)
+                    progress(len(results), len(missing))
+                worker.wait()
+            late.cancel()
         finally:
-            worker.kill()
+            _end(worker)
             worker.wait()
             worker.stdout.close()  # type: ignore[union-attr]
         noise.seek(0)
@@ -149,6 +165,12 @@ def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) 
     for key in missing.keys() - results.keys():
         results[key] = CompileError(f"compiling it ended with exit code {worker.returncode}: {said[-500:]}")
     return results
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    """End it with all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGKILL)
 
 
 def _understood(answer: dict[str, Any]) -> Result:
@@ -162,11 +184,12 @@ def _understood(answer: dict[str, Any]) -> Result:
     )
 
 
-def _loaded_files(requests: Iterable[Request]) -> list[str]:
+def _loaded_files(requests: Collection[Request]) -> list[str]:
     """The files given to ``--load`` that the requests come from, for the other process to load as well."""
     functions = [function for r in requests for function in (r.impl.run, r.op.make_inputs)]
     modules = {function.__module__ for function in functions if function.__module__.startswith("_loaded_")}
-    return sorted(str(Path(file).resolve()) for m in modules if (file := sys.modules[m].__file__))
+    files = sorted(str(Path(file).resolve()) for m in modules if (file := sys.modules[m].__file__))
+    return files + sorted({r.impl.origin for r in requests if r.impl.foreign})
 
 
 # --------------------------------------------------------------------------- what is kept on disk

@@ -1,0 +1,334 @@
+"""Workers as `compare.contest` times them: a turn is one question to one of them.
+
+Every worker reads its own clock, as nothing else is near enough to the GPU.  The judge holds it to what can
+be seen from outside: inputs are new in every round, what some turns leave behind is held against the
+oracle, nobody knows which, and batches of calls are timed by the judge's own clock.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from compare.ceilings import CeilingMeter
+from compare.check import Yardstick, errors_of
+from compare.contained.process import Worker
+from compare.contained.stage import Exchange, shape_of
+from compare.contest import Contest, Plan, Progress, Result
+from compare.guard import untouched
+from compare.measure import Interrupted
+from compare.spec import Case, Implementation, Op, Timing
+from compare.stopwatch import Call, Reading
+
+CUDA_STOPWATCH = "compare.stopwatch:CudaStopwatch"
+
+KINDS = ("cold", "warm", "graph", "burst", "sustained")
+
+SURE = 3
+"""Turns of each implementation and kind that are checked in any case, among its first `EARLY`."""
+EARLY = 10
+LATER = 0.04
+"""The share of its later turns that are checked."""
+
+SPAN_S = 0.02
+"""How long the longer of two batches takes that the judge times."""
+MOST_CALLS = 4000
+ATTEMPTS = 10
+SLACK_US = 4.0
+TOO_FAST = 0.6
+"""A claimed time below this share of what the judge's clock says is refused.  Back to back a GPU may be some
+tenths slower than in single calls, as it gets hot; not by two fifths."""
+
+
+class Cheated(Exception):
+    """What a worker says or leaves does not hold; the text is a whole sentence."""
+
+
+class TooFast(Exception):
+    """What a worker claims of its time cannot be, by a clock outside of it."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What of a call's result the judge needs to know."""
+
+    dtype: str | None
+
+
+class Remote:
+    """Stands for ``impl.run`` in a contest; its only argument is the number of a set of inputs."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.turns: dict[str, int] = {}
+        chance = random.SystemRandom()
+        self.checked = {kind: set(chance.sample(range(EARLY), SURE)) for kind in KINDS}
+
+    def __call__(self, which: int) -> _Seen:
+        return _Seen(self.worker.ask("first_again", "a call"))
+
+    def to_be_checked(self, kind: str) -> bool:
+        """Whether the judge looks at what the next turn of this kind leaves; drawn here, told nobody."""
+        turn = self.turns[kind] = self.turns.get(kind, -1) + 1
+        return turn in self.checked[kind] or (turn >= EARLY and secrets.randbelow(1000) < 1000 * LATER)
+
+
+class RemoteStopwatch:
+    """`compare.stopwatch.Stopwatch` whose readings come from workers."""
+
+    def __init__(self, exam: Examiner, local: Any) -> None:
+        self._exam, self._local = exam, local
+        self._exposed: set[str] = set()
+        self._this_round: set[str] = set()
+
+    def now_s(self) -> float:
+        return time.perf_counter()
+
+    def first_ms(self, call: Call) -> float:
+        begin = time.perf_counter()
+        call()
+        return (time.perf_counter() - begin) * 1e3
+
+    def cold(self, name: str, call: Call) -> Reading:
+        remote, which = _target(call)
+        if name in self._this_round or not self._this_round:
+            self._this_round.clear()
+            self._exam.renew(which)
+        self._this_round.add(name)
+        return self._turn(name, remote, "cold", which, "cold", {"which": which})
+
+    def warm(self, name: str, call: Call, repeats: int) -> Reading:
+        kind = "graph" if isinstance(call, _Replay) else name.rpartition(" ")[2]
+        kind = kind if kind in KINDS else "warm"
+        remote, which = (call.remote, call.which) if isinstance(call, _Replay) else _target(call)
+        return self._turn(
+            name, remote, kind, which, "warm", {"kind": kind, "which": which, "repeats": repeats}
+        )
+
+    def _turn(
+        self, name: str, remote: Remote, kind: str, which: int, question: str, arguments: dict[str, Any]
+    ) -> Reading:
+        checked = remote.to_be_checked(kind)
+        if checked:
+            self._exam.renew(which)  # inputs that nobody else has had
+        self._exam.poison()
+        told = remote.worker.ask(question, f"a turn of timing ({kind})", **arguments)
+        if told["problem"] is not None:
+            raise Cheated(f"output while it was timed: {told['problem']}")
+        if told["exposed"]:
+            self._exposed.add(name)
+        if checked:
+            self._exam.examine(which, kind)
+        return Reading(float(told["gpu_us"]), float(told["host_us"]))
+
+    def capture(self, call: Call) -> Call:
+        remote, which = _target(call)
+        remote.worker.ask("capture", "capturing a CUDA graph", which=which)
+        return _Replay(remote, which)
+
+    def empty_us(self) -> float:
+        return float(self._local.empty_us())
+
+    def exposed(self, name: str) -> bool:
+        return name in self._exposed
+
+    def recover(self) -> None:
+        """Nothing to do: a worker recovers by itself, or is gone."""
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """A worker's CUDA graph of its call."""
+
+    remote: Remote
+    which: int
+
+    def __call__(self) -> None:
+        raise AssertionError("a graph is replayed in its worker")
+
+
+def _target(call: Any) -> tuple[Remote, int]:
+    assert isinstance(call, partial)
+    (which,) = call.args
+    assert isinstance(call.func, Remote)
+    return call.func, which
+
+
+class Examiner:
+    """Makes the inputs of the rounds, and holds what a turn left against the oracle."""
+
+    def __init__(
+        self, op: Op, case: Case, device: torch.device, exchange: Exchange, yardstick: Yardstick
+    ) -> None:
+        self._op, self._case, self._device, self._exchange = op, case, device, exchange
+        self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
+        # Twice what the check allows, once for all inputs: it is whether the work is done that is looked at.
+        score = yardstick.score(case, "timing", self._fresh())
+        self._limit = 2 * max(2 * score, op.tolerance(case).least)
+        self.sets = [
+            exchange.inputs.put(self._fresh(), number * exchange.set_bytes) for number in range(exchange.sets)
+        ]
+
+    def _fresh(self) -> tuple[torch.Tensor, ...]:
+        return self._op.make_inputs(self._case, self._generator, self._device)
+
+    def renew(self, which: int) -> None:
+        """Other values at the same addresses."""
+        self._exchange.inputs.put(self._fresh(), which * self._exchange.set_bytes)
+
+    def poison(self) -> None:
+        self._exchange.poison()
+
+    def examine(self, which: int, kind: str) -> None:
+        """Hold the output of the last turn against the oracle.
+
+        Raises:
+            Cheated: it is not what the inputs give.
+        """
+        exchange = self._exchange
+        inputs = tuple(exchange.inputs.tensor(place) for place in self.sets[which])
+        output = exchange.take()
+        unwritten = int(untouched(output).sum())
+        if unwritten:
+            raise Cheated(
+                f"in a {kind} turn of timing {unwritten} of {output.numel()} elements were not there when "
+                "its call had ended: it left the work undone, or to another stream or thread"
+            )
+        errors = errors_of(self._op, self._case, inputs, output, self._limit, 0)
+        if errors.wrong or errors.misplaced:
+            raise Cheated(
+                f"right when it was checked, and wrong in a {kind} turn of timing on new inputs: "
+                f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
+            )
+
+
+def measure(
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    device: torch.device,
+    workers: Mapping[str, Worker],
+    exchange: Exchange,
+    yardstick: Yardstick,
+    *,
+    local: Any,
+    seed: int,
+    budget_s: float,
+    progress: Progress | None = None,
+    first_calls_ms: Mapping[str, float] | None = None,
+    ceilings: CeilingMeter | None = None,
+    plan: Plan | None = None,
+    stopwatch: str = CUDA_STOPWATCH,
+    tidy: bool = False,
+) -> dict[str, Result]:
+    """Time implementations in their workers.
+
+    Args:
+        op, impls, case, device, seed, budget_s, progress, first_calls_ms, ceilings, plan: as those of
+            `compare.measure.measure`, and so are the results.
+        workers: by label, each with its implementation.
+        exchange: the memory of the case.
+        yardstick: PyTorch's own error on this op.
+        local: a stopwatch of this process, for what an empty pair of events reads.
+        stopwatch: the workers' own, as ``module:class``.
+        tidy: workers free their memory after every turn, as together they have not enough.
+
+    Raises:
+        Interrupted: on Ctrl-C, with what there is.
+    """
+    exam = Examiner(op, case, device, exchange, yardstick)
+    remotes: dict[str, Any] = {}
+    refused: dict[str, Result] = {}
+    for impl in impls:
+        worker = workers[impl.label]
+        try:
+            exchange.hand_to(worker)
+            worker.ask(
+                "enter",
+                "getting ready to be timed",
+                sets=[[place.as_json() for place in places] for places in exam.sets],
+                stopwatch=stopwatch,
+                tidy=tidy,
+                **shape_of(exchange.expected),
+            )
+        except Exception as error:
+            refused[impl.label] = error
+        remotes[impl.label] = Remote(worker)
+    contest = Contest(
+        op.baseline,
+        [replace(impl, run=remotes[impl.label]) for impl in impls if impl.label not in refused],
+        [(number,) for number in range(exchange.sets)],
+        RemoteStopwatch(exam, local),
+        plan or Plan(),
+        seed=seed,
+        first_calls_ms=first_calls_ms,
+        ceilings=ceilings,
+    )
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            contest.run(budget_s, progress)
+    except KeyboardInterrupt:
+        raise Interrupted(contest.results()) from None
+    return refused | _verified(contest.results(), workers)
+
+
+def _verified(results: Mapping[str, Result], workers: Mapping[str, Worker]) -> dict[str, Result]:
+    """The results, but for those whose times the judge's own clock contradicts."""
+    found: dict[str, Result] = {}
+    for label, result in results.items():
+        found[label] = result
+        if isinstance(result, Timing) and result.cold_us is not None:
+            try:
+                problem = _contradiction(result, workers[label])
+            except Exception as error:
+                found[label] = error
+                continue
+            if problem is not None:
+                found[label] = TooFast(problem)
+    return found
+
+
+def _contradiction(timing: Timing, worker: Worker) -> str | None:
+    """Why a worker's times cannot be true, None if they can."""
+    assert timing.cold_us is not None
+    assert timing.launch_us is not None
+    claimed = min(e.median for e in (timing.cold_us, timing.warm_us, timing.graph_us) if e is not None)
+    if timing.graph_us is not None:
+        # What a replay costs the host is little, so that what the clock says is the GPU's time.
+        kind, what, least = "graph", "replays of its CUDA graph", claimed
+    else:
+        # Where the host is slower than the GPU, the clock sees the host; its own figure says how slow.
+        kind, what, least = "warm", "calls", max(claimed, timing.launch_us.median)
+    seen = math.inf
+    for _ in range(ATTEMPTS):  # what disturbs only adds, so one that fits is enough
+        seen = min(seen, _slope_us(worker, kind, least))
+        if least >= TOO_FAST * seen - SLACK_US:
+            return None
+    return (
+        f"it claims {least:.3g} us a call, and {what} take {seen:.3g} us each by a clock outside its process"
+    )
+
+
+def _slope_us(worker: Worker, kind: str, claimed_us: float) -> float:
+    """Time a call by the judge's clock: what more calls take longer, so that what all have falls out."""
+    many = int(min(MOST_CALLS, max(8, SPAN_S * 1e6 / max(claimed_us, 1.0))))
+    few = max(1, many // 8)
+    begin = time.perf_counter()
+    _batch(worker, kind, few)
+    between = time.perf_counter()
+    _batch(worker, kind, many)
+    seconds = time.perf_counter() - between - (between - begin)
+    return max(0.0, seconds) / (many - few) * 1e6
+
+
+def _batch(worker: Worker, kind: str, repeats: int) -> None:
+    worker.ask("batch", f"a batch of {repeats} calls", kind=kind, which=0, repeats=repeats)

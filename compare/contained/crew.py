@@ -1,0 +1,75 @@
+"""The workers of a run: one for every implementation, started when it is first needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import torch
+
+from compare.contained.files import to_load
+from compare.contained.limits import kept
+from compare.contained.process import Ended, Worker
+from compare.contained.server import modules_of
+from compare.spec import Implementation, Op
+
+MOST_CRASHES = 2
+"""After so many crashes of an implementation, later cases are not tried any more."""
+
+
+class Crew:
+    """Workers by implementation.  Use it as a context manager: at its end all of them are gone."""
+
+    def __init__(self, op: Op, device: torch.device, timeout_s: float) -> None:
+        self._op, self._device, self._timeout_s = op, device, timeout_s
+        self._workers: dict[str, Worker] = {}
+        self._ready: set[str] = set()
+        self._crashes: dict[str, list[Ended]] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers.values():
+            worker.close()
+
+    def start(self, impls: Iterable[Implementation]) -> None:
+        """Start workers without waiting for them: what they take to get ready they take side by side."""
+        for impl in impls:
+            worker = self._workers.get(impl.label)
+            if worker is None or not (worker.alive or self._given_up(impl.label)):
+                self._workers[impl.label] = self._begin(impl)
+                self._ready.discard(impl.label)
+
+    def of(self, impl: Implementation) -> Worker:
+        """The worker of an implementation, ready to be asked.
+
+        Raises:
+            Ended: it was ended for good, or cannot get ready.
+            Exception: as the file of the implementation raises.
+        """
+        self.start([impl])
+        worker = self._workers[impl.label]
+        if worker.alive and impl.label not in self._ready:
+            for step in ("starting", "loading its file", "finding it"):
+                worker.receive(step)
+            self._ready.add(impl.label)
+        return worker
+
+    def note(self, impl: Implementation, ended: Ended) -> None:
+        """Remember how its worker ended."""
+        self._crashes.setdefault(impl.label, []).append(ended)
+
+    def _given_up(self, label: str) -> bool:
+        crashes = self._crashes.get(label, [])
+        return len(crashes) >= MOST_CRASHES or any(ended.final for ended in crashes)
+
+    def _begin(self, impl: Implementation) -> Worker:
+        worker = Worker(impl.label, self._device, self._timeout_s)
+        environment = {name: value for name, value in os.environ.items() if kept(name)}
+        worker.send(
+            "begin", device=str(self._device), environment=environment, modules=modules_of(self._op.name)
+        )
+        worker.send("load", files=to_load(impl))
+        worker.send("choose", op=self._op.name, label=impl.label)
+        return worker

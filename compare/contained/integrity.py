@@ -1,0 +1,111 @@
+"""Which functions a worker's answers rest on, and whether they are still themselves.
+
+They are noted before an implementation's file is loaded and looked at again with every answer.  A function
+that is another one by then, or runs other code, is named in the row.  This tells a student what went
+wrong; it is no barrier to someone who patches this module too, and the judge's own clock and checks
+do not rest on it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+import types
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+_WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = tuple(
+    (prefix, holder, tuple(names.split()))
+    for prefix, holder, names in (
+        ("time", time, "perf_counter perf_counter_ns monotonic time time_ns sleep"),
+        ("statistics", statistics, "median"),
+        ("json", json, "dumps loads"),
+        ("gc", gc, "collect"),
+        ("os", os, "fork read write _exit"),
+        ("builtins", builtins, "type isinstance len getattr zip sum min max range enumerate"),
+        ("multiprocessing.connection.Connection", Connection, "send_bytes recv_bytes"),
+        ("torch", torch, "empty empty_like empty_strided full zeros as_tensor frombuffer equal"),
+        (
+            "torch.Tensor",
+            torch.Tensor,
+            "copy_ clone zero_ fill_ set_ equal view nonzero untyped_storage data_ptr numel stride "
+            "storage_offset itemsize dtype shape device layout __torch_function__",
+        ),
+        (
+            "torch.cuda",
+            torch.cuda,
+            "synchronize Event Stream stream current_stream graph CUDAGraph graph_pool_handle device _sleep "
+            "empty_cache",
+        ),
+        ("torch.cuda.Event", torch.cuda.Event, "__new__ record query synchronize elapsed_time wait"),
+        ("torch.cuda.CUDAGraph", torch.cuda.CUDAGraph, "replay capture_begin capture_end"),
+    )
+)
+
+_OUR_OWN = "compare."
+
+
+class Integrity:
+    """Notes what things are now; `changed` says what is no longer so."""
+
+    def __init__(self) -> None:
+        self._noted = {**dict(_libraries()), **dict(_our_own())}
+        self._objects: list[tuple[str, Any]] = []
+
+    def watch(self, name: str, thing: object) -> None:
+        """An object whose methods must stay those of its class."""
+        self._objects.append((name, thing))
+
+    def changed(self, *, quick: bool = False) -> list[str]:
+        """Names of what was replaced since; quickly: of the libraries' functions only."""
+        now = dict(_libraries()) if quick else {**dict(_libraries()), **dict(_our_own())}
+        asked = now if quick else self._noted
+        found = [name for name in asked if not _same(self._noted[name], now.get(name))]
+        for name, thing in self._objects:
+            found += [f"{name}.{key}" for key in vars(thing) if callable(getattr(type(thing), key, None))]
+        if sys.gettrace() is not None or sys.getprofile() is not None:
+            found.append("sys.settrace or sys.setprofile")
+        return found
+
+
+def _same(one: tuple[Any, ...], other: tuple[Any, ...] | None) -> bool:
+    return (
+        other is not None and len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    )
+
+
+def _libraries() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Every watched function by name: the object itself and, of a Python function, what it runs."""
+    for prefix, holder, names in _WATCHED:
+        for name in names:
+            yield f"{prefix}.{name}", _parts(getattr(holder, name, None))
+
+
+def _our_own() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The same of every function, class and method in this project's own modules that are loaded."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(_OUR_OWN) or not isinstance(module, types.ModuleType):
+            continue
+        for key, value in list(vars(module).items()):
+            if isinstance(value, types.FunctionType):
+                yield f"{name}.{key}", _parts(value)
+            elif isinstance(value, type) and value.__module__ == name:
+                yield f"{name}.{key}", (value,)
+                for method, function in list(vars(value).items()):
+                    if callable(getattr(function, "__func__", function)):
+                        yield f"{name}.{key}.{method}", _parts(function)
+
+
+def _parts(thing: Any) -> tuple[Any, ...]:
+    function = getattr(thing, "__func__", thing)  # a class method is bound anew each time it is asked for
+    if isinstance(function, types.FunctionType):
+        return function, function.__code__, function.__defaults__, function.__kwdefaults__
+    return (function,)

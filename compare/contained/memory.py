@@ -1,0 +1,242 @@
+"""Memory that the judge and a worker both see.
+
+A tensor in it is described by a `Place`: where its storage begins, and how the tensor lies in it.  So it
+reaches the worker with its strides, its storage offset and its alignment, whatever they are.
+
+On a CPU it is an anonymous file, on a GPU an allocation of its own that CUDA lets another process open.
+Nothing but what is meant to be seen lies in it: never a reference, never another worker's output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+ALIGNMENT = 512
+"""Of every storage: what PyTorch's own allocator gives on a GPU."""
+
+_GRANULE = 2 << 20
+"""CUDA shares whole pages of this size; a smaller allocation would be shared with its neighbours."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How a tensor lies in shared memory."""
+
+    start: int
+    """Of its storage, in bytes from the beginning."""
+    nbytes: int
+    """Of its storage."""
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    storage_offset: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, start: int) -> Place:
+        name = str(tensor.dtype).removeprefix("torch.")
+        nbytes = tensor.untyped_storage().nbytes()
+        return cls(start, nbytes, name, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Place:
+        return cls(**{**found, "shape": tuple(found["shape"]), "stride": tuple(found["stride"])})
+
+
+def room(tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes that these tensors take in shared memory."""
+    return sum(_aligned(tensor.untyped_storage().nbytes()) for tensor in tensors)
+
+
+class Memory:
+    """The judge's side; `View` is the worker's.  Close it when no worker needs it any more."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.device = device
+        self.size = max(_GRANULE, -(-size // _GRANULE) * _GRANULE)
+        if device.type == "cuda":
+            self._pages: Any = _CudaPages(self.size, device)
+        else:
+            self._pages = _HostPages(self.size)
+        self.bytes: torch.Tensor = self._pages.bytes
+
+    def put(self, tensors: Sequence[torch.Tensor], start: int = 0) -> list[Place]:
+        """Copy tensors into it, gaps included, one behind the other.
+
+        Args:
+            tensors: all on this memory's device.
+            start: where the first one begins, a multiple of `ALIGNMENT`.
+        """
+        places = []
+        for tensor in tensors:
+            place = Place.of(tensor, start)
+            self.bytes[start : start + place.nbytes].copy_(_storage(tensor))
+            places.append(place)
+            start += _aligned(place.nbytes)
+        return places
+
+    def tensor(self, place: Place) -> torch.Tensor:
+        """The tensor at a place, without a copy."""
+        return _tensor(self._pages, place)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a worker's `View` of it needs to know."""
+        return {"size": self.size, **self._pages.as_json()}
+
+    def send(self, connection: Connection, pid: int) -> None:
+        """What cannot be said in JSON: to be sent right after it."""
+        self._pages.send(connection, pid)
+
+    def close(self) -> None:
+        """Let go of it.  A worker that still has it keeps it from being freed, and nothing else."""
+        self.bytes = torch.empty(0)
+        self._pages.close()
+
+
+class View:
+    """A worker's side of `Memory`."""
+
+    def __init__(self, message: dict[str, Any], connection: Connection, device: torch.device) -> None:
+        if device.type == "cuda":
+            self._pages: Any = _CudaView(message["size"], bytes.fromhex(message["handle"]), device)
+        else:
+            self._pages = _HostPages(message["size"], reduction.recv_handle(connection))
+
+    def tensor(self, place: Place) -> torch.Tensor:
+        return _tensor(self._pages, place)
+
+    def close(self) -> None:
+        self._pages.close()
+
+
+def _tensor(pages: Any, place: Place) -> torch.Tensor:
+    typed = torch.empty(0, dtype=getattr(torch, place.dtype), device=pages.device)
+    if place.nbytes == 0:
+        return typed.set_(typed.untyped_storage(), 0, place.shape, place.stride)
+    storage = pages.part(place.start, place.nbytes).untyped_storage()
+    return typed.set_(storage, place.storage_offset, place.shape, place.stride)
+
+
+def _storage(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the memory a tensor lies in, as bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class _HostPages:
+    """An anonymous file, mapped.  It has no name that another process could open it by."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, size: int, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create("shared", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, size)
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, size)
+        self.bytes = self.part(0, size)
+
+    def part(self, start: int, size: int) -> torch.Tensor:
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=start)
+
+    def as_json(self) -> dict[str, Any]:
+        return {}
+
+    def send(self, connection: Connection, pid: int) -> None:
+        reduction.send_handle(connection, self._descriptor, pid)
+
+    def close(self) -> None:
+        self.bytes = torch.empty(0)
+        os.close(self._descriptor)  # the map goes with the last tensor in it
+
+
+@contextlib.contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """torch's device as the current one, for cupy's CUDA runtime too, which is another copy of it."""
+    import cupy
+
+    with torch.cuda.device(device), cupy.cuda.Device(device.index):
+        yield
+
+
+class _Raw:
+    """Bytes on a GPU, as the CUDA array interface has them."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+
+
+class _CudaMemory:
+    def __init__(self, pointer: int, size: int, device: torch.device) -> None:
+        self.device, self.pointer = device, pointer
+        self.bytes = self.part(0, size)
+
+    def part(self, start: int, size: int) -> torch.Tensor:
+        return torch.as_tensor(_Raw(self.pointer + start, size), device=self.device)
+
+
+class _CudaPages(_CudaMemory):
+    """An allocation of its own: CUDA shares all of an allocation or nothing."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        from cupy.cuda import runtime
+
+        try:
+            with _on(device):
+                pointer = runtime.malloc(size)
+        except runtime.CUDARuntimeError as error:
+            raise MemoryError(f"{size / 1e9:.1f} GB to share with workers: {error}") from error
+        super().__init__(pointer, size, device)
+
+    def as_json(self) -> dict[str, Any]:
+        from cupy.cuda import runtime
+
+        with _on(self.device):
+            return {"handle": runtime.ipcGetMemHandle(self.pointer).hex()}
+
+    def send(self, connection: Connection, pid: int) -> None:
+        """The handle says it all."""
+
+    def close(self) -> None:
+        from cupy.cuda import runtime
+
+        self.bytes = torch.empty(0)
+        with _on(self.device):
+            torch.cuda.synchronize()
+            runtime.free(self.pointer)
+
+
+class _CudaView(_CudaMemory):
+    def __init__(self, size: int, handle: bytes, device: torch.device) -> None:
+        from cupy.cuda import runtime
+
+        with _on(device):
+            pointer = runtime.ipcOpenMemHandle(handle)
+        super().__init__(pointer, size, device)
+
+    def close(self) -> None:
+        from cupy.cuda import runtime
+
+        self.bytes = torch.empty(0)
+        with _on(self.device):
+            torch.cuda.synchronize()
+            runtime.ipcCloseMemHandle(self.pointer)

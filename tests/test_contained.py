@@ -1,0 +1,310 @@
+"""Containment: what a worker does to itself costs its own row, and the row says what happened."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from compare import registry
+from compare import run as running
+from compare.capture import meta_inputs
+from compare.contained import files, limits
+from compare.contained.memory import Memory, Place, room
+from compare.contained.process import Ended, Raised, Worker
+from compare.inputs import tensor
+from compare.registry import ROOT
+from compare.spec import FILLS, LAYOUTS, Options, Row, UsageError, case
+
+CPU = torch.device("cpu")
+SMALL = case("fp32", N=16)
+
+BEGINNING = """
+import ctypes, gc, os, signal, sys, threading, time
+import torch
+from compare.registry import implementation
+
+
+def own(name):
+    return implementation("vector_add", f"triton.{name}", rung="tiled")
+
+
+def added(x, y):
+    return torch.from_numpy(x.numpy() + y.numpy())
+
+
+@own("right")
+def right(x, y):
+    return added(x, y)
+"""
+
+MISHAPS = {
+    "segfaults": (
+        "ctypes.string_at(8)",
+        r"ended by SIGSEGV \(an access to memory that is not its own\) in buil",
+    ),
+    "aborts": ("os.abort()", "ended by SIGABRT"),
+    "leaves": ("os._exit(3)", "ended itself with exit code 3 in building and the first call"),
+    "leaves_well": ("os._exit(0)", "ended itself with exit code 0"),
+    "exits": ("sys.exit(3)", r"SystemExit: exit\(3\)"),
+    "killed": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        r"SIGKILL \(from outside, most likely as memory ran out",
+    ),
+    "kills_its_group": ("os.killpg(0, signal.SIGKILL)", "SIGKILL"),
+    "hangs": (
+        "time.sleep(1000)",
+        r"took longer than 3 s, the limit for building and the first call \(--timeout",
+    ),
+    "spins": ("while True: pass", "took longer than 3 s"),
+    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", "took longer than 3 s"),
+    "prints": (
+        "while True: print('spam and eggs')",
+        r"printed more than 1 MB in .*; the last it printed: .*spam",
+    ),
+    "last_words": ("print('so long'); os._exit(4)", "exit code 4 .*; the last it printed: so long"),
+    "hungry": ("bytearray(40 << 30)", "out of memory"),
+    "hungry_tensor": ("torch.empty(40 << 30, dtype=torch.uint8)", "out of memory|can't allocate memory"),
+    "recurses": ("recurses(x, y)", "RecursionError"),
+    "raises_oddly": ("raise type('Odd', (BaseException,), {'__str__': lambda s: 1 / 0})", "Odd"),
+    "forks": ("os.fork()", "it forked its process"),
+    "talks": (
+        "for n in range(3, 99):\n        try: os.write(n, b'\\0\\0\\0\\2{}')\n        except OSError: pass",
+        "wrote into the pipe",
+    ),
+    "reads_stdin": ("input()", "EOFError"),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_registry() -> Iterator[None]:
+    """What a test loads is forgotten after it."""
+    known = {op: dict(labels) for op, labels in registry._implementations.items()}
+    known["vector_add"] = {impl.label: impl for impl in registry.implementations("vector_add")}
+    with mock.patch.dict(registry._ops), mock.patch.dict(registry._implementations, known):
+        yield
+
+
+def rows_of(path: Path, text: str, *only: str, timeout_s: float = 60.0) -> dict[str, Row]:
+    """What a file of this text comes to, on one small case."""
+    path.write_text(BEGINNING + text)
+    files.load([str(path)], 60.0)
+    options = Options(cases=(SMALL,), device="cpu", only=only, timeout_s=timeout_s)
+    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+        comparison = running.run(registry.get_op("vector_add"), options, results=path.parent)
+    return {row.label: row for row in comparison.cases[-1].rows}
+
+
+def test_a_mishap_is_its_own_row_and_says_what_happened(tmp_path: Path) -> None:
+    """All in one run, so that each is beside all the others."""
+    text = "".join(
+        f"\n\n@own({name!r})\ndef {name}(x, y):\n    {code}\n    return added(x, y)\n"
+        for name, (code, _) in MISHAPS.items()
+    )
+    labels = (f"triton.{name}" for name in (*MISHAPS, "right"))
+    rows = rows_of(tmp_path / "mishaps.py", text, *labels, timeout_s=3.0)
+    for name, (_, says) in MISHAPS.items():
+        row = rows[f"triton.{name}"]
+        assert row.status in ("failed", "unavailable"), row
+        assert re.search(says, row.reason), (name, row.reason)
+        assert "Traceback" not in row.reason
+    assert rows["triton.right"].status == "ok", rows["triton.right"].reason
+    assert rows["torch.eager"].status == "ok", rows["torch.eager"].reason
+
+
+# --------------------------------------------------------------------------- loading a user's file
+
+
+def test_a_file_is_not_run_by_the_judge(tmp_path: Path) -> None:
+    file = tmp_path / "nosy.py"
+    rows = rows_of(
+        file, f"open({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}} ')\n", "triton.right"
+    )
+    assert rows["triton.right"].status == "ok"
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) == 2  # one that describes it, one that runs it
+    assert str(os.getpid()) not in pids
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("os._exit(3)", "exit code 3 in loading it"),
+        ("time.sleep(100)", "took longer than 2 s, the limit for loading it"),
+        ("1 / 0", "ZeroDivisionError at line 18"),
+        ("time.perf_counter_ns = lambda: 0", "replaced time.perf_counter_ns"),
+        ("implementation('vector_add', 'torch.eager', rung='vendor')(added)", "has a torch.eager already"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded(code: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BEGINNING + code + "\n")
+    with pytest.raises(UsageError, match=re.escape(says)):
+        files.load([str(file)], 2.0)
+
+
+# --------------------------------------------------------------------------- a worker by itself
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("test", CPU, 60.0)
+    yield worker
+    worker.close()
+
+
+def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
+    file = tmp_path / "children.py"
+    file.write_text(
+        BEGINNING + "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+    )
+    worker.ask("load", files=[str(file)])
+    child = int((tmp_path / "pid").read_text())
+    os.kill(child, 0)
+    worker.close()
+    assert gone(child)
+    assert gone(worker.pid)
+
+
+def gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
+    """Not even one that is busy in a loop of its own, when the judge is killed outright."""
+    file, pid = tmp_path / "spin.py", tmp_path / "pid"
+    file.write_text(
+        BEGINNING + f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nctypes.CDLL(None).pause()\n"
+    )
+    judge = subprocess.Popen(
+        [sys.executable, "-m", "compare", "vector_add", "--device", "cpu", "--load", str(file)],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (pid.exists() and pid.read_text()):
+        assert judge.poll() is None
+        time.sleep(0.05)
+    judge.send_signal(signal.SIGKILL)
+    judge.wait()
+    assert gone(int(pid.read_text()))
+
+
+def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> None:
+    assert not limits.kept("GITHUB_TOKEN")
+    assert not limits.kept("SSH_AUTH_SOCK")
+    assert not limits.kept("AWS_SECRET_ACCESS_KEY")
+    assert all(
+        limits.kept(name) for name in ("PATH", "HOME", "CUDA_VISIBLE_DEVICES", "LC_ALL", "TRITON_INTERPRET")
+    )
+    file = tmp_path / "environment.py"
+    file.write_text(BEGINNING + f"open({str(tmp_path / 'seen')!r}, 'w').write('\\n'.join(os.environ))\n")
+    worker.ask("load", files=[str(file)])
+    assert all(limits.kept(name) for name in (tmp_path / "seen").read_text().split())
+
+
+def test_it_gains_no_privileges_and_dumps_no_core(worker: Worker) -> None:
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    worker.ask("rest")
+    assert re.search(r"NoNewPrivs:\s+1", Path(f"/proc/{worker.pid}/status").read_text()), status
+    allowed = Path(f"/proc/{worker.pid}/limits").read_text()
+    assert re.search(r"Max core file size\s+0\s", allowed)
+    assert os.getsid(worker.pid) == worker.pid
+
+
+def test_an_answer_nobody_asked_for_is_its_end(worker: Worker, tmp_path: Path) -> None:
+    file = tmp_path / "eager.py"
+    file.write_text(
+        BEGINNING + "from multiprocessing.connection import Connection\n"
+        "for found in gc.get_objects():\n"
+        "    if type(found) is Connection and found.writable:\n"
+        "        found.send_bytes(b'{\"answer\": 1}')\n"
+    )
+    with pytest.raises(Ended, match="wrote into the pipe"):
+        worker.ask("load", files=[str(file)])
+    with pytest.raises(Ended):
+        worker.ask("rest")
+
+
+def test_what_it_raises_comes_across(worker: Worker) -> None:
+    with pytest.raises(Raised, match="no_such") as caught:
+        worker.ask("begin", device="cpu", environment={}, modules=["no_such"])
+    assert caught.value.name == "ModuleNotFoundError"
+    assert worker.ask("rest") == 0
+
+
+def test_it_starts_in_no_time() -> None:
+    def seconds() -> float:
+        begin = time.perf_counter()
+        worker = Worker("test", CPU, 60.0)
+        worker.ask("rest")
+        took = time.perf_counter() - begin
+        worker.close()
+        return took
+
+    seconds()  # the server may have to be started first
+    assert min(seconds() for _ in range(5)) < 0.25
+
+
+# --------------------------------------------------------------------------- shared memory
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(4, 133), (1, 1), (0, 7), (7, 0)])
+def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
+    for dtype in ("fp32", "bf16"):
+        made = tensor(shape, case(dtype, layout, M=shape[0], N=shape[1]), torch.Generator(), CPU)
+        memory = Memory(room([made, made]), CPU)
+        for place in memory.put([made, made]):
+            found = memory.tensor(Place.from_json(place.as_json()))
+            assert torch.equal(found, made)
+            assert (found.shape, found.stride()) == (made.shape, made.stride())
+            assert found.storage_offset() == made.storage_offset()
+            assert found.untyped_storage().nbytes() == made.untyped_storage().nbytes()
+            if made.numel():
+                assert found.data_ptr() % 64 == made.data_ptr() % 64
+        memory.close()
+
+
+def test_every_op_and_layout_reaches_a_worker_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "layouts.py"
+    seen = tmp_path / "seen"
+    file.write_text(
+        BEGINNING + "@own('looks')\ndef looks(x, y):\n"
+        "    layout = x.shape, x.stride(), x.storage_offset(), x.data_ptr() % 64\n"
+        f"    print(*layout, file=open({str(seen)!r}, 'a'))\n"
+        "    return added(x, y)\n"
+    )
+    files.load([str(file)], 60.0)
+    op = registry.get_op("vector_add")
+    cases = tuple(
+        case("fp32", layout, fill, N=33)
+        for layout in LAYOUTS
+        if layout not in ("padded", "transposed")
+        for fill in FILLS[:1]
+    )
+    options = Options(cases=cases, device="cpu", only=("triton.looks",))
+    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+        comparison = running.run(op, options, results=tmp_path)
+    assert {row.status for c in comparison.cases for row in c.rows} == {"ok"}
+    lines = set(seen.read_text().splitlines())
+    for c in cases:
+        (x, _) = op.make_inputs(c, torch.Generator(), CPU)
+        assert f"{x.shape} {x.stride()} {x.storage_offset()} {x.data_ptr() % 64}" in lines
+        assert meta_inputs(op, c)[0].stride() == x.stride()
