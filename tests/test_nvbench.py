@@ -158,7 +158,7 @@ def test_where_it_is_not_installed_the_command_is_said(
     monkeypatch.setitem(sys.modules, "cuda.bench", None)
     with pytest.raises(UsageError, match=r"pip install 'cuda-bench\[cu13\]>=0.3'"):
         nvbench.load()
-    monkeypatch.setattr("compare.run.prepare", lambda name: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("compare.run.prepare", lambda name, ops=(): SimpleNamespace(type="cuda"))
     for arguments in (["softmax"], ["softmax", "--crossover", "N"]):
         assert cli.main([*arguments, "--timer", "nvbench"]) == cli.USAGE
         printed = capsys.readouterr()
