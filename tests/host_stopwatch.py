@@ -15,6 +15,7 @@ class HostStopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.behind: Call | None = None
+        torch.set_num_threads(1)  # several would wait for each other where tests share the cores
 
     def now_s(self) -> float:
         return time.perf_counter()
