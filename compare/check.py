@@ -11,7 +11,8 @@ import functools
 import math
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,6 +30,12 @@ _PIECE = 1 << 24
 
 _QUANTILE_ELEMENTS = 1 << 18
 """Elements that the quantiles rest on; maxima rest on all."""
+
+_KEPT_ELEMENTS = 1 << 25
+"""Inputs up to so many are kept with their reference, which takes as much again in fp64."""
+
+_COMPARING = threading.Lock()
+"""Comparing takes a gigabyte: one check at a time, while others wait for their implementations."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def check(
     nudge: bool = False,
     own_work: bool = False,
     stage: Stage | None = None,
-    yardstick: Yardstick | None = None,
+    probes: Probes | None = None,
 ) -> Agreement:
     """Run an implementation on fresh inputs, one set a seed, and hold its outputs against the oracle.
 
@@ -87,23 +94,22 @@ def check(
         nudge: once more with a single element changed, which few tell who remember by content.
         own_work: an implementation that is not PyTorch's may move memory with it, and compute nothing.
         stage: where to call it; in this process, if not given.
-        yardstick: how well PyTorch's own implementation does; kept between checks, it is asked only once.
+        probes: inputs of this case by their seed, and what follows from them; shared between checks.
     """
-    yardsticks = yardsticks or Yardsticks(op)
     if device.type == "cpu":
         _settle_vector_math()
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         expected = expected_output(op, case)
         stage = stage or Here(impl, device)
-        yardstick = yardstick or Yardstick(op, device)
+        probes = probes or Probes(op, case, device, Yardstick.here(op, device), seeds)
         trials = []
-        inputs: tuple[torch.Tensor, ...] = ()
         for seed in seeds:
-            inputs = op.make_inputs(case, torch.Generator(device).manual_seed(seed), device)
-            trials.append(_try(op, case, stage, yardstick, f"seed {seed}", inputs, expected, own_work))
-        if nudge and _nudged(inputs):
-            name = f"seed {seeds[-1]}, one element changed"
-            trials.append(_try(op, case, stage, yardstick, name, inputs, expected, own_work))
+            probe = probes.of(seed)
+            trials.append(_try(op, case, stage, probe, expected, own_work))
+        if nudge:
+            nudged = _nudged(op, probe)
+            if nudged is not None:
+                trials.append(_try(op, case, stage, nudged, expected, own_work))
     return _summary(trials, len(seeds))
 
 
@@ -151,22 +157,14 @@ class _Trial:
     findings: tuple[Finding, ...]
 
 
-def _try(
-    op: Op,
-    case: Case,
-    stage: Stage,
-    yardstick: Yardstick,
-    name: str,
-    made: tuple[torch.Tensor, ...],
-    expected: torch.Tensor,
-    own_work: bool,
-) -> _Trial:
+def _try(op: Op, case: Case, stage: Stage, probe: Probe, expected: torch.Tensor, own_work: bool) -> _Trial:
     """One set of inputs: run, then look at everything the run left behind."""
+    made = probe.inputs
     inputs = stage.place(made)
-    memory = [_memory(x) for x in inputs]
+    memory = [memory_of(x) for x in inputs]
     # Where they were placed elsewhere, what was made is itself the copy.
     copies = [
-        x.clone() if placed is x_made else _memory(x_made)
+        x.clone() if placed is x_made else memory_of(x_made)
         for x, placed, x_made in zip(memory, inputs, made, strict=True)
     ]
     called = stage.call(expected)
@@ -174,7 +172,7 @@ def _try(
     findings: list[Finding] = []
 
     def found(what: str, problem: str | None, otherwise: str = "") -> None:
-        findings.append(Finding(what, problem is None, f"{name}: {problem}" if problem else otherwise))
+        findings.append(Finding(what, problem is None, f"{probe.name}: {problem}" if problem else otherwise))
 
     found("output", called.problem)
     changed = [i for i, (now, copy) in enumerate(zip(memory, copies, strict=True)) if not now.equal(copy)]
@@ -190,20 +188,20 @@ def _try(
     if output is None:
         return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings))
     found("output is fresh", called.shared)
-    unwritten = int(untouched(output).sum())
-    found("all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None)
-
-    limit = max(2 * yardstick.score(case, name, inputs), op.tolerance(case).least)
-    errors = errors_of(op, case, inputs, output, limit)
-    wrong = (
-        f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} fp32 roundings"
-    )
-    found("values", f"{wrong} where {limit:.3g} are allowed" if errors.wrong else None)
-    misplaced = f"{errors.misplaced} elements are not where the reference has them"
-    found("NaN and infinity", misplaced if errors.misplaced else None)
-    for invariant in op.invariants:
-        found(invariant.name, invariant.check(inputs, output))
-    return _Trial(errors, limit, tuple(findings))
+    with _COMPARING:
+        unwritten = int(untouched(output).sum())
+        found("all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None)
+        errors = errors_of(op, case, probe.reference, output, probe.limit)
+        wrong = (
+            f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} fp32 "
+            f"roundings where {probe.limit:.3g} are allowed"
+        )
+        found("values", wrong if errors.wrong else None)
+        misplaced = f"{errors.misplaced} elements are not where the reference has them"
+        found("NaN and infinity", misplaced if errors.misplaced else None)
+        for invariant in op.invariants:
+            found(invariant.name, invariant.check(made, output))
+    return _Trial(errors, probe.limit, tuple(findings))
 
 
 def _borrowing(operators: tuple[str, ...]) -> str | None:
@@ -212,46 +210,119 @@ def _borrowing(operators: tuple[str, ...]) -> str | None:
     return f"it called PyTorch's {', '.join(operators)}, where the work is to be its own"
 
 
-def _nudged(inputs: tuple[torch.Tensor, ...]) -> bool:
-    """Change one element of the inputs, so far that it shows; False where there is none."""
-    sizes = [x.numel() for x in inputs]
+def _nudged(op: Op, probe: Probe) -> Probe | None:
+    """The same with one element changed, so far that it shows; None where there is none."""
+    sizes = [x.numel() for x in probe.inputs]
     if sum(sizes) == 0:
-        return False
+        return None
+    inputs = tuple(_as_it_lies(x) for x in probe.inputs)
     which = secrets.choice([i for i, size in enumerate(sizes) if size > 0])
     x = inputs[which]
     at = tuple(secrets.randbelow(size) for size in x.shape)
     # Like the outliers that every row has; of another sign than before, so that it is surely another value.
     value = 4.0 + secrets.randbelow(1 << 10) / 256
     x[at] = -value if float(x[at]) > 0 else value
-    return True
+    return Probe(f"{probe.name}, one element changed", inputs, Reference(op, inputs), probe.limit)
+
+
+def _as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides in memory of its own."""
+    storage = memory_of(tensor).clone().untyped_storage()
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 class Yardstick:
-    """The error of PyTorch's own implementation, which sets the tolerance; asked once for the same inputs."""
+    """The error of PyTorch's own implementation, which sets the tolerance."""
 
-    def __init__(self, op: Op, device: torch.device, stage: Stage | None = None) -> None:
-        baseline = _baseline(op)
-        self._op = op
-        self._stage = stage or (Here(baseline, device) if baseline is not None else None)
-        self._scores: dict[tuple[Case, str], float] = {}
+    def __init__(self, op: Op, stage: Stage | None) -> None:
+        self._op, self._stage = op, stage
 
-    def score(self, case: Case, name: str, inputs: tuple[torch.Tensor, ...]) -> float:
-        """In the tolerance's unit; 0 where there is none, so that the op's own floor decides.
+    @classmethod
+    def here(cls, op: Op, device: torch.device) -> Yardstick:
+        """With that implementation in this process."""
+        baseline = next((i for i in registry.implementations(op.name) if i.label == op.baseline), None)
+        return cls(op, None if baseline is None else Here(baseline, device))
 
-        Args:
-            case: the inputs' case.
-            name: by which these inputs are known; those with one element changed are like no others.
-            inputs: on the device.
-        """
+    def limit(self, case: Case, reference: Reference) -> float:
+        """What is allowed on these inputs, in the tolerance's unit: twice as much, or the op's own floor."""
+        return max(2 * self._score(case, reference), self._op.tolerance(case).least)
+
+    def _score(self, case: Case, reference: Reference) -> float:
         if self._stage is None:
             return 0.0
-        key = case, name.partition(",")[0]
-        if key not in self._scores:
-            self._stage.place(inputs)
+        try:
+            self._stage.place(reference.inputs)
             output = self._stage.call(expected_output(self._op, case)).output
-            score = 0.0 if output is None else errors_of(self._op, case, inputs, output, math.inf, 0).score
-            self._scores[key] = score
-        return self._scores[key]
+        except Exception:  # it fails in its own row
+            return 0.0
+        return 0.0 if output is None else errors_of(self._op, case, reference, output, math.inf, 0).score
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One set of inputs that implementations are held against."""
+
+    name: str
+    inputs: tuple[torch.Tensor, ...]
+    reference: Reference
+    limit: float
+    """The largest error that is allowed, in the tolerance's unit."""
+
+
+class Probes:
+    """The probes of a case by their seed.  Any number of threads may ask.
+
+    Args:
+        yardstick: asked when a probe is first made, and only then.
+        kept: seeds that several implementations are held against; their inputs and their reference are kept
+            if they are not too large.
+    """
+
+    def __init__(
+        self, op: Op, case: Case, device: torch.device, yardstick: Yardstick, kept: Collection[int]
+    ) -> None:
+        self._op, self._case, self._device = op, case, device
+        self._yardstick, self._kept = yardstick, frozenset(kept)
+        self._limits: dict[int, float] = {}
+        self._probes: dict[int, Probe] = {}
+        self._lock = threading.Lock()
+
+    def of(self, seed: int) -> Probe:
+        with self._lock:
+            return self._probes[seed] if seed in self._probes else self._make(seed)
+
+    def _make(self, seed: int) -> Probe:
+        generator = torch.Generator(self._device).manual_seed(seed)
+        inputs = self._op.make_inputs(self._case, generator, self._device)
+        keep = seed in self._kept and sum(x.numel() for x in inputs) <= _KEPT_ELEMENTS
+        reference = Reference(self._op, inputs, keep)
+        if seed not in self._limits:
+            self._limits[seed] = self._yardstick.limit(self._case, reference)
+        probe = Probe(f"seed {seed}", inputs, reference, self._limits[seed])
+        if keep:
+            self._probes[seed] = probe
+        return probe
+
+
+class Reference:
+    """The oracle's output for one set of inputs, piece by piece along the op's independent dimension."""
+
+    def __init__(self, op: Op, inputs: tuple[torch.Tensor, ...], keep: bool = False) -> None:
+        self.inputs = inputs
+        self._op = op
+        self._pieces: list[torch.Tensor] | None = [] if keep else None
+
+    def beside(self, output: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Pieces of it, each with that of an output."""
+        for i, (parts, out) in enumerate(_pieces(self._op, self.inputs, output)):
+            if self._pieces is not None and i < len(self._pieces):
+                yield self._pieces[i], out
+                continue
+            piece = self._op.oracle(*(part.double() for part in parts))
+            if self._pieces is not None:
+                self._pieces.append(piece)
+            yield piece, out
 
 
 class Here:
@@ -297,7 +368,7 @@ class Here:
 
     def _let_inputs_come_late(self) -> None:
         """Enqueue writing them behind a pause: whoever reads them on another stream reads NaN."""
-        memory = [_memory(x) for x in self._inputs]
+        memory = [memory_of(x) for x in self._inputs]
         if sum(x.numel() * x.itemsize for x in memory) > _LATE_BYTES:
             return
         values = [x.clone() for x in memory]
@@ -323,28 +394,24 @@ def expected_output(op: Op, case: Case) -> torch.Tensor:
     return output.to("meta", TORCH_DTYPES[case.dtype])
 
 
-def _baseline(op: Op) -> Implementation | None:
-    return next((impl for impl in registry.implementations(op.name) if impl.label == op.baseline), None)
-
-
 def errors_of(
     op: Op,
     case: Case,
-    inputs: tuple[torch.Tensor, ...],
+    reference: Reference,
     output: torch.Tensor,
     limit: float,
     quantile_elements: int = _QUANTILE_ELEMENTS,
 ) -> _Errors:
-    """The errors of an output against the oracle on the same inputs."""
+    """The errors of an output against the oracle."""
     errors = _Errors()
     step = max(1, output.numel() // quantile_elements) if quantile_elements else 0
     tolerance = op.tolerance(case)
-    for ref, out in _pieces(op, inputs, output):
+    for ref, out in reference.beside(output):
         _compare(ref, out, tolerance, limit, errors, step)
     return errors
 
 
-def _memory(tensor: torch.Tensor) -> torch.Tensor:
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """All of the memory a tensor lies in, gaps included, as integers and without a copy."""
     storage = tensor.untyped_storage()
     widest = next(
@@ -387,13 +454,13 @@ def _shared(
 
 def _pieces(
     op: Op, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Reference and output, piece by piece along the op's independent dimension."""
+) -> Iterator[tuple[tuple[torch.Tensor, ...], torch.Tensor]]:
+    """Inputs and output, piece by piece along the op's independent dimension."""
     if output.numel() == 0:
         return
     axes = _axes_of(op.independent, op.signature)
     if axes[-1] is None:
-        yield op.oracle(*(x.double() for x in inputs)), output
+        yield inputs, output
         return
     size = output.shape[axes[-1]]
     largest = max(tensor.numel() for tensor in (*inputs, output))
@@ -404,7 +471,7 @@ def _pieces(
             tensor if axis is None else tensor.narrow(axis, begin, length)
             for tensor, axis in zip((*inputs, output), axes, strict=True)
         )
-        yield op.oracle(*(part.double() for part in parts)), out
+        yield tuple(parts), out
 
 
 def _axes_of(dim: str | None, signature: str) -> list[int | None]:
@@ -463,7 +530,7 @@ def _compare_block(
     ulp = difference / (2 * half_ulp)
     errors.max_ulp = max(errors.max_ulp, float(ulp.max()))
     if step:
-        errors.ulps.append(ulp[::step].cpu())
+        errors.ulps.append(ulp[::step].clone())
 
 
 def _half_ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -490,13 +557,14 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
     errors = [trial.errors for trial in trials]
     samples = [ulp for each in errors for ulp in each.ulps]
     ulps = torch.cat(samples) if samples else torch.zeros(1, dtype=torch.float64)
+    p50, p99 = ulps.quantile(torch.tensor((0.5, 0.99), dtype=ulps.dtype, device=ulps.device)).tolist()
     compared = sum(each.compared for each in errors)
     return Agreement(
         passed=all(finding.passed for finding in findings.values()),
         max_abs=max(each.max_abs for each in errors),
         max_rel=max(each.max_rel for each in errors),
-        ulp_p50=float(ulps.quantile(0.5)),
-        ulp_p99=float(ulps.quantile(0.99)),
+        ulp_p50=p50,
+        ulp_p99=p99,
         ulp_max=max(each.max_ulp for each in errors),
         within=sum(each.within for each in errors) / compared if compared else 1.0,
         error=worst.errors.score,

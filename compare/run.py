@@ -11,7 +11,7 @@ import os
 import secrets
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -41,8 +41,8 @@ from compare.spec import (
 if TYPE_CHECKING:
     import torch
 
+    from compare.contained.checking import Outcome
     from compare.contained.crew import Crew
-    from compare.contained.process import Worker
     from compare.contained.stage import Exchange
 
 Progress = Callable[[str, float], None]
@@ -91,7 +91,7 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
 
     if likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
-        start(ops)
+    start(ops)
     from compare.device import pick
 
     picked = pick(device)
@@ -135,16 +135,19 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
     from compare import device as machine
     from compare.contained.crew import Crew
 
-    progress("looking at this machine", 0.0)
     device = prepare(options.device)
     impls = _chosen(op, options.only)
-    environment = machine.environment(device)
-    steps = plan(op, options, device.type)
-    for step in steps:
-        if step.check:
-            _fits(op, step.case, environment.memory_bytes)
     interrupted = False
     with Crew(op, device, options.timeout_s) as crew:
+        if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here
+            progress("starting workers", 0.0)
+            crew.start(impl for impl in impls if machine.supports(impl, device) is None)
+        progress("looking at this machine", 0.0)
+        environment = machine.environment(device)
+        steps = plan(op, options, device.type)
+        for step in steps:
+            if step.check:
+                _fits(op, step.case, environment.memory_bytes)
         meter = _Meter(progress, _weight(steps, impls, device))
         bench = _Bench(op, impls, options, device, results, meter, crew)
         try:
@@ -186,7 +189,6 @@ class _Bench:
         meter: _Meter,
         crew: Crew,
     ) -> None:
-        from compare.check import Yardsticks
         from compare.device import arch
 
         self.op, self.impls, self.options, self.device = op, impls, options, device
@@ -210,12 +212,17 @@ class _Bench:
             for impl in self.impls:
                 rows[impl.label] = self._elsewhere(impl)
         else:
-            with self._exchange(step.case) as exchange:
-                self._check(step, exchange)
-                if self.device.type == "cuda":
-                    self._measure(step.case, exchange)
-                    if step.inspect:
-                        self._profile(step.case, exchange)
+            self._check(step)
+            if self.device.type == "cuda":
+                try:
+                    exchange = self._exchange(step.case)
+                except MemoryError as error:
+                    self._put(step.case, {label: error for label, row in rows.items() if row.status == "ok"})
+                else:
+                    with exchange:
+                        self._measure(step.case, exchange)
+                        if step.inspect:
+                            self._profile(step.case, exchange)
         if self.device.type != "cuda" and (not step.check or step.inspect):
             self._replay(step.case)
         if step.inspect:
@@ -227,7 +234,7 @@ class _Bench:
             CaseComparison(
                 str(case),
                 self.op.cost(case),
-                tuple(rows.values()),
+                tuple(rows[impl.label] for impl in self.impls if impl.label in rows),
                 self.ceilings.get(case),
                 self.cards.get(case),
             )
@@ -266,35 +273,39 @@ class _Bench:
         )
 
     def _exchange(self, case: Case) -> Exchange:
-        """The memory through which the judge and the workers see a case's tensors."""
+        """The memory through which the judge and the workers see a case's tensors while it is timed."""
         from compare.check import expected_output
         from compare.contained.stage import Exchange
 
-        return Exchange(self.op, case, self.device, expected_output(self.op, case))
+        return Exchange(self.op, case, self.device, expected_output(self.op, case), timed=True)
 
-    def _check(self, step: Step, exchange: Exchange) -> None:
-        from compare.check import Yardstick
-        from compare.contained.stage import WorkerStage
+    def _check(self, step: Step) -> None:
+        from compare.contained.checking import Checking
 
         rows = self.rows[step.case]
-        reasons = {impl.label: self._unavailable(impl) for impl in self.impls}
-        runnable = [impl for impl in self.impls if reasons[impl.label] is None]
-        if self.device.type == "cuda":
-            self.crew.start(runnable)
-        baseline = next((impl for impl in runnable if impl.label == self.op.baseline), None)
-        stage = None
-        with suppress(Exception):  # it fails in its own row; the op's floor is the tolerance then
-            stage = WorkerStage(self.crew.of(baseline), exchange) if baseline else None
-        self.yardstick = Yardstick(self.op, self.device, stage)
-        own = self._seeds(step)
+        runnable = []
         for impl in self.impls:
-            self.meter.step(f"checking {impl.label} on {step.case}")
-            reason = reasons[impl.label]
-            if reason is not None:
-                rows[impl.label] = self._row(impl, "unavailable", reason)
+            reason = self._unavailable(impl)
+            if reason is None:
+                runnable.append(impl)
             else:
-                seeds = self._seeds(step) if impl.foreign else own
-                rows[impl.label] = self._checked(impl, step, exchange, seeds)
+                self.meter.step(f"checking {impl.label} on {step.case}")
+                rows[impl.label] = self._row(impl, "unavailable", reason)
+        own = self._seeds(step)
+        seeds = {impl.label: self._seeds(step) if impl.foreign else own for impl in runnable}
+        checking = Checking(self.op, step.case, self.device, self.crew, seeds)
+        at_once = checking.width(len(runnable)) > 1
+        if at_once:
+            self.crew.start(runnable)
+            self.meter.say(f"building, calling and checking {len(runnable)} at once on {step.case}")
+
+        def begin(impl: Implementation) -> None:
+            self.meter.step(f"checking {impl.label} on {step.case}")
+
+        for impl, outcome in checking.run(runnable, begin):
+            rows[impl.label] = self._checked(impl, step.case, outcome)
+            if at_once:
+                self.meter.step(f"checking the others than {impl.label} ({outcome})")
 
     def _seeds(self, step: Step) -> tuple[int, ...]:
         """The one that was asked for, so that a finding can be had again, and others that nobody knows."""
@@ -309,37 +320,14 @@ class _Bench:
             reason = f"not checked on a CPU unless asked for, as it is slow to start: --only {impl.label}"
         return reason
 
-    def _checked(self, impl: Implementation, step: Step, exchange: Exchange, seeds: tuple[int, ...]) -> Row:
-        from compare.check import check
-        from compare.contained.process import Ended
-        from compare.contained.stage import WorkerStage
-
-        try:
-            worker = self.crew.of(impl)
-            free_bytes = self._free_bytes()
-            if self.device.type == "cuda":
-                worker.ask("limit", nbytes=self._allowance(step.case))
-                self._time_first_call(impl, step.case, worker, exchange)
-            agreement = check(
-                self.op,
-                impl,
-                step.case,
-                self.device,
-                seeds,
-                nudge=impl.foreign,
-                own_work=impl.way != "torch",
-                stage=WorkerStage(worker, exchange, building=self.device.type != "cuda"),
-                yardstick=self.yardstick,
-            )
-            self.held_bytes[step.case, impl.label] = int(worker.ask("rest"))
-            kept_bytes = free_bytes - self._free_bytes()
-            if kept_bytes > self._allowance(step.case):
-                raise worker.end(f"it keeps {kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
-        except Ended as ended:
-            self.crew.note(impl, ended)
-            return self._row(impl, *_verdict(ended))
-        except Exception as error:
-            return self._row(impl, *_verdict(error))
+    def _checked(self, impl: Implementation, case: Case, outcome: Outcome) -> Row:
+        self.held_bytes[case, impl.label] = outcome.held_bytes
+        if outcome.first_call_ms is not None:
+            self.first_calls_ms[case, impl.label] = outcome.first_call_ms
+        if outcome.error is not None:
+            return self._row(impl, *_verdict(outcome.error))
+        agreement = outcome.agreement
+        assert agreement is not None
         row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
         return replace(row, agreement=agreement)
 
@@ -356,26 +344,12 @@ class _Bench:
                     return self._row(impl, row.status, row.reason)
         return self._row(impl)
 
-    def _allowance(self, case: Case) -> int:
-        """Bytes of the GPU's memory that an implementation may take for a case."""
-        return (2 << 30) + 12 * self.op.cost(case).bytes
-
-    def _free_bytes(self) -> int:
-        import torch
-
-        return int(torch.cuda.mem_get_info(self.device)[0]) if self.device.type == "cuda" else 0
-
-    def _time_first_call(self, impl: Implementation, case: Case, worker: Worker, exchange: Exchange) -> None:
-        """Before anything else runs the implementation on this case, as that would compile it."""
-        exchange.hand_to(worker)
-        exchange.put(self._inputs(case), 0)
-        told = worker.ask("first", "building and the first call", inputs=exchange.as_json())
-        self.first_calls_ms[case, impl.label] = float(told)
-
     def _measure(self, case: Case, exchange: Exchange) -> None:
         import torch
 
+        from compare.check import Yardstick
         from compare.contained.contest import measure
+        from compare.contained.stage import WorkerStage
         from compare.measure import CeilingMeter, Interrupted, Plan
         from compare.stopwatch import CudaStopwatch
 
@@ -387,8 +361,10 @@ class _Bench:
         ceilings = CeilingMeter.on(self.device, self.op.cost(case))
         budget = self.options.budget_s / max(1, len(self.options.cases))
         held_bytes = sum(self.held_bytes[case, impl.label] for impl in agreeing)
+        baseline = next((impl for impl in agreeing if impl.label == self.op.baseline), None)
         with self.meter.part(f"timing {case}", _MEASURE_WEIGHT * len(self.impls)) as part:
             try:
+                stage = None if baseline is None else WorkerStage(self.crew.of(baseline), exchange)
                 timings = measure(
                     self.op,
                     agreeing,
@@ -396,7 +372,7 @@ class _Bench:
                     self.device,
                     {impl.label: self.crew.of(impl) for impl in agreeing},
                     exchange,
-                    self.yardstick,
+                    Yardstick(self.op, stage),
                     local=CudaStopwatch(self.device),
                     seed=self.options.seed,
                     budget_s=budget,
@@ -405,6 +381,7 @@ class _Bench:
                     ceilings=ceilings,
                     plan=Plan(sustained=self.options.sustained),
                     tidy=held_bytes > torch.cuda.get_device_properties(self.device).total_memory // 2,
+                    say=self.meter.say,
                 )
             except Interrupted as interrupted:
                 self._put(case, interrupted.partial)
@@ -449,16 +426,29 @@ class _Bench:
 
     def _profile(self, case: Case, exchange: Exchange) -> None:
         """What every kernel takes, watched on the GPU."""
-        for impl in self.impls:
-            if self.rows[case][impl.label].status != "ok":
-                continue
-            self.meter.say(f"watching the kernels of {impl.label}")
+        from compare.contained.abreast import abreast
+        from compare.contained.checking import Checking
+
+        impls = [impl for impl in self.impls if self.rows[case][impl.label].status == "ok"]
+        if not impls:
+            return
+        exchange.put(self._inputs(case), 0)
+        exchange.poison()
+        places = exchange.as_json()
+
+        def watched(impl: Implementation) -> tuple[KernelResources, ...] | Exception:
             try:
-                exchange.put(self._inputs(case), 0)
-                told = self.crew.of(impl).ask("profile", "being profiled", inputs=exchange.as_json())
-                self._add(case, impl, tuple(records.decode(KernelResources, kernel) for kernel in told))
+                worker = self.crew.of(impl)
+                exchange.hand_to(worker)
+                told = worker.ask("profile", "being profiled", inputs=places)
+                return tuple(records.decode(KernelResources, kernel) for kernel in told)
             except Exception as error:
-                self._add(case, impl, error)
+                return error
+
+        self.meter.say(f"watching the kernels of {len(impls)}")
+        width = Checking(self.op, case, self.device, self.crew, {}).width(len(impls))
+        for impl, found in abreast(watched, impls, width, self.crew.close):
+            self._add(case, impl, found)
 
     def _compile(self, case: Case) -> None:
         """What every kernel takes, compiled for the architectures asked for."""

@@ -19,6 +19,7 @@ from compare import registry
 from compare import run as running
 from compare.capture import meta_inputs
 from compare.contained import files, limits
+from compare.contained.checking import Checking
 from compare.contained.memory import Memory, Place, room
 from compare.contained.process import Ended, Raised, Worker
 from compare.inputs import tensor
@@ -104,14 +105,17 @@ def rows_of(path: Path, text: str, *only: str, timeout_s: float = 60.0) -> dict[
     return {row.label: row for row in comparison.cases[-1].rows}
 
 
-def test_a_mishap_is_its_own_row_and_says_what_happened(tmp_path: Path) -> None:
-    """All in one run, so that each is beside all the others."""
+@pytest.mark.parametrize("width", [1, 8])
+def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Path) -> None:
+    """All in one run, so that each is beside all the others; one after the other, and side by side."""
     text = "".join(
         f"\n\n@own({name!r})\ndef {name}(x, y):\n    {code}\n    return added(x, y)\n"
         for name, (code, _) in MISHAPS.items()
     )
     labels = (f"triton.{name}" for name in (*MISHAPS, "right"))
-    rows = rows_of(tmp_path / "mishaps.py", text, *labels, timeout_s=3.0)
+    with mock.patch.object(Checking, "width", lambda self, count: width):
+        rows = rows_of(tmp_path / "mishaps.py", text, *labels, timeout_s=3.0)
+    assert [*rows] == ["torch.eager", "triton.right", *(f"triton.{name}" for name in MISHAPS)]
     for name, (_, says) in MISHAPS.items():
         row = rows[f"triton.{name}"]
         assert row.status in ("failed", "unavailable"), row
@@ -119,6 +123,50 @@ def test_a_mishap_is_its_own_row_and_says_what_happened(tmp_path: Path) -> None:
         assert "Traceback" not in row.reason
     assert rows["triton.right"].status == "ok", rows["triton.right"].reason
     assert rows["torch.eager"].status == "ok", rows["torch.eager"].reason
+
+
+def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
+    """Side by side: rows that were finished are kept, and nobody waits for the others."""
+    file = tmp_path / "slow.py"
+    file.write_text(BEGINNING + "\n@own('slow')\ndef slow(x, y):\n    time.sleep(1000)\n")
+    files.load([str(file)], 60.0)
+
+    def interrupted(what: str, done: float) -> None:
+        if "others than triton.right" in what:
+            raise KeyboardInterrupt
+
+    options = Options(cases=(SMALL,), device="cpu", only=("triton.right", "triton.slow"))
+    begin = time.monotonic()
+    with mock.patch.object(Checking, "width", lambda self, count: 8):
+        comparison = running.run(registry.get_op("vector_add"), options, interrupted, results=tmp_path)
+    assert time.monotonic() - begin < 60
+    assert comparison.interrupted
+    assert "triton.right" in [row.label for row in comparison.cases[0].rows]
+    assert "triton.slow" not in [row.label for row in comparison.cases[0].rows]
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_what_is_kept_of_the_gpu_is_told_from_what_is_reserved(tmp_path: Path) -> None:
+    """An allocator reserves what it was given back; that is nobody's fault.  What is still in use is."""
+    file = tmp_path / "hoards.py"
+    file.write_text(
+        BEGINNING + "import cupy\n\nkept = []\n\n"
+        "@own('hoards')\ndef hoards(x, y):\n"
+        "    if not kept: kept.append(cupy.empty(3 << 30, cupy.uint8))\n"
+        "    return x + y\n\n"
+        "@own('reserves')\ndef reserves(x, y):\n"
+        "    cupy.empty(3 << 30, cupy.uint8)\n"
+        "    torch.empty(1 << 30, dtype=torch.uint8, device=x.device)\n"
+        "    return x + y\n"
+    )
+    files.load([str(file)], 60.0)
+    options = Options(cases=(SMALL,), only=("triton.hoards", "triton.reserves"), budget_s=1.0)
+    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+        comparison = running.run(registry.get_op("vector_add"), options, results=tmp_path)
+    rows = {row.label: row for row in comparison.cases[-1].rows}
+    assert "it keeps 3.2 GB of the GPU's memory" in rows["triton.hoards"].reason
+    assert "it keeps" not in rows["triton.reserves"].reason
 
 
 # --------------------------------------------------------------------------- loading a user's file
@@ -232,9 +280,12 @@ def test_an_answer_nobody_asked_for_is_its_end(worker: Worker, tmp_path: Path) -
     file = tmp_path / "eager.py"
     file.write_text(
         BEGINNING + "from multiprocessing.connection import Connection\n"
-        "for found in gc.get_objects():\n"
-        "    if type(found) is Connection and found.writable:\n"
-        "        found.send_bytes(b'{\"answer\": 1}')\n"
+        "frame = sys._getframe()\n"
+        "while frame:\n"
+        "    for found in list(frame.f_locals.values()):\n"
+        "        if type(found) is Connection and found.writable:\n"
+        "            found.send_bytes(b'{\"answer\": 1}')\n"
+        "    frame = frame.f_back\n"
     )
     with pytest.raises(Ended, match="wrote into the pipe"):
         worker.ask("load", files=[str(file)])
@@ -246,7 +297,7 @@ def test_what_it_raises_comes_across(worker: Worker) -> None:
     with pytest.raises(Raised, match="no_such") as caught:
         worker.ask("begin", device="cpu", environment={}, modules=["no_such"])
     assert caught.value.name == "ModuleNotFoundError"
-    assert worker.ask("rest") == 0
+    assert worker.ask("rest") == {"held_bytes": 0, "kept_bytes": 0}
 
 
 def test_it_starts_in_no_time() -> None:

@@ -95,7 +95,7 @@ def timed(folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan) -> dict[
         files.load([str(file)], 60.0)
         labels = ("torch.eager", "triton.honest", *(f"triton.{name}" for name in cheats))
         impls = [i for i in registry.implementations("vector_add") if i.label in labels]
-        with Exchange(op, CASE, CPU, expected_output(op, CASE)) as exchange:
+        with Exchange(op, CASE, CPU, expected_output(op, CASE), timed=True) as exchange:
             return measure(
                 op,
                 impls,
@@ -103,7 +103,7 @@ def timed(folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan) -> dict[
                 CPU,
                 {impl.label: crew.of(impl) for impl in impls},
                 exchange,
-                Yardstick(op, CPU),
+                Yardstick.here(op, CPU),
                 local=HostStopwatch(CPU),
                 seed=0,
                 budget_s=60.0,

@@ -11,7 +11,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 from compare.ceilings import CeilingMeter
-from compare.check import Yardstick, errors_of
+from compare.check import Reference, Yardstick, errors_of, memory_of
+from compare.contained.memory import Place
 from compare.contained.process import Worker
 from compare.contained.stage import Exchange, shape_of
-from compare.contest import Contest, Plan, Progress, Result
+from compare.contest import Contest, Plan, Progress, Result, release
 from compare.guard import untouched
 from compare.measure import Interrupted
 from compare.spec import Case, Implementation, Op, Timing
@@ -33,10 +34,11 @@ CUDA_STOPWATCH = "compare.stopwatch:CudaStopwatch"
 
 KINDS = ("cold", "warm", "graph", "burst", "sustained")
 
-SURE = 3
-"""Turns of each implementation and kind that are checked in any case, among its first `EARLY`."""
+SURE = {True: 3, False: 1}
+"""Turns of each implementation and kind that are checked in any case, among its first `EARLY`: more of a
+user's file than of the project's own."""
 EARLY = 10
-LATER = 0.04
+LATER = {True: 0.04, False: 0.01}
 """The share of its later turns that are checked."""
 
 SPAN_S = 0.02
@@ -67,11 +69,12 @@ class _Seen:
 class Remote:
     """Stands for ``impl.run`` in a contest; its only argument is the number of a set of inputs."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, foreign: bool) -> None:
         self.worker = worker
         self.turns: dict[str, int] = {}
         chance = random.SystemRandom()
-        self.checked = {kind: set(chance.sample(range(EARLY), SURE)) for kind in KINDS}
+        self._checked = {kind: set(chance.sample(range(EARLY), SURE[foreign])) for kind in KINDS}
+        self._later = LATER[foreign]
 
     def __call__(self, which: int) -> _Seen:
         return _Seen(self.worker.ask("first_again", "a call"))
@@ -79,7 +82,7 @@ class Remote:
     def to_be_checked(self, kind: str) -> bool:
         """Whether the judge looks at what the next turn of this kind leaves; drawn here, told nobody."""
         turn = self.turns[kind] = self.turns.get(kind, -1) + 1
-        return turn in self.checked[kind] or (turn >= EARLY and secrets.randbelow(1000) < 1000 * LATER)
+        return turn in self._checked[kind] or (turn >= EARLY and secrets.randbelow(1000) < 1000 * self._later)
 
 
 class RemoteStopwatch:
@@ -89,6 +92,8 @@ class RemoteStopwatch:
         self._exam, self._local = exam, local
         self._exposed: set[str] = set()
         self._this_round: set[str] = set()
+        self.turns = 0
+        self.turns_s = self.exams_s = 0.0
 
     def now_s(self) -> float:
         return time.perf_counter()
@@ -117,18 +122,29 @@ class RemoteStopwatch:
     def _turn(
         self, name: str, remote: Remote, kind: str, which: int, question: str, arguments: dict[str, Any]
     ) -> Reading:
+        begin = time.perf_counter()
         checked = remote.to_be_checked(kind)
         if checked:
             self._exam.renew(which)  # inputs that nobody else has had
-        self._exam.poison()
+        self._exam.set_out(which, kind)
+        renewed = time.perf_counter()
         told = remote.worker.ask(question, f"a turn of timing ({kind})", **arguments)
         if told["problem"] is not None:
             raise Cheated(f"output while it was timed: {told['problem']}")
         if told["exposed"]:
             self._exposed.add(name)
+        answered = time.perf_counter()
         if checked:
             self._exam.examine(which, kind)
+            self.exams_s += time.perf_counter() - answered + renewed - begin
+        self.turns += 1
+        self.turns_s += time.perf_counter() - begin
         return Reading(float(told["gpu_us"]), float(told["host_us"]))
+
+    def cost(self) -> str:
+        """What its turns have cost so far, in words."""
+        each_ms = (self.turns_s - self.exams_s) / max(self.turns, 1) * 1e3
+        return f"{self.turns} turns of {each_ms:.2f} ms, and {self.exams_s:.2f} s for looking at outputs"
 
     def capture(self, call: Call) -> Call:
         remote, which = _target(call)
@@ -164,29 +180,46 @@ def _target(call: Any) -> tuple[Remote, int]:
 
 
 class Examiner:
-    """Makes the inputs of the rounds, and holds what a turn left against the oracle."""
+    """Makes the inputs of the rounds, and holds what a turn left against the oracle.
+
+    Before a cold turn the set of inputs holds stale values.  The worker calls once on those, untimed, and
+    moves the ones to come into their place; so nothing is left over that its timed call could use.
+    """
 
     def __init__(
         self, op: Op, case: Case, device: torch.device, exchange: Exchange, yardstick: Yardstick
     ) -> None:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
+        self._stale = self._fresh()
         # Twice what the check allows, once for all inputs: it is whether the work is done that is looked at.
-        score = yardstick.score(case, "timing", self._fresh())
-        self._limit = 2 * max(2 * score, op.tolerance(case).least)
-        self.sets = [
-            exchange.inputs.put(self._fresh(), number * exchange.set_bytes) for number in range(exchange.sets)
-        ]
+        self._limit = 2 * yardstick.limit(case, Reference(op, self._stale))
+        self._values = [self._fresh() for _ in range(exchange.sets)]
+        self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
+        self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
+        if not self.coming:
+            self._stale = ()
 
     def _fresh(self) -> tuple[torch.Tensor, ...]:
         return self._op.make_inputs(self._case, self._generator, self._device)
 
-    def renew(self, which: int) -> None:
-        """Other values at the same addresses."""
-        self._exchange.inputs.put(self._fresh(), which * self._exchange.set_bytes)
+    def _put(self, values: tuple[torch.Tensor, ...], which: int) -> list[Place]:
+        return self._exchange.inputs.put(values, which * self._exchange.set_bytes)
 
-    def poison(self) -> None:
-        self._exchange.poison()
+    def renew(self, which: int) -> None:
+        """Other values from now on."""
+        self._values[which] = ()  # large ones may have room once only
+        self._values[which] = self._fresh()
+
+    def set_out(self, which: int, kind: str) -> None:
+        """Lay out what a turn needs, all of it done when this returns."""
+        exchange = self._exchange
+        if kind == "cold" and exchange.coming is not None:
+            self._put(self._stale, which)
+            exchange.inputs.put(self._values[which], exchange.coming)
+        else:
+            self._put(self._values[which], which)
+        exchange.poison()
 
     def examine(self, which: int, kind: str) -> None:
         """Hold the output of the last turn against the oracle.
@@ -195,7 +228,6 @@ class Examiner:
             Cheated: it is not what the inputs give.
         """
         exchange = self._exchange
-        inputs = tuple(exchange.inputs.tensor(place) for place in self.sets[which])
         output = exchange.take()
         unwritten = int(untouched(output).sum())
         if unwritten:
@@ -203,12 +235,16 @@ class Examiner:
                 f"in a {kind} turn of timing {unwritten} of {output.numel()} elements were not there when "
                 "its call had ended: it left the work undone, or to another stream or thread"
             )
-        errors = errors_of(self._op, self._case, inputs, output, self._limit, 0)
+        reference = Reference(self._op, self._values[which])
+        errors = errors_of(self._op, self._case, reference, output, self._limit, 0)
         if errors.wrong or errors.misplaced:
             raise Cheated(
                 f"right when it was checked, and wrong in a {kind} turn of timing on new inputs: "
                 f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
             )
+        for i, (place, value) in enumerate(zip(self.sets[which], self._values[which], strict=True)):
+            if not memory_of(exchange.inputs.tensor(place)).equal(memory_of(value)):
+                raise Cheated(f"in a {kind} turn of timing argument {i} was written to")
 
 
 def measure(
@@ -229,6 +265,7 @@ def measure(
     plan: Plan | None = None,
     stopwatch: str = CUDA_STOPWATCH,
     tidy: bool = False,
+    say: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Result]:
     """Time implementations in their workers.
 
@@ -241,11 +278,16 @@ def measure(
         local: a stopwatch of this process, for what an empty pair of events reads.
         stopwatch: the workers' own, as ``module:class``.
         tidy: workers free their memory after every turn, as together they have not enough.
+        say: told what is done now.
 
     Raises:
         Interrupted: on Ctrl-C, with what there is.
     """
-    exam = Examiner(op, case, device, exchange, yardstick)
+    try:
+        exam = Examiner(op, case, device, exchange, yardstick)
+    except RuntimeError as error:  # its inputs are too much for the memory that is left
+        release(error)
+        return dict.fromkeys((impl.label for impl in impls), error)
     remotes: dict[str, Any] = {}
     refused: dict[str, Result] = {}
     for impl in impls:
@@ -256,18 +298,20 @@ def measure(
                 "enter",
                 "getting ready to be timed",
                 sets=[[place.as_json() for place in places] for places in exam.sets],
+                coming=[place.as_json() for place in exam.coming],
                 stopwatch=stopwatch,
                 tidy=tidy,
                 **shape_of(exchange.expected),
             )
         except Exception as error:
             refused[impl.label] = error
-        remotes[impl.label] = Remote(worker)
+        remotes[impl.label] = Remote(worker, impl.foreign)
+    watch = RemoteStopwatch(exam, local)
     contest = Contest(
         op.baseline,
         [replace(impl, run=remotes[impl.label]) for impl in impls if impl.label not in refused],
         [(number,) for number in range(exchange.sets)],
-        RemoteStopwatch(exam, local),
+        watch,
         plan or Plan(),
         seed=seed,
         first_calls_ms=first_calls_ms,
@@ -278,6 +322,7 @@ def measure(
             contest.run(budget_s, progress)
     except KeyboardInterrupt:
         raise Interrupted(contest.results()) from None
+    say(f"holding {watch.cost()}, against the judge's own clock")
     return refused | _verified(contest.results(), workers)
 
 

@@ -30,6 +30,12 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of them, side by side."""
+        for worker in self._workers.values():
+            worker.abandon()
         for worker in self._workers.values():
             worker.close()
 

@@ -23,7 +23,7 @@ import torch
 
 # Everything that is needed later is imported now: the server that workers are forked from has it then.
 from compare import registry
-from compare.check import Here, wrong_kind
+from compare.check import Here, memory_of, wrong_kind
 from compare.code_size.sources import code_of
 from compare.contained import limits
 from compare.contained.integrity import Integrity
@@ -42,6 +42,7 @@ def main(connection: Connection, lifeline: Connection, host_bytes: int | None) -
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.freeze()  # what the server has imported is no garbage, and looking through it takes time
     integrity = Integrity()
     _Desk(connection, integrity).serve()
 
@@ -90,6 +91,16 @@ def _told(error: BaseException) -> dict[str, str]:
     text = f"exit({error.code})" if isinstance(error, SystemExit) else _text(error)
     trace = "".join(traceback.format_exception(error))
     return {"kind": kind, "name": type(error).__name__, "text": text[:2000], "trace": trace[-8000:]}
+
+
+def _of_cupy() -> int:
+    """Bytes that are in use of what cupy has allocated, once it has given back the rest."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return 0
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    return int(pool.used_bytes())
 
 
 def _text(error: BaseException) -> str:
@@ -162,32 +173,41 @@ class _Work:
             total = torch.cuda.get_device_properties(self._device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total), self._device)
 
-    def rest(self) -> int:
-        """Free what is not needed between turns; the most that PyTorch has held of the GPU's memory."""
+    def rest(self) -> dict[str, int]:
+        """Free what is not needed between turns.
+
+        Returns:
+            The most that PyTorch has held of the GPU's memory (``held_bytes``), and what is allocated still
+            now that what could be given back has been (``kept_bytes``).
+        """
         if self._impl is not None:
             self._stage = Here(self._impl, self._device)
         if self._device.type != "cuda":
-            return 0
+            return {"held_bytes": 0, "kept_bytes": 0}
         gc.collect()
+        held_bytes = torch.cuda.max_memory_reserved(self._device)
         torch.cuda.empty_cache()
-        held = torch.cuda.max_memory_reserved(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
-        return held
+        return {
+            "held_bytes": held_bytes,
+            "kept_bytes": torch.cuda.memory_allocated(self._device) + _of_cupy(),
+        }
 
     def view(self, name: str, memory: dict[str, Any]) -> None:
         """Take memory that the judge shares, in place of what had that name."""
-        self.leave(name)
+        self.leave([name])
         self._views[name] = View(memory, self._connection, self._device)
 
-    def leave(self, name: str) -> None:
+    def leave(self, names: list[str]) -> None:
         """Let go of shared memory."""
-        view = self._views.pop(name, None)
-        if view is None:
+        views = [view for view in (self._views.pop(name, None) for name in names) if view is not None]
+        if not views:
             return
         self._bench = None
         gc.enable()
         self.rest()
-        view.close()
+        for view in views:
+            view.close()
 
     def recover(self) -> str | None:
         """After an error: why nothing more can be asked of this process, None where it can go on."""
@@ -259,15 +279,22 @@ class _Work:
     # ----------------------------------------------------------------------- time
 
     def enter(
-        self, sets: list[list[dict[str, Any]]], shape: list[int], dtype: str, stopwatch: str, tidy: bool
+        self,
+        sets: list[list[dict[str, Any]]],
+        coming: list[dict[str, Any]],
+        shape: list[int],
+        dtype: str,
+        stopwatch: str,
+        tidy: bool,
     ) -> None:
-        """Get ready to be timed on these sets of inputs."""
+        """Get ready to be timed on these sets of inputs; ``coming`` is where their next values will lie."""
         tensors = [self._tensors("inputs", places) for places in sets]
+        values = self._tensors("inputs", coming)
         expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
         self._bench = _Bench(
-            self.impl, tensors, expected, self._out("outputs", 0, expected), make(self._device), tidy
+            self.impl, tensors, values, expected, self._out("outputs", 0, expected), make(self._device), tidy
         )
 
     def first_again(self) -> str | None:
@@ -309,6 +336,7 @@ class _Bench:
         self,
         impl: Implementation,
         sets: list[tuple[torch.Tensor, ...]],
+        coming: tuple[torch.Tensor, ...],
         expected: torch.Tensor,
         mailbox: torch.Tensor,
         watch: Any,
@@ -316,6 +344,8 @@ class _Bench:
     ) -> None:
         self._impl, self._sets, self._expected = impl, sets, expected
         self._mailbox, self._watch, self._tidy = mailbox, watch, tidy
+        self._coming = [memory_of(x) for x in coming]
+        self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
         self._of_graph: Any = None
         self.calls = [partial(self._run, tensors) for tensors in sets]
@@ -350,8 +380,13 @@ class _Bench:
         return None if dtype is None else str(dtype)
 
     def cold(self, which: int) -> dict[str, Any]:
-        if self._tidy:
-            self.calls[which]()  # so that no memory has to be got from the driver while the clock runs
+        if self._coming or self._tidy:
+            # Another process had the GPU before: without a call that is not timed, addresses and instructions
+            # would be cold as well, and not the L2 alone; and memory would be got from the driver while the
+            # clock runs.
+            self.calls[which]()
+        for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
+            x.copy_(value)  # which leaves nothing that this call could remember for the next
         return self._reading("cold", self._watch.cold("cold", self.calls[which]), which)
 
     def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import os
 import secrets
 import signal
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import connection as connections
 from multiprocessing import reduction
@@ -34,6 +36,9 @@ _ANSWER_BYTES = 8 << 20
 _LOOK_S = 0.1
 """How often a worker that is still busy is looked after."""
 _QUOTED = 300
+
+_STARTING = threading.Lock()
+"""An exit code can be read once, and multiprocessing looks for those of all processes when it starts one."""
 
 
 class Raised(Exception):
@@ -73,7 +78,8 @@ class Worker:
         self._process = context.Process(
             target=inside.main, args=(theirs, their_end, host_bytes), name=who, daemon=True
         )
-        self._process.start()
+        with _STARTING:
+            self._process.start()
         theirs.close()
         their_end.close()
         reduction.send_handle(self._connection, self._printed.fileno(), self.pid)
@@ -123,14 +129,16 @@ class Worker:
         memory.send(self._connection, self.pid)
         self.receive("taking its inputs")
 
-    def drop(self, name: str) -> None:
-        """Take back memory that was shared under a name; from one that is busy, for whatever reason, with it
-        all."""
+    def ask_back(self, names: Sequence[str]) -> None:
+        """Have it give back memory that was shared under these names, without waiting; `receive` does.
+
+        From one that is busy, for whatever reason, it is taken together with its life.
+        """
         if self._busy or self._waiting:
             self.end("it was interrupted")
         elif self.alive:
-            with suppress(Exception):
-                self.ask("leave", "giving back its inputs", name=name)
+            with suppress(Ended):
+                self.send("leave", names=list(names))
 
     def receive(self, step: str = "", timeout_s: float | None = None) -> Any:
         """The answer to the oldest question that has none yet."""
@@ -193,8 +201,7 @@ class Worker:
         raise self.end("it wrote into the pipe between its process and the judge's")
 
     def _died(self, step: str) -> Ended:
-        self._process.join(2.0)
-        code = self._process.exitcode
+        code = self._join(2.0)
         if code is None:
             how = "its process hung up"
         elif code >= 0:
@@ -208,26 +215,45 @@ class Worker:
 
     def end(self, why: str) -> Ended:
         """End it, for a reason that its row will show; the exception is for the caller to raise."""
-        self._kill()
+        self._signal()
+        self._bury()
         said = self._last_words()
         self._ended = Ended(f"{why}; the last it printed: {said}" if said else why)
         return self._ended
 
-    def close(self) -> None:
-        """End it, as there is nothing more to ask."""
+    def abandon(self) -> None:
+        """Have it end without waiting for that, as there is nothing more to ask; `close` waits."""
         if self._ended is None:
             self._ended = Ended("its worker was closed")
-            self._kill()
-        self._printed.close()
+            self._signal()
 
-    def _kill(self) -> None:
+    def close(self) -> None:
+        """End it."""
+        self.abandon()
+        if not self._printed.closed:
+            self._bury()
+            self._printed.close()
+
+    def _signal(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with suppress(Exception):
             self._process.kill()
-        self._process.join(10.0)
+
+    def _bury(self) -> None:
+        self._join(10.0)
         self._connection.close()
         self._lifeline.close()
+
+    def _join(self, timeout_s: float) -> int | None:
+        """Its exit code, None while it lives."""
+        until = time.monotonic() + timeout_s
+        while True:
+            with _STARTING:
+                code = self._process.exitcode
+            if code is not None or time.monotonic() > until:
+                return code
+            connections.wait([self._process.sentinel], max(0.0, until - time.monotonic()))
 
     def _last_words(self) -> str:
         size = os.fstat(self._printed.fileno()).st_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -19,17 +20,32 @@ from compare.spec import Case, Op
 _SHIFTS = 64
 """How many places inputs may begin at, so that no address can be counted on."""
 
+_STAGED_BYTES = 256 << 20
+"""Kernels on larger inputs run so long that a cold address or instruction does not show."""
+
 
 class Exchange:
     """The memory of one case: inputs, which workers read, and one output, which the one whose turn it is
-    writes.  The judge makes it, and keeps what it compares with elsewhere."""
+    writes.  The judge makes it, and keeps what it compares with elsewhere.
 
-    def __init__(self, op: Op, case: Case, device: torch.device, expected: torch.Tensor) -> None:
+    Args:
+        op, case, device: whose inputs.
+        expected: a meta tensor like the output.
+        timed: with room for as many sets of inputs as timing rotates through, and one more to put values in
+            that are to come; else for a single set, which may begin at many places.
+    """
+
+    def __init__(
+        self, op: Op, case: Case, device: torch.device, expected: torch.Tensor, *, timed: bool = False
+    ) -> None:
         self.set_bytes = room(meta_inputs(op, case))
-        self.sets = 1 if device.type == "cpu" else how_many_sets(self.set_bytes, device)
+        self.sets = how_many_sets(self.set_bytes, device) if timed and device.type == "cuda" else 1
         """Of inputs that there is room for."""
+        self.coming = self.sets * self.set_bytes if timed and self.set_bytes <= _STAGED_BYTES else None
+        """Where values lie that are to come, None where inputs are too large for it to matter."""
         self.expected = expected
-        self.inputs = Memory(self.sets * self.set_bytes + _SHIFTS * ALIGNMENT, device)
+        size = (self.sets + (self.coming is not None)) * self.set_bytes
+        self.inputs = Memory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
         self.outputs = Memory(expected.numel() * expected.itemsize, device)
         self._mailbox = self.outputs.tensor(Place.of(_plain(expected), 0))
         self._holders: set[Worker] = set()
@@ -79,8 +95,11 @@ class Exchange:
     def close(self) -> None:
         """Take it back from the workers, and free it."""
         for worker in self._holders:
-            worker.drop("inputs")
-            worker.drop("outputs")
+            worker.ask_back(("inputs", "outputs"))
+        for worker in self._holders:
+            if worker.alive:
+                with suppress(Exception):
+                    worker.receive("giving back its inputs")
         self._placed = ()
         self._mailbox = torch.empty(0)
         self.inputs.close()

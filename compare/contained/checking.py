@@ -1,0 +1,181 @@
+"""The checks of a case: every implementation called for the first time in its worker, and held to the oracle.
+
+On a GPU they go side by side, each on inputs in memory of its own, as far as there are cores and memory.
+What is the same for all of them is worked out once: the inputs of a seed, the oracle's output for them, and
+PyTorch's own error, which the baseline's worker is asked for as soon as it has been called.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from compare.check import Probes, Yardstick, check, expected_output
+from compare.contained.abreast import abreast, cores
+from compare.contained.crew import Crew
+from compare.contained.process import Ended, Worker
+from compare.contained.stage import Exchange, WorkerStage
+from compare.spec import Agreement, Case, Implementation, Op
+
+_JUDGE_BYTES = 3 << 30
+"""Of a GPU's memory that the judge takes to compare outputs of an ordinary size,"""
+_CONTEXT_BYTES = 400 << 20
+"""and every worker for its context."""
+_TENSORS = 12
+"""How many times the bytes of a case an implementation is reckoned to take, with what it is checked with."""
+
+
+@dataclass
+class Outcome:
+    """What came of checking an implementation."""
+
+    agreement: Agreement | None = None
+    error: Exception | None = None
+    first_call_ms: float | None = None
+    held_bytes: int = 0
+    """The most that PyTorch held of the GPU's memory for it."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What its steps took, by name; waiting for others is one of them."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{step} {seconds:.2f} s" for step, seconds in self.seconds.items())
+
+
+class Checking:
+    """The checks of one case.
+
+    Args:
+        op, case, device: what on, and where.
+        crew: the workers.
+        seeds: of the inputs, by label.
+    """
+
+    def __init__(
+        self, op: Op, case: Case, device: torch.device, crew: Crew, seeds: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._op, self._case, self._device, self._crew, self._seeds = op, case, device, crew, seeds
+        self._expected = expected_output(op, case)
+        self._probes: Probes | None = None
+        self._probed = threading.Event()
+
+    def run(
+        self, impls: Sequence[Implementation], begin: Callable[[Implementation], None]
+    ) -> Iterator[tuple[Implementation, Outcome]]:
+        """Check these, and say of each what came of it as soon as it is known.
+
+        Args:
+            impls: those that can run here.
+            begin: told of each that is begun, where they go one after the other.
+        """
+        # The others need what the baseline's worker says.
+        impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)
+        if not any(impl.label == self._op.baseline for impl in impls):
+            self._probe(None)
+        width = self.width(len(impls))
+
+        def job(impl: Implementation) -> Outcome:
+            if width == 1:
+                begin(impl)
+            return self._job(impl)
+
+        yield from abreast(job, impls, width, self._crew.close)
+
+    def width(self, count: int) -> int:
+        """How many may be checked at once."""
+        if self._device.type != "cuda":
+            return 1
+        total_bytes: int = torch.cuda.get_device_properties(self._device).total_memory
+        room = total_bytes - _JUDGE_BYTES - count * _CONTEXT_BYTES
+        each = _CONTEXT_BYTES + _TENSORS * self._op.cost(self._case).bytes
+        return max(1, min(count, cores(), room // each))
+
+    def allowance(self) -> int:
+        """Bytes of the GPU's memory that an implementation may take."""
+        return (2 << 30) + _TENSORS * self._op.cost(self._case).bytes
+
+    def _job(self, impl: Implementation) -> Outcome:
+        outcome = Outcome()
+        clock = _Clock(outcome.seconds)
+        try:
+            worker = self._crew.of(impl)
+            clock("ready after")
+            with Exchange(self._op, self._case, self._device, self._expected) as exchange:
+                self._check(impl, worker, exchange, outcome, clock)
+            clock("put away in")
+        except Exception as error:
+            outcome.error = error
+            if isinstance(error, Ended):
+                self._crew.note(impl, error)
+        if impl.label == self._op.baseline and not self._probed.is_set():
+            self._probe(None)
+        return outcome
+
+    def _check(
+        self, impl: Implementation, worker: Worker, exchange: Exchange, outcome: Outcome, clock: _Clock
+    ) -> None:
+        on_gpu = self._device.type == "cuda"
+        stage = WorkerStage(worker, exchange, building=not on_gpu)
+        if on_gpu:
+            worker.ask("limit", nbytes=self.allowance())
+            outcome.first_call_ms = self._first_call_ms(worker, exchange, self._seeds[impl.label][0])
+            clock("first called in")
+        if impl.label == self._op.baseline:
+            self._probe(stage)
+        self._probed.wait()
+        clock("waited")
+        agreement = check(
+            self._op,
+            impl,
+            self._case,
+            self._device,
+            self._seeds[impl.label],
+            nudge=impl.foreign,
+            own_work=impl.way != "torch",
+            stage=stage,
+            probes=self._probes,
+        )
+        clock("checked in")
+        told = worker.ask("rest")
+        outcome.held_bytes, kept_bytes = int(told["held_bytes"]), int(told["kept_bytes"])
+        if kept_bytes > self.allowance():
+            raise worker.end(f"it keeps {kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
+        outcome.agreement = agreement
+
+    def _first_call_ms(self, worker: Worker, exchange: Exchange, seed: int) -> float:
+        """Before anything else runs the implementation on this case, as that would compile it."""
+        exchange.hand_to(worker)
+        generator = torch.Generator(self._device).manual_seed(seed)
+        exchange.put(self._op.make_inputs(self._case, generator, self._device), 0)
+        exchange.poison()
+        return float(worker.ask("first", "building and the first call", inputs=exchange.as_json()))
+
+    def _probe(self, stage: WorkerStage | None) -> None:
+        """Work out what all need, with what PyTorch's own implementation makes of all inputs."""
+        seeds = [seed for seeds in self._seeds.values() for seed in seeds]
+        shared = {seed for seed in seeds if seeds.count(seed) > 1}
+
+        def probes(stage: WorkerStage | None) -> Probes:
+            return Probes(self._op, self._case, self._device, Yardstick(self._op, stage), shared)
+
+        self._probes = probes(stage)
+        try:
+            for seed in dict.fromkeys(seeds):
+                self._probes.of(seed)
+        except Exception:  # memory, most likely: every check meets it again and says so
+            self._probes = probes(None)
+        self._probed.set()
+
+
+class _Clock:
+    """Notes how long each step took."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds, self._last_s = seconds, time.perf_counter()
+
+    def __call__(self, step: str) -> None:
+        now_s = time.perf_counter()
+        self._seconds[step], self._last_s = now_s - self._last_s, now_s
