@@ -312,9 +312,9 @@ def _crossover(arguments: argparse.Namespace) -> int:
     from compare.report.progress import of_run, steps
     from compare.run import prepare, run
 
-    device = prepare(arguments.device)
+    device = prepare(arguments.device, [name])
     _check_timer(arguments, device.type)
-    _load(arguments.load, [name])
+    _load(arguments.load, [name], arguments.timeout)
     (op,) = _having([name], arguments.only)
     crossover.check(op, arguments.crossover)
     options = _options(op, arguments, _archs(arguments.arch))

@@ -113,7 +113,7 @@ def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Pa
         for name, (code, _) in MISHAPS.items()
     )
     labels = (f"triton.{name}" for name in (*MISHAPS, "right"))
-    with mock.patch.object(Checking, "width", lambda self, count: width):
+    with mock.patch.object(Checking, "width", return_value=width):
         rows = rows_of(tmp_path / "mishaps.py", text, *labels, timeout_s=3.0)
     assert [*rows] == ["torch.eager", "triton.right", *(f"triton.{name}" for name in MISHAPS)]
     for name, (_, says) in MISHAPS.items():
@@ -137,7 +137,7 @@ def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
 
     options = Options(cases=(SMALL,), device="cpu", only=("triton.right", "triton.slow"))
     begin = time.monotonic()
-    with mock.patch.object(Checking, "width", lambda self, count: 8):
+    with mock.patch.object(Checking, "width", return_value=8):
         comparison = running.run(registry.get_op("vector_add"), options, interrupted, results=tmp_path)
     assert time.monotonic() - begin < 60
     assert comparison.interrupted
