@@ -247,7 +247,7 @@ def test_the_command_searches_where_there_is_a_gpu(
     class Gpu:
         type = "cuda"
 
-    monkeypatch.setattr("compare.run.prepare", lambda name: Gpu)
+    monkeypatch.setattr("compare.run.prepare", lambda name, ops: Gpu)
     monkeypatch.setattr("compare.device.environment", lambda device: made_up.H100)
     monkeypatch.setattr("compare.run.run", lambda op, asked, progress: run(asked))
     out = tmp_path / "out.json"
