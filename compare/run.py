@@ -245,17 +245,23 @@ class _Bench:
         return tuple(calibration.marked(case, environment.calibration) for case in judged)
 
     def _read_sources(self) -> None:
-        from compare.code_size import code_size, source_hash
+        from compare.code_size import source_hash
 
         self.meter.say("reading sources")
         for impl in self.impls:
             self.hashes[impl.label] = source_hash(impl)
-            self.code_sizes[impl.label] = code_size(impl, self._launched(impl))
+            self.code_sizes[impl.label] = self._code_size(impl)
 
-    def _launched(self, impl: Implementation) -> list[tuple[str, str]] | None:
-        """What a user's file launches, as a worker tells it: it is not run here."""
-        if not impl.foreign or impl.route != "cupy":
-            return None
+    def _code_size(self, impl: Implementation) -> CodeSize:
+        from compare.code_size import code_size, kept_code_size
+
+        # A user's file is not run here, and what its worker tells is not kept.
+        return code_size(impl, self._launched(impl)) if impl.foreign else kept_code_size(impl)
+
+    def _launched(self, impl: Implementation) -> list[tuple[str, str]]:
+        """What a user's file launches, as a worker tells it."""
+        if impl.route != "cupy":
+            return []
         try:
             told = self.crew.of(impl).ask("launched", "finding out what it launches")
             return [(str(source), str(kernel)) for source, kernel in told]

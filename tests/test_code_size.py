@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from compare import registry
-from compare.code_size import code_size, cpp, source_hash
+from compare.code_size import code_size, cpp, kept_code_size, source_hash
 from compare.code_size import sources as sources_module
 from compare.code_size.concepts import CONCEPTS, concepts_of
 from compare.code_size.pieces import Piece, size
 from compare.code_size.sources import KERNELS, sources
-from compare.spec import Implementation, RoleSize
+from compare.spec import CodeSize, Implementation, RoleSize
 
 ROWS = [
     pytest.param(impl, id=f"{op}-{impl.label}")
@@ -167,6 +167,26 @@ def test_declarations_are_told_apart() -> None:
         for name in ("LONG", "index_t", "WARP", "Pair", "load", "array", "work", "twice")
     }
     assert [piece.text[:12] for piece in unit.reached(["work"])] == ["template <in", "#define LONG"]
+
+
+def test_sizes_are_kept_until_a_source_changes(
+    mine: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    counted = []
+
+    def counting(impl: Implementation) -> CodeSize:
+        counted.append(impl.label)
+        return code_size(impl)
+
+    monkeypatch.setattr("compare.code_size.code_size", counting)
+    for impl in mine.values():
+        assert kept_code_size(impl) == code_size(impl) == kept_code_size(impl)
+    assert sorted(counted) == sorted(mine)
+    with (tmp_path / "helpers.py").open("a") as file:
+        file.write("# more\n")
+    kept_code_size(mine["triton.mine"])
+    assert counted.count("triton.mine") == 2
 
 
 def test_a_binding_has_its_own_variants_line_only(tmp_path: Path) -> None:

@@ -16,18 +16,43 @@ compiles and loads CUDA, pybind's ``tensor.h`` included.  One lexer, Pygments, c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
 
-from compare import registry
+from compare import kept, registry
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
 from compare.code_size.pieces import Piece, size
-from compare.code_size.sources import KERNELS, PYBIND, source_hash
-from compare.spec import CodeSize, CudaLaunch, Implementation
+from compare.code_size.sources import KERNELS, PYBIND, code_of, rests_on, source_hash
+from compare.spec import CodeSize, CudaLaunch, Implementation, RoleSize
 
-__all__ = ["code_size", "launched", "source_hash"]
+__all__ = ["code_size", "kept_code_size", "launched", "source_hash"]
 
 _ARCH = "sm_90a"
 """Whose launches are looked at for the names of CUDA kernels: the one that every rung runs on."""
+
+_CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/loader.py", "cuda_impl/pybind/__init__.py")
+"""What looks at sources and captures launches."""
+
+
+def kept_code_size(impl: Implementation) -> CodeSize:
+    """`code_size`, from the cache where neither the sources nor what counts them have changed."""
+    function = code_of(impl.run)
+    name = kept.key(
+        impl.op,
+        impl.label,
+        f"{function.co_name} {function.co_firstlineno}",
+        rests_on(impl),
+        kept.versions("torch", "Pygments"),
+        kept.code(*_CODE),
+    )
+    with suppress(KeyError, TypeError):
+        known = kept.read("code_size", name)
+        kernel, launch, binding = (RoleSize(**known[role]) for role in ("kernel", "launch", "binding"))
+        return CodeSize(kernel, launch, binding, tuple(known["concepts"]))
+    found = code_size(impl)
+    kept.write("code_size", name, asdict(found))
+    return found
 
 
 def code_size(impl: Implementation, kernels: Iterable[tuple[str, str]] | None = None) -> CodeSize:

@@ -36,9 +36,21 @@ def source_hash(impl: Implementation) -> str:
     for path in sources(impl):
         inside = path.is_relative_to(registry.ROOT)
         name = path.relative_to(registry.ROOT).as_posix() if inside else path.name
-        text = _ALIGNMENT.sub(b" ", path.read_bytes())
-        digest.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
+        digest.update(f"{name} {_hashed(path, path.stat().st_mtime_ns)}\n".encode())
     return digest.hexdigest()
+
+
+@functools.lru_cache
+def _hashed(path: Path, changed_ns: int) -> str:
+    return hashlib.sha256(_ALIGNMENT.sub(b" ", path.read_bytes())).hexdigest()
+
+
+def rests_on(impl: Implementation) -> str:
+    """`source_hash`, and with it that of whose launches are captured in ``impl``'s place."""
+    if impl.route != "pybind":
+        return source_hash(impl)
+    siblings = (i for i in registry.implementations(impl.op) if i.label == f"cupy.{impl.variant}")
+    return "+".join(source_hash(i) for i in (impl, *siblings))
 
 
 def sources(impl: Implementation) -> list[Path]:

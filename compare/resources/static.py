@@ -7,9 +7,6 @@ the sources, the case, the architecture and the compilers; so asking again takes
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -23,10 +20,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from compare import registry
-from compare.code_size.sources import source_hash
+from compare import kept, registry
+from compare.code_size.sources import rests_on
 from compare.occupancy import limits
 from compare.spec import Case, Implementation, KernelResources, Op
+
+_CODE = (
+    *("compare/resources/*.py", "compare/capture.py", "compare/device.py", "compare/occupancy.py"),
+    "cuda_impl/build.py",
+)
+"""What asks the compilers and reads their answers."""
 
 _COMPILERS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
 
@@ -88,7 +91,7 @@ def from_cubins(
     for request in requests:
         name = request.impl.op, request.impl.label
         if name not in hashes:
-            hashes[name] = _sources_hash(request.impl)
+            hashes[name] = rests_on(request.impl)
         keys.append(_key(request, hashes[name]))
     for key, request in zip(keys, requests, strict=True):
         refusal = _refusal(request)
@@ -96,8 +99,8 @@ def from_cubins(
             results[key] = ()
         elif refusal is not None:
             results[key] = NotImplementedError(refusal)
-        elif (kept := _kept(key)) is not None:
-            results[key] = kept
+        elif (known := _kept(key)) is not None:
+            results[key] = known
         else:
             missing[key] = request
     groups: dict[str, dict[str, Request]] = {}
@@ -152,7 +155,7 @@ def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) 
                     if answer["key"] in missing:
                         results[answer["key"]] = _understood(answer)
                         if "failed" not in answer:
-                            _keep(answer)
+                            kept.write("resources", answer["key"], answer)
                     progress(len(results), len(missing))
                 worker.wait()
             late.cancel()
@@ -197,61 +200,21 @@ def _loaded_files(requests: Collection[Request]) -> list[str]:
 
 def _key(request: Request, sources_hash: str) -> str:
     """Names a result by everything it rests on."""
-    parts = [
+    return kept.key(
         request.op.name,
         request.impl.label,
         sources_hash,
         str(request.case),
         request.arch,
-        _toolchain(),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _sources_hash(impl: Implementation) -> str:
-    if impl.route != "pybind":
-        return source_hash(impl)
-    # It is captured through the cupy implementation of the same variant.
-    siblings = (i for i in registry.implementations(impl.op) if i.label == f"cupy.{impl.variant}")
-    return "+".join(source_hash(i) for i in (impl, *siblings))
-
-
-@functools.cache
-def _toolchain() -> str:
-    """Versions of the compilers, and the code of this project that asks them and reads the answer."""
-    found = [sys.version]
-    for package in _COMPILERS:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{package} {importlib.metadata.version(package)}")
-    code = [
-        *(registry.ROOT / "compare" / "resources").glob("*.py"),
-        *(registry.ROOT / "compare" / name for name in ("capture.py", "device.py", "occupancy.py")),
-        registry.ROOT / "cuda_impl" / "build.py",
-    ]
-    found += [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(code) if path.exists()]
-    return "\n".join(found)
-
-
-def _path(key: str) -> Path:
-    from cuda_impl.build import cache_dir
-
-    return Path(cache_dir()) / "resources" / f"{key}.json"
+        kept.versions(*_COMPILERS),
+        kept.code(*_CODE),
+    )
 
 
 def _kept(key: str) -> Result | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return _understood(json.loads(_path(key).read_text()))
+    with suppress(KeyError, TypeError):
+        return _understood(kept.read("resources", key))
     return None
-
-
-def _keep(answer: dict[str, Any]) -> None:
-    """Write a result down; where the cache cannot be written, it is only slower next time."""
-    path = _path(answer["key"])
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(answer, file)
-        Path(file.name).replace(path)
 
 
 def as_answer(kernels: Sequence[KernelResources]) -> list[dict[str, Any]]:

@@ -1,0 +1,53 @@
+"""What is kept on disk comes back as it was, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare import kept
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_what_is_written_is_read_back(cache: Path) -> None:
+    name = kept.key("op", "label")
+    assert kept.read("some", name) is None
+    kept.write("some", name, {"lines": 3, "words": ["a"]})
+    assert kept.read("some", name) == {"lines": 3, "words": ["a"]}
+    assert kept.read("other", name) is None
+    assert [path.name for path in (cache / "some").iterdir()] == [f"{name}.json"]
+
+
+def test_a_key_tells_its_parts_apart() -> None:
+    keys = {kept.key("a", "b"), kept.key("b", "a"), kept.key("ab"), kept.key("a", "b", "")}
+    assert len(keys) == 4
+
+
+def test_what_is_damaged_counts_as_missing(cache: Path) -> None:
+    kept.write("some", "name", [1, 2])
+    (cache / "some" / "name.json").write_text("[1,")
+    assert kept.read("some", "name") is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(cache: Path) -> None:
+    cache.write_text("in the way")
+    kept.write("some", "name", 1)
+    assert kept.read("some", "name") is None
+
+
+def test_a_hash_of_code_moves_with_any_of_its_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    code = kept.code.__wrapped__
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("a = 1\n")
+    before = code("*.py")
+    assert code("one.py", "*.py") == before
+    (tmp_path / "two.py").write_text("a = 2\n")
+    assert code("*.py") != before
+    assert code("one.py") == code("one.py")
