@@ -34,6 +34,9 @@ _QUANTILE_ELEMENTS = 1 << 18
 _KEPT_ELEMENTS = 1 << 25
 """Inputs up to so many are kept with their reference, which takes as much again in fp64."""
 
+_ONE_THREAD_BYTES = 1 << 22
+"""Memory traffic up to which a CPU is quicker alone than by sharing the work among threads."""
+
 _COMPARING = threading.Lock()
 """Comparing takes a gigabyte: one check at a time, while others wait for their implementations."""
 
@@ -96,9 +99,8 @@ def check(
         stage: where to call it; in this process, if not given.
         probes: inputs of this case by their seed, and what follows from them; shared between checks.
     """
-    if device.type == "cpu":
-        _settle_vector_math()
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+    nbytes = op.cost(case).bytes
+    with torch.cuda.device(device) if device.type == "cuda" else threads_for(nbytes):
         expected = expected_output(op, case)
         stage = stage or Here(impl, device)
         probes = probes or Probes(op, case, device, Yardstick.here(op, device), seeds)
@@ -111,6 +113,22 @@ def check(
             if nudged is not None:
                 trials.append(_try(op, case, stage, nudged, expected, own_work))
     return _summary(trials, len(seeds))
+
+
+@contextlib.contextmanager
+def threads_for(nbytes: int) -> Iterator[None]:
+    """On a CPU, one thread where there is little memory traffic.
+
+    Threads wait for each other after every function, and where other programs run, for their turn as well.
+    """
+    _settle_vector_math()
+    threads = torch.get_num_threads()
+    if nbytes <= _ONE_THREAD_BYTES:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 _MKL_FUNCTIONS = (
@@ -339,7 +357,9 @@ class Here:
 
     def call(self, expected: torch.Tensor) -> Called:
         guard = GuardedMemory(self._device)
-        output, delivered = self._run(guard, expected)
+        nbytes = sum(x.numel() * x.itemsize for x in (*self._inputs, expected))
+        with threads_for(nbytes) if self._device.type == "cpu" else contextlib.nullcontext():
+            output, delivered = self._run(guard, expected)
         problem = wrong_kind(output, expected, self._device)
         violations, borrowed = tuple(guard.violations()), tuple(guard.borrowed)
         if problem is not None:

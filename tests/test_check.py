@@ -326,6 +326,30 @@ def test_what_an_implementation_raises_is_passed_on(device: torch.device) -> Non
         checked(op, op.cases.smoke[0], device, run)
 
 
+def test_a_small_case_takes_one_thread_of_a_cpu_and_gives_the_others_back() -> None:
+    op, cpu = registry.get_op("vector_add"), torch.device("cpu")
+    threads = torch.get_num_threads()
+    seen = []
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        if len(seen) == 3:
+            raise RuntimeError("boom")
+        return baseline(op)(*inputs)
+
+    try:
+        torch.set_num_threads(2)
+        for c in (op.cases.smoke[0], case("fp32", N=2**20)):
+            assert checked(op, c, cpu, run).passed
+            assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError, match="boom"):
+            checked(op, op.cases.smoke[0], cpu, run)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1, 2, 1]
+
+
 @pytest.mark.parametrize("rows", [1, 3, 1000])
 def test_a_case_is_compared_whole_whatever_the_pieces(
     rows: int, device: torch.device, monkeypatch: pytest.MonkeyPatch

@@ -94,7 +94,7 @@ def _module(path: Path) -> _Module:
                 inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
             )
             defined |= dict.fromkeys(names, node)
-    return _Module(tuple(text.splitlines()), defined, imports_of(tree, path))
+    return _Module(tuple(text.splitlines()), defined, imports_of(ast.walk(tree), path))
 
 
 def _piece(module: _Module, node: ast.stmt) -> Piece:

@@ -7,7 +7,8 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -63,7 +64,7 @@ def sources(impl: Implementation) -> list[Path]:
         found |= own
         if impl.route == "cupy":
             # Its kernels lie in the files of the ops that it names.
-            named = {text for path in own for text in _strings(path)}
+            named = {text for path in own for text in _parsed(path).strings}
             for path in KERNELS.glob("*.cuh"):
                 found |= with_includes(path) if path.stem in named else set()
     if impl.way == "cuda":
@@ -96,18 +97,18 @@ def with_includes(path: Path) -> set[Path]:
     return found
 
 
-def imports_of(tree: ast.Module, path: Path) -> dict[str, tuple[Path, str | None]]:
+def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:
     """Names that a module imports from files that are part of an implementation.
 
     Args:
-        tree: the module.
+        nodes: of the module, imports among them.
         path: its file; modules are looked for in the project and beside it.
 
     Returns:
         For each name the file, and the name there; None where the name is the whole module.
     """
     found: dict[str, tuple[Path, str | None]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 file = _project_file(alias.name, path)
@@ -144,20 +145,27 @@ def _with_imports(path: Path) -> set[Path]:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting += [file for file, _ in imports_of(_tree(path), path).values()]
+            waiting += [file for file, _ in imports_of(_parsed(path).imports, path).values()]
     return found
 
 
-def _strings(path: Path) -> Iterator[str]:
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
+@dataclass(frozen=True)
+class _Parsed:
+    """What is looked for in a module."""
+
+    imports: tuple[ast.AST, ...]
+    strings: frozenset[str]
 
 
-def _tree(path: Path) -> ast.Module:
-    return _parsed(path, path.stat().st_mtime_ns)
+def _parsed(path: Path) -> _Parsed:
+    return _parsed_at(path, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache
-def _parsed(path: Path, changed_ns: int) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return _Parsed(
+        tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)),
+        frozenset(value for value in constants if isinstance(value, str)),
+    )
