@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -194,16 +195,21 @@ def _host_command(sanitize: bool) -> list[str]:
     return [gxx(), "-shared", *flags.host(cuda_include(), sanitize)]
 
 
+_FIBERS = flags.HOST / "fibers.cpp"
+
+
 def host_runtime() -> Path:
     """The scheduler of host builds, a shared object that all of them load."""
-    source = flags.HOST / "fibers.cpp"
-    command = _host_command(sanitizing())
-    key = digest(_contents(source.read_text(), (flags.HOST,)), command, _identity(gxx()))
 
     def make(product: Path) -> None:
-        _run([*command, source, "-o", product], source.name)
+        _run([*_host_command(sanitizing()), _FIBERS, "-o", product], _FIBERS.name)
 
-    return _cached(f"libhost-{key}.so", make)
+    return _cached(_host_runtime_name(), make)
+
+
+def _host_runtime_name() -> str:
+    contents = _contents(_FIBERS.read_text(), (flags.HOST,))
+    return f"libhost-{digest(contents, _host_command(sanitizing()), _identity(gxx()))}.so"
 
 
 def host_kernel(source: str, name: str) -> Path:
@@ -327,30 +333,65 @@ def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
 # --------------------------------------------------------------------------- pybind11 modules
 
 
-def pybind_module(op: str, target: str) -> Path:
+def pybind_module(op: str, target: str, took: Callable[[float], None] = lambda seconds: None) -> Path:
     """The Python module of ``pybind/<op>.cu``: one built ahead of time if it fits, else from the cache.
 
     Args:
         op: the op's name.
         target: ``host`` for the CPU, or a GPU's architecture, ``sm_90``.
+        took: told the seconds of the build, where this call was the one that built it.
 
     Raises:
         BuildError: a compiler is missing or refuses the source.
     """
-    if target == "host":
-        command = [*_host_command(sanitizing()), *_pybind_includes()]
-        command += ["-fvisibility=hidden", "-include", "cuda_runtime.h", "-x", "c++"]  # as nvcc does
-        libraries = ["-x", "none", host_runtime()]
-        compiler = _identity(gxx())
-    else:
+    prebuilt = _prebuilt(op, target)
+    if prebuilt is not None:
+        return prebuilt
+    name, make = _pybind(op, target)
+
+    def timed(product: Path) -> None:
+        begin = time.perf_counter()
+        make(product)
+        took(time.perf_counter() - begin)
+
+    return _cached(name, timed)
+
+
+def pybind_is_built(op: str, target: str) -> bool:
+    """Whether `pybind_module` would find the module.
+
+    Raises:
+        BuildError: it would not, and a compiler is missing.
+    """
+    return _prebuilt(op, target) is not None or (cache_dir() / _pybind(op, target)[0]).exists()
+
+
+def _prebuilt(op: str, target: str) -> Path | None:
+    if target != "host":
         for path in PREBUILT.glob(_pybind_name(op, "*", _pybind_sources(op))):
             if flags.target(target) in path.name.split("-"):
                 return path
+    return None
+
+
+def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
+    """The module's name in the cache, and what makes it."""
+    if target == "host":
+        command = [*_host_command(sanitizing()), *_pybind_includes()]
+        command += ["-fvisibility=hidden", "-include", "cuda_runtime.h", "-x", "c++"]  # as nvcc does
+        libraries = ["-x", "none", cache_dir() / _host_runtime_name()]
+        compiler = _identity(gxx())
+    else:
         command, libraries = _nvcc_module_command((target,)), []
         compiler = _identity(nvcc()) + _identity(gxx())
+
+    def make(product: Path) -> None:
+        if target == "host":
+            host_runtime()
+        _make_module(op, command, libraries, product)
+
     key = digest(_pybind_sources(op), target, command, libraries, compiler)
-    make = functools.partial(_make_module, op, command, libraries)
-    return _cached(_pybind_name(op, target, key), make)
+    return _pybind_name(op, target, key), make
 
 
 def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:

@@ -17,6 +17,7 @@ import torch
 from compare.registry import implementation
 from compare.spec import Implementation
 from cuda_impl import build
+from cuda_impl.ahead import Building
 
 Run = Callable[..., torch.Tensor]
 
@@ -70,12 +71,41 @@ def module(op: str, device: torch.device) -> types.ModuleType:
         build.BuildError: a compiler is missing or refuses the source.
         TypeError: the device is neither a GPU nor the CPU.
     """
+    target = _target(device)
+    if target is None:
+        raise TypeError(f"{op}: tensors are on {device}; it takes tensors on cuda or cpu")
+    return _load(op, target)
+
+
+def building(impls: Iterable[Implementation], device: torch.device) -> Building | None:
+    """Begin to build, in the background, the module that some of ``impls`` will load; None if it is there.
+
+    Args:
+        impls: implementations of one op, of any route.
+        device: where they are going to run.
+    """
+    waiting = [impl for impl in impls if needs_module(impl)]
+    target = _target(device)
+    if not waiting or target is None:
+        return None
+    op = waiting[0].op
+    try:
+        return None if build.pybind_is_built(op, target) else Building(op, target)
+    except (build.BuildError, OSError):  # loading the module says what is wrong
+        return None
+
+
+def needs_module(impl: Implementation) -> bool:
+    """Whether it is one of `register`'s, which a module of this project stands behind."""
+    return impl.origin == __file__
+
+
+def _target(device: torch.device) -> str | None:
+    """What to build for: ``host``, or a GPU's architecture."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        return _load(op, f"sm_{major}{minor}")
-    if device.type == "cpu":
-        return _load(op, "host")
-    raise TypeError(f"{op}: tensors are on {device}; it takes tensors on cuda or cpu")
+        return f"sm_{major}{minor}"
+    return "host" if device.type == "cpu" else None
 
 
 @functools.cache

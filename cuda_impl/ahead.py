@@ -1,0 +1,97 @@
+"""A pybind11 module built by another process, while the one that will load it does something else.
+
+``python -m cuda_impl.ahead OP TARGET`` is that other process.  Its answer is a line of JSON: the seconds
+that the build took, null where somebody else has built the module meanwhile, or why it failed.  It ends
+when its stdin does, its compilers with it; so with the process that started it, however that ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from cuda_impl import build
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LESS_URGENT = 10
+"""Added to the nice value: what goes on in the meantime comes first where there are few cores."""
+
+_PATIENCE_S = 5.0
+
+
+class Building:
+    """A build that has been started; to be stopped by whoever started it."""
+
+    def __init__(self, op: str, target: str) -> None:
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, op, target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        self._answer: dict[str, float | str | None] | None = None
+
+    def wait(self) -> float:
+        """Until the build is over.  The seconds it took, told once: 0 afterwards and where others built it.
+
+        Also 0 where the other process ended without an answer: loading the module then builds it.
+
+        Raises:
+            build.BuildError: what the build raised.
+        """
+        if self._answer is None:
+            assert self._process.stdout is not None
+            with suppress(ValueError):
+                self._answer = json.loads(self._process.stdout.readline())
+            self._answer = self._answer or {}
+        if "error" in self._answer:
+            raise build.BuildError(self._answer["error"])
+        return float(self._answer.pop("seconds", None) or 0.0)
+
+    def stop(self) -> None:
+        """End the build if it is not over."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def main(op: str, target: str) -> None:
+    """Build, and answer."""
+    os.setpgrp()  # with its compilers, apart from the run: Ctrl-C is for the run, which stops this one
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    os.nice(LESS_URGENT)
+    answer: dict[str, float | str | None] = {"seconds": None}
+    try:
+        build.pybind_module(op, target, lambda seconds: answer.update(seconds=seconds))
+    except build.BuildError as error:
+        answer = {"error": str(error)}
+    with suppress(BrokenPipeError):
+        print(json.dumps(answer), flush=True)
+
+
+def _end_with_stdin() -> None:
+    """Wait until nobody is there any more, then end this process and all compilers that it runs."""
+    os.read(sys.stdin.fileno(), 1)
+    os.killpg(0, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
