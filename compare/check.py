@@ -34,6 +34,9 @@ _QUANTILE_ELEMENTS = 1 << 18
 _KEPT_ELEMENTS = 1 << 25
 """Inputs up to so many are kept with their reference, which takes as much again in fp64."""
 
+_EFFORTLESS_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
+"""Inputs that a device computes with in milliseconds, in fp64 as well."""
+
 _ONE_THREAD_BYTES = 1 << 22
 """Memory traffic up to which a CPU is quicker alone than by sharing the work among threads."""
 
@@ -101,7 +104,7 @@ def check(
     """
     nbytes = op.cost(case).bytes
     with torch.cuda.device(device) if device.type == "cuda" else threads_for(nbytes):
-        expected = expected_output(op, case)
+        expected = expected_output(op, case, device)
         stage = stage or Here(impl, device)
         probes = probes or Probes(op, case, device, Yardstick.here(op, device), seeds)
         trials = []
@@ -269,9 +272,10 @@ class Yardstick:
     def _score(self, case: Case, reference: Reference) -> float:
         if self._stage is None:
             return 0.0
+        expected = expected_output(self._op, case, reference.device)
         try:
             self._stage.place(reference.inputs)
-            output = self._stage.call(expected_output(self._op, case)).output
+            output = self._stage.call(expected).output
         except Exception:  # it fails in its own row
             return 0.0
         return 0.0 if output is None else errors_of(self._op, case, reference, output, math.inf, 0).score
@@ -328,6 +332,7 @@ class Reference:
 
     def __init__(self, op: Op, inputs: tuple[torch.Tensor, ...], keep: bool = False) -> None:
         self.inputs = inputs
+        self.device = inputs[0].device
         self._op = op
         self._pieces: list[torch.Tensor] | None = [] if keep else None
 
@@ -404,13 +409,14 @@ _LATE_BYTES = 64 << 20
 _LATE_CYCLES = 1_000_000  # some half a millisecond
 
 
-def expected_output(op: Op, case: Case) -> torch.Tensor:
+@functools.lru_cache
+def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     """A meta tensor of the shape and dtype that the output must have."""
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
-    # Small ones on the CPU: PyTorch's functions on meta tensors import sympy first, for a second.
-    small = sum(x.numel() for x in inputs) < 1 << 16
-    device = "cpu" if small else "meta"
-    output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=device) for x in inputs))
+    # Computed if that is no effort: PyTorch's functions on meta tensors import sympy first, for a second.
+    effortless = sum(x.numel() for x in inputs) < _EFFORTLESS_ELEMENTS[device.type]
+    where = device if effortless else torch.device("meta")
+    output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
     return output.to("meta", TORCH_DTYPES[case.dtype])
 
 
@@ -550,7 +556,7 @@ def _compare_block(
     ulp = difference / (2 * half_ulp)
     errors.max_ulp = max(errors.max_ulp, float(ulp.max()))
     if step:
-        errors.ulps.append(ulp[::step].clone())
+        errors.ulps.append(ulp[::step].clone())  # there, as a CPU would take long to sort them all
 
 
 def _half_ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -577,7 +583,7 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
     errors = [trial.errors for trial in trials]
     samples = [ulp for each in errors for ulp in each.ulps]
     ulps = torch.cat(samples) if samples else torch.zeros(1, dtype=torch.float64)
-    p50, p99 = ulps.quantile(torch.tensor((0.5, 0.99), dtype=ulps.dtype, device=ulps.device)).tolist()
+    p50, p99 = ulps.quantile(ulps.new_tensor((0.5, 0.99))).tolist()
     compared = sum(each.compared for each in errors)
     return Agreement(
         passed=all(finding.passed for finding in findings.values()),

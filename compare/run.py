@@ -283,7 +283,7 @@ class _Bench:
         from compare.check import expected_output
         from compare.contained.stage import Exchange
 
-        return Exchange(self.op, case, self.device, expected_output(self.op, case), timed=True)
+        return Exchange(self.op, case, self.device, expected_output(self.op, case, self.device), timed=True)
 
     def _check(self, step: Step) -> None:
         from compare.contained.checking import Checking

@@ -95,7 +95,7 @@ def timed(folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan) -> dict[
         files.load([str(file)], 60.0)
         labels = ("torch.eager", "triton.honest", *(f"triton.{name}" for name in cheats))
         impls = [i for i in registry.implementations("vector_add") if i.label in labels]
-        with Exchange(op, CASE, CPU, expected_output(op, CASE), timed=True) as exchange:
+        with Exchange(op, CASE, CPU, expected_output(op, CASE, CPU), timed=True) as exchange:
             return measure(
                 op,
                 impls,

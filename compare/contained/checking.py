@@ -58,7 +58,7 @@ class Checking:
         self, op: Op, case: Case, device: torch.device, crew: Crew, seeds: Mapping[str, Sequence[int]]
     ) -> None:
         self._op, self._case, self._device, self._crew, self._seeds = op, case, device, crew, seeds
-        self._expected = expected_output(op, case)
+        self._expected = expected_output(op, case, device)
         self._probes: Probes | None = None
         self._probed = threading.Event()
 
