@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from compare.contained.checking import Outcome
     from compare.contained.crew import Crew
     from compare.contained.stage import Exchange
+    from compare.resources import Compiling, Request
 
 Progress = Callable[[str, float], None]
 """``progress(what, done)``: what is being done now, and which share of the whole run is over."""
@@ -60,6 +61,8 @@ it makes of an op for a CPU is other code than for a GPU."""
 
 _CPU_CHECK_BYTES = 32 << 20
 """The most memory traffic of a case that is worth interpreting: some ten seconds for an implementation."""
+_LESS_URGENT = 10
+"""Added to the nice value of what compiles while first calls are timed."""
 _INSPECT = 3
 """Resources are read for every case of a short list, and for the default one of a sweep."""
 
@@ -139,9 +142,11 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
     impls = _chosen(op, options.only)
     interrupted = False
     with Crew(op, device, options.timeout_s) as crew:
+        able = [impl for impl in impls if machine.supports(impl, device) is None]
+        crew.build(able)
         if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here
             progress("starting workers", 0.0)
-            crew.start(impl for impl in impls if machine.supports(impl, device) is None)
+            crew.start(able)
         progress("looking at this machine", 0.0)
         environment = machine.environment(device)
         steps = plan(op, options, device.type)
@@ -149,12 +154,13 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
             if step.check:
                 _fits(op, step.case, environment.memory_bytes)
         meter = _Meter(progress, _weight(steps, impls, device))
-        bench = _Bench(op, impls, options, device, results, meter, crew)
+        bench = _Bench(op, impls, options, device, steps, results, meter, crew)
         try:
-            for step in steps:
-                bench.take(step)
+            bench.run()
         except KeyboardInterrupt:
             interrupted = True
+        finally:
+            bench.stop()
         meter.say("ending the workers")
     meter.say("looking at this machine again")
     return Comparison(
@@ -185,6 +191,7 @@ class _Bench:
         impls: Sequence[Implementation],
         options: Options,
         device: torch.device,
+        steps: Sequence[Step],
         results: Path,
         meter: _Meter,
         crew: Crew,
@@ -194,7 +201,7 @@ class _Bench:
         self.op, self.impls, self.options, self.device = op, impls, options, device
         here = arch(device)
         self.archs = options.archs or (STATIC_ARCHS if here is None else (here,))
-        self.results, self.meter, self.crew = results, meter, crew
+        self.steps, self.results, self.meter, self.crew = steps, results, meter, crew
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}
         self.cards: dict[Case, Card | None] = {}
@@ -202,11 +209,23 @@ class _Bench:
         self.hashes: dict[str, str] = {}
         self.first_calls_ms: dict[tuple[Case, str], float] = {}
         self.held_bytes: dict[tuple[Case, str], int] = {}
+        self.requests: list[Request] = []
+        self.compiling: Compiling | None = None
 
-    def take(self, step: Step) -> None:
+    def run(self) -> None:
+        """Check, time and inspect every case."""
+        self._read_sources()
+        self._start_compiling()
+        for step in self.steps:
+            self._take(step)
+
+    def stop(self) -> None:
+        """End what was started and is still at work."""
+        if self.compiling is not None:
+            self.compiling.stop()
+
+    def _take(self, step: Step) -> None:
         """Check, time and inspect one case."""
-        if not self.hashes:
-            self._read_sources()
         rows = self.rows[step.case] = {}
         if not step.check:
             for impl in self.impls:
@@ -267,6 +286,22 @@ class _Bench:
             return [(str(source), str(kernel)) for source, kernel in told]
         except Exception:  # whatever it is, the check meets it again and says so
             return []
+
+    def _start_compiling(self) -> None:
+        """Let another process compile, while workers are checked, what earlier runs have not left behind.
+
+        All of it is over before anything is timed but first calls.
+        """
+        from compare.resources import Compiling, Request
+
+        self.requests = [
+            Request(self.op, impl, step.case, arch)
+            for step in self.steps
+            if step.inspect
+            for impl in self.impls
+            for arch in self._archs(impl)
+        ]
+        self.compiling = Compiling(self.requests, nice=_LESS_URGENT if self.device.type == "cuda" else 0)
 
     def _row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
         return Row(
@@ -363,6 +398,9 @@ class _Bench:
         agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
         if not agreeing:
             return
+        self.meter.say(f"compiling for {', '.join(self.archs)}")
+        if self.compiling is not None:
+            self.compiling.results()
         self.meter.say("measuring what a plain copy reaches")
         ceilings = CeilingMeter.on(self.device, self.op.cost(case))
         budget = self.options.budget_s / max(1, len(self.options.cases))
@@ -458,15 +496,14 @@ class _Bench:
 
     def _compile(self, case: Case) -> None:
         """What every kernel takes, compiled for the architectures asked for."""
-        from compare.resources import Request, from_cubins
-
+        assert self.compiling is not None
         rows = self.rows[case]
-        impls = [impl for impl in self.impls if rows[impl.label].status not in (*WRONG, "failed")]
-        requests = [Request(self.op, impl, case, arch) for impl in impls for arch in self._archs(impl)]
+        labels = [label for label, row in rows.items() if row.status not in (*WRONG, "failed")]
         with self.meter.part(f"compiling for {', '.join(self.archs)}", len(self.impls)) as part:
-            found = from_cubins(requests, lambda done, total: part(done / total))
-        for request, result in zip(requests, found, strict=True):
-            self._add(case, request.impl, result)
+            found = self.compiling.results(lambda done, total: part(done / total))
+        for request, result in zip(self.requests, found, strict=True):
+            if request.case == case and request.impl.label in labels:
+                self._add(case, request.impl, result)
 
     def _add(
         self, case: Case, impl: Implementation, found: tuple[KernelResources, ...] | BaseException

@@ -311,7 +311,7 @@ class Timing:
     launch_us: Estimate | None = None
     """Host time until the call returns."""
     first_call_ms: float | None = None
-    """The first call in this process: compile or load, then run."""
+    """The first call in this process: compile or load, then run; what was built in the background counts."""
     ratios: tuple[Ratio, ...] = ()
     """Of cold GPU time: against the op's baseline, and against the reference of its own rung."""
     rounds: int = 0

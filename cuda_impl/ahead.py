@@ -20,9 +20,6 @@ from cuda_impl import build
 
 ROOT = Path(__file__).resolve().parent.parent
 
-LESS_URGENT = 10
-"""Added to the nice value: what goes on in the meantime comes first where there are few cores."""
-
 _PATIENCE_S = 5.0
 
 
@@ -39,23 +36,25 @@ class Building:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         self._answer: dict[str, float | str | None] | None = None
+        self._asking = threading.Lock()
 
     def wait(self) -> float:
-        """Until the build is over.  The seconds it took, told once: 0 afterwards and where others built it.
+        """Until the build is over: the seconds it took, 0 where others built it.  Several threads may ask.
 
         Also 0 where the other process ended without an answer: loading the module then builds it.
 
         Raises:
             build.BuildError: what the build raised.
         """
-        if self._answer is None:
-            assert self._process.stdout is not None
-            with suppress(ValueError):
-                self._answer = json.loads(self._process.stdout.readline())
-            self._answer = self._answer or {}
+        with self._asking:
+            if self._answer is None:
+                assert self._process.stdout is not None
+                with suppress(ValueError):
+                    self._answer = json.loads(self._process.stdout.readline())
+                self._answer = self._answer or {}
         if "error" in self._answer:
             raise build.BuildError(self._answer["error"])
-        return float(self._answer.pop("seconds", None) or 0.0)
+        return float(self._answer.get("seconds") or 0.0)
 
     def stop(self) -> None:
         """End the build if it is not over."""
@@ -77,7 +76,6 @@ def main(op: str, target: str) -> None:
     os.setpgrp()  # with its compilers, apart from the run: Ctrl-C is for the run, which stops this one
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    os.nice(LESS_URGENT)
     answer: dict[str, float | str | None] = {"seconds": None}
     try:
         build.pybind_module(op, target, lambda seconds: answer.update(seconds=seconds))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
+from compare.resources import Request
 from compare.spec import (
     Agreement,
     CaseComparison,
@@ -177,3 +179,16 @@ def with_row(entry: CaseComparison, label: str, **changes: object) -> CaseCompar
     """``entry`` with one row changed."""
     changed = (replace(row, **changes) if row.label == label else row for row in entry.rows)  # type: ignore[arg-type]
     return replace(entry, rows=tuple(changed))
+
+
+class Compiled:
+    """In place of `compare.resources.Compiling`: nothing is compiled, and no kernel found."""
+
+    def __init__(self, requests: Sequence[Request], nice: int = 0) -> None:
+        self._requests = requests
+
+    def results(self, progress: object = None) -> list[tuple[KernelResources, ...]]:
+        return [() for _ in self._requests]
+
+    def stop(self) -> None:
+        pass

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import made_up
 import pytest
 import torch
 
@@ -100,7 +101,7 @@ def rows_of(path: Path, text: str, *only: str, timeout_s: float = 60.0) -> dict[
     path.write_text(BEGINNING + text)
     files.load([str(path)], 60.0)
     options = Options(cases=(SMALL,), device="cpu", only=only, timeout_s=timeout_s)
-    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+    with mock.patch("compare.resources.Compiling", made_up.Compiled):
         comparison = running.run(registry.get_op("vector_add"), options, results=path.parent)
     return {row.label: row for row in comparison.cases[-1].rows}
 
@@ -162,7 +163,7 @@ def test_what_is_kept_of_the_gpu_is_told_from_what_is_reserved(tmp_path: Path) -
     )
     files.load([str(file)], 60.0)
     options = Options(cases=(SMALL,), only=("triton.hoards", "triton.reserves"), budget_s=1.0)
-    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+    with mock.patch("compare.resources.Compiling", made_up.Compiled):
         comparison = running.run(registry.get_op("vector_add"), options, results=tmp_path)
     rows = {row.label: row for row in comparison.cases[-1].rows}
     assert "it keeps 3.2 GB of the GPU's memory" in rows["triton.hoards"].reason
@@ -351,7 +352,7 @@ def test_every_op_and_layout_reaches_a_worker_as_it_is(tmp_path: Path) -> None:
         for fill in FILLS[:1]
     )
     options = Options(cases=cases, device="cpu", only=("triton.looks",))
-    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+    with mock.patch("compare.resources.Compiling", made_up.Compiled):
         comparison = running.run(op, options, results=tmp_path)
     assert {row.status for c in comparison.cases for row in c.rows} == {"ok"}
     lines = set(seen.read_text().splitlines())

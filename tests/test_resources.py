@@ -7,6 +7,7 @@ import doctest
 import importlib
 import re
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from compare import registry
 from compare.resources import (
     CompileError,
+    Compiling,
     Request,
     from_cubin,
     from_cubins,
@@ -280,6 +282,34 @@ def test_a_compiling_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(static.sys, "executable", "/bin/false")
     with pytest.raises(CompileError, match="exit code 1"):
         from_cubin(ADD, on("cupy.scalar"), case("bf16", N=123), "sm_80")
+
+
+def test_what_compiles_in_the_background_is_kept_unasked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    request = Request(ADD, on("cupy.scalar"), SMALL, "sm_80")
+    (key,) = static._keys([request])
+    compiling = Compiling([request])
+    end = time.monotonic() + 120
+    while static._kept(key) is None and time.monotonic() < end:
+        time.sleep(0.05)
+    compiling.stop()
+    monkeypatch.setattr(subprocess, "Popen", None)  # nothing is left to compile
+    assert Compiling([request]).results() == [static._kept(key)]
+
+
+def test_a_compilation_that_is_stopped_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    compiling = Compiling([Request(ADD, on("cupy.scalar"), SMALL, "sm_80")])
+    (compiler,) = compiling._compilers
+    process, scratch = compiler._process, Path(compiler._scratch.name)
+    assert process.poll() is None
+    begin = time.monotonic()
+    compiling.stop()
+    assert time.monotonic() - begin < 5
+    assert process.poll() is not None
+    assert not scratch.exists()
 
 
 def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,11 @@ import torch
 
 from compare import records, registry
 from compare import run as running
+from compare.contained.checking import Checking
+from compare.contained.crew import Crew
 from compare.registry import implementations
-from compare.spec import Case, Op, Options, UsageError, case
+from compare.spec import Case, KernelResources, Op, Options, UsageError, case
+from cuda_impl import build
 
 SMALL = case("fp32", N=16)
 
@@ -67,7 +70,7 @@ def op(write: Callable[[str], Op]) -> Op:
 
 def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, running.Row]:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
-    with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+    with mock.patch("compare.resources.Compiling", made_up.Compiled):
         comparison = running.run(op, asked, results=results)
     return {row.label: row for row in comparison.cases[-1].rows}
 
@@ -210,13 +213,101 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
-        with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+        with mock.patch("compare.resources.Compiling", made_up.Compiled):
             first = running.run(op, options, results=tmp_path).cases[0]
         return next(row.status for row in first.rows if row.label == "torch.compile")
 
     assert status(Options(cases=(), device="cpu")) == "unavailable"
     assert status(Options(cases=(), device="cpu", only=("torch.*",))) == "ok"
     assert status(Options(cases=(SMALL,), device="cpu")) == "ok"
+
+
+# --------------------------------------------------------------------------- built in the background
+
+
+class Builds:
+    """In place of `cuda_impl.ahead.Building`."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.stopped = 0
+
+    def wait(self) -> float:
+        if self.error is not None:
+            raise self.error
+        return 2.5
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
+    """A module that the implementations ``built`` and ``too`` wait for."""
+    made = Builds()
+    monkeypatch.setattr("compare.contained.crew.building", lambda impls, device: made)
+    monkeypatch.setattr("compare.contained.crew.needs_module", lambda impl: impl.variant in ("built", "too"))
+    return made
+
+
+def test_a_build_that_fails_is_the_reason_of_every_row_that_needs_it(
+    write: Callable[[str], Op], tmp_path: Path, builds: Builds
+) -> None:
+    builds.error = build.BuildError("adding.cu: nvcc failed\nerror: no such luck")
+    rows = compare(write('adding("cupy.built")(added)\nadding("cupy.too")(added)\n'), tmp_path)
+    assert rows["torch.eager"].status == "ok"
+    for label in ("cupy.built", "cupy.too"):
+        assert rows[label].status == "failed"
+        assert "BuildError: adding.cu: nvcc failed error: no such luck" in rows[label].reason
+    assert builds.stopped == 1
+
+
+def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
+    write: Callable[[str], Op], monkeypatch: pytest.MonkeyPatch, builds: Builds
+) -> None:
+    """Each is the first of its process."""
+    op = write("".join(f"adding('{label}')(added)\n" for label in ("triton.a", "cupy.built", "cupy.too")))
+    device, impls = torch.device("cuda"), implementations("adding")
+    worker = mock.Mock(ask=mock.Mock(return_value={"held_bytes": 0, "kept_bytes": 0}))
+    for name in ("expected_output", "Exchange", "check"):
+        monkeypatch.setattr(f"compare.contained.checking.{name}", mock.MagicMock())
+    monkeypatch.setattr(Checking, "width", lambda self, count: 1)
+    monkeypatch.setattr(Checking, "allowance", lambda self: 1)
+    monkeypatch.setattr(Checking, "_probe", lambda self, stage: self._probed.set())
+    monkeypatch.setattr(Checking, "_first_call_ms", lambda *_: 1.5)
+    crew = Crew(op, device, 1.0)
+    crew.build(impls)
+    monkeypatch.setattr(crew, "of", lambda impl: worker)
+    checking = Checking(op, SMALL, device, crew, {impl.label: (0,) for impl in impls})
+    first = {impl.label: outcome.first_call_ms for impl, outcome in checking.run(impls, lambda impl: None)}
+    assert first == {"torch.eager": 1.5, "triton.a": 1.5, "cupy.built": 2501.5, "cupy.too": 2501.5}
+
+
+def test_compilers_are_done_before_anything_is_timed(
+    op: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    class Compiling(made_up.Compiled):
+        def results(self, progress: object = None) -> list[tuple[KernelResources, ...]]:
+            done.append("compiled")
+            return super().results(progress)
+
+    meter = running._Meter(running.silent, 1.0)
+    impls, options = implementations("adding"), Options(cases=(SMALL,), device="cpu")
+    step, exchange = running.Step(SMALL, True, True), mock.Mock()
+    bench = running._Bench(op, impls, options, torch.device("cpu"), [step], tmp_path, meter, crew=mock.Mock())
+    bench.compiling = Compiling([])  # type: ignore[assignment]
+    bench.rows[SMALL] = {"torch.eager": made_up.rows({"torch.eager": ("vendor", 1.0)})[0]}
+    bench.first_calls_ms[SMALL, "torch.eager"] = 1.0
+    bench.held_bytes[SMALL, "torch.eager"] = 0
+    ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
+    monkeypatch.setattr("compare.measure.CeilingMeter", ceilings)
+    monkeypatch.setattr("compare.stopwatch.CudaStopwatch", mock.Mock())
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
+    monkeypatch.setattr("compare.contained.contest.measure", lambda *_, **__: done.append("timed") or {})
+    bench._measure(SMALL, exchange)
+    assert done == ["compiled", "a copy", "timed"]
 
 
 # --------------------------------------------------------------------------- plan and replay
@@ -275,7 +366,7 @@ def test_every_implementation_is_a_row_on_this_machine(device: torch.device) -> 
     for name in registry.op_names():
         op = registry.get_op(name)
         smallest = min(op.cases.smoke, key=lambda c: op.cost(c).bytes)
-        with mock.patch("compare.resources.from_cubins", lambda requests, progress: [() for _ in requests]):
+        with mock.patch("compare.resources.Compiling", made_up.Compiled):
             comparison = running.run(op, Options(cases=(smallest,), device=device.type, budget_s=1.0))
         rows = comparison.cases[0].rows
         assert {row.label for row in rows} == {impl.label for impl in implementations(name)}

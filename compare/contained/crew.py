@@ -12,6 +12,8 @@ from compare.contained.limits import kept
 from compare.contained.process import Ended, Worker
 from compare.contained.server import modules_of
 from compare.spec import Implementation, Op
+from cuda_impl.ahead import Building
+from cuda_impl.pybind import building, needs_module
 
 MOST_CRASHES = 2
 """After so many crashes of an implementation, later cases are not tried any more."""
@@ -25,6 +27,7 @@ class Crew:
         self._workers: dict[str, Worker] = {}
         self._ready: set[str] = set()
         self._crashes: dict[str, list[Ended]] = {}
+        self._building: Building | None = None
 
     def __enter__(self) -> Crew:
         return self
@@ -33,11 +36,25 @@ class Crew:
         self.close()
 
     def close(self) -> None:
-        """End all of them, side by side."""
+        """End all of them, side by side, and what is built for them."""
+        if self._building is not None:
+            self._building.stop()
         for worker in self._workers.values():
             worker.abandon()
         for worker in self._workers.values():
             worker.close()
+
+    def build(self, impls: Iterable[Implementation]) -> None:
+        """Have the module that some of these will load built from now on, if there is none yet."""
+        self._building = building(impls, self._device)
+
+    def built_s(self, impl: Implementation) -> float:
+        """Wait until what ``impl`` loads is built: the seconds of a build of this run, else 0.
+
+        Raises:
+            Exception: what the build raised.
+        """
+        return self._building.wait() if self._building is not None and needs_module(impl) else 0.0
 
     def start(self, impls: Iterable[Implementation]) -> None:
         """Start workers without waiting for them: what they take to get ready they take side by side."""

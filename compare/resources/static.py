@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,35 +83,61 @@ def from_cubins(
     Raises:
         UsageError: an architecture that is not known.
     """
-    for arch in {request.arch for request in requests}:
-        limits(arch)
-    results: dict[str, Result] = {}
-    missing: dict[str, Request] = {}
-    hashes: dict[tuple[str, str], str] = {}
-    keys = []
-    for request in requests:
-        name = request.impl.op, request.impl.label
-        if name not in hashes:
-            hashes[name] = rests_on(request.impl)
-        keys.append(_key(request, hashes[name]))
-    for key, request in zip(keys, requests, strict=True):
-        refusal = _refusal(request)
-        if request.impl.route == "torch":
-            results[key] = ()
-        elif refusal is not None:
-            results[key] = NotImplementedError(refusal)
-        elif (known := _kept(key)) is not None:
-            results[key] = known
-        else:
-            missing[key] = request
-    groups: dict[str, dict[str, Request]] = {}
-    for key, request in missing.items():
-        # Of a user's file each in a process of its own: what it does there is its own affair.
-        groups.setdefault(request.impl.origin if request.impl.foreign else "", {})[key] = request
-    for group in groups.values():
-        done = len(results.keys() & missing.keys())
-        results |= _compile(group, lambda more, _, done=done: progress(done + more, len(missing)))  # type: ignore[misc]
-    return [results[key] for key in keys]
+    compiling = Compiling(requests)
+    try:
+        return compiling.results(progress)
+    finally:
+        compiling.stop()
+
+
+class Compiling:
+    """Requests on their way: what is not kept is compiled by other processes, which start at once.
+
+    To be stopped by whoever started it.
+    """
+
+    def __init__(self, requests: Sequence[Request], nice: int = 0) -> None:
+        """Begin.
+
+        Args:
+            requests: compiled together, which saves seconds for each.
+            nice: how much less urgent that is than what this process does in the meantime.
+
+        Raises:
+            UsageError: an architecture that is not known.
+        """
+        for arch in {request.arch for request in requests}:
+            limits(arch)
+        self._keys = _keys(requests)
+        self._results: dict[str, Result] = {}
+        missing: dict[str, dict[str, Request]] = {}
+        for key, request in zip(self._keys, requests, strict=True):
+            refusal = _refusal(request)
+            if request.impl.route == "torch":
+                self._results[key] = ()
+            elif refusal is not None:
+                self._results[key] = NotImplementedError(refusal)
+            elif (known := _kept(key)) is not None:
+                self._results[key] = known
+            else:
+                # Of a user's file each in a process of its own: what it does there is its own affair.
+                group = request.impl.origin if request.impl.foreign else ""
+                missing.setdefault(group, {})[key] = request
+        self._compilers = [_Compiler(group, nice) for group in missing.values()]
+
+    def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Result]:
+        """Of every request, waited for; ``progress`` as for `from_cubins`."""
+        total = sum(compiler.total for compiler in self._compilers)
+        done = 0
+        for compiler in self._compilers:
+            self._results |= compiler.results(lambda more, done=done: progress(done + more, total))  # type: ignore[misc]
+            done += compiler.total
+        return [self._results[key] for key in self._keys]
+
+    def stop(self) -> None:
+        """End what is still at work; what it has finished is kept for the next time."""
+        for compiler in self._compilers:
+            compiler.stop()
 
 
 def _refusal(request: Request) -> str | None:
@@ -121,59 +148,87 @@ def _refusal(request: Request) -> str | None:
     return None if needs is None else lacks(needs, request.arch)
 
 
-def _compile(missing: dict[str, Request], progress: Callable[[int, int], None]) -> dict[str, Result]:
-    orders = [
-        {"key": key, "op": r.op.name, "label": r.impl.label, "case": str(r.case), "arch": r.arch}
-        for key, r in missing.items()
-    ]
-    environment = {**os.environ, "TRITON_DUMP_PTXAS_LOG": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    results: dict[str, Result] = {}
-    with tempfile.TemporaryDirectory() as scratch, Path(scratch, "noise").open("w+") as noise:
+class _Compiler:
+    """A process that compiles, and a thread that keeps its answers as they come."""
+
+    def __init__(self, missing: Mapping[str, Request], nice: int) -> None:
+        self._missing = dict(missing)
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._results: dict[str, Result] = {}
+        self._scratch = tempfile.TemporaryDirectory()
+        self._noise = Path(self._scratch.name, "noise")
         # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
-        environment["TRITON_CACHE_DIR"] = scratch
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "compare.resources.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=noise,
-            text=True,
-            cwd=registry.ROOT,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            with suppress(BrokenPipeError), worker.stdin as stdin:
-                json.dump({"load": _loaded_files(missing.values()), "orders": orders}, stdin)
-            late = threading.Timer(COMPILE_S * len(missing), _end, (worker,))
-            late.start()
-            with suppress(ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
-                for line in worker.stdout:
+        environment = {**os.environ, "TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
+        environment.pop("TRITON_INTERPRET", None)
+        with self._noise.open("w") as noise:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "compare.resources.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                text=True,
+                cwd=registry.ROOT,
+                env=environment,
+                start_new_session=True,
+            )
+        orders = [
+            {"key": key, "op": r.op.name, "label": r.impl.label, "case": str(r.case), "arch": r.arch}
+            for key, r in missing.items()
+        ]
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError), self._process.stdin as stdin:
+            json.dump({"nice": nice, "load": _loaded_files(missing.values()), "orders": orders}, stdin)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._late = threading.Timer(COMPILE_S * len(missing), self._end)
+        self._late.daemon = True
+        self._late.start()
+
+    @property
+    def total(self) -> int:
+        """How many requests it was given."""
+        return len(self._missing)
+
+    def results(self, progress: Callable[[int], None]) -> dict[str, Result]:
+        """By key, waited for; ``progress`` is told how many are done."""
+        while (answer := self._answers.get()) is not None:
+            self._results[answer["key"]] = _understood(answer)
+            progress(len(self._results))
+        self._answers.put(None)  # for whoever asks again
+        missing = self._missing.keys() - self._results.keys()
+        if missing:
+            self._process.wait()
+            said = self._noise.read_text(errors="replace").strip()
+            why = f"compiling it ended with exit code {self._process.returncode}: {said[-500:]}"
+            self._results |= {key: CompileError(why) for key in missing}
+        return self._results
+
+    def stop(self) -> None:
+        self._late.cancel()
+        self._end()
+        self._process.wait()
+        self._reader.join()
+        self._scratch.cleanup()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as answers:
+            try:
+                for line in answers:
                     answer = json.loads(line)
-                    if answer["key"] in missing:
-                        results[answer["key"]] = _understood(answer)
+                    if answer["key"] in self._missing:
+                        _understood(answer)
                         if "failed" not in answer:
                             kept.write("resources", answer["key"], answer)
-                    progress(len(results), len(missing))
-                worker.wait()
-            late.cancel()
-        finally:
-            _end(worker)
-            worker.wait()
-            worker.stdout.close()  # type: ignore[union-attr]
-        noise.seek(0)
-        said = noise.read().strip()
-    for key in missing.keys() - results.keys():
-        results[key] = CompileError(f"compiling it ended with exit code {worker.returncode}: {said[-500:]}")
-    return results
+                        self._answers.put(answer)
+            except (ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
+                self._end()
+        self._answers.put(None)
 
-
-def _end(worker: subprocess.Popen[str]) -> None:
-    """End it with all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(worker.pid, signal.SIGKILL)
+    def _end(self) -> None:
+        """With all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _understood(answer: dict[str, Any]) -> Result:
@@ -196,6 +251,17 @@ def _loaded_files(requests: Collection[Request]) -> list[str]:
 
 
 # --------------------------------------------------------------------------- what is kept on disk
+
+
+def _keys(requests: Iterable[Request]) -> list[str]:
+    hashes: dict[tuple[str, str], str] = {}
+    found = []
+    for request in requests:
+        name = request.impl.op, request.impl.label
+        if name not in hashes:
+            hashes[name] = rests_on(request.impl)
+        found.append(_key(request, hashes[name]))
+    return found
 
 
 def _key(request: Request, sources_hash: str) -> str:

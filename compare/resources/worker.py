@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 def main(orders_from: TextIO, answers_to: TextIO) -> None:
     """Answer every order; an order that fails is answered with why."""
     message = json.load(orders_from)
+    os.nice(message["nice"])
     for path in message["load"]:
         registry.load(path)
     compiler = Compiler()
