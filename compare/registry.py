@@ -153,7 +153,7 @@ def load(path: str) -> Loaded:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # triton.jit and inspect look a function's module up by name
     known = {op: dict(labels) for op, labels in _implementations.items()}
-    known_ops = set(_ops)
+    known_ops = set(op_names())  # one that the file only looks up is none of its own
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -356,7 +356,7 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
     assert rows["triton.same"].replayed == "NVIDIA H100 80GB HBM3, 2026-11-21"
     assert records.changed_since(rows["triton.changed"])
     # What is wrong here shows no speed, wherever it may have been right.
-    assert rows["triton.wrong"].status == "disagrees"
+    assert rows["triton.wrong"].status == "disagrees", rows["triton.wrong"].reason
     assert rows["triton.wrong"].timing is None
 
 
