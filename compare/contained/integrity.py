@@ -11,12 +11,14 @@ from __future__ import annotations
 import builtins
 import gc
 import json
+import operator
 import os
 import statistics
 import sys
 import time
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -53,11 +55,30 @@ _WATCHED: tuple[tuple[str, Any, tuple[str, ...]], ...] = tuple(
 _OUR_OWN = "compare."
 
 
+@dataclass(frozen=True)
+class _Noted:
+    """Something that was found under a name."""
+
+    name: str
+    holder: Any
+    key: str
+    parts: tuple[Any, ...]
+
+    def is_still_there(self) -> bool:
+        thing = getattr(self.holder, self.key, None)
+        if len(self.parts) == 1 and thing is self.parts[0]:
+            return True
+        parts = _parts(thing)
+        return len(parts) == len(self.parts) and all(map(operator.is_, parts, self.parts))
+
+
 class Integrity:
     """Notes what things are now; `changed` says what is no longer so."""
 
     def __init__(self) -> None:
-        self._noted = {**dict(_libraries()), **dict(_our_own())}
+        self._libraries = [*_libraries()]
+        self._modules = {name: sys.modules[name] for name in sys.modules if name.startswith(_OUR_OWN)}
+        self._our_own = [noted for name, module in self._modules.items() for noted in _inside(name, module)]
         self._objects: list[tuple[str, Any]] = []
 
     def watch(self, name: str, thing: object) -> None:
@@ -66,9 +87,10 @@ class Integrity:
 
     def changed(self, *, quick: bool = False) -> list[str]:
         """Names of what was replaced since; quickly: of the libraries' functions only."""
-        now = dict(_libraries()) if quick else {**dict(_libraries()), **dict(_our_own())}
-        asked = now if quick else self._noted
-        found = [name for name in asked if not _same(self._noted[name], now.get(name))]
+        found = [noted.name for noted in self._libraries if not noted.is_still_there()]
+        if not quick:
+            found += [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
+            found += [noted.name for noted in self._our_own if not noted.is_still_there()]
         for name, thing in self._objects:
             found += [f"{name}.{key}" for key in vars(thing) if callable(getattr(type(thing), key, None))]
         if sys.gettrace() is not None or sys.getprofile() is not None:
@@ -76,35 +98,27 @@ class Integrity:
         return found
 
 
-def _same(one: tuple[Any, ...], other: tuple[Any, ...] | None) -> bool:
-    return (
-        other is not None and len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    )
-
-
-def _libraries() -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Every watched function by name: the object itself and, of a Python function, what it runs."""
+def _libraries() -> Iterator[_Noted]:
+    """Every watched function."""
     for prefix, holder, names in _WATCHED:
         for name in names:
-            yield f"{prefix}.{name}", _parts(getattr(holder, name, None))
+            yield _Noted(f"{prefix}.{name}", holder, name, _parts(getattr(holder, name, None)))
 
 
-def _our_own() -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The same of every function, class and method in this project's own modules that are loaded."""
-    for name, module in list(sys.modules.items()):
-        if not name.startswith(_OUR_OWN) or not isinstance(module, types.ModuleType):
-            continue
-        for key, value in list(vars(module).items()):
-            if isinstance(value, types.FunctionType):
-                yield f"{name}.{key}", _parts(value)
-            elif isinstance(value, type) and value.__module__ == name:
-                yield f"{name}.{key}", (value,)
-                for method, function in list(vars(value).items()):
-                    if callable(getattr(function, "__func__", function)):
-                        yield f"{name}.{key}.{method}", _parts(function)
+def _inside(name: str, module: types.ModuleType) -> Iterator[_Noted]:
+    """Every function, class and method in one of this project's own modules."""
+    for key, value in vars(module).items():
+        if isinstance(value, types.FunctionType):
+            yield _Noted(f"{name}.{key}", module, key, _parts(value))
+        elif isinstance(value, type) and value.__module__ == name:
+            yield _Noted(f"{name}.{key}", module, key, (value,))
+            for method, function in vars(value).items():
+                if callable(getattr(function, "__func__", function)):
+                    yield _Noted(f"{name}.{key}.{method}", value, method, _parts(getattr(value, method)))
 
 
 def _parts(thing: Any) -> tuple[Any, ...]:
+    """The object itself and, of a Python function, what it runs."""
     function = getattr(thing, "__func__", thing)  # a class method is bound anew each time it is asked for
     if isinstance(function, types.FunctionType):
         return function, function.__code__, function.__defaults__, function.__kwdefaults__

@@ -192,7 +192,7 @@ class Worker:
                 raise self.end(f"it took longer than {timeout_s:g} s, the limit for {step} (--timeout)")
         try:
             return json.loads(self._connection.recv_bytes(_ANSWER_BYTES))
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except (OSError, ValueError):
             self._breach()
