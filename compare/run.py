@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,7 +95,9 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
 
     if likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
-    start(ops)
+    import torch  # noqa: F401 - what the server is forked with
+
+    start(ops, from_here=_is_command())
     from compare.device import pick
 
     picked = pick(device)
@@ -102,6 +105,12 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
         os.environ["TRITON_INTERPRET"] = "1"
     start(ops)
     return picked
+
+
+def _is_command() -> bool:
+    """Whether this process is ``python -m compare``, which has done nothing by now but import."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "compare.__main__"
 
 
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:
@@ -241,7 +250,7 @@ class _Bench:
                     with exchange:
                         self._measure(step.case, exchange)
                         if step.inspect:
-                            self._profile(step.case, exchange)
+                            self._profile(step.case, exchange, last=step is self.steps[-1])
         if self.device.type != "cuda" and (not step.check or step.inspect):
             self._replay(step.case)
         if step.inspect:
@@ -468,8 +477,8 @@ class _Bench:
             if recorded.comparison.ceilings:
                 self.ceilings[case] = recorded.comparison.ceilings
 
-    def _profile(self, case: Case, exchange: Exchange) -> None:
-        """What every kernel takes, watched on the GPU."""
+    def _profile(self, case: Case, exchange: Exchange, *, last: bool) -> None:
+        """What every kernel takes, watched on the GPU; the ``last`` that workers are asked."""
         from compare.contained.abreast import abreast
         from compare.contained.checking import Checking
 
@@ -488,6 +497,9 @@ class _Bench:
                 return tuple(records.decode(KernelResources, kernel) for kernel in told)
             except Exception as error:
                 return error
+            finally:
+                if last:
+                    self.crew.dismiss(impl)
 
         self.meter.say(f"watching the kernels of {len(impls)}")
         width = Checking(self.op, case, self.device, self.crew, {}).width(len(impls))

@@ -19,10 +19,13 @@ import torch
 from compare import registry
 from compare import run as running
 from compare.capture import meta_inputs
+from compare.check import expected_output
 from compare.contained import files, limits
 from compare.contained.checking import Checking
+from compare.contained.crew import Crew
 from compare.contained.memory import Memory, Place, room
 from compare.contained.process import Ended, Raised, Worker
+from compare.contained.stage import Exchange
 from compare.inputs import tensor
 from compare.registry import ROOT
 from compare.spec import FILLS, LAYOUTS, Options, Row, UsageError, case
@@ -312,6 +315,59 @@ def test_it_starts_in_no_time() -> None:
 
     seconds()  # the server may have to be started first
     assert min(seconds() for _ in range(5)) < 0.25
+
+
+def test_a_worker_that_is_dismissed_ends_and_the_next_is_another() -> None:
+    op = registry.get_op("vector_add")
+    (impl, *_) = registry.implementations("vector_add")
+    with Crew(op, CPU, 60.0) as crew:
+        first = crew.of(impl)
+        assert crew.contexts_s[impl.label] >= 0
+        with Exchange(op, SMALL, CPU, expected_output(op, SMALL, CPU)) as exchange:
+            exchange.hand_to(first)
+            crew.dismiss(impl)
+        with pytest.raises(Ended):
+            first.ask("rest")
+        second = crew.of(impl)
+        assert second.pid != first.pid
+        assert second.ask("rest")["kept_bytes"] == 0
+
+
+FORKING = """
+import os, torch
+from compare.contained import server
+from compare.contained.process import Worker
+
+os.pipe()  # which the server must not keep
+server.start(["vector_add"], from_here=True)
+worker = Worker("test", torch.device("cpu"))
+worker.ask("rest")
+parent = int(open(f"/proc/{worker.pid}/stat").read().rpartition(")")[2].split()[1])
+mine, its = (open(f"/proc/{pid}/cmdline").read() for pid in (os.getpid(), parent))
+print(parent, len(os.listdir(f"/proc/{parent}/fd")), mine == its)
+server.start(["vector_add"], from_here=True)
+worker.close()
+"""
+
+
+def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
+    command = [sys.executable, "-c", FORKING]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    pid, descriptors, same = done.stdout.split()
+    assert same == "True"
+    assert int(descriptors) < 12
+    end = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_only_the_command_itself_forks_the_server() -> None:
+    assert not running._is_command()
+    with mock.patch.dict(sys.modules, {"__main__": mock.Mock(__spec__=mock.Mock())}) as modules:
+        modules["__main__"].__spec__.name = "compare.__main__"
+        assert running._is_command()
 
 
 # --------------------------------------------------------------------------- shared memory

@@ -93,7 +93,7 @@ class RemoteStopwatch:
         self._exposed: set[str] = set()
         self._this_round: set[str] = set()
         self.turns = 0
-        self.turns_s = self.exams_s = 0.0
+        self.turns_s = self.set_out_s = self.exams_s = 0.0
 
     def now_s(self) -> float:
         return time.perf_counter()
@@ -126,8 +126,9 @@ class RemoteStopwatch:
         checked = remote.to_be_checked(kind)
         if checked:
             self._exam.renew(which)  # inputs that nobody else has had
-        self._exam.set_out(which, kind)
         renewed = time.perf_counter()
+        self._exam.set_out(which, kind)
+        set_out = time.perf_counter()
         told = remote.worker.ask(question, f"a turn of timing ({kind})", **arguments)
         if told["problem"] is not None:
             raise Cheated(f"output while it was timed: {told['problem']}")
@@ -138,13 +139,18 @@ class RemoteStopwatch:
             self._exam.examine(which, kind)
             self.exams_s += time.perf_counter() - answered + renewed - begin
         self.turns += 1
+        self.set_out_s += set_out - renewed
         self.turns_s += time.perf_counter() - begin
         return Reading(float(told["gpu_us"]), float(told["host_us"]))
 
     def cost(self) -> str:
         """What its turns have cost so far, in words."""
         each_ms = (self.turns_s - self.exams_s) / max(self.turns, 1) * 1e3
-        return f"{self.turns} turns of {each_ms:.2f} ms, and {self.exams_s:.2f} s for looking at outputs"
+        set_out_ms = self.set_out_s / max(self.turns, 1) * 1e3
+        return (
+            f"{self.turns} turns of {each_ms:.2f} ms, of which {set_out_ms:.2f} to lay out inputs, and "
+            f"{self.exams_s:.2f} s for looking at outputs"
+        )
 
     def capture(self, call: Call) -> Call:
         remote, which = _target(call)
@@ -288,6 +294,7 @@ def measure(
     except RuntimeError as error:  # its inputs are too much for the memory that is left
         release(error)
         return dict.fromkeys((impl.label for impl in impls), error)
+    say("having workers get ready to be timed")
     remotes: dict[str, Any] = {}
     refused: dict[str, Result] = {}
     for impl in impls:
@@ -317,6 +324,7 @@ def measure(
         first_calls_ms=first_calls_ms,
         ceilings=ceilings,
     )
+    say("timing, first calls and graphs at first")
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             contest.run(budget_s, progress)

@@ -15,6 +15,9 @@ from compare.spec import Implementation, Op
 from cuda_impl.ahead import Building
 from cuda_impl.pybind import building, needs_module
 
+_COMPILERS = {"torch.compile": ("torch._inductor.compile_fx",)}
+"""What takes seconds to import and one implementation alone needs, so that the server does without."""
+
 MOST_CRASHES = 2
 """After so many crashes of an implementation, later cases are not tried any more."""
 
@@ -27,6 +30,8 @@ class Crew:
         self._workers: dict[str, Worker] = {}
         self._ready: set[str] = set()
         self._crashes: dict[str, list[Ended]] = {}
+        self.contexts_s: dict[str, float] = {}
+        """What each worker took for its device's context."""
         self._building: Building | None = None
 
     def __enter__(self) -> Crew:
@@ -74,10 +79,16 @@ class Crew:
         self.start([impl])
         worker = self._workers[impl.label]
         if worker.alive and impl.label not in self._ready:
-            for step in ("starting", "loading its file", "finding it"):
+            self.contexts_s[impl.label] = float(worker.receive("starting"))
+            for step in ("loading its file", "finding it"):
                 worker.receive(step)
             self._ready.add(impl.label)
         return worker
+
+    def dismiss(self, impl: Implementation) -> None:
+        """Have its worker end while others are at work: what it has of a GPU takes long to give back."""
+        if impl.label in self._workers:
+            self._workers[impl.label].abandon()
 
     def note(self, impl: Implementation, ended: Ended) -> None:
         """Remember how its worker ended."""
@@ -90,9 +101,8 @@ class Crew:
     def _begin(self, impl: Implementation) -> Worker:
         worker = Worker(impl.label, self._device, self._timeout_s)
         environment = {name: value for name, value in os.environ.items() if kept(name)}
-        worker.send(
-            "begin", device=str(self._device), environment=environment, modules=modules_of(self._op.name)
-        )
+        modules = [*modules_of(self._op.name), *_COMPILERS.get(impl.label, ())]
+        worker.send("begin", device=str(self._device), environment=environment, modules=modules)
         worker.send("load", files=to_load(impl))
         worker.send("choose", op=self._op.name, label=impl.label)
         return worker

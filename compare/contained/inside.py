@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -131,16 +132,23 @@ class _Work:
 
     # ----------------------------------------------------------------------- once
 
-    def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> None:
-        """Get ready: the device's context, and what the server could not import beforehand."""
+    def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> float:
+        """Get ready: what the server could not import beforehand, and the device's context.
+
+        Returns:
+            The seconds that the context took.
+        """
         os.environ.update(environment)
+        # Imports first: the driver makes one context after the other, and is busy with those of others.
+        for module in modules:
+            importlib.import_module(module)
+        begin = time.perf_counter()
         self._device = torch.device(device)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             torch.ones(1, device=self._device)
             torch.cuda.synchronize()
-        for module in modules:
-            importlib.import_module(module)
+        return time.perf_counter() - begin
 
     def load(self, files: list[str]) -> dict[str, Any]:
         """Load a user's files; what the last one has registered."""

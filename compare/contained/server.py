@@ -1,6 +1,7 @@
 """The server that workers are forked from: it has imported everything, and has never touched a GPU.
 
-Nothing heavy is imported here, so that the server can be at its imports while this process is at its own.
+`multiprocessing` starts it as a fresh Python, which imports PyTorch for two seconds.  The command forks it
+from itself instead, right after its own import and before it does anything else: that is an import saved.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing.forkserver
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import util
 from pathlib import Path
 
 from compare import registry
@@ -28,17 +31,50 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def start(ops: Sequence[str] = ()) -> None:
-    """Have the server running, with the modules of these ops if it is not running yet."""
+def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
+    """Have the server running.
+
+    Args:
+        ops: whose modules it imports, if it is not running yet.
+        from_here: it may be forked from this process, which has imported PyTorch and done nothing with it.
+    """
     interpreted = os.environ.get("TRITON_INTERPRET", "")
     server = multiprocessing.forkserver
+    from_here = from_here and not _mode  # afterwards this process may have asked CUDA something
     if _mode and _mode[0] != interpreted:
         server._forkserver._stop()  # type: ignore[attr-defined]
         _mode.clear()
     if not _mode:
         server.set_forkserver_preload([*_MODULES, *(m for op in ops for m in modules_of(op))])
         _mode.append(interpreted)
-    server.ensure_running()
+    with _forking() if from_here else nullcontext():
+        server.ensure_running()
+
+
+@contextmanager
+def _forking() -> Iterator[None]:
+    """`multiprocessing` starts the server as a copy of this process meanwhile."""
+    spawn = util.spawnv_passfds
+    util.spawnv_passfds = _fork  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = spawn
+
+
+def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
+    """In place of ``spawnv_passfds``: run the code that a fresh Python was to run, in a fork."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for descriptor in map(int, (path.name for path in Path("/proc/self/fd").iterdir())):
+            if descriptor > 2 and descriptor not in descriptors:
+                with suppress(OSError):  # the one that this list was read by
+                    os.close(descriptor)
+        exec(arguments[-1], {})
+    finally:
+        os._exit(0)
 
 
 def modules_of(op: str) -> list[str]:
