@@ -66,6 +66,8 @@ class Crew:
         for impl in impls:
             worker = self._workers.get(impl.label)
             if worker is None or not (worker.alive or self._given_up(impl.label)):
+                if worker is not None:
+                    worker.close()
                 self._workers[impl.label] = self._begin(impl)
                 self._ready.discard(impl.label)
 
