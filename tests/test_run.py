@@ -278,6 +278,7 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     crew = Crew(op, device, 1.0)
     crew.build(impls)
     monkeypatch.setattr(crew, "of", lambda impl: worker)
+    crew.contexts_s.update({impl.label: 0.1 for impl in impls})
     checking = Checking(op, SMALL, device, crew, {impl.label: (0,) for impl in impls})
     first = {impl.label: outcome.first_call_ms for impl, outcome in checking.run(impls, lambda impl: None)}
     assert first == {"torch.eager": 1.5, "triton.a": 1.5, "cupy.built": 2501.5, "cupy.too": 2501.5}
