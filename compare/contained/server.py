@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing.forkserver
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import util
@@ -64,6 +65,8 @@ def _forking() -> Iterator[None]:
 
 def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
     """In place of ``spawnv_passfds``: run the code that a fresh Python was to run, in a fork."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or whoever is forked next prints it as well
     pid = os.fork()
     if pid:
         return pid
