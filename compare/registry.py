@@ -153,7 +153,7 @@ def load(path: str) -> Loaded:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # triton.jit and inspect look a function's module up by name
     known = {op: dict(labels) for op, labels in _implementations.items()}
-    known_ops = set(op_names())  # one that the file only looks up is none of its own
+    known_ops = set(_ops)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -162,7 +162,8 @@ def load(path: str) -> Loaded:
             f"--load {path}: {type(error).__name__} at line {line}: {error}. "
             f"Mend the file (python {path} shows the whole traceback)"
         ) from error
-    ops = tuple(name for name in _ops if name not in known_ops)
+    # One that the file has only looked up is none of its own.
+    ops = tuple(name for name, op in _ops.items() if name not in known_ops and not _is_built_in(op))
     new = tuple(
         impl
         for op, labels in _implementations.items()
@@ -176,6 +177,11 @@ def load(path: str) -> Loaded:
         )
     _files_of_ops.update(dict.fromkeys(ops, str(file.resolve())))
     return Loaded(ops, new)
+
+
+def _is_built_in(op: Op) -> bool:
+    module = sys.modules.get(f"compare.ops.{op.name}")
+    return getattr(module, "OP", None) is op
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:

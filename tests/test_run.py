@@ -136,6 +136,14 @@ def test_an_interruption_keeps_the_finished_rows(write: Callable[[str], Op], tmp
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.first"]
 
 
+def test_a_file_that_looks_up_an_op_does_not_define_it(write: Callable[[str], Op]) -> None:
+    registry._ops.pop("vector_add", None)
+    write("")
+    assert "vector_add" in registry._ops
+    registry._ops.pop("adding")
+    assert registry.op_files() == []
+
+
 def test_the_baseline_comes_along(write: Callable[[str], Op], tmp_path: Path) -> None:
     op = write('adding("triton.a")(added)\nadding("triton.b")(added)\n')
     assert list(compare(op, tmp_path, only=("*.b",))) == ["torch.eager", "triton.b"]
