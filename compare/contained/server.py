@@ -12,13 +12,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing import util
+from multiprocessing import resource_tracker, util
 from pathlib import Path
 
 from compare import registry
 
 _MODULES = ("torch", "numpy", "triton", "cupy", "compare.contained.inside", "compare.measure")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
+
+_spawn = util.spawnv_passfds
 
 _mode: list[str] = []
 """What TRITON_INTERPRET was when the server was started: it decides what Triton is in all workers."""
@@ -55,12 +57,12 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
 @contextmanager
 def _forking() -> Iterator[None]:
     """`multiprocessing` starts the server as a copy of this process meanwhile."""
-    spawn = util.spawnv_passfds
+    resource_tracker.ensure_running()  # which is no copy
     util.spawnv_passfds = _fork  # type: ignore[assignment]
     try:
         yield
     finally:
-        util.spawnv_passfds = spawn
+        util.spawnv_passfds = _spawn
 
 
 def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
@@ -70,6 +72,7 @@ def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> in
     pid = os.fork()
     if pid:
         return pid
+    util.spawnv_passfds = _spawn  # what workers start, as torch.compile does, is to be no copy of them
     try:
         for descriptor in map(int, (path.name for path in Path("/proc/self/fd").iterdir())):
             if descriptor > 2 and descriptor not in descriptors:
