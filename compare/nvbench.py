@@ -14,10 +14,12 @@ import itertools
 import multiprocessing
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -126,7 +128,11 @@ def retimed(
     found = dict(timings)
     timed = {label: timing for label, timing in timings.items() if isinstance(timing, Timing)}
     labels = [impl.label for impl in impls if impl.label in timed and timed[impl.label].cold_us is not None]
-    for label, told in _in_another_process(op.name, labels, str(case), str(device), seed).items():
+    try:
+        samples = _in_another_process(op.name, labels, str(case), str(device), seed)
+    except BrokenProcessPool:
+        samples = dict.fromkeys(labels, "nvbench's process ended by itself (leave out --timer nvbench)")
+    for label, told in samples.items():
         if isinstance(told, str):
             found[label] = RuntimeError(told)
         else:
@@ -137,7 +143,8 @@ def retimed(
 
 def _in_another_process(*order: Any) -> dict[str, list[float] | str]:
     """`_samples` of a process that is new, as nvbench runs once in each."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    no_traceback = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's to answer
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), no_traceback) as pool:
         return pool.submit(_samples, *order).result()
 
 
@@ -145,10 +152,11 @@ def _samples(
     op_name: str, labels: Sequence[str], case_text: str, device_text: str, seed: int
 ) -> dict[str, list[float] | str]:
     """By label: cold samples in microseconds, or what went wrong."""
-    from compare import registry, run
+    from compare import registry
+    from compare.device import pick
     from compare.measure import input_sets
 
-    device = run.prepare(device_text)
+    device = pick(device_text)
     op = registry.get_op(op_name)
     case = Case.parse(case_text, op)
     with torch.cuda.device(device):

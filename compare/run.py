@@ -446,13 +446,7 @@ class _Bench:
             from compare import nvbench
 
             self.meter.say(f"timing {case} by nvbench")
-
-            def timed(impl: Implementation) -> list[float]:
-                told = self.crew.of(impl).ask("by_nvbench", "being timed by nvbench")
-                return [float(sample) for sample in told]
-
-            seed = self.options.seed
-            again = nvbench.retimed(self.op, agreeing, case, self.device, timings, seed, timed)
+            again = nvbench.retimed(self.op, agreeing, case, self.device, timings, self.options.seed)
             self._put(case, again)
 
     def _put(self, case: Case, timings: Mapping[str, Timing | Exception]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from array import array
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -120,6 +122,23 @@ def test_every_case_is_timed_in_a_process_that_is_new() -> None:
     for _ in range(2):
         with pytest.raises(UsageError, match="cuda:77"):
             nvbench._in_another_process("vector_add", ["torch.eager"], "N=4,fp32", "cuda:77", 0)
+
+
+def test_a_process_of_its_own_that_dies_costs_no_more_than_its_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timing = Timing(cold_us=estimate([5.0] * 9))
+    impl = Implementation("vector_add", "torch.eager", "tiled", torch.add)
+    monkeypatch.setattr(nvbench, "_in_another_process", lambda *_: _dies())
+    found = nvbench.retimed(
+        registry.get_op("vector_add"), [impl], case(N=4), GPU, {"torch.eager": timing}, seed=0
+    )
+    assert "ended by itself" in str(found["torch.eager"])
+
+
+def _dies() -> None:
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(os._exit, 1).result()
 
 
 def test_its_times_take_the_place_of_ours_and_ratios_follow(

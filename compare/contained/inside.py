@@ -318,12 +318,6 @@ class _Work:
     def capture(self, which: int) -> None:
         self.bench.capture(which)
 
-    def by_nvbench(self) -> list[float]:
-        """Cold samples of nvbench's, in microseconds."""
-        from compare.nvbench import cold_us
-
-        return list(cold_us(self.bench.calls, self._device).samples)
-
     def batch(self, kind: str, which: int, repeats: int) -> None:
         """Calls without anything between them, for the judge's own clock."""
         call = self.bench.call(kind, which)
