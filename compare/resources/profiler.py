@@ -1,4 +1,4 @@
-"""Resources on a GPU: what `torch.profiler` saw one call of an implementation run, PyTorch's kernels too.
+"""Resources on a GPU: what PyTorch's profiler saw one call of an implementation run, PyTorch's kernels too.
 
 Kernels only: copies and memsets that the driver does without a kernel take no registers, and are left
 out.  (``torch.zeros`` fills with a kernel, and that is listed.)
@@ -50,8 +50,9 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
     events: list[dict[str, Any]] = []
     for _ in range(_ATTEMPTS):
         torch.cuda.synchronize(device)
-        with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True
+        # What torch.profiler stands on: that itself would import torch.compile's compiler first, for seconds.
+        with torch.autograd.profiler.profile(
+            use_cpu=False, use_device="cuda", use_kineto=True, acc_events=True
         ) as profile:
             impl.run(*inputs)
             torch.cuda.synchronize(device)
@@ -66,7 +67,7 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
 
 
 def kernel_events(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """The kernels in a Chrome trace of `torch.profiler`, in the order they ran."""
+    """The kernels in a Chrome trace of the profiler, in the order they ran."""
     events = (event for event in trace["traceEvents"] if event.get("cat") == "kernel")
     return sorted(events, key=lambda event: float(event["ts"]))
 
