@@ -308,6 +308,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
 
     from compare import crossover, records
     from compare import device as machine
+    from compare.contained.crew import Crew
     from compare.report import crossings, csv_file, terminal
     from compare.report.progress import of_run, steps
     from compare.run import prepare, run
@@ -323,9 +324,18 @@ def _crossover(arguments: argparse.Namespace) -> int:
         found = crossover.recorded(op, arguments.crossover, base)
     else:
         memory_bytes = machine.environment(device).memory_bytes
-        with steps(arguments.verbose) as told, of_run(op.name, told) as progress:
+        with (
+            Crew(op, device, options.timeout_s) as crew,  # one for all sizes
+            steps(arguments.verbose) as told,
+            of_run(op.name, told) as progress,
+        ):
             found = crossover.find(
-                op, arguments.crossover, base, options, memory_bytes, lambda asked: run(op, asked, progress)
+                op,
+                arguments.crossover,
+                base,
+                options,
+                memory_bytes,
+                lambda asked: run(op, asked, progress, crew=crew),
             )
     outputs.write_as(
         found,

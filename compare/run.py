@@ -12,7 +12,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -130,7 +130,13 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     return [Step(case, True, False) for case in smoke if case not in cases] + steps
 
 
-def run(op: Op, options: Options, progress: Progress = silent, results: Path = records.RESULTS) -> Comparison:
+def run(
+    op: Op,
+    options: Options,
+    progress: Progress = silent,
+    results: Path = records.RESULTS,
+    crew: Crew | None = None,
+) -> Comparison:
     """Compare the implementations of ``op``.
 
     Ctrl-C ends it early: the comparison then holds every row that was finished and says ``interrupted``.
@@ -140,6 +146,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
         options: as on the command line; the op's baseline is always among the rows.
         progress: called at every step.
         results: where recorded times are found.
+        crew: workers that stay when it is over; if not given, it has its own.
 
     Raises:
         UsageError: no such device, or a case this machine cannot hold.
@@ -150,7 +157,7 @@ def run(op: Op, options: Options, progress: Progress = silent, results: Path = r
     device = prepare(options.device)
     impls = _chosen(op, options.only)
     interrupted = False
-    with Crew(op, device, options.timeout_s) as crew:
+    with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
         able = [impl for impl in impls if machine.supports(impl, device) is None]
         crew.build(able)
         if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here

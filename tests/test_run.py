@@ -117,6 +117,19 @@ def test_one_that_raises_is_a_row_and_the_others_go_on(write: Callable[[str], Op
     assert agreement.seeds == running.SEEDS
 
 
+def test_workers_that_are_given_stay(op: Op, tmp_path: Path) -> None:
+    asked = Options(cases=(SMALL,), device="cpu", resources=False)
+    (impl,) = implementations(op.name)
+    with Crew(op, torch.device("cpu"), asked.timeout_s) as crew:
+        workers = []
+        for _ in range(2):
+            running.run(op, asked, results=tmp_path, crew=crew)
+            workers.append(crew.of(impl))
+        assert workers[0] is workers[1]
+        assert workers[0].alive
+    assert not workers[0].alive
+
+
 def test_a_requirement_that_is_not_met_is_a_reason(write: Callable[[str], Op], tmp_path: Path) -> None:
     row = compare(write('adding("cupy.hopper", requires="sm_90")(added)'), tmp_path)["cupy.hopper"]
     assert row.status == "unavailable"
