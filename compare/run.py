@@ -242,6 +242,8 @@ class _Bench:
 
     def _take(self, step: Step) -> None:
         """Check, time and inspect one case."""
+        from compare.contained.checking import Changed
+
         rows = self.rows[step.case] = {}
         if not step.check:
             for impl in self.impls:
@@ -262,6 +264,11 @@ class _Bench:
             self._replay(step.case)
         if step.inspect:
             self._compile(step.case)
+        if any(impl.foreign for impl in self.impls) and (changed := self.crew.tree.changed()):
+            error = Changed(f"{changed} while it was timed or looked at, by it or by a file beside it")
+            foreign = [impl.label for impl in self.impls if impl.foreign]
+            blamed = [label for label in foreign if rows[label].status == "ok"] or foreign
+            self._put(step.case, dict.fromkeys(blamed, error))
 
     def cases(self, environment: Environment) -> tuple[CaseComparison, ...]:
         """What there is so far, save the times that cannot be, with what can be told apart."""
@@ -570,6 +577,7 @@ def _fits(op: Op, case: Case, memory_bytes: int) -> None:
 
 def _verdict(error: BaseException) -> tuple[Status, str]:
     """What an exception makes of a row, in one sentence."""
+    from compare.contained.checking import Changed
     from compare.contained.contest import Cheated, TooFast
     from compare.contained.process import Ended
 
@@ -584,7 +592,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         return "disagrees", text
     if isinstance(error, TooFast):
         return "impossible", text
-    if isinstance(error, Ended):
+    if isinstance(error, (Ended, Changed)):
         return "failed", text
     if len(text) > 200:
         text = f"{text[:200]} ..."

@@ -12,9 +12,10 @@ inside     the worker's half: does what is asked of it
 memory     memory that both see: inputs go in, outputs come out
 limits     what a worker gives up before it runs a line of anybody's code
 integrity  which functions a worker's answers rest on, and whether they are still themselves
+tree       the project's files, looked at before and after
 crew       the workers of a run
 stage      a worker as `compare.check` calls it
 contest    workers as `compare.contest` times them
-files      the user's files (``--load``), described by a worker, and the project's own, watched
+files      the user's files (``--load``), described by a worker
 ========== =======================================================================================
 """

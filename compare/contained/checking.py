@@ -7,26 +7,33 @@ PyTorch's own error, which the baseline's worker is asked for as soon as it has 
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from compare.check import Probes, Yardstick, check, expected_output
+from compare.check import Probes, Reference, Yardstick, check, expected_output
 from compare.contained.abreast import abreast, cores
 from compare.contained.crew import Crew
-from compare.contained.process import Ended, Worker
+from compare.contained.process import Ended, Raised, Worker
 from compare.contained.stage import Exchange, WorkerStage
-from compare.spec import Agreement, Case, Implementation, Op
+from compare.spec import Agreement, Case, Finding, Implementation, Op, UsageError
 
 _JUDGE_BYTES = 3 << 30
 """Of a GPU's memory that the judge takes to compare outputs of an ordinary size,"""
 _CONTEXT_BYTES = 400 << 20
 """and every worker for its context."""
+_CPU_BYTES = 4 << 20
+"""The most memory traffic of a case that is worth interpreting once more, on other sizes."""
 _TENSORS = 12
 """How many times the bytes of a case an implementation is reckoned to take, with what it is checked with."""
+
+
+class Changed(Exception):
+    """Files of the project, or the user's own, are not what they were; the text is a whole sentence."""
 
 
 @dataclass
@@ -116,6 +123,9 @@ class Checking:
                 self._crew.note(impl, error)
         if impl.label == self._op.baseline and not self._probed.is_set():
             self._probe(None)
+        if impl.foreign and (changed := self._crew.tree.changed()):
+            before = "" if outcome.error is None else f"{outcome.error}; "
+            outcome.error = Changed(f"{before}{changed} while it was checked")
         return outcome
 
     def _check(
@@ -150,11 +160,37 @@ class Checking:
             probes=self._probes,
         )
         clock("checked in")
+        if impl.foreign and agreement.passed:
+            agreement = self._elsewhere(impl, worker, agreement)
         told = worker.ask("rest")
         outcome.held_bytes, kept_bytes = int(told["held_bytes"]), int(told["kept_bytes"])
         if kept_bytes > self.allowance():
             raise worker.end(f"it keeps {kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
         outcome.agreement = agreement
+
+    def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
+        """The agreement, with whether it is right on sizes too that nobody has asked for."""
+        case = neighbour(self._case)
+        if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
+            return agreement
+        try:
+            with Exchange(self._op, case, self._device, expected_output(self._op, case)) as exchange:
+                seed = secrets.randbelow(1 << 31)
+                found = check(
+                    self._op,
+                    impl,
+                    case,
+                    self._device,
+                    (seed,),
+                    own_work=impl.way != "torch",
+                    stage=WorkerStage(worker, exchange, building=False),
+                    probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
+                )
+        except (NotImplementedError, UsageError, MemoryError, Raised):  # it says that it does not take them
+            return agreement
+        problem = "" if found.passed else f"right on the sizes asked for, and not on {case}: {found.reason}"
+        finding = Finding("other sizes", found.passed, problem)
+        return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
 
     def _first_call_ms(self, worker: Worker, exchange: Exchange, seed: int) -> float:
         """Before anything else runs the implementation on this case, as that would compile it."""
@@ -179,6 +215,25 @@ class Checking:
         except Exception:  # memory, most likely: every check meets it again and says so
             self._probes = probes(None)
         self._probed.set()
+
+
+def neighbour(case: Case) -> Case:
+    """A case much like this one whose sizes nobody could expect: a little smaller each, and odd."""
+
+    def near(size: int) -> int:
+        return size if size < 4 else (size - 1 - secrets.randbelow(max(1, size // 8))) // 2 * 2 + 1
+
+    return replace(case, dims=tuple((name, min(size, near(size))) for name, size in case.dims))
+
+
+class _Known(Yardstick):
+    """A limit that is known from sizes nearby."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+
+    def limit(self, case: Case, reference: Reference) -> float:
+        return self._limit
 
 
 class _Clock:

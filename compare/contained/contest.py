@@ -2,7 +2,8 @@
 
 Every worker reads its own clock, as nothing else is near enough to the GPU.  The judge holds it to what can
 be seen from outside: inputs are new in every round, what some turns leave behind is held against the
-oracle, nobody knows which, and batches of calls are timed by the judge's own clock.
+oracle, nobody knows which, and batches of calls are timed by the judge's own clock.  Between a user's calls
+in such a batch an element of the inputs changes, so that nothing worked out before is of use.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,8 @@ SPAN_S = 0.02
 MOST_CALLS = 4000
 ATTEMPTS = 10
 SLACK_US = 4.0
+SPOTS = 16
+"""Elements of the inputs that are changed in turn between the calls of a batch."""
 TOO_FAST = 0.6
 """A claimed time below this share of what the judge's clock says is refused.  Back to back a GPU may be some
 tenths slower than in single calls, as it gets hot; not by two fifths."""
@@ -136,7 +139,7 @@ class RemoteStopwatch:
             self._exposed.add(name)
         answered = time.perf_counter()
         if checked:
-            self._exam.examine(which, kind)
+            self._exam.examine(which, f"a {kind} turn of timing on new inputs")
             self.exams_s += time.perf_counter() - answered + renewed - begin
         self.turns += 1
         self.set_out_s += set_out - renewed
@@ -206,6 +209,10 @@ class Examiner:
         if not self.coming:
             self._stale = ()
 
+    @property
+    def has_elements(self) -> bool:
+        return any(x.numel() > 0 for values in self._values for x in values)
+
     def _fresh(self) -> tuple[torch.Tensor, ...]:
         return self._op.make_inputs(self._case, self._generator, self._device)
 
@@ -227,7 +234,39 @@ class Examiner:
             self._put(self._values[which], which)
         exchange.poison()
 
-    def examine(self, which: int, kind: str) -> None:
+    def change(self, which: int, repeats: int) -> dict[str, Any]:
+        """What a worker is to write into a set of inputs, an element before each of its calls.
+
+        The judge's own values are those after the last.
+        """
+        chance = random.SystemRandom()
+        values = self._values[which]
+        argument = chance.choice([i for i, x in enumerate(values) if x.numel() > 0])
+        x = values[argument]
+        spots = [[chance.randrange(size) for size in x.shape] for _ in range(SPOTS)]
+        # Like the outliers that every row has.
+        written = [chance.choice((-1, 1)) * (4 + chance.randrange(128) / 32) for _ in range(repeats)]
+        for number in range(max(0, repeats - SPOTS), repeats):
+            x[tuple(spots[number % SPOTS])] = written[number]
+        return {"argument": argument, "spots": spots, "values": written}
+
+    def change_us(self) -> float:
+        """What such a change takes by itself."""
+        x = next(x for x in self._fresh() if x.numel() > 0)
+        spot = x[(0,) * x.dim()]
+
+        def seconds(repeats: int) -> float:
+            begin = time.perf_counter()
+            for number in range(repeats):
+                spot.fill_(float(number))
+            if x.is_cuda:
+                torch.cuda.synchronize(x.device)
+            return time.perf_counter() - begin
+
+        seconds(100)
+        return min(seconds(1000) - seconds(100) for _ in range(3)) / 900 * 1e6
+
+    def examine(self, which: int, when: str) -> None:
         """Hold the output of the last turn against the oracle.
 
         Raises:
@@ -238,19 +277,19 @@ class Examiner:
         unwritten = int(untouched(output).sum())
         if unwritten:
             raise Cheated(
-                f"in a {kind} turn of timing {unwritten} of {output.numel()} elements were not there when "
-                "its call had ended: it left the work undone, or to another stream or thread"
+                f"in {when} {unwritten} of {output.numel()} elements were not there when its call had ended: "
+                "it left the work undone, or to another stream or thread"
             )
         reference = Reference(self._op, self._values[which])
         errors = errors_of(self._op, self._case, reference, output, self._limit, 0)
         if errors.wrong or errors.misplaced:
             raise Cheated(
-                f"right when it was checked, and wrong in a {kind} turn of timing on new inputs: "
+                f"right when it was checked, and wrong in {when}: "
                 f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
             )
         for i, (place, value) in enumerate(zip(self.sets[which], self._values[which], strict=True)):
             if not memory_of(exchange.inputs.tensor(place)).equal(memory_of(value)):
-                raise Cheated(f"in a {kind} turn of timing argument {i} was written to")
+                raise Cheated(f"in {when} argument {i} was written to")
 
 
 def measure(
@@ -331,17 +370,21 @@ def measure(
     except KeyboardInterrupt:
         raise Interrupted(contest.results()) from None
     say(f"holding {watch.cost()}, against the judge's own clock")
-    return refused | _verified(contest.results(), workers)
+    foreign = {impl.label for impl in impls if impl.foreign}
+    return refused | _verified(contest.results(), workers, exam, foreign)
 
 
-def _verified(results: Mapping[str, Result], workers: Mapping[str, Worker]) -> dict[str, Result]:
+def _verified(
+    results: Mapping[str, Result], workers: Mapping[str, Worker], exam: Examiner, foreign: Collection[str]
+) -> dict[str, Result]:
     """The results, but for those whose times the judge's own clock contradicts."""
     found: dict[str, Result] = {}
     for label, result in results.items():
         found[label] = result
         if isinstance(result, Timing) and result.cold_us is not None:
             try:
-                problem = _contradiction(result, workers[label])
+                changing = label in foreign and exam.has_elements
+                problem = _contradiction(result, _Batches(workers[label], exam, changing))
             except Exception as error:
                 found[label] = error
                 continue
@@ -350,8 +393,12 @@ def _verified(results: Mapping[str, Result], workers: Mapping[str, Worker]) -> d
     return found
 
 
-def _contradiction(timing: Timing, worker: Worker) -> str | None:
-    """Why a worker's times cannot be true, None if they can."""
+def _contradiction(timing: Timing, batches: _Batches) -> str | None:
+    """Why a worker's times cannot be true, None if they can.
+
+    Raises:
+        Cheated: what the calls left is wrong.
+    """
     assert timing.cold_us is not None
     assert timing.launch_us is not None
     claimed = min(e.median for e in (timing.cold_us, timing.warm_us, timing.graph_us) if e is not None)
@@ -363,7 +410,7 @@ def _contradiction(timing: Timing, worker: Worker) -> str | None:
         kind, what, least = "warm", "calls", max(claimed, timing.launch_us.median)
     seen = math.inf
     for _ in range(ATTEMPTS):  # what disturbs only adds, so one that fits is enough
-        seen = min(seen, _slope_us(worker, kind, least))
+        seen = min(seen, batches.slope_us(kind, least))
         if least >= TOO_FAST * seen - SLACK_US:
             return None
     return (
@@ -371,17 +418,35 @@ def _contradiction(timing: Timing, worker: Worker) -> str | None:
     )
 
 
-def _slope_us(worker: Worker, kind: str, claimed_us: float) -> float:
-    """Time a call by the judge's clock: what more calls take longer, so that what all have falls out."""
-    many = int(min(MOST_CALLS, max(8, SPAN_S * 1e6 / max(claimed_us, 1.0))))
-    few = max(1, many // 8)
-    begin = time.perf_counter()
-    _batch(worker, kind, few)
-    between = time.perf_counter()
-    _batch(worker, kind, many)
-    seconds = time.perf_counter() - between - (between - begin)
-    return max(0.0, seconds) / (many - few) * 1e6
+class _Batches:
+    """Batches of a worker's calls, timed by the judge's clock.
 
+    Args:
+        changing: an element of the inputs changes before each call, and what the last one leaves is examined.
+    """
 
-def _batch(worker: Worker, kind: str, repeats: int) -> None:
-    worker.ask("batch", f"a batch of {repeats} calls", kind=kind, which=0, repeats=repeats)
+    def __init__(self, worker: Worker, exam: Examiner, changing: bool) -> None:
+        self._worker, self._exam, self._changing = worker, exam, changing
+        self._change_us = exam.change_us() if changing else 0.0
+
+    def slope_us(self, kind: str, claimed_us: float) -> float:
+        """Time of a call: what more calls take longer, so that what all have falls out."""
+        many = int(min(MOST_CALLS, max(8, SPAN_S * 1e6 / max(claimed_us, 1.0))))
+        few = max(1, many // 8)
+        if self._changing:
+            self._exam.renew(0)
+            self._exam.set_out(0, kind)
+        seconds = -self._seconds(kind, few)
+        seconds += self._seconds(kind, many)
+        return max(0.0, seconds / (many - few) * 1e6 - self._change_us)
+
+    def _seconds(self, kind: str, repeats: int) -> float:
+        change = self._exam.change(0, repeats) if self._changing else None
+        begin = time.perf_counter()
+        self._worker.ask(
+            "batch", f"a batch of {repeats} calls", kind=kind, which=0, repeats=repeats, change=change
+        )
+        seconds = time.perf_counter() - begin
+        if change is not None:
+            self._exam.examine(0, "a batch of calls between which its inputs changed")
+        return seconds

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 import torch
 
 from compare.contained.files import to_load
+from compare import registry
 from compare.contained.limits import kept
 from compare.contained.process import Ended, Worker
 from compare.contained.server import modules_of
+from compare.contained.tree import Tree
 from compare.spec import Implementation, Op
 from cuda_impl.ahead import Building
 from cuda_impl.pybind import building, needs_module
@@ -33,6 +35,7 @@ class Crew:
         self.contexts_s: dict[str, float] = {}
         """What each worker took for its device's context."""
         self._building: Building | None = None
+        self.tree = Tree({impl.origin for impl in registry.implementations(op.name) if impl.foreign})
 
     def __enter__(self) -> Crew:
         return self

@@ -7,6 +7,8 @@ reading.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 
 from compare import registry
 from compare.contained.process import Ended, Raised, Worker
+from compare.contained.tree import Tree
 from compare.spec import Implementation, UsageError
 
 
@@ -27,6 +30,10 @@ def load(paths: Sequence[str], timeout_s: float) -> None:
     Raises:
         UsageError: a file is none, cannot be loaded, or registers nothing new.
     """
+    # Imported later it could be what a user's file has made of it.
+    for module in pkgutil.walk_packages([str(registry.ROOT / "compare")], "compare."):
+        if not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
     for path in paths:
         _load(path, timeout_s)
 
@@ -34,6 +41,7 @@ def load(paths: Sequence[str], timeout_s: float) -> None:
 def _load(path: str, timeout_s: float) -> None:
     if not Path(path).is_file():
         raise UsageError(f"--load {path}: there is no such file")
+    tree = Tree([path])
     scout = Worker(path, torch.device("cpu"), timeout_s)
     try:
         described = scout.ask("load", "loading it", files=[*registry.op_files(), path])
@@ -41,6 +49,8 @@ def _load(path: str, timeout_s: float) -> None:
         raise UsageError(f"--load {path}: {error}. Mend the file") from None
     finally:
         scout.close()
+    if changed := tree.changed():
+        raise UsageError(f"--load {path}: {changed} while it was loaded. Mend the file")
     try:
         if described["ops"]:
             registry.load(path)

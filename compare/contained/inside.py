@@ -29,11 +29,17 @@ from compare.code_size.sources import code_of
 from compare.contained import limits
 from compare.contained.integrity import Integrity
 from compare.contained.memory import Place, View
+from compare.contained.tree import note_writes
 from compare.resources.profiler import from_profiler
 from compare.spec import Implementation, UsageError
 from compare.stopwatch import Reading
 
 __all__ = ["main"]
+
+_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""What PyTorch says in a plain RuntimeError on a CPU."""
+_MOST_DEEDS = 3
+"""Named in an answer; one is enough to be ended for."""
 
 
 def main(connection: Connection, lifeline: Connection, host_bytes: int | None) -> None:
@@ -54,13 +60,19 @@ class _Desk:
     def __init__(self, connection: Connection, integrity: Integrity) -> None:
         self._connection = connection
         self._integrity = integrity
-        self._forked: list[str] = []
+        self._did: dict[str, None] = {}
         self._work = _Work(connection)
         integrity.watch("the harness", self._work)
         # A copy of this process would go on to answer in its place.
         os.register_at_fork(
-            before=partial(self._forked.append, "forked its process"), after_in_child=partial(os._exit, 1)
+            before=partial(self._note, "forked its process"), after_in_child=partial(os._exit, 1)
         )
+        note_writes(self._note)
+
+    def _note(self, what: str) -> None:
+        """Something that no implementation has to do."""
+        if len(self._did) < _MOST_DEEDS:
+            self._did[what] = None
 
     def serve(self) -> None:
         while True:
@@ -71,7 +83,7 @@ class _Desk:
             answer = self._answer(request["do"], request.get("with", {}))
             quick = request["do"] in _Work.TURNS
             changed = self._integrity.changed(quick=quick)
-            answer |= {"number": request["number"], "changed": changed, "did": sorted(set(self._forked))}
+            answer |= {"number": request["number"], "changed": changed, "did": list(self._did)}
             self._connection.send_bytes(json.dumps(answer).encode())
 
     def _answer(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -87,9 +99,9 @@ def _told(error: BaseException) -> dict[str, str]:
     kind = "failed"
     if isinstance(error, (NotImplementedError, UsageError)):
         kind = "unavailable"
-    elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        kind = "memory"
     text = f"exit({error.code})" if isinstance(error, SystemExit) else _text(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in text:
+        kind = "memory"
     trace = "".join(traceback.format_exception(error))
     return {"kind": kind, "name": type(error).__name__, "text": text[:2000], "trace": trace[-8000:]}
 
@@ -318,11 +330,9 @@ class _Work:
     def capture(self, which: int) -> None:
         self.bench.capture(which)
 
-    def batch(self, kind: str, which: int, repeats: int) -> None:
-        """Calls without anything between them, for the judge's own clock."""
-        call = self.bench.call(kind, which)
-        for _ in range(repeats):
-            call()
+    def batch(self, kind: str, which: int, repeats: int, change: dict[str, Any] | None = None) -> None:
+        """Calls for the judge's own clock, without anything between them but an element that changes."""
+        self.bench.batch(kind, which, repeats, change)
         self._synchronize()
 
     @property
@@ -393,6 +403,20 @@ class _Bench:
 
     def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:
         return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
+
+    def batch(self, kind: str, which: int, repeats: int, change: dict[str, Any] | None) -> None:
+        """Call it so many times; ``change`` says which values are put in which places of an argument."""
+        call = self.call(kind, which)
+        if change is None:
+            for _ in range(repeats):
+                call()
+            return
+        x = self._sets[which][change["argument"]]
+        spots = [x[tuple(at)] for at in change["spots"]]
+        for number, value in enumerate(change["values"]):
+            spots[number % len(spots)].fill_(value)
+            call()
+        self._deliver()
 
     def _reading(self, kind: str, reading: Reading, which: int) -> dict[str, Any]:
         problem = wrong_kind(self._output, self._expected, self._mailbox.device)

@@ -1,0 +1,107 @@
+"""The project's own files, looked at before and after code of others runs.
+
+A worker has the rights of the user, so nothing keeps it from writing to them.  It does not go unseen: what
+it does by Python's own functions is noted in its process (`note_writes`), and whatever else it does shows in
+the files themselves (`Tree`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from compare.registry import ROOT
+
+_FOLDERS = (
+    *("compare", "torch_impl", "triton_impl", "cuda_impl", "results"),
+    *("tests", "tools", "labs", "docs", "examples"),
+)
+_BESIDE = "__pycache__"
+"""Python writes there whenever a module is imported."""
+
+_SHOWN = 3
+"""Files that are named; there may be many more."""
+
+
+class Tree:
+    """What the project's files are now, and the user's; `changed` says what has become of them."""
+
+    def __init__(self, also: Iterable[str] = ()) -> None:
+        self._also = [Path(file) for file in also]
+        self._lock = threading.Lock()
+        self._known = dict(self._looked_at())
+
+    def changed(self) -> str:
+        """What was edited, deleted or added since this was last asked; empty if nothing was."""
+        with self._lock:
+            before, self._known = self._known, dict(self._looked_at())
+            after = self._known
+        found = [f"{_name(path)} was deleted" for path in before if path not in after]
+        found += [f"{_name(path)} was added" for path in after if path not in before]
+        found += [
+            f"{_name(path)} was edited" for path in after if path in before and before[path] != after[path]
+        ]
+        more = len(found) - _SHOWN
+        return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+    def _looked_at(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every file with what changes whenever somebody writes to it; no user can set the last."""
+        for path in self._paths():
+            try:
+                found = os.lstat(path)
+            except OSError:  # gone, or a user's file that never was
+                continue
+            yield path, (found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def _paths(self) -> Iterator[str]:
+        for folder in _FOLDERS:
+            for parent, folders, names in os.walk(ROOT / folder):
+                folders[:] = [name for name in folders if name != _BESIDE and not name.startswith(".")]
+                yield from (os.path.join(parent, name) for name in names)
+        yield from map(str, self._also)
+
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_DEEDS = {
+    "os.remove": "deleted",
+    "os.rmdir": "deleted",
+    "shutil.rmtree": "deleted",
+    "os.rename": "renamed",
+    "os.truncate": "wrote to",
+    "os.symlink": "linked",
+    "os.link": "linked",
+}
+
+
+def note_writes(note: Callable[[str], object]) -> None:
+    """Have ``note`` told of every write to the project's files that this process makes by Python's functions."""
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open":
+            _, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITING:
+                tell("wrote to", arguments[:1])
+        elif event in _DEEDS:
+            tell(_DEEDS[event], arguments[:2])
+
+    def tell(deed: str, paths: tuple[object, ...]) -> None:
+        for path in paths:
+            if isinstance(path, (str, bytes, os.PathLike)):
+                real = Path(os.path.realpath(os.fsdecode(path)))
+                if _is_ours(real):
+                    note(f"{deed} {_name(str(real))}")
+
+    sys.addaudithook(hook)
+
+
+def _is_ours(path: Path) -> bool:
+    return any(path.is_relative_to(ROOT / folder) for folder in _FOLDERS) and _BESIDE not in path.parts
+
+
+def _name(path: str) -> str:
+    """As a reader knows it."""
+    inside = Path(path).is_relative_to(ROOT)
+    return Path(path).relative_to(ROOT).as_posix() if inside else path
