@@ -168,7 +168,7 @@ def load(path: str) -> Loaded:
         impl
         for op, labels in _implementations.items()
         for label, impl in labels.items()
-        if label not in known.get(op, {})
+        if label not in known.get(op, {}) and not _of_the_project(impl)
     )
     if not ops and not new:
         raise UsageError(
@@ -182,6 +182,12 @@ def load(path: str) -> Loaded:
 def _is_built_in(op: Op) -> bool:
     module = sys.modules.get(f"compare.ops.{op.name}")
     return getattr(module, "OP", None) is op
+
+
+def _of_the_project(impl: Implementation) -> bool:
+    """Whether it is one of the project's own, which a user's file may import."""
+    folders = {package.partition(".")[0] for package in IMPLEMENTATION_PACKAGES}
+    return any(Path(impl.origin).is_relative_to(ROOT / folder) for folder in folders)
 
 
 def unknown(kind: str, name: str, names: Iterable[str]) -> str:

@@ -497,12 +497,15 @@ class _Bench:
         exchange.poison()
         places = exchange.as_json()
 
+        own: dict[str, list[str]] = {}
+
         def watched(impl: Implementation) -> tuple[KernelResources, ...] | Exception:
             try:
                 worker = self.crew.of(impl)
                 exchange.hand_to(worker)
                 told = worker.ask("profile", "being profiled", inputs=places)
-                return tuple(records.decode(KernelResources, kernel) for kernel in told)
+                own[impl.label] = [str(name) for name in told["own"]]
+                return tuple(records.decode(KernelResources, kernel) for kernel in told["kernels"])
             except Exception as error:
                 return error
             finally:
@@ -513,6 +516,24 @@ class _Bench:
         width = Checking(self.op, case, self.device, self.crew, {}).width(len(impls))
         for impl, found in abreast(watched, impls, width, self.crew.close):
             self._add(case, impl, found)
+        self._refuse_borrowed(case, [impl for impl in impls if impl.foreign and impl.label in own], own)
+
+    def _refuse_borrowed(
+        self, case: Case, impls: Sequence[Implementation], own: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Refuse users' implementations that had kernels of PyTorch's do their work."""
+        from compare.contained.contest import Cheated
+        from compare.resources.kernels import borrowed
+
+        def ran(impl: Implementation) -> list[str]:
+            return [kernel.kernel for kernel in self.rows[case][impl.label].resources]
+
+        pytorchs = [name for impl in self.impls if impl.way == "torch" and not impl.foreign for name in ran(impl)]
+        for impl in impls:
+            theirs = borrowed(ran(impl), own[impl.label], pytorchs) if impl.way != "torch" else []
+            if theirs:
+                problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
+                self._put(case, {impl.label: Cheated(f"own work: {problem}")})
 
     def _compile(self, case: Case) -> None:
         """What every kernel takes, compiled for the architectures asked for."""

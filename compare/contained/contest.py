@@ -8,7 +8,6 @@ in such a batch an element of the inputs changes, so that nothing worked out bef
 
 from __future__ import annotations
 
-import math
 import random
 import secrets
 import time
@@ -44,7 +43,7 @@ LATER = {True: 0.04, False: 0.01}
 
 SPAN_S = 0.02
 """How long the longer of two batches takes that the judge times."""
-MOST_CALLS = 4000
+FEWEST_CALLS, MOST_CALLS = 8, 4000
 ATTEMPTS = 10
 SLACK_US = 4.0
 SPOTS = 16
@@ -408,11 +407,13 @@ def _contradiction(timing: Timing, batches: _Batches) -> str | None:
     else:
         # Where the host is slower than the GPU, the clock sees the host; its own figure says how slow.
         kind, what, least = "warm", "calls", max(claimed, timing.launch_us.median)
-    seen = math.inf
-    for _ in range(ATTEMPTS):  # what disturbs only adds, so one that fits is enough
-        seen = min(seen, batches.slope_us(kind, least))
-        if least >= TOO_FAST * seen - SLACK_US:
-            return None
+    seen = batches.roughly_us(kind)
+    for _ in range(ATTEMPTS):
+        if least >= TOO_FAST * seen - SLACK_US:  # what disturbs only adds, so one that fits is enough
+            break
+        seen = min(seen, batches.slope_us(kind, seen))
+    if least >= TOO_FAST * seen - SLACK_US:
+        return None
     return (
         f"it claims {least:.3g} us a call, and {what} take {seen:.3g} us each by a clock outside its process"
     )
@@ -429,13 +430,17 @@ class _Batches:
         self._worker, self._exam, self._changing = worker, exam, changing
         self._change_us = exam.change_us() if changing else 0.0
 
-    def slope_us(self, kind: str, claimed_us: float) -> float:
-        """Time of a call: what more calls take longer, so that what all have falls out."""
-        many = int(min(MOST_CALLS, max(8, SPAN_S * 1e6 / max(claimed_us, 1.0))))
-        few = max(1, many // 8)
+    def roughly_us(self, kind: str) -> float:
+        """Time of a call and of its share in what a few take together."""
         if self._changing:
             self._exam.renew(0)
             self._exam.set_out(0, kind)
+        return self._seconds(kind, FEWEST_CALLS) / FEWEST_CALLS * 1e6
+
+    def slope_us(self, kind: str, at_most_us: float) -> float:
+        """Time of a call: what more calls take longer, so that what all have falls out."""
+        many = int(min(MOST_CALLS, max(FEWEST_CALLS, SPAN_S * 1e6 / max(at_most_us, 1.0))))
+        few = max(1, many // 8)
         seconds = -self._seconds(kind, few)
         seconds += self._seconds(kind, many)
         return max(0.0, seconds / (many - few) * 1e6 - self._change_us)

@@ -30,7 +30,7 @@ from compare.contained import limits
 from compare.contained.integrity import Integrity
 from compare.contained.memory import Place, View
 from compare.contained.tree import note_writes
-from compare.resources.profiler import from_profiler
+from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.spec import Implementation, UsageError
 from compare.stopwatch import Reading
 
@@ -285,10 +285,11 @@ class _Work:
 
     # ----------------------------------------------------------------------- resources, code
 
-    def profile(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What every kernel of a call takes."""
+    def profile(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """What every kernel of a call takes (``kernels``), and those that its host code launches (``own``)."""
         tensors = self._tensors("inputs", inputs)
-        return [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
+        kernels = [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
+        return {"kernels": kernels, "own": kernels_of_its_own(self.impl, tensors)}
 
     def launched(self) -> list[list[str]]:
         """Source and name of every CUDA kernel that the cases of the op launch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -22,3 +23,30 @@ def with_occupancy(kernel: KernelResources) -> KernelResources:
 def merged(kernels: Iterable[KernelResources]) -> tuple[KernelResources, ...]:
     """Equal launches as one, counted; in the order of their first launch."""
     return tuple(replace(kernel, launches=count) for kernel, count in Counter(kernels).items())
+
+
+_PYTORCHS = re.compile(
+    r"(vectorized_|unrolled_)?elementwise_kernel|reduce_kernel|cunn_|softmax_warp_|.*(nvjet|xmma|cublas|cudnn)"
+)
+"""Kernels of PyTorch and of the libraries it calls, by how their names begin."""
+
+_MOVES = re.compile(r"(?i)fill|copy|memset|memcpy|\bcat|arange")
+
+
+def borrowed(ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str]) -> list[str]:
+    """Kernels that an implementation ran and did not launch itself, though they do work that it is to do.
+
+    Args:
+        ran: names of what ran on the GPU, as the profiler has them.
+        own: names of what its host code launches, with or without template arguments.
+        pytorchs: what PyTorch's implementations of the same op ran.
+    """
+    of_its_own = {name.partition("<")[0] for name in own}
+    theirs = set(pytorchs)
+    return [
+        name
+        for name in dict.fromkeys(ran)
+        if name.partition("<")[0] not in of_its_own
+        and not _MOVES.search(name)
+        and (name in theirs or _PYTORCHS.match(name))
+    ]

@@ -66,6 +66,20 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
     return merged(_described(event, name, impl, dynamic) for event in events)
 
 
+def kernels_of_its_own(impl: Implementation, inputs: Sequence[torch.Tensor]) -> list[str]:
+    """Names of the kernels that the host code of ``impl`` asks for; none where that cannot be found out."""
+    from compare.capture import capture_call
+    from compare.device import arch
+
+    found: list[str] = []
+    if impl.way != "torch":
+        with suppress(Exception):  # what it launches may be decided on the GPU only
+            for launch in capture_call(impl, [x.to("meta") for x in inputs], arch(inputs[0].device) or ""):
+                name = launch.kernel if isinstance(launch, CudaLaunch) else launch.kernel.fn.__name__
+                found.append(readable(name))
+    return found
+
+
 def kernel_events(trace: dict[str, Any]) -> list[dict[str, Any]]:
     """The kernels in a Chrome trace of the profiler, in the order they ran."""
     events = (event for event in trace["traceEvents"] if event.get("cat") == "kernel")
