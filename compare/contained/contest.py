@@ -8,6 +8,7 @@ in such a batch an element of the inputs changes, so that nothing worked out bef
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
@@ -44,6 +45,8 @@ LATER = {True: 0.04, False: 0.01}
 SPAN_S = 0.02
 """How long the longer of two batches takes that the judge times."""
 FEWEST_CALLS, MOST_CALLS = 8, 4000
+KEPT_BYTES = 1 << 30
+"""Outputs that a worker keeps, so that any of them may be asked for."""
 ATTEMPTS = 10
 SLACK_US = 4.0
 SPOTS = 16
@@ -51,6 +54,9 @@ SPOTS = 16
 TOO_FAST = 0.6
 """A claimed time below this share of what the judge's clock says is refused.  Back to back a GPU may be some
 tenths slower than in single calls, as it gets hot; not by two fifths."""
+
+
+_CHANCE = random.SystemRandom()
 
 
 class Cheated(Exception):
@@ -74,8 +80,7 @@ class Remote:
     def __init__(self, worker: Worker, foreign: bool) -> None:
         self.worker = worker
         self.turns: dict[str, int] = {}
-        chance = random.SystemRandom()
-        self._checked = {kind: set(chance.sample(range(EARLY), SURE[foreign])) for kind in KINDS}
+        self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE[foreign])) for kind in KINDS}
         self._later = LATER[foreign]
 
     def __call__(self, which: int) -> _Seen:
@@ -143,7 +148,10 @@ class RemoteStopwatch:
         self.turns += 1
         self.set_out_s += set_out - renewed
         self.turns_s += time.perf_counter() - begin
-        return Reading(float(told["gpu_us"]), float(told["host_us"]))
+        reading = Reading(float(told["gpu_us"]), float(told["host_us"]))
+        if not (math.isfinite(reading.gpu_us) and math.isfinite(reading.host_us)):
+            raise Cheated(f"it gives {reading.gpu_us} us as a time")
+        return reading
 
     def cost(self) -> str:
         """What its turns have cost so far, in words."""
@@ -209,6 +217,10 @@ class Examiner:
             self._stale = ()
 
     @property
+    def output_bytes(self) -> int:
+        return max(1, self._exchange.expected.numel() * self._exchange.expected.itemsize)
+
+    @property
     def has_elements(self) -> bool:
         return any(x.numel() > 0 for values in self._values for x in values)
 
@@ -233,21 +245,20 @@ class Examiner:
             self._put(self._values[which], which)
         exchange.poison()
 
-    def change(self, which: int, repeats: int) -> dict[str, Any]:
-        """What a worker is to write into a set of inputs, an element before each of its calls.
-
-        The judge's own values are those after the last.
-        """
-        chance = random.SystemRandom()
+    def changes(self, which: int, repeats: int) -> dict[str, Any]:
+        """What a worker is to write into a set of inputs, an element before each of its calls."""
         values = self._values[which]
-        argument = chance.choice([i for i, x in enumerate(values) if x.numel() > 0])
-        x = values[argument]
-        spots = [[chance.randrange(size) for size in x.shape] for _ in range(SPOTS)]
+        argument = _CHANCE.choice([i for i, x in enumerate(values) if x.numel() > 0])
+        spots = [[_CHANCE.randrange(size) for size in values[argument].shape] for _ in range(SPOTS)]
         # Like the outliers that every row has.
-        written = [chance.choice((-1, 1)) * (4 + chance.randrange(128) / 32) for _ in range(repeats)]
-        for number in range(max(0, repeats - SPOTS), repeats):
-            x[tuple(spots[number % SPOTS])] = written[number]
+        written = [_CHANCE.choice((-1, 1)) * (4 + _CHANCE.randrange(128) / 32) for _ in range(repeats)]
         return {"argument": argument, "spots": spots, "values": written}
+
+    def apply(self, which: int, changes: Mapping[str, Any], begin: int, end: int) -> None:
+        """Make the same changes, of a stretch of the calls, to the judge's own values."""
+        x = self._values[which][changes["argument"]]
+        for number in range(begin, end):
+            x[tuple(changes["spots"][number % SPOTS])] = changes["values"][number]
 
     def change_us(self) -> float:
         """What such a change takes by itself."""
@@ -265,8 +276,8 @@ class Examiner:
         seconds(100)
         return min(seconds(1000) - seconds(100) for _ in range(3)) / 900 * 1e6
 
-    def examine(self, which: int, when: str) -> None:
-        """Hold the output of the last turn against the oracle.
+    def examine(self, which: int, when: str, inputs: bool = True) -> None:
+        """Hold the output of the last turn against the oracle, and what became of the inputs.
 
         Raises:
             Cheated: it is not what the inputs give.
@@ -286,6 +297,12 @@ class Examiner:
                 f"right when it was checked, and wrong in {when}: "
                 f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
             )
+        if inputs:
+            self.examine_inputs(which, when)
+
+    def examine_inputs(self, which: int, when: str) -> None:
+        """Hold the inputs against what they are to be; a `Cheated` if they are not."""
+        exchange = self._exchange
         for i, (place, value) in enumerate(zip(self.sets[which], self._values[which], strict=True)):
             if not memory_of(exchange.inputs.tensor(place)).equal(memory_of(value)):
                 raise Cheated(f"in {when} argument {i} was written to")
@@ -423,12 +440,13 @@ class _Batches:
     """Batches of a worker's calls, timed by the judge's clock.
 
     Args:
-        changing: an element of the inputs changes before each call, and what the last one leaves is examined.
+        changing: an element of the inputs changes before each call, and what one of them left is examined.
     """
 
     def __init__(self, worker: Worker, exam: Examiner, changing: bool) -> None:
         self._worker, self._exam, self._changing = worker, exam, changing
         self._change_us = exam.change_us() if changing else 0.0
+        self._most = max(FEWEST_CALLS, min(MOST_CALLS, KEPT_BYTES // exam.output_bytes)) if changing else MOST_CALLS
 
     def roughly_us(self, kind: str) -> float:
         """Time of a call and of its share in what a few take together."""
@@ -439,19 +457,31 @@ class _Batches:
 
     def slope_us(self, kind: str, at_most_us: float) -> float:
         """Time of a call: what more calls take longer, so that what all have falls out."""
-        many = int(min(MOST_CALLS, max(FEWEST_CALLS, SPAN_S * 1e6 / max(at_most_us, 1.0))))
+        many = int(min(self._most, max(FEWEST_CALLS, SPAN_S * 1e6 / max(at_most_us, 1.0))))
         few = max(1, many // 8)
         seconds = -self._seconds(kind, few)
         seconds += self._seconds(kind, many)
         return max(0.0, seconds / (many - few) * 1e6 - self._change_us)
 
     def _seconds(self, kind: str, repeats: int) -> float:
-        change = self._exam.change(0, repeats) if self._changing else None
+        changes = self._exam.changes(0, repeats) if self._changing else None
         begin = time.perf_counter()
         self._worker.ask(
-            "batch", f"a batch of {repeats} calls", kind=kind, which=0, repeats=repeats, change=change
+            "batch", f"a batch of {repeats} calls", kind=kind, which=0, repeats=repeats, changes=changes
         )
         seconds = time.perf_counter() - begin
-        if change is not None:
-            self._exam.examine(0, "a batch of calls between which its inputs changed")
+        if changes is not None:
+            # Of a graph's replays the last is left.  Of calls any two may be asked for, and nobody knows which.
+            chosen = [repeats - 1] if kind == "graph" else sorted(_CHANCE.sample(range(repeats), min(2, repeats)))
+            made = 0
+            for number in chosen:
+                self._exam.apply(0, changes, made, number + 1)
+                made = number + 1
+                if kind != "graph":
+                    self._worker.ask(
+                        "deliver", "handing over an output", number=number, last=number == chosen[-1]
+                    )
+                self._exam.examine(0, "a batch of calls between which its inputs changed", inputs=False)
+            self._exam.apply(0, changes, made, repeats)
+            self._exam.examine_inputs(0, "a batch of calls between which they changed")
         return seconds

@@ -29,7 +29,7 @@ from compare.code_size.sources import code_of
 from compare.contained import limits
 from compare.contained.integrity import Integrity
 from compare.contained.memory import Place, View
-from compare.contained.tree import note_writes
+from compare.contained.tree import watch_deeds
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.spec import Implementation, UsageError
 from compare.stopwatch import Reading
@@ -67,7 +67,7 @@ class _Desk:
         os.register_at_fork(
             before=partial(self._note, "forked its process"), after_in_child=partial(os._exit, 1)
         )
-        note_writes(self._note)
+        watch_deeds(self._note)
 
     def _note(self, what: str) -> None:
         """Something that no implementation has to do."""
@@ -331,9 +331,14 @@ class _Work:
     def capture(self, which: int) -> None:
         self.bench.capture(which)
 
-    def batch(self, kind: str, which: int, repeats: int, change: dict[str, Any] | None = None) -> None:
+    def batch(self, kind: str, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
         """Calls for the judge's own clock, without anything between them but an element that changes."""
-        self.bench.batch(kind, which, repeats, change)
+        self.bench.batch(kind, which, repeats, changes)
+        self._synchronize()
+
+    def deliver(self, number: int, last: bool) -> None:
+        """Hand over the output of one of the calls of the last batch; after the ``last`` all are let go."""
+        self.bench.deliver(number, last)
         self._synchronize()
 
     @property
@@ -361,6 +366,7 @@ class _Bench:
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
         self._of_graph: Any = None
+        self._kept: list[Any] = []
         self.calls = [partial(self._run, tensors) for tensors in sets]
         self._graph: Callable[[], object] | None = None
         watch.behind = self._deliver
@@ -405,19 +411,28 @@ class _Bench:
     def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:
         return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
 
-    def batch(self, kind: str, which: int, repeats: int, change: dict[str, Any] | None) -> None:
-        """Call it so many times; ``change`` says which values are put in which places of an argument."""
+    def batch(self, kind: str, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
+        """Call it so many times; ``changes`` says what is put in which places of an argument before."""
         call = self.call(kind, which)
-        if change is None:
+        self._kept = []
+        if changes is None:
             for _ in range(repeats):
                 call()
             return
-        x = self._sets[which][change["argument"]]
-        spots = [x[tuple(at)] for at in change["spots"]]
-        for number, value in enumerate(change["values"]):
+        x = self._sets[which][changes["argument"]]
+        spots = [x[tuple(at)] for at in changes["spots"]]
+        for number, value in enumerate(changes["values"]):
             spots[number % len(spots)].fill_(value)
             call()
+            if kind != "graph":
+                self._kept.append(self._output)
         self._deliver()
+
+    def deliver(self, number: int, last: bool) -> None:
+        self._output = self._kept[number]
+        self._deliver()
+        if last:
+            self._kept = []
 
     def _reading(self, kind: str, reading: Reading, which: int) -> dict[str, Any]:
         problem = wrong_kind(self._output, self._expected, self._mailbox.device)

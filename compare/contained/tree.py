@@ -1,7 +1,7 @@
 """The project's own files, looked at before and after code of others runs.
 
 A worker has the rights of the user, so nothing keeps it from writing to them.  It does not go unseen: what
-it does by Python's own functions is noted in its process (`note_writes`), and whatever else it does shows in
+it does by Python's own functions is refused and noted in its process (`watch_deeds`), and whatever else it does shows in
 the files themselves (`Tree`).
 """
 
@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from compare.registry import ROOT
 
@@ -66,6 +67,7 @@ class Tree:
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _DEEDS = {
+    "os.chmod": "changed the mode of",
     "os.remove": "deleted",
     "os.rmdir": "deleted",
     "shutil.rmtree": "deleted",
@@ -76,25 +78,42 @@ _DEEDS = {
 }
 
 
-def note_writes(note: Callable[[str], object]) -> None:
-    """Have ``note`` told of every write to the project's files that this process makes by Python's functions."""
+def watch_deeds(note: Callable[[str], object]) -> None:
+    """Refuse, and have ``note`` told of, what this process does by Python's functions to the project's files,
+    and signals to processes that are not its own."""
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            _, _, flags = arguments
+            path, _, flags = arguments
             if isinstance(flags, int) and flags & _WRITING:
-                tell("wrote to", arguments[:1])
+                look("wrote to", path)
         elif event in _DEEDS:
-            tell(_DEEDS[event], arguments[:2])
+            for path in arguments[:2]:
+                look(_DEEDS[event], path)
+        elif event in ("os.kill", "os.killpg") and not _is_own(arguments[0]):
+            refuse("sent a signal to a process that is not its own")
 
-    def tell(deed: str, paths: tuple[object, ...]) -> None:
-        for path in paths:
-            if isinstance(path, (str, bytes, os.PathLike)):
-                real = Path(os.path.realpath(os.fsdecode(path)))
-                if _is_ours(real):
-                    note(f"{deed} {_name(str(real))}")
+    def look(deed: str, path: object) -> None:
+        if isinstance(path, (str, bytes, os.PathLike)):
+            real = Path(os.path.realpath(os.fsdecode(path)))
+            if _is_ours(real):
+                refuse(f"{deed} {_name(str(real))}")
+
+    def refuse(deed: str) -> None:
+        note(deed)
+        raise PermissionError(f"it {deed}")
 
     sys.addaudithook(hook)
+
+
+def _is_own(pid: int) -> bool:
+    """Whether a process, or the group of that number, is this one or its child."""
+    if pid in (0, os.getpid(), os.getpgrp()):
+        return True
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+    except OSError:  # it is gone
+        return pid > 0
 
 
 def _is_ours(path: Path) -> bool:
