@@ -265,10 +265,10 @@ class _Bench:
         if step.inspect:
             self._compile(step.case)
         if any(impl.foreign for impl in self.impls) and (changed := self.crew.tree.changed()):
-            error = Changed(f"{changed} while it was timed or looked at, by it or by a file beside it")
+            problem = Changed(f"{changed} while it was timed or looked at, by it or by a file beside it")
             foreign = [impl.label for impl in self.impls if impl.foreign]
             blamed = [label for label in foreign if rows[label].status == "ok"] or foreign
-            self._put(step.case, dict.fromkeys(blamed, error))
+            self._put(step.case, dict.fromkeys(blamed, problem))
 
     def cases(self, environment: Environment) -> tuple[CaseComparison, ...]:
         """What there is so far, save the times that cannot be, with what can be told apart."""
@@ -528,7 +528,8 @@ class _Bench:
         def ran(impl: Implementation) -> list[str]:
             return [kernel.kernel for kernel in self.rows[case][impl.label].resources]
 
-        pytorchs = [name for impl in self.impls if impl.way == "torch" and not impl.foreign for name in ran(impl)]
+        torchs = [impl for impl in self.impls if impl.way == "torch" and not impl.foreign]
+        pytorchs = [name for impl in torchs for name in ran(impl)]
         for impl in impls:
             theirs = borrowed(ran(impl), own[impl.label], pytorchs) if impl.way != "torch" else []
             if theirs:

@@ -446,7 +446,9 @@ class _Batches:
     def __init__(self, worker: Worker, exam: Examiner, changing: bool) -> None:
         self._worker, self._exam, self._changing = worker, exam, changing
         self._change_us = exam.change_us() if changing else 0.0
-        self._most = max(FEWEST_CALLS, min(MOST_CALLS, KEPT_BYTES // exam.output_bytes)) if changing else MOST_CALLS
+        self._most = (
+            max(FEWEST_CALLS, min(MOST_CALLS, KEPT_BYTES // exam.output_bytes)) if changing else MOST_CALLS
+        )
 
     def roughly_us(self, kind: str) -> float:
         """Time of a call and of its share in what a few take together."""
@@ -471,17 +473,22 @@ class _Batches:
         )
         seconds = time.perf_counter() - begin
         if changes is not None:
-            # Of a graph's replays the last is left.  Of calls any two may be asked for, and nobody knows which.
-            chosen = [repeats - 1] if kind == "graph" else sorted(_CHANCE.sample(range(repeats), min(2, repeats)))
-            made = 0
-            for number in chosen:
-                self._exam.apply(0, changes, made, number + 1)
-                made = number + 1
-                if kind != "graph":
-                    self._worker.ask(
-                        "deliver", "handing over an output", number=number, last=number == chosen[-1]
-                    )
-                self._exam.examine(0, "a batch of calls between which its inputs changed", inputs=False)
-            self._exam.apply(0, changes, made, repeats)
-            self._exam.examine_inputs(0, "a batch of calls between which they changed")
+            self._examine(kind, repeats, changes)
         return seconds
+
+    def _examine(self, kind: str, repeats: int, changes: Mapping[str, Any]) -> None:
+        """Of a graph's replays the last is left; of calls any two are asked for, and nobody knows which."""
+        exam, when = self._exam, "a batch of calls between which its inputs changed"
+        chosen = sorted(_CHANCE.sample(range(repeats), min(2, repeats)))
+        if kind == "graph":
+            chosen = [repeats - 1]
+        made = 0
+        for number in chosen:
+            exam.apply(0, changes, made, number + 1)
+            made = number + 1
+            if kind != "graph":
+                last = number == chosen[-1]
+                self._worker.ask("deliver", "handing over an output", number=number, last=last)
+            exam.examine(0, when, inputs=False)
+        exam.apply(0, changes, made, repeats)
+        exam.examine_inputs(0, when)

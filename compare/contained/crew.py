@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import torch
 
-from compare.contained.files import to_load
 from compare import registry
+from compare.contained.files import to_load
 from compare.contained.limits import kept
 from compare.contained.process import Ended, Worker
 from compare.contained.server import modules_of

@@ -286,7 +286,7 @@ class _Work:
     # ----------------------------------------------------------------------- resources, code
 
     def profile(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """What every kernel of a call takes (``kernels``), and those that its host code launches (``own``)."""
+        """What every kernel of a call takes (``kernels``), and which its host code launches (``own``)."""
         tensors = self._tensors("inputs", inputs)
         kernels = [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
         return {"kernels": kernels, "own": kernels_of_its_own(self.impl, tensors)}

@@ -265,7 +265,7 @@ class Worker:
 def _printable(told: Any) -> Any:
     """What a worker says, without anything that would make a terminal do more than print it."""
     if isinstance(told, str):
-        return told if told.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "?" for c in told)
+        return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in told)
     if isinstance(told, list):
         return [_printable(each) for each in told]
     if isinstance(told, dict):

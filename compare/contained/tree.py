@@ -1,8 +1,8 @@
 """The project's own files, looked at before and after code of others runs.
 
-A worker has the rights of the user, so nothing keeps it from writing to them.  It does not go unseen: what
-it does by Python's own functions is refused and noted in its process (`watch_deeds`), and whatever else it does shows in
-the files themselves (`Tree`).
+A worker has the rights of the user, so nothing keeps it from writing to them for good.  It does not go
+unseen: what it does by Python's own functions is refused and noted in its process (`watch_deeds`), and
+whatever else it does shows in the files themselves (`Tree`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tree:
         for folder in _FOLDERS:
             for parent, folders, names in os.walk(ROOT / folder):
                 folders[:] = [name for name in folders if name != _BESIDE and not name.startswith(".")]
-                yield from (os.path.join(parent, name) for name in names)
+                yield from (str(Path(parent, name)) for name in names)
         yield from map(str, self._also)
 
 
