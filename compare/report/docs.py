@@ -9,7 +9,7 @@ A document holds a block between two comments; what lies between is replaced:
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
 tables, ``implementations`` the list of everything there is, ``mutations`` the seeded bugs and what caught
-them.  ``all`` in place of an op means each in turn.
+them, ``exploits`` the files that try to cheat and what catches those.  ``all`` in place of an op means each in turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from compare import records, registry
 from compare.registry import ROOT
-from compare.report import markdown, mutations, tables, terminal
+from compare.report import exploits, markdown, mutations, tables, terminal
 from compare.report.tables import Table
 from compare.spec import CaseComparison, Comparison, Op, UsageError
 
@@ -78,6 +78,8 @@ def _generate(what: str, results: Path) -> str:
         return _implementations()
     if what == "mutations":
         return mutations.block(results)
+    if what == "exploits":
+        return exploits.block()
     makers: dict[str, Callable[[Op, Comparison], str]] = {
         "results": _results,
         "sweep": _sweep,
@@ -89,7 +91,7 @@ def _generate(what: str, results: Path) -> str:
         return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
     if kind not in makers or name not in registry.op_names():
         raise UsageError(
-            f"<!-- generated: {what} -->: write 'implementations', 'mutations', "
+            f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', "
             f"or one of {', '.join(makers)} and an op or all"
         )
     op = registry.get_op(name)
