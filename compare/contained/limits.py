@@ -50,12 +50,17 @@ def confine(connection: int, output: int, lifeline: int, host_bytes: int | None)
     os.dup2(output, 1)
     os.dup2(output, 2)
     _close_all_but(0, 1, 2, connection, lifeline)
+    restrict()
+    if host_bytes is not None:
+        _limit(resource.RLIMIT_AS, _address_space() + host_bytes)
+
+
+def restrict() -> None:
+    """The part of it that any process can do without which runs a user's code."""
     for name in [name for name in os.environ if not kept(name)]:
         del os.environ[name]
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
-    if host_bytes is not None:
-        _limit(resource.RLIMIT_AS, _address_space() + host_bytes)
     with suppress(OSError):  # where memory runs out, the kernel is to end this process and not the judge
         Path("/proc/self/oom_score_adj").write_text("1000")
     ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)

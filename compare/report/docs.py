@@ -9,7 +9,8 @@ A document holds a block between two comments; what lies between is replaced:
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
 tables, ``implementations`` the list of everything there is, ``mutations`` the seeded bugs and what caught
-them, ``exploits`` the files that try to cheat and what catches those.  ``all`` in place of an op means each in turn.
+them, ``exploits`` the files that try to cheat and what catches those.  ``all`` in place of an op means each
+in turn.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from typing import Any
 
 from compare import kept, registry
 from compare.code_size.sources import rests_on
+from compare.contained.limits import kept as needed
 from compare.occupancy import limits
 from compare.spec import Case, Implementation, KernelResources, Op
 
@@ -158,7 +159,8 @@ class _Compiler:
         self._scratch = tempfile.TemporaryDirectory()
         self._noise = Path(self._scratch.name, "noise")
         # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
-        environment = {**os.environ, "TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
+        environment = {name: value for name, value in os.environ.items() if needed(name)}
+        environment |= {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
         environment.pop("TRITON_INTERPRET", None)
         with self._noise.open("w") as noise:
             self._process = subprocess.Popen(

@@ -18,6 +18,8 @@ from typing import Any, TextIO
 
 from compare import registry
 from compare.capture import Launch, capture
+from compare.contained.limits import restrict
+from compare.contained.tree import watch_deeds
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.machine_code import Figures, code_bytes, read_report
@@ -29,6 +31,9 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
     """Answer every order; an order that fails is answered with why."""
     message = json.load(orders_from)
     os.nice(message["nice"])
+    if message["load"]:
+        restrict()
+        watch_deeds(lambda deed: print(deed, file=sys.stderr))
     for path in message["load"]:
         registry.load(path)
     compiler = Compiler()
