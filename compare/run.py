@@ -357,7 +357,7 @@ class _Bench:
                 rows[impl.label] = self._row(impl, "unavailable", reason)
         own = self._seeds(step)
         seeds = {impl.label: self._seeds(step) if impl.foreign else own for impl in runnable}
-        checking = Checking(self.op, step.case, self.device, self.crew, seeds)
+        checking = Checking(self.op, step.case, self.device, self.crew, seeds, elsewhere=step.inspect)
         at_once = checking.width(len(runnable)) > 1
         if at_once:
             self.crew.start(runnable)

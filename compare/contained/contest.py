@@ -446,9 +446,6 @@ class _Batches:
     def __init__(self, worker: Worker, exam: Examiner, changing: bool) -> None:
         self._worker, self._exam, self._changing = worker, exam, changing
         self._change_us = exam.change_us() if changing else 0.0
-        self._most = (
-            max(FEWEST_CALLS, min(MOST_CALLS, KEPT_BYTES // exam.output_bytes)) if changing else MOST_CALLS
-        )
 
     def roughly_us(self, kind: str) -> float:
         """Time of a call and of its share in what a few take together."""
@@ -459,7 +456,10 @@ class _Batches:
 
     def slope_us(self, kind: str, at_most_us: float) -> float:
         """Time of a call: what more calls take longer, so that what all have falls out."""
-        many = int(min(self._most, max(FEWEST_CALLS, SPAN_S * 1e6 / max(at_most_us, 1.0))))
+        most = MOST_CALLS
+        if self._changing and kind != "graph":
+            most = min(most, KEPT_BYTES // self._exam.output_bytes)
+        many = max(FEWEST_CALLS, min(most, int(SPAN_S * 1e6 / max(at_most_us, 1.0))))
         few = max(1, many // 8)
         seconds = -self._seconds(kind, few)
         seconds += self._seconds(kind, many)

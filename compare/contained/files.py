@@ -58,7 +58,7 @@ def _load(path: str, timeout_s: float) -> None:
         for each in described["implementations"]:
             registry.implementations(each["op"])
             registry.add(_described(each, path))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--load {path}: what it registers cannot be understood ({error!r})") from None
