@@ -191,7 +191,9 @@ class Checking:
         if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
             return agreement
         try:
-            with Exchange(self._op, case, self._device, expected_output(self._op, case)) as exchange:
+            with Exchange(
+                self._op, case, self._device, expected_output(self._op, case, self._device)
+            ) as exchange:
                 seed = secrets.randbelow(1 << 31)
                 found = check(
                     self._op,
