@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-_NO_NEW_PRIVILEGES = 38  # <linux/prctl.h>
+_NO_NEW_PRIVILEGES, _PARENTS_DEATH_SIGNAL = 38, 1  # <linux/prctl.h>
 
 FILE_BYTES = 4 << 30
 """The largest file that a worker may write; compilers included, the largest known is some 50 MB."""
@@ -64,6 +64,11 @@ def restrict() -> None:
     with suppress(OSError):  # where memory runs out, the kernel is to end this process and not the judge
         Path("/proc/self/oom_score_adj").write_text("1000")
     ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it is gone."""
+    ctypes.CDLL(None).prctl(_PARENTS_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
 
 
 def kept(name: str) -> bool:

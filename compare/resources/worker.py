@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from compare import registry
 from compare.capture import Launch, capture
-from compare.contained.limits import restrict
+from compare.contained.limits import end_with_parent, restrict
 from compare.contained.tree import watch_deeds
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
@@ -29,6 +29,7 @@ from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 
 def main(orders_from: TextIO, answers_to: TextIO) -> None:
     """Answer every order; an order that fails is answered with why."""
+    end_with_parent()
     message = json.load(orders_from)
     os.nice(message["nice"])
     if message["load"]:
