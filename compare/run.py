@@ -539,7 +539,7 @@ class _Bench:
 
     def _compile(self, case: Case) -> None:
         """What every kernel takes, compiled for the architectures asked for."""
-        from compare.resources import Request, from_cubins
+        from compare.resources import Compiling, Request
 
         assert self.compiling is not None
         rows = self.rows[case]
@@ -552,7 +552,11 @@ class _Bench:
             if impl.foreign and impl.label in labels
             for arch in self._archs(impl)
         ]
-        found += from_cubins(theirs)
+        later = Compiling(theirs)
+        try:
+            found += later.results()
+        finally:
+            later.stop()
         for request, result in zip([*self.requests, *theirs], found, strict=True):
             if request.case == case and request.impl.label in labels:
                 self._add(case, request.impl, result)
