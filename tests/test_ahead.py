@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,11 +161,8 @@ def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) 
     compiler(TAKES_FOREVER)
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "import signal\n"
         "import torch\n"
         "from compare.registry import implementation\n"
-        "# Jobs in the background start with Ctrl-C ignored, and so may whoever runs this test.\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "@implementation('vector_add', 'triton.mine', rung='tiled')\n"
         "def mine(x, y):\n"
         "    return torch.from_numpy(x.numpy() + y.numpy())\n"
@@ -177,6 +175,8 @@ def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Jobs in the background start with Ctrl-C ignored, and so may whoever runs this test.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert run.stderr is not None
     pid = compiler_pid(tmp_path)
