@@ -7,16 +7,19 @@ of machine has recorded of the same mutation stays.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
 from compare import records, registry
 from compare.run import prepare
-from mutations import every_mutation, record
+from mutations import Mutation, every_mutation, record
 from mutations.instruments import MACHINE, Outcome, outcome
 
-JOBS = 2
+HUGE_JOBS = 2
 """At a time; the huge cases of one take some 30 GB of a GPU's memory."""
+JOBS = max(2, len(os.sched_getaffinity(0)) - 2)
+"""At a time, of the others."""
 
 
 def said(caught: Outcome) -> str:
@@ -29,16 +32,19 @@ def main() -> int:
     """1 if a mutation was not caught; then nothing is recorded."""
     prepare()  # before any kernel is imported
     mutations = every_mutation()
-    outcomes = []
-    with ProcessPoolExecutor(JOBS, multiprocessing.get_context("spawn")) as pool:
-        for mutation, caught in zip(mutations, pool.map(outcome, mutations), strict=True):
-            outcomes.append(caught)
-            print(f"{mutation.name}: {said(caught)}", flush=True)
-    missed = [caught for caught in outcomes if caught.problem]
+    huge = [mutation for mutation in mutations if mutation.instrument(MACHINE) == "huge"]
+    others = [mutation for mutation in mutations if mutation not in huge]
+    outcomes: dict[Mutation, Outcome] = {}
+    for each, jobs in ((others, JOBS), (huge, HUGE_JOBS)):
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            for mutation, caught in zip(each, pool.map(outcome, each), strict=True):
+                outcomes[mutation] = caught
+                print(f"{mutation.name}: {said(caught)}", flush=True)
+    missed = [caught for caught in outcomes.values() if caught.problem]
     if missed:
         print(f"\n{len(missed)} of {len(mutations)} were not caught as they should be; nothing is recorded")
         return 1
-    fresh = dict(zip(mutations, (caught.record for caught in outcomes), strict=True))
+    fresh = {mutation: outcomes[mutation].record for mutation in mutations}
     records.write_whole(record.FILE, record.dumps(fresh, record.read(), MACHINE))
     print(f"wrote {record.FILE.relative_to(registry.ROOT)}; make docs puts it into the documents")
     return 0

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -90,6 +91,9 @@ def _caches(root: Path) -> dict[str, str]:
 def _checked(job: Job, **environment: str) -> Seen:
     """Run in a process forked from one that has imported what takes long, and nothing of the project."""
     context = multiprocessing.get_context("forkserver")
+    server = forkserver._forkserver
+    if server._preload_modules != _PRELOADED:
+        server._stop()  # workers of a run have been forked from it: it has imported the project
     context.set_forkserver_preload(_PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
     if job.device == "cpu":
