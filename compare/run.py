@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import secrets
 import sys
 import traceback
@@ -623,7 +624,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     if isinstance(error, (NotImplementedError, UsageError)):
         return "unavailable", text
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "unavailable", "out of memory on this device; give a smaller --case"
+        return "unavailable", f"out of memory on this device{_asked(text)}; give a smaller --case"
     if isinstance(error, Cheated):
         return "disagrees", text
     if isinstance(error, TooFast):
@@ -634,6 +635,16 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         text = f"{text[:200]} ..."
     name = getattr(error, "name", type(error).__name__)
     return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
+
+
+def _asked(text: str) -> str:
+    """What an allocator says of how much was asked for, and of a worker's own limit."""
+    found = (
+        re.search(r"([Tt]ried|[Uu]nable) to allocate [\d.]+ \w+", text),
+        re.search(r"[\d.]+ \w+ allowed", text),
+    )
+    said = ", ".join(match[0].lower().replace("gib", "GiB").replace("mib", "MiB") for match in found if match)
+    return f" ({said})" if said else ""
 
 
 # --------------------------------------------------------------------------- progress

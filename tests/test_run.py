@@ -117,6 +117,13 @@ def test_one_that_raises_is_a_row_and_the_others_go_on(write: Callable[[str], Op
     assert agreement.seeds == running.SEEDS
 
 
+def test_what_an_allocator_says_of_a_limit_is_in_the_row() -> None:
+    said = "CUDA out of memory. Tried to allocate 37.25 GiB. 78.50 GiB is free. 9.90 GiB allowed; Of it ..."
+    status, reason = running._verdict(MemoryError(said))
+    assert status == "unavailable"
+    assert "(tried to allocate 37.25 GiB, 9.90 GiB allowed)" in reason
+
+
 def test_workers_that_are_given_stay(op: Op, tmp_path: Path) -> None:
     asked = Options(cases=(SMALL,), device="cpu", resources=False)
     (impl,) = implementations(op.name)
