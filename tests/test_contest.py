@@ -17,7 +17,8 @@ from compare.contained.contest import Cheated, measure
 from compare.contained.crew import Crew
 from compare.contained.process import Ended, Raised
 from compare.contained.stage import Exchange
-from compare.contest import Plan, Result
+from compare.contest import Plan, Progress, Result
+from compare.measure import Interrupted
 from compare.spec import Timing, case
 
 CPU = torch.device("cpu")
@@ -81,7 +82,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     return timed(folder, CHEATS, Plan(min_rounds=30, max_rounds=30, min_s=0.0, warm_up_s=0.0))
 
 
-def timed(folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan) -> dict[str, Result]:
+def timed(
+    folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan, progress: Progress | None = None
+) -> dict[str, Result]:
     op = registry.get_op("vector_add")
     known = {o: dict(labels) for o, labels in registry._implementations.items()}
     known["vector_add"] = {i.label: i for i in registry.implementations("vector_add")}
@@ -107,10 +110,20 @@ def timed(folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan) -> dict[
                 local=HostStopwatch(CPU),
                 seed=0,
                 budget_s=60.0,
+                progress=progress,
                 first_calls_ms=dict.fromkeys(labels, 1.0),
                 plan=plan,
                 stopwatch="host_stopwatch:HostStopwatch",
             )
+
+
+def test_an_interruption_keeps_no_times_that_nothing_has_confirmed(tmp_path: Path) -> None:
+    def interrupting(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as interrupted:
+        timed(tmp_path, {}, Plan(min_s=0.0, warm_up_s=0.0), interrupting)
+    assert set(interrupted.value.partial) == {"torch.eager"}
 
 
 def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:

@@ -342,7 +342,7 @@ def measure(
         say: told what is done now.
 
     Raises:
-        Interrupted: on Ctrl-C, with what there is.
+        Interrupted: on Ctrl-C, with what there is but for users' rows: nothing has confirmed their times.
     """
     try:
         exam = Examiner(op, case, device, exchange, yardstick)
@@ -379,14 +379,15 @@ def measure(
         first_calls_ms=first_calls_ms,
         ceilings=ceilings,
     )
+    foreign = {impl.label for impl in impls if impl.foreign}
     say("timing, first calls and graphs at first")
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             contest.run(budget_s, progress)
     except KeyboardInterrupt:
-        raise Interrupted(contest.results()) from None
+        found = contest.results()
+        raise Interrupted({label: found[label] for label in found.keys() - foreign}) from None
     say(f"holding {watch.cost()}, against the judge's own clock")
-    foreign = {impl.label for impl in impls if impl.foreign}
     return refused | _verified(contest.results(), workers, exam, foreign)
 
 
