@@ -129,6 +129,18 @@ def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Pa
     assert rows["torch.eager"].status == "ok", rows["torch.eager"].reason
 
 
+def test_one_that_crashes_on_every_case_says_so_of_every_case(tmp_path: Path) -> None:
+    file = tmp_path / "crashes.py"
+    file.write_text(BEGINNING + '\n\n@own("crashes")\ndef crashes(x, y):\n    os.abort()\n')
+    files.load([str(file)], 60.0)
+    cases = tuple(case("fp32", N=n) for n in (16, 17, 18))
+    options = Options(cases=cases, device="cpu", only=("triton.crashes",), resources=False)
+    comparison = running.run(registry.get_op("vector_add"), options, results=tmp_path)
+    reasons = [row.reason for c in comparison.cases for row in c.rows if row.label == "triton.crashes"]
+    assert len(reasons) == 3
+    assert all("SIGABRT" in reason for reason in reasons), reasons
+
+
 def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
     """Side by side: rows that were finished are kept, and nobody waits for the others."""
     file = tmp_path / "slow.py"

@@ -134,9 +134,11 @@ class Worker:
 
         From one that is busy, for whatever reason, it is taken together with its life.
         """
+        if not self.alive:
+            return
         if self._busy or self._waiting:
             self.end("it was interrupted")
-        elif self.alive:
+        else:
             with suppress(Ended):
                 self.send("leave", names=list(names))
 
