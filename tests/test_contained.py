@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -281,6 +282,22 @@ def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> Non
     file.write_text(BEGINNING + f"open({str(tmp_path / 'seen')!r}, 'w').write('\\n'.join(os.environ))\n")
     worker.ask("load", files=[str(file)])
     assert all(limits.kept(name) for name in (tmp_path / "seen").read_text().split())
+
+
+def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
+    """As after Ctrl-C: nothing but the judge's own word may be on the screen."""
+    from compare.contained import inside, server
+
+    server.start()
+    ours, theirs = multiprocessing.Pipe()
+    their_end, lifeline = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=inside.main, args=(theirs, their_end, None))
+    process.start()
+    for end in (theirs, their_end, lifeline, ours):
+        end.close()
+    process.join(30)
+    assert process.exitcode == 0
 
 
 def test_it_gains_no_privileges_and_dumps_no_core(worker: Worker) -> None:

@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -44,8 +45,13 @@ _MOST_DEEDS = 3
 
 def main(connection: Connection, lifeline: Connection, host_bytes: int | None) -> None:
     """Serve the judge until it hangs up."""
-    output = reduction.recv_handle(connection)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's, until this has left its terminal
+    try:
+        output = reduction.recv_handle(connection)
+    except (EOFError, OSError):  # which it has been, by now
+        return
     limits.confine(connection.fileno(), output, lifeline.fileno(), host_bytes)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
