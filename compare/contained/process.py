@@ -14,8 +14,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import connection as connections
 from multiprocessing import reduction
 from typing import Any
@@ -78,7 +78,7 @@ class Worker:
         self._process = context.Process(
             target=inside.main, args=(theirs, their_end, host_bytes), name=who, daemon=True
         )
-        with _STARTING:
+        with _STARTING, _ctrl_c_held_back():
             self._process.start()
         theirs.close()
         their_end.close()
@@ -262,6 +262,27 @@ class Worker:
         text = os.pread(self._printed.fileno(), 4 * _QUOTED, max(0, size - 4 * _QUOTED))
         words = " ".join(_printable(text.decode(errors="replace")).split())
         return words if len(words) <= _QUOTED else f"... {words[-_QUOTED:]}"
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """It takes effect at the end: a process that is told half of how to start complains on the terminal."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is ever interrupted
+        yield
+        return
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        came = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _printable(told: Any) -> Any:
