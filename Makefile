@@ -54,7 +54,7 @@ test-cpu: $(ENV)
 
 test-gpu: $(ENV)
 	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone' --require-gpu $(PYTEST_ARGS)
-	$(RUN) -m pytest -m 'gpu and alone' --require-gpu $(PYTEST_ARGS)
+	$(RUN) -m pytest -n 1 -m 'gpu and alone' --require-gpu $(PYTEST_ARGS)
 
 test-triton: $(TRITONS:%=test-triton-%)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Generator
 
 import pytest
 import torch
@@ -49,6 +51,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
         # Under xdist a worker's report is all that reaches the process that counts.
         item.user_properties.append(("gpu", True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if HAS_GPU and report.failed and context_is_lost():
+        if not hasattr(item.config, "workerinput"):
+            pytest.exit(f"{item.nodeid} has left this process no GPU to go on with\n{report.longreprtext}", 1)
+        # Nothing after it would work.  xdist says that its worker crashed in this test, and starts another.
+        with item.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(report.longreprtext, file=sys.stderr, flush=True)
+        os._exit(1)
+    return report
+
+
+def context_is_lost() -> bool:
+    """Whether a kernel has failed in a way after which CUDA refuses everything, as an illegal access."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 class RequireGpu:
