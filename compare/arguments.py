@@ -49,3 +49,23 @@ def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
             raise ValueError(
                 f"{op}: {name} is on {tensor.device} and {first_name} on {first.device}; it takes one device"
             )
+
+
+def check_product(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Check that ``a[M,K]`` and ``b[K,N]`` are matrices that can be multiplied.
+
+    Raises:
+        TypeError: as `check_same`.
+        ValueError: one is no matrix, b is on another device than a, or has not as many rows as a columns.
+    """
+    check_same(op, 2, a=a)
+    check_same(op, 2, b=b)
+    if b.dtype is not a.dtype:
+        raise TypeError(f"{op}: b is {b.dtype} and a is {a.dtype}; it takes one dtype")
+    if b.shape[0] != a.shape[1]:
+        raise ValueError(
+            f"{op}: b has shape {tuple(b.shape)} and a {tuple(a.shape)}; "
+            "it takes as many rows of b as a has columns"
+        )
+    if b.device != a.device:
+        raise ValueError(f"{op}: b is on {b.device} and a on {a.device}; it takes one device")

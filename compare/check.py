@@ -21,9 +21,7 @@ import torch
 from compare import registry
 from compare.guard import GuardedMemory, poisoned, untouched
 from compare.inputs import TORCH_DTYPES
-from compare.spec import Agreement, Case, Finding, Implementation, Op, Tolerance
-
-FP32_ROUNDOFF = 2.0**-24
+from compare.spec import ROUNDOFF, Agreement, Case, Finding, Implementation, Op, Tolerance
 
 _PIECE = 1 << 24
 """Elements compared at a time: in fp64 with all that is derived from them about 1 GB."""
@@ -110,11 +108,11 @@ def check(
         trials = []
         for seed in seeds:
             probe = probes.of(seed)
-            trials.append(_try(op, case, stage, probe, expected, own_work))
+            trials.append(_try(op, impl, case, stage, probe, expected, own_work))
         if nudge:
             nudged = _nudged(op, probe)
             if nudged is not None:
-                trials.append(_try(op, case, stage, nudged, expected, own_work))
+                trials.append(_try(op, impl, case, stage, nudged, expected, own_work))
     return _summary(trials, len(seeds))
 
 
@@ -132,6 +130,13 @@ def threads_for(nbytes: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _limit(tolerance: Tolerance, impl: Implementation, allowed: float) -> float:
+    """What may be lost, in roundings of what the implementation computes in; ``allowed`` is for fp32."""
+    if impl.accumulator != "fp32" and tolerance.least_rounded is not None:
+        return tolerance.least_rounded
+    return allowed
 
 
 _MKL_FUNCTIONS = (
@@ -178,8 +183,17 @@ class _Trial:
     findings: tuple[Finding, ...]
 
 
-def _try(op: Op, case: Case, stage: Stage, probe: Probe, expected: torch.Tensor, own_work: bool) -> _Trial:
+def _try(
+    op: Op,
+    impl: Implementation,
+    case: Case,
+    stage: Stage,
+    probe: Probe,
+    expected: torch.Tensor,
+    own_work: bool,
+) -> _Trial:
     """One set of inputs: run, then look at everything the run left behind."""
+    limit = _limit(op.tolerance(case), impl, probe.limit)
     made = probe.inputs
     inputs = stage.place(made)
     memory = [memory_of(x) for x in inputs]
@@ -212,17 +226,17 @@ def _try(op: Op, case: Case, stage: Stage, probe: Probe, expected: torch.Tensor,
     with _COMPARING:
         unwritten = int(untouched(output).sum())
         found("all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None)
-        errors = errors_of(op, case, probe.reference, output, probe.limit)
+        errors = errors_of(op, case, probe.reference, output, limit, impl.accumulator)
         wrong = (
-            f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} fp32 "
-            f"roundings where {probe.limit:.3g} are allowed"
+            f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} "
+            f"{impl.accumulator} roundings where {limit:.3g} are allowed"
         )
         found("values", wrong if errors.wrong else None)
         misplaced = f"{errors.misplaced} elements are not where the reference has them"
         found("NaN and infinity", misplaced if errors.misplaced else None)
         for invariant in op.invariants:
             found(invariant.name, invariant.check(made, output))
-    return _Trial(errors, probe.limit, tuple(findings))
+    return _Trial(errors, limit, tuple(findings))
 
 
 def _borrowing(operators: tuple[str, ...]) -> str | None:
@@ -278,7 +292,9 @@ class Yardstick:
             output = self._stage.call(expected).output
         except Exception:  # it fails in its own row
             return 0.0
-        return 0.0 if output is None else errors_of(self._op, case, reference, output, math.inf, 0).score
+        if output is None:
+            return 0.0
+        return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
 
 
 @dataclass(frozen=True)
@@ -289,7 +305,7 @@ class Probe:
     inputs: tuple[torch.Tensor, ...]
     reference: Reference
     limit: float
-    """The largest error that is allowed, in the tolerance's unit."""
+    """The largest error that is allowed to who computes in fp32, in the tolerance's unit."""
 
 
 class Probes:
@@ -328,24 +344,32 @@ class Probes:
 
 
 class Reference:
-    """The oracle's output for one set of inputs, piece by piece along the op's independent dimension."""
+    """The oracle's output for one set of inputs, piece by piece along the op's independent dimension.
+
+    Where the op says what its errors are held against, every piece comes with these magnitudes.
+    """
 
     def __init__(self, op: Op, inputs: tuple[torch.Tensor, ...], keep: bool = False) -> None:
         self.inputs = inputs
         self.device = inputs[0].device
         self._op = op
-        self._pieces: list[torch.Tensor] | None = [] if keep else None
+        self._pieces: list[tuple[torch.Tensor, torch.Tensor | None]] | None = [] if keep else None
 
-    def beside(self, output: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Pieces of it, each with that of an output."""
+    def beside(
+        self, output: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]:
+        """Pieces of it, each with its magnitudes and with that of an output."""
         for i, (parts, out) in enumerate(_pieces(self._op, self.inputs, output)):
             if self._pieces is not None and i < len(self._pieces):
-                yield self._pieces[i], out
+                yield *self._pieces[i], out
                 continue
-            piece = self._op.oracle(*(part.double() for part in parts))
+            wide = [part.double() for part in parts]
+            piece = self._op.oracle(*wide)
+            sizes = None if self._op.magnitude is None else self._op.magnitude(*wide)
+            del wide
             if self._pieces is not None:
-                self._pieces.append(piece)
-            yield piece, out
+                self._pieces.append((piece, sizes))
+            yield piece, sizes, out
 
 
 class Here:
@@ -426,14 +450,15 @@ def errors_of(
     reference: Reference,
     output: torch.Tensor,
     limit: float,
+    accumulator: str = "fp32",
     quantile_elements: int = _QUANTILE_ELEMENTS,
 ) -> _Errors:
-    """The errors of an output against the oracle."""
+    """The errors of an output against the oracle, in roundings of ``accumulator``."""
     errors = _Errors()
     step = max(1, output.numel() // quantile_elements) if quantile_elements else 0
-    tolerance = op.tolerance(case)
-    for ref, out in reference.beside(output):
-        _compare(ref, out, tolerance, limit, errors, step)
+    tolerance, unit = op.tolerance(case), ROUNDOFF[accumulator]
+    for ref, sizes, out in reference.beside(output):
+        _compare(ref, sizes, out, tolerance, unit, limit, errors, step)
     return errors
 
 
@@ -507,11 +532,18 @@ def _axes_of(dim: str | None, signature: str) -> list[int | None]:
 
 
 def _compare(
-    ref: torch.Tensor, out: torch.Tensor, tolerance: Tolerance, limit: float, errors: _Errors, step: int
+    ref: torch.Tensor,
+    sizes: torch.Tensor | None,
+    out: torch.Tensor,
+    tolerance: Tolerance,
+    unit: float,
+    limit: float,
+    errors: _Errors,
+    step: int,
 ) -> None:
     """Add the errors of ``out`` against the fp64 ``ref``; every ``step``-th goes into the quantiles."""
-    scale = None
-    if tolerance.reduced_dim is not None:
+    scale = None if sizes is None else tolerance.floor * sizes
+    if scale is None and tolerance.reduced_dim is not None:
         finite = ref.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         scale = tolerance.floor * finite.abs().amax(tolerance.reduced_dim, keepdim=True)
         del finite
@@ -520,12 +552,24 @@ def _compare(
         length = min(columns, ref.shape[-1] - begin)
         of_scale = scale.narrow(-1, begin, length) if scale is not None and scale.shape[-1] > 1 else scale
         _compare_block(
-            ref.narrow(-1, begin, length), out.narrow(-1, begin, length), of_scale, limit, errors, step
+            ref.narrow(-1, begin, length),
+            out.narrow(-1, begin, length),
+            of_scale,
+            unit,
+            limit,
+            errors,
+            step,
         )
 
 
 def _compare_block(
-    ref: torch.Tensor, out: torch.Tensor, scale: torch.Tensor | None, limit: float, errors: _Errors, step: int
+    ref: torch.Tensor,
+    out: torch.Tensor,
+    scale: torch.Tensor | None,
+    unit: float,
+    limit: float,
+    errors: _Errors,
+    step: int,
 ) -> None:
     # What rounds to infinity in the output's dtype must be infinite there.
     rounded = ref.to(out.dtype)
@@ -538,8 +582,8 @@ def _compare_block(
     difference = (out.double() - ref).abs()[both]
     half_ulp = _half_ulp(magnitude, out.dtype)
     excess = difference - half_ulp
-    unit = FP32_ROUNDOFF * (magnitude if scale is None else magnitude + scale.expand_as(ref)[both])
-    score = torch.where(excess > 0, excess / unit, 0.0)
+    allowed = unit * (magnitude if scale is None else magnitude + scale.expand_as(ref)[both])
+    score = torch.where(excess > 0, excess / allowed, 0.0)
 
     errors.compared += ref.numel()
     accepted = score <= limit

@@ -354,7 +354,7 @@ class Contest:
         if other.error is not None:
             return f"it failed ({_first_line(other.error)})"
         if own.impl.accumulator != other.impl.accumulator:
-            return f"unequal terms, {own.impl.accumulator} sums against {other.impl.accumulator}"
+            return f"unequal terms, computed in {own.impl.accumulator} against {other.impl.accumulator}"
         if own.output_dtype != other.output_dtype:
             return f"unequal terms, output in {own.output_dtype} against {other.output_dtype}"
         return None

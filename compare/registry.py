@@ -47,7 +47,7 @@ def implementation(
         label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``.
         rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
-        accumulator: the precision it sums in.
+        accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
 
     Raises:
         UsageError: the label or rung is not of that form.

@@ -20,6 +20,10 @@ DTYPES = ("fp32", "fp16", "bf16")
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
 FILLS = ("normal", "huge", "neg_inf", "nan")
 
+ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
+"""What one rounding may lose, relative to the value.  ``tf32``: fp32 inputs whose products tensor cores make
+from their leading 10 bits, with sums in fp32."""
+
 Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
 
 WRONG: tuple[Status, ...] = ("disagrees", "impossible")
@@ -69,7 +73,7 @@ class Case:
 
         sizes: dict[str, int] = {}
         choices: dict[str, str] = {}
-        kinds = {"dtype": DTYPES, "layout": LAYOUTS, "fill": FILLS}
+        kinds = {"dtype": DTYPES, "layout": op.layouts, "fill": FILLS}
         for word in (part.strip() for part in text.split(",")):
             name, equals, value = word.partition("=")
             if equals:
@@ -121,9 +125,9 @@ class Tolerance:
     The last step of every implementation rounds an fp32 value to the output's dtype, which moves it by
     half a unit in its last place at most.  The error of an element is what is left of ``|out - ref|``
     after that, counted in roundings of fp32: ``max(0, |out - ref| - half_ulp(ref)) / (2^-24 * (|ref| +
-    floor * scale))``, where ``scale`` is the largest ``|ref|`` along ``reduced_dim``, 0 where that is
-    None.  So fp16 and bf16 outputs are held to what fp32 arithmetic can do, and anything computed in a
-    lower precision scores hundreds.
+    floor * scale))``, where ``scale`` is the op's ``magnitude`` if it has one, else the largest ``|ref|``
+    along ``reduced_dim``, 0 where that is None.  So fp16 and bf16 outputs are held to what fp32 arithmetic
+    can do, and anything computed in a lower precision scores hundreds.
 
     The limit is twice what PyTorch's own implementation scores on the same inputs, and never below
     ``least``.
@@ -131,6 +135,9 @@ class Tolerance:
 
     least: float
     """How many roundings of fp32 a good implementation may lose on its way."""
+    least_rounded: float | None = None
+    """The same for one that computes in less than fp32 and says so: how many roundings of what it computes
+    in.  None: as many."""
     reduced_dim: int | None = None
     floor: float = 1.0
     """How far below ``scale`` elements may lie and still have to be right to their own last digits."""
@@ -175,6 +182,12 @@ class Op:
     baseline: str = "torch.eager"
     """Label of PyTorch's own implementation: its error sets the tolerance, its time the ratio."""
     invariants: tuple[Invariant, ...] = ()
+    layouts: tuple[str, ...] = LAYOUTS
+    """How its inputs may lie in memory.  An op may add words for single inputs, ``b_transposed``, which its
+    ``make_inputs`` reads."""
+    magnitude: Callable[..., torch.Tensor] | None = None
+    """Like ``oracle``, of the terms' magnitudes: what an element's error is held against beside the element
+    itself, where it is a sum whose terms may cancel.  None: what `Tolerance` says."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
@@ -193,7 +206,8 @@ class Implementation:
     requires: str | None = None
     """The least compute capability, as ``sm_90``; None: anything the project serves."""
     accumulator: str = "fp32"
-    """In what precision it sums: ratios are printed only between equals."""
+    """In what precision it computes, one of `ROUNDOFF`: ratios are printed only between equals, and errors
+    are counted in roundings of it."""
     origin: str = ""
     """The file it was loaded from."""
     foreign: bool = False

@@ -319,7 +319,7 @@ def test_what_distorts_a_time_is_noted() -> None:
 @pytest.mark.parametrize(
     ("other", "note"),
     [
-        ({"accumulator": "fp16"}, "fp16 sums against fp32"),
+        ({"accumulator": "fp16"}, "computed in fp16 against fp32"),
         ({"output": torch.empty(0, dtype=torch.float16)}, "output in torch.float16 against torch.float32"),
     ],
 )

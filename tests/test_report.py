@@ -140,7 +140,7 @@ def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
 def test_unequal_terms_give_a_banner_instead_of_a_ratio() -> None:
     case = made_up.with_row(made_up.case(), "triton.online", accumulator="fp16")
     text = screen(case)
-    assert "UNEQUAL TERMS: triton.online sums in fp16, torch.eager in fp32" in text
+    assert "UNEQUAL TERMS: triton.online computes in fp16, torch.eager in fp32" in text
     line = line_of(text, "triton.online ")
     assert "unequal terms" in line
     assert not re.search(r"\d \(\d", line)

@@ -159,7 +159,7 @@ def _banners(comparison: Comparison, width: int) -> list[str]:
         baseline = figures.baseline_of(case)
         unequal = figures.unequal_terms(case, baseline)
         if unequal:
-            theirs = ", ".join(f"{row.label} sums in {row.accumulator}" for row in unequal)
+            theirs = ", ".join(f"{row.label} computes in {row.accumulator}" for row in unequal)
             reference = figures.row_of(case, baseline)
             mine = reference.accumulator if reference else "?"
             found.append(f"UNEQUAL TERMS: {theirs}, {baseline} in {mine}; no ratio is given between them.")
