@@ -14,11 +14,14 @@ TINY = 1 << 10
 
 
 def elements(op: Op, case: Case) -> int:
-    """Of a case's largest input."""
+    """Of a case's largest input, or of its output where that is larger."""
     import torch
 
+    from compare.inputs import ITEM_BYTES
+
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
-    return max(x.numel() for x in inputs)
+    output = op.cost(case).written_bytes // ITEM_BYTES[case.dtype]
+    return max(output, *(x.numel() for x in inputs))
 
 
 def small(op: Op) -> list[Case]:

@@ -117,9 +117,15 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
     reason = supports(impl, device)
     if reason is not None:
         pytest.skip(reason)
-    c = op.cases.smoke[0]
-    inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
-    expected = impl.run(*inputs)  # compiles
+    for c in op.cases.smoke:
+        inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+        try:
+            expected = impl.run(*inputs)  # compiles
+        except NotImplementedError:
+            continue
+        break
+    else:
+        pytest.skip("takes no smoke case")
     late = [torch.full_like(x, math.nan) for x in inputs]
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -153,7 +159,7 @@ BAD: dict[str, Any] = {
 
 ODD_ONE_OUT: dict[str, Any] = {
     "another dtype": lambda x: x.half(),
-    "another length": lambda x: x[..., 1:],
+    "another length": lambda x: x[1:],
     "another device": lambda x: x.to("meta"),
 }
 

@@ -225,7 +225,12 @@ def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.d
 @every_op_and_case
 def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.device) -> None:
     right = baseline(op)
-    agreement = checked(op, c, device, lambda *inputs: inputs[0].copy_(right(*inputs)))
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        values = right(*inputs)
+        return inputs[0].flatten()[: values.numel()].view(values.shape).copy_(values)
+
+    agreement = checked(op, c, device, run)
     assert failed(agreement) >= {"inputs unchanged", "output is fresh"}
 
 
@@ -424,6 +429,70 @@ def test_softmax_that_hides_nan_is_caught(device: torch.device) -> None:
             op, case(fill=fill, M=6, N=517), device, lambda x: torch.softmax(x, 1).nan_to_num(0.0)
         )
         assert "NaN and infinity" in failed(agreement)
+
+
+# ----------------------------------------------------------------------- matmul's own mutants
+
+
+def summed_in(dtype: torch.dtype, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """16 products at a time, as a tensor core adds them; the sum so far in ``dtype``."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=dtype, device=a.device)
+    for k in range(0, a.shape[1], 16):
+        total = (total.float() + a[:, k : k + 16].float() @ b[k : k + 16].float()).to(dtype)
+    return total.to(a.dtype)
+
+
+def as_tf32(x: torch.Tensor) -> torch.Tensor:
+    """Cut to 10 bits of mantissa, as tensor cores read fp32."""
+    return (x.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32)
+
+
+LONG_SUMS = [case(dtype, M=24, N=32, K=k) for dtype in ("fp16", "bf16") for k in (70, 2048, 16384)]
+
+
+@pytest.mark.parametrize("c", LONG_SUMS, ids=str)
+def test_products_summed_in_their_own_dtype_are_caught(c: Case, device: torch.device) -> None:
+    op = registry.get_op("matmul")
+    narrow = checked(op, c, device, lambda a, b: summed_in(a.dtype, a, b))
+    assert failed(narrow) == {"values"}
+    assert narrow.error > 4 * narrow.limit
+    wide = checked(op, c, device, lambda a, b: torch.empty_like(b).set_(summed_in(torch.float32, a, b)))
+    assert failed(wide) == set()
+
+
+@pytest.mark.parametrize("k", [80, 2048, 16384])
+def test_tf32_is_not_taken_for_fp32(k: int, device: torch.device) -> None:
+    op = registry.get_op("matmul")
+    c = case("fp32", M=24, N=32, K=k)
+    mutant = Implementation(op.name, "triton.mutant", "tiled", lambda a, b: as_tf32(a) @ as_tf32(b))
+    agreement = check(op, mutant, c, device, (0,))
+    assert failed(agreement) == {"values"}
+    assert agreement.error > 4 * agreement.limit
+    # What says that it is TF32 is held to what TF32 can do, and to no less than that.
+    named = dataclasses.replace(mutant, accumulator="tf32")
+    assert failed(check(op, named, c, device, (0,))) == set()
+    less = dataclasses.replace(named, run=lambda a, b: a.bfloat16().float() @ b.bfloat16().float())
+    assert failed(check(op, less, c, device, (0,))) == {"values"}
+
+
+def test_a_lost_product_is_caught(device: torch.device) -> None:
+    """The last of K, as where a tile does not divide it."""
+    op = registry.get_op("matmul")
+    for c in op.cases.smoke:
+        agreement = checked(op, c, device, lambda a, b: (a[:, :-1].float() @ b[:-1].float()).to(a.dtype))
+        assert failed(agreement) == {"values"}
+
+
+def test_terms_that_cancel_are_held_against_their_own_size(device: torch.device) -> None:
+    """A sum that comes to nearly nothing has the rounding errors of its terms, in any order."""
+    op = registry.get_op("matmul")
+    inputs = torch.ones(1, 4096, device=device), torch.linspace(-1, 1, 4096, device=device)[:, None]
+    cancelling = dataclasses.replace(op, make_inputs=lambda *_: inputs)
+    c = case("fp32", M=1, N=1, K=4096)
+    agreement = checked(cancelling, c, device, lambda a, b: (a @ b + a[:, :1] * 2e-5).clone())
+    assert failed(agreement) == set()
+    agreement = checked(cancelling, c, device, lambda a, b: (a @ b + a[:, :1] * 2e-2).clone())
+    assert failed(agreement) == {"values"}
 
 
 # ----------------------------------------------------------------------- guarded memory

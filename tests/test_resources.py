@@ -393,11 +393,12 @@ def test_both_readers_agree(op: Op, impl: Implementation, dtype: str) -> None:
     arch = machine.arch(device)
     assert arch is not None
     usual_card = machine.multiprocessors(device) == machine.ARCH_MULTIPROCESSORS[arch]
-    compared = 0
+    compared, refused = 0, list[str]()
     for each in {replace(c, dtype=dtype) for c in (op.cases.default, *op.cases.smoke)}:
         try:
             offline = from_cubin(op, impl, each, arch)
-        except NotImplementedError:
+        except NotImplementedError as error:
+            refused.append(str(error))
             continue
         inputs = op.make_inputs(each, torch.Generator(device).manual_seed(0), device)
         watched = {(k.kernel, k.block): k for k in from_profiler(impl, inputs)}
@@ -411,7 +412,7 @@ def test_both_readers_agree(op: Op, impl: Implementation, dtype: str) -> None:
             kernel = replace(kernel, registers=max(16, kernel.registers))
             assert {f: getattr(seen, f) for f in same} == {f: getattr(kernel, f) for f in same}, each
             compared += 1
-    assert compared
+    assert compared or (refused and all("is autotuned" in reason for reason in refused))
 
 
 @pytest.mark.gpu

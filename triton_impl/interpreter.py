@@ -6,6 +6,7 @@ and are put right here:
 * fp32 becomes bf16 by cutting bits off, where a GPU rounds to nearest even.
 * Overflow and operations on infinities warn, where a GPU goes on with inf and NaN.
 * NVIDIA's libdevice is missing: ``fast_expf`` is the exact function there.
+* ``tl.dot`` multiplies the bits of bf16 as integers.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, which a load then refuses as its mask.
 """
 
@@ -37,20 +38,33 @@ def match_gpu_arithmetic() -> None:
     def fast_expf(x: Any) -> Any:
         return tl.exp(x)  # looked up at the call: the interpreter puts its own there while a kernel runs
 
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def widening_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(builder, widened(a), widened(b), *rest)
+
+    def widened(operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        values = np.left_shift(operand.data.astype(np.uint32), 16).view(np.float32)
+        return interpreter.TensorHandle(values, tl.float32)
+
     load = interpreter.InterpreterBuilder.create_masked_load
     store = interpreter.InterpreterBuilder.create_masked_store
 
     def one_bit(mask: Any) -> Any:
-        return interpreter.TensorHandle(mask.data.astype(bool), tl.int1)
+        values = mask if isinstance(mask, np.ndarray) else mask.data  # descriptors pass the array itself
+        return interpreter.TensorHandle(values.astype(bool), tl.int1)
 
-    def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
-        return load(builder, ptrs, one_bit(mask), *rest)
+    def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        return load(builder, ptrs, one_bit(mask), *rest, **named)
 
-    def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        return store(builder, ptrs, value, one_bit(mask), *rest)
+    def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        return store(builder, ptrs, value, one_bit(mask), *rest, **named)
 
     libdevice.fast_expf = fast_expf
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
+    interpreter.InterpreterBuilder.create_dot = widening_dot
     interpreter.InterpreterBuilder.cast_impl = rounding_cast
     interpreter.GridExecutor.__call__ = quiet_run

@@ -1,0 +1,121 @@
+"""matmul: the product of two matrices, with sums in fp32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``a[M,K]`` and ``b[K,N]``; a fill other than the usual is a's alone: it spoils rows of c, not all."""
+    a = tensor((case["M"], case["K"]), _of(case, "a"), generator, device)
+    b = tensor((case["K"], case["N"]), replace(_of(case, "b"), fill="normal"), generator, device)
+    return a, b
+
+
+def _of(case: Case, name: str) -> Case:
+    """The case as one operand sees it: ``b_transposed`` is ``transposed`` for b and nothing for a."""
+    which, _, layout = case.layout.rpartition("_")
+    return replace(case, layout=layout if which in ("", name) else "contiguous")
+
+
+def oracle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What every element is the sum of, without signs: where terms cancel, their roundings do not."""
+    return a.abs() @ b.abs()
+
+
+def cost(case: Case) -> Cost:
+    """A multiplication and an addition for each of M * N * K terms."""
+    M, N, K = case["M"], case["N"], case["K"]
+    return Cost(
+        flops=2 * M * N * K,
+        read_bytes=stored_bytes((M, K), _of(case, "a")) + stored_bytes((K, N), _of(case, "b")),
+        written_bytes=M * N * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """What sums of K products in fp32 lose, of the sum of the products' magnitudes.
+
+    Rounded to nearest, K additions are a random walk of K^1/2 steps, each a rounding of a partial sum that
+    is itself K^1/2 times smaller than the magnitudes' sum: a few roundings, however long the sum.  Tensor
+    cores cut off instead, which always goes the same way, once for every 4 to 16 products: K^1/2 / 15
+    expected, and four times as much allowed.  Products of fp32 inputs are made without tensor cores.
+    """
+    walk = math.sqrt(max(case["K"], 1))
+    cut_off = 0.0 if case.dtype == "fp32" else walk / 4
+    # An input cut off is wrong by two roundings at most, a product by four; of many, signs cancel.
+    return Tolerance(least=8.0 + cut_off, least_rounded=min(2.0, 20 / walk))
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = (*LAYOUTS, "a_transposed", "b_transposed")
+_NARROW = ("fp16", "bf16")
+_ODD = ((1, 1, 1), (1, 3, 300), (5, 1, 17), (127, 129, 33), (33, 70, 1), (130, 66, 131), (1, 257, 40))
+_EMPTY = ((0, 16, 8), (16, 0, 8), (16, 8, 0))
+
+
+def cube(dtype: str, size: int, layout: str = "contiguous") -> Case:
+    return case(dtype, layout, M=size, N=size, K=size)
+
+
+CASES = Cases(
+    default=cube("bf16", 4096),
+    smoke=(
+        case("fp32", M=64, N=48, K=80),
+        case("fp16", M=64, N=48, K=80),
+        case("bf16", M=80, N=66, K=70),
+    ),
+    edge=(
+        *(case(dtype, M=m, N=n, K=k) for dtype in DTYPES for m, n, k in (*_EMPTY, *_ODD)),
+        *(
+            case(dtype, layout, M=66, N=40, K=56)
+            for dtype in DTYPES
+            for layout in _LAYOUTS
+            if layout != "contiguous"
+        ),
+        *(case(dtype, "transposed", M=33, N=35, K=37) for dtype in DTYPES),
+        *(case(dtype, fill=fill, M=40, N=36, K=48) for dtype in DTYPES for fill in ("neg_inf", "nan")),
+        # fp32 sums hold the products of fp16's largest numbers, and of no other dtype's.
+        case("fp16", fill="huge", M=40, N=36, K=48),
+        # More than 2^31 elements in a, in b and in c.
+        case("bf16", M=65537, N=48, K=32768),
+        case("bf16", M=48, N=65537, K=32768),
+        case("bf16", M=65537, N=32768, K=64),
+    ),
+    sweep=(
+        *(cube("bf16", size) for size in (1024, 2048, 4096, 8192, 16384)),
+        *(case("bf16", M=4096, N=4096, K=k) for k in (512, 2048, 14336)),
+        case("bf16", M=4095, N=4097, K=4099),
+        *(cube("bf16", 4096, layout) for layout in ("a_transposed", "b_transposed", "misaligned")),
+        *(cube("fp16", size) for size in (4096, 8192)),
+        *(cube("fp32", size) for size in (1024, 2048, 4096, 8192)),
+    ),
+)
+
+OP = Op(
+    name="matmul",
+    summary="c = a @ b, with fp32 sums: each element read is used thousands of times",
+    signature="a[M,K], b[K,N] -> c[M,N]",
+    dims=("M", "N", "K"),
+    dtypes=DTYPES,
+    layouts=_LAYOUTS,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    magnitude=magnitude,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    independent="M",
+)

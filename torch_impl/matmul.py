@@ -1,0 +1,77 @@
+"""matmul in plain PyTorch.
+
+a[M,K], b[K,N] -> c[M,N]
+
+    naive    from primitives: all M * K * N products in memory, then their sums
+    eager    the library call: cuBLAS, which chooses one of hundreds of kernels
+    compile  torch.compile with max-autotune, which times cuBLAS against Triton kernels of its own
+    tf32     the library call for fp32 inputs, multiplied by tensor cores as TF32: other terms, faster
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from compare.arguments import check_product
+from compare.registry import implementation
+
+MOST_PRODUCTS = 1 << 28  # 1 GB of them in fp32
+
+
+def on_terms(*, tf32: bool) -> None:
+    """Let cuBLAS sum in fp32 and no less, for this process from now on, and multiply fp32 as said.
+
+    It may sum fp16 and bf16 partly in themselves otherwise, when it splits K.  Set where it differs only: a
+    flag takes a microsecond, which would count as the call's.
+    """
+    flags = torch.backends.cuda.matmul
+    if flags.allow_tf32 is not tf32:
+        flags.allow_tf32 = tf32
+    if flags.allow_fp16_reduced_precision_reduction:
+        flags.allow_fp16_reduced_precision_reduction = False
+    if flags.allow_bf16_reduced_precision_reduction:
+        flags.allow_bf16_reduced_precision_reduction = False
+
+
+@implementation("matmul", "torch.naive", rung="naive")
+def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_product("matmul", a, b)
+    products = a.shape[0] * b.numel()
+    if products > MOST_PRODUCTS:
+        raise NotImplementedError(f"M*N*K={products}: all products are in memory, at most {MOST_PRODUCTS}")
+    return (a.float()[:, :, None] * b.float()[None, :, :]).sum(dim=1).to(a.dtype)
+
+
+@implementation("matmul", "torch.eager", rung="vendor")
+def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_product("matmul", a, b)
+    on_terms(tf32=False)
+    return torch.matmul(a, b)
+
+
+@functools.cache
+def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    # Its CUDA graphs would give every call the same output memory.
+    return torch.compile(torch.matmul, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
+
+
+@implementation("matmul", "torch.compile", rung="vendor")
+def compiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_product("matmul", a, b)
+    on_terms(tf32=False)
+    return _compiled()(a, b)
+
+
+@implementation("matmul", "torch.tf32", rung="vendor", accumulator="tf32")
+def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_product("matmul", a, b)
+    if a.dtype is not torch.float32:
+        raise NotImplementedError(f"{a.dtype}: TF32 is a way to multiply fp32")
+    on_terms(tf32=True)
+    try:
+        return torch.matmul(a, b)
+    finally:
+        on_terms(tf32=False)

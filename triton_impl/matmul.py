@@ -1,0 +1,320 @@
+"""matmul in Triton: ``a[M,K], b[K,N] -> c[M,N]``, sums in fp32.
+
+The ladder; what of it is in ``cuda_impl/kernels/matmul.cuh`` too has the same name there:
+
+* ``naive``: a program a small tile of c, one term of each element's sum at a time, straight from memory
+* ``tiled``: a program a tile of c, by ``tl.dot``: tensor cores, and every element read BLOCK times less
+* ``grouped``: as tiled, in an order in which programs that run together share what the L2 holds
+* ``autotuned``: as grouped, with the tile, warps and stages that are fastest here for these sizes
+* ``persistent``: a program a multiprocessor, which takes tile after tile; the copy engine (TMA) moves them
+
+Matrices may lie any way: every kernel takes both strides of a and b, and c is dense.  Products of fp32 are
+those of IEEE, never TF32.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_product
+from compare.device import multiprocessors
+from compare.registry import implementation
+
+
+@triton.jit
+def matmul_naive_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a tile of c, row by row.  Each term is a column of a times a row of b."""
+    tile = tl.program_id(0).to(tl.int64)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    m = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    a_ptrs = a_ptr + m * stride_am
+    b_ptrs = b_ptr + n * stride_bn
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for _ in range(K):
+        a = tl.load(a_ptrs, mask=m < M, other=0.0).to(tl.float32)
+        b = tl.load(b_ptrs, mask=n < N, other=0.0).to(tl.float32)
+        total += a * b
+        a_ptrs += stride_ak
+        b_ptrs += stride_bk
+    tl.store(c_ptr + m * N + n, total.to(c_ptr.dtype.element_ty), mask=(m < M) & (n < N))
+
+
+@triton.jit
+def compute_tile(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, tile_m, tile_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One tile of c: BLOCK_M rows of a times BLOCK_N columns of b, BLOCK_K terms at a time."""
+    m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    k = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + m * stride_am + k[None, :] * stride_ak
+    b_ptrs = b_ptr + k[:, None] * stride_bk + n * stride_bn
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for begin in range(0, K, BLOCK_K):
+        left = K - begin
+        a = tl.load(a_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
+        b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
+        total = tl.dot(a, b, total, input_precision="ieee")
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    tl.store(c_ptr + m * N + n, total.to(c_ptr.dtype.element_ty), mask=(m < M) & (n < N))
+
+
+@triton.jit
+def grouped_tile(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """Where the tile-th tile lies: down GROUP_M tiles, then one to the right, and so on.
+
+    The programs that run at a time then cover a block of c that is about as high as wide, which takes the
+    fewest rows of a and columns of b.
+    """
+    tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    group = tile // (GROUP_M * tiles_n)
+    first_m = group * GROUP_M
+    height = min(tiles_m - first_m, GROUP_M)
+    within = tile % (GROUP_M * tiles_n)
+    return first_m + within % height, within // height
+
+
+@triton.jit
+def matmul_tiled_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a tile of c, row by row."""
+    tile = tl.program_id(0)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    compute_tile(
+        a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+        tile // tiles_n, tile % tiles_n, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+
+
+@triton.jit
+def matmul_grouped_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a tile of c, in groups of GROUP_M rows of tiles."""
+    tile_m, tile_n = grouped_tile(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    compute_tile(
+        a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+        tile_m, tile_n, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+
+
+INTERPRETED = not isinstance(matmul_grouped_kernel, triton.JITFunction)
+
+
+def space() -> list[triton.Config]:
+    """What autotuned may choose from; the first is the default, which grouped has too."""
+    tiles = (
+        # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages
+        (128, 128, 32, 4, 4),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (128, 128, 64, 8, 4),
+        (128, 128, 64, 4, 3),
+        (128, 64, 64, 4, 4),
+        (64, 128, 64, 4, 4),
+        (64, 64, 64, 4, 4),
+        (64, 32, 64, 4, 5),
+    )
+    return [
+        triton.Config(
+            {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8}, num_warps=warps, num_stages=stages
+        )
+        for m, n, k, warps, stages in tiles
+    ]
+
+
+WORTH_TUNING = 1 << 27
+"""Products below which any configuration takes less time than a launch."""
+
+
+def worth_trying(configs: list[triton.Config], named: dict[str, object], **_: object) -> list[triton.Config]:
+    """The configurations to time: all, but for small products and for fp32, whose tiles are small."""
+    sizes = [int(named[name]) for name in ("M", "N", "K")]  # type: ignore[call-overload]
+    if sizes[0] * sizes[1] * sizes[2] < WORTH_TUNING:
+        return configs[-2:-1]
+    if named["a_ptr"].dtype is torch.float32:  # type: ignore[attr-defined]
+        return [c for c in configs if c.kwargs["BLOCK_M"] * c.kwargs["BLOCK_N"] <= 128 * 128]
+    return configs
+
+
+# The interpreter times nothing: it takes the default.
+matmul_autotuned_kernel = triton.autotune(
+    space()[:1] if INTERPRETED else space(),
+    key=["M", "N", "K", "stride_am", "stride_bk"],
+    prune_configs_by={"early_config_prune": worth_trying},
+)(matmul_grouped_kernel)
+
+
+@triton.jit
+def matmul_persistent_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_a, stride_b,
+    A_BY_ROWS: tl.constexpr, B_BY_ROWS: tl.constexpr, C_ALIGNED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    FLATTEN: tl.constexpr,
+):  # fmt: skip
+    """Grid: as many programs as run at a time; each takes every ``num_programs``-th tile.
+
+    Loads go through descriptors, which know where a matrix ends and fill up with zeros.  Where FLATTEN, the
+    loops over tiles and over K are one, so that a tile's first loads start before the last one's output is
+    written.  The output leaves in two halves, which takes half the shared memory.  Every row of a and b
+    (column, where one does not lie by rows) starts on a 16-byte boundary; of c, where C_ALIGNED.
+    """
+    if A_BY_ROWS:
+        a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_a, 1], [BLOCK_M, BLOCK_K])
+    else:
+        a_desc = tl.make_tensor_descriptor(a_ptr, [K, M], [stride_a, 1], [BLOCK_K, BLOCK_M])
+    if B_BY_ROWS:
+        b_desc = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_b, 1], [BLOCK_K, BLOCK_N])
+    else:
+        b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_b, 1], [BLOCK_N, BLOCK_K])
+    if C_ALIGNED:
+        c_desc = tl.make_tensor_descriptor(c_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2])
+
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=FLATTEN):
+        tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for k in range(0, K, BLOCK_K):
+            a = a_desc.load([m, k]) if A_BY_ROWS else a_desc.load([k, m]).T
+            b = b_desc.load([k, n]) if B_BY_ROWS else b_desc.load([n, k]).T
+            total = tl.dot(a, b, total, input_precision="ieee")
+        halves = tl.permute(tl.reshape(total, [BLOCK_M, 2, BLOCK_N // 2]), [0, 2, 1])
+        left, right = tl.split(halves)
+        if C_ALIGNED:
+            c_desc.store([m, n], left.to(c_ptr.dtype.element_ty))
+            c_desc.store([m, n + BLOCK_N // 2], right.to(c_ptr.dtype.element_ty))
+        else:
+            rows = m.to(tl.int64) + tl.arange(0, BLOCK_M)[:, None]
+            columns = n + tl.arange(0, BLOCK_N // 2)[None, :]
+            c_ptrs = c_ptr + rows * N + columns
+            tl.store(c_ptrs, left.to(c_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
+            columns += BLOCK_N // 2
+            tl.store(
+                c_ptrs + BLOCK_N // 2,
+                right.to(c_ptr.dtype.element_ty),
+                mask=(rows < M) & (columns < N),
+            )
+
+
+def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
+    """M, N, K and an empty c."""
+    check_product("matmul", a, b)
+    (M, K), N = a.shape, b.shape[1]
+    return M, N, K, torch.empty((M, N), dtype=a.dtype, device=a.device)
+
+
+MOST_PRODUCTS = 1 << 37
+
+
+@implementation("matmul", "triton.naive", rung="naive")
+def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    if M * N * K > MOST_PRODUCTS:
+        raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
+    if c.numel() == 0:
+        return c
+    tile = {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4}
+    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    matmul_naive_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), **tile)
+    return c
+
+
+def default_tile(a: torch.Tensor) -> dict[str, int]:
+    """Tile, warps and stages of the rungs that tune nothing.  fp32 has no tensor cores: less at a time."""
+    if a.dtype is torch.float32:
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
+    return {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 4}
+
+
+@implementation("matmul", "triton.tiled", rung="tensor_core")
+def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+    tile = default_tile(a)
+    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    matmul_tiled_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), **tile)
+    return c
+
+
+@implementation("matmul", "triton.grouped", rung="tensor_core")
+def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+    tile = default_tile(a)
+    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    matmul_grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), **tile, GROUP_M=8)
+    return c
+
+
+@implementation("matmul", "triton.autotuned", rung="tensor_core")
+def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Tunes at the first call of a size, which counts as compiling; later calls look up what it found."""
+    M, N, K, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+
+    def grid(tile: dict[str, int]) -> tuple[int]:
+        return (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+
+    matmul_autotuned_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride())
+    return c
+
+
+def lies_by_rows(x: torch.Tensor) -> bool:
+    """Whether neighbours in a row are next to each other; else those in a column are."""
+    return x.stride(1) == 1 or x.stride(0) != 1
+
+
+def for_copy_engine(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows, or columns, are dense and start on 16-byte boundaries, else a copy like that."""
+    pack = 16 // x.element_size()
+    inner, outer = (1, 0) if lies_by_rows(x) else (0, 1)
+    pitch = x.stride(outer)
+    if x.stride(inner) == 1 and pitch % pack == 0 and pitch >= x.size(inner) and x.data_ptr() % 16 == 0:
+        return x
+    rows, columns = x.shape
+    padded = torch.empty((rows, triton.cdiv(columns, pack) * pack), dtype=x.dtype, device=x.device)
+    return padded[:, :columns].copy_(x)
+
+
+def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory in which a kernel writes its descriptors down."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+@implementation("matmul", "triton.persistent", rung="hopper", requires="sm_90")
+def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+    if K == 0:
+        return c.zero_()  # the copy engine takes no empty matrix
+    a, b = for_copy_engine(a), for_copy_engine(b)
+    narrow = a.dtype is not torch.float32
+    tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
+    if not narrow:
+        tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+    tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
+    by_rows = lies_by_rows(a), lies_by_rows(b)
+    strides = a.stride(0 if by_rows[0] else 1), b.stride(0 if by_rows[1] else 1)
+    C_ALIGNED = N * c.element_size() % 16 == 0
+    triton.set_allocator(scratch)
+    programs = multiprocessors(a.device) * (1 if narrow else 4)
+    matmul_persistent_kernel[(min(programs, tiles),)](
+        a, b, c, M, N, K, *strides, *by_rows, C_ALIGNED, **tile, GROUP_M=8, FLATTEN=narrow
+    )
+    return c
