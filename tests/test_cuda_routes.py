@@ -225,8 +225,9 @@ def test_launches_go_to_the_current_stream(
 ) -> None:
     """A CUDA graph holds what was launched on the stream that captures, and nothing else."""
     skip_unless_supported(cupy, device)
+    taken = [c for c in op.cases.smoke if not isinstance(outcome(cupy, inputs_of(op, c, device)), str)]
     for impl in (cupy, other):
-        tensors = inputs_of(op, op.cases.smoke[0], device)
+        tensors = inputs_of(op, taken[0], device)
         expected = impl.run(*tensors)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -88,6 +89,12 @@ Memory thread_locals(const void* address) {
 
 enum class State { ready, waiting, spinning, done };
 
+struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+};
+
 struct Fiber {
     ucontext_t context;
     uint3 index;
@@ -96,6 +103,8 @@ struct Fiber {
     const char* call = "";
     Stack stack;
     void* fake_stack = nullptr;
+    std::vector<Copy> copies;              // started, in no group yet
+    std::deque<std::vector<Copy>> groups;  // that nobody has waited for
 };
 
 // Where the lanes of one mask meet. Two rounds' values are kept: a lane may be in the next round while
@@ -141,6 +150,9 @@ class Block {
 
     Votes sync_threads(bool predicate, const char* call);
     Meeting meet(unsigned mask, std::uint64_t value, const char* call);
+    void start_copy(const Copy& copy) { running_->copies.push_back(copy); }
+    void commit_copies();
+    void wait_for_copies(std::size_t pending);
     void spin() { leave(State::spinning, "SPIN_WAIT"); }
     unsigned lane() const { return running_->linear % LANES; }
     void* dynamic_shared() const { return shared_.get(); }
@@ -386,6 +398,8 @@ void Block::start(Fiber& fiber) {
     warps_[fiber.linear / LANES].alive |= 1u << fiber.linear % LANES;
     fiber.state = State::ready;
     fiber.fake_stack = nullptr;
+    fiber.copies.clear();
+    fiber.groups.clear();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = const_cast<void*>(fiber.stack.bottom);
     fiber.context.uc_stack.ss_size = fiber.stack.bytes;
@@ -471,6 +485,21 @@ void Block::complete(Warp& warp, MeetingPoint& point, unsigned first_thread) {
     ++point.round;
 }
 
+void Block::commit_copies() {
+    running_->groups.push_back(std::move(running_->copies));
+    running_->copies.clear();
+}
+
+void Block::wait_for_copies(std::size_t pending) {
+    std::deque<std::vector<Copy>>& groups = running_->groups;
+    for (; groups.size() > pending; groups.pop_front()) {
+        for (const Copy& copy : groups.front()) {
+            std::memset(copy.to, 0, 16);
+            std::memcpy(copy.to, copy.from, copy.bytes);
+        }
+    }
+}
+
 // A thread that has returned is no longer waited for.
 void Block::exit_thread() {
     const unsigned lane = running_->linear % LANES;
@@ -515,6 +544,15 @@ Votes sync_threads(bool predicate, const char* call) {
 }
 Meeting meet(unsigned mask, std::uint64_t value, const char* call) {
     return current_block->meet(mask, value, call);
+}
+void start_copy(void* to, const void* from, std::size_t bytes) {
+    current_block->start_copy({to, from, bytes});
+}
+void commit_copies() {
+    current_block->commit_copies();
+}
+void wait_for_copies(std::size_t pending) {
+    current_block->wait_for_copies(pending);
 }
 void spin() {
     current_block->spin();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device.h"
+#include "tensor_core.h"
 
 namespace host {
 

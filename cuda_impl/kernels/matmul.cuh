@@ -1,0 +1,432 @@
+// matmul: a[M,K], b[K,N] -> c[M,N],  c[m,n] = sum_k a[m,k] * b[k,n], summed in fp32
+//
+// The ladder; each step changes one thing:
+//   naive        a thread an element of c; a warp's threads below each other, so every read is another line
+//   coalesced    the same; a warp's threads beside each other, so they read one line of b and write one of c
+//   shared       a block a tile of c; tiles of a and b wait in shared memory, read once for the whole block
+//   register     a thread a tile of c; it reads 8 + 8 elements from shared memory for 64 products, 16 bytes
+//                at a time, while copies of the next tiles are on their way
+//   tensor_core  a warp a tile of c, multiplied by tensor cores; sm_75, bf16 from sm_80
+//
+// The first three take any strides. The others take operands by rows or by columns (A_BY_ROWS, B_BY_ROWS)
+// whose rows, or columns, start on 16-byte boundaries, ld elements apart. c is dense. Any size goes: what
+// lies outside of a and b counts as 0, and what lies outside of c is not written.
+#pragma once
+
+#include "common.cuh"
+#include "tensor_core.cuh"
+
+// ---- naive and coalesced: a thread an element --------------------------------------------------------
+
+template <typename T>
+__device__ __forceinline__ void compute_element(const T* a_ptr, const T* b_ptr, T* c_ptr, index_t m,
+                                                index_t n, index_t M, index_t N, index_t K, index_t stride_am,
+                                                index_t stride_ak, index_t stride_bk, index_t stride_bn) {
+    if (m >= M || n >= N) return;
+    const T* a = a_ptr + m * stride_am;
+    const T* b = b_ptr + n * stride_bn;
+    float sum = 0.0f;
+    for (index_t k = 0; k < K; ++k) {
+        sum += to_float(*a) * to_float(*b);
+        a += stride_ak;
+        b += stride_bk;
+    }
+    c_ptr[m * N + n] = from_float<T>(sum);
+}
+
+// Grid: a block a tile of c, row by row; its warps beside each other.
+template <typename T, int THREADS>
+__global__ __launch_bounds__(THREADS) void matmul_naive_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
+                                                               index_t M, index_t N, index_t K,
+                                                               index_t stride_am, index_t stride_ak,
+                                                               index_t stride_bk, index_t stride_bn) {
+    constexpr int BLOCK_M = WARP, BLOCK_N = THREADS / WARP;
+    const index_t tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
+    const index_t m = blockIdx.x / tiles_n * BLOCK_M + threadIdx.x % WARP;
+    const index_t n = blockIdx.x % tiles_n * BLOCK_N + threadIdx.x / WARP;
+    compute_element(a_ptr, b_ptr, c_ptr, m, n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn);
+}
+
+// Grid: a block a tile of c, row by row; its warps below each other.
+template <typename T, int THREADS>
+__global__ __launch_bounds__(THREADS) void matmul_coalesced_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
+                                                                   index_t M, index_t N, index_t K,
+                                                                   index_t stride_am, index_t stride_ak,
+                                                                   index_t stride_bk, index_t stride_bn) {
+    constexpr int BLOCK_M = THREADS / WARP, BLOCK_N = WARP;
+    const index_t tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
+    const index_t m = blockIdx.x / tiles_n * BLOCK_M + threadIdx.x / WARP;
+    const index_t n = blockIdx.x % tiles_n * BLOCK_N + threadIdx.x % WARP;
+    compute_element(a_ptr, b_ptr, c_ptr, m, n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn);
+}
+
+// ---- shared ------------------------------------------------------------------------------------------
+// Grid: a block of BLOCK x BLOCK threads a tile of c of that size, row by row. Each thread brings one element
+// of a and one of b, then takes BLOCK products from what all have brought.
+
+template <typename T, int BLOCK>
+__global__ __launch_bounds__(BLOCK* BLOCK) void matmul_shared_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
+                                                                     index_t M, index_t N, index_t K,
+                                                                     index_t stride_am, index_t stride_ak,
+                                                                     index_t stride_bk, index_t stride_bn) {
+    __shared__ float a_tile[BLOCK][BLOCK], b_tile[BLOCK][BLOCK];
+    const int row = threadIdx.x / BLOCK, column = threadIdx.x % BLOCK;
+    const index_t tiles_n = (N + BLOCK - 1) / BLOCK;
+    const index_t m = blockIdx.x / tiles_n * BLOCK + row, n = blockIdx.x % tiles_n * BLOCK + column;
+    const T* a = a_ptr + m * stride_am + column * stride_ak;
+    const T* b = b_ptr + n * stride_bn + row * stride_bk;
+
+    float sum = 0.0f;
+    for (index_t begin = 0; begin < K; begin += BLOCK) {
+        a_tile[row][column] = m < M && begin + column < K ? to_float(*a) : 0.0f;
+        b_tile[row][column] = n < N && begin + row < K ? to_float(*b) : 0.0f;
+        a += BLOCK * stride_ak;
+        b += BLOCK * stride_bk;
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < BLOCK; ++k) sum += a_tile[row][k] * b_tile[k][column];
+        __syncthreads();
+    }
+    if (m < M && n < N) c_ptr[m * N + n] = from_float<T>(sum);
+}
+
+// ---- which tile a block computes ---------------------------------------------------------------------
+
+struct TilePlace {
+    int m, n;
+};
+
+// Down GROUP_M tiles, then one to the right, and so on: the blocks that run at a time then cover a part of c
+// about as high as wide, which takes the fewest rows of a and columns of b, and those stay in the L2.
+template <int GROUP_M>
+__device__ __forceinline__ TilePlace grouped_tile(unsigned tile, int tiles_m, int tiles_n) {
+    const unsigned of_group = static_cast<unsigned>(GROUP_M) * tiles_n;
+    const int first_m = tile / of_group * GROUP_M;
+    const int height = min(tiles_m - first_m, GROUP_M);
+    const int within = tile % of_group;
+    return {first_m + within % height, within / height};
+}
+
+// ---- tiles in shared memory --------------------------------------------------------------------------
+// A tile lies as in global memory: in LINES lines of LENGTH elements that are neighbours there, along K where
+// a lies by rows or b by columns, else across. BLOCK is its size along M or N.
+
+template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
+struct TileShape {
+    static constexpr int VEC = 16 / sizeof(T);
+    static constexpr int LINES = ALONG_K ? BLOCK : BLOCK_K;
+    static constexpr int LENGTH = ALONG_K ? BLOCK_K : BLOCK;
+    static constexpr int PACKS = LENGTH / VEC;  // of a line
+    static_assert(LENGTH % VEC == 0, "lines are whole packs");
+};
+
+// How a block brings tile after tile along K: a thread always the same packs of a tile.
+// Place::at(line, pack) is where in the shared tile a pack goes, in elements.
+template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int THREADS, typename Place>
+struct TileFetch {
+    using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
+    static constexpr int COPIES = Shape::LINES * Shape::PACKS / THREADS;
+    static constexpr int STEP = THREADS / Shape::PACKS;  // lines between a thread's packs
+    static_assert(COPIES * THREADS == Shape::LINES * Shape::PACKS && STEP * Shape::PACKS == THREADS,
+                  "threads share a tile evenly");
+    static_assert(COPIES == 1 || STEP % Place::PERIOD == 0, "packs below each other lie below each other");
+
+    const T* from;
+    index_t offset[COPIES];  // of the thread's packs from its first
+    index_t advance;         // from tile to tile
+    int place, along, across;
+
+    // `begin` is where the tile starts along M or N, and `size` is that dimension.
+    __device__ __forceinline__ TileFetch(const T* ptr, index_t ld, index_t begin, index_t size, index_t K) {
+        const int line = threadIdx.x / Shape::PACKS, pack = threadIdx.x % Shape::PACKS;
+        const int column = pack * Shape::VEC;
+        place = Place::at(line, pack);
+        const int last = clamped(size - begin - 1);
+        // Lines across K that are not there become the last that is: they add to no element of c that is.
+        const int first_line = ALONG_K ? min(line, last) : line;
+        from = ALONG_K ? ptr + (begin + first_line) * ld + column : ptr + line * ld + begin + column;
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            const int to_line = ALONG_K ? min(line + i * STEP, last) : line + i * STEP;
+            offset[i] = (to_line - first_line) * ld;
+        }
+        advance = ALONG_K ? BLOCK_K : BLOCK_K * ld;
+        along = clamped(K) - (ALONG_K ? column : line);
+        across = min(last + 1 - column, Shape::VEC);
+    }
+
+    static __device__ __forceinline__ int clamped(index_t count) {
+        return static_cast<int>(count < 0x7fffffff ? count : 0x7fffffff);
+    }
+
+    // Starts the copies of the next tile. What lies past the end of K becomes 0; past all of it, everything.
+    __device__ __forceinline__ void next(T* tile) {
+        const int elements = max(ALONG_K ? min(along, Shape::VEC) : across, 0);  // of a line that is there
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            const int here = ALONG_K || along > i * STEP ? elements : 0;
+            const int bytes = here * static_cast<int>(sizeof(T));
+            cp_async_16(tile + place + Place::at(i * STEP, 0), from + offset[i], bytes);
+        }
+        from += advance;
+        along -= BLOCK_K;
+    }
+};
+
+// ---- register ----------------------------------------------------------------------------------------
+// Grid: a block a tile of c, of BLOCK_M x BLOCK_N, grouped. A warp is 4 threads high and 8 wide. A thread has
+// THREAD_M x THREAD_N elements of it, spread so that a warp's reads of shared memory meet in no bank. STAGES
+// tiles of a and b are there at a time: one is used, the others are on their way.
+
+// A line along K ends with a pack that is not used, so that the same pack of 8 lines lies in 8 places.
+template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
+struct PaddedTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
+    using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
+    static constexpr int PITCH = Shape::LENGTH + (ALONG_K ? Shape::VEC : 0);
+    static constexpr int PERIOD = 1;  // lines after which packs lie in the same order
+    static constexpr int ELEMENTS = Shape::LINES * PITCH;
+
+    static __device__ __forceinline__ int at(int line, int pack) { return line * PITCH + pack * Shape::VEC; }
+};
+
+// What one of THREADS threads has of a tile of a (of b): elements of COUNT rows (columns). A pack read along
+// K serves VEC steps, a pack read across K serves one.
+template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int COUNT>
+struct Fragment {
+    using Tile = PaddedTile<T, ALONG_K, BLOCK, BLOCK_K>;
+    static constexpr int VEC = Tile::VEC, THREADS = BLOCK / COUNT;
+    static constexpr int PACKS = ALONG_K ? COUNT : COUNT / VEC;
+    Pack<T, VEC> pack[PACKS];
+
+    // Where in the tile the thread's i-th row is.
+    static __device__ __forceinline__ int index_of(int i, int thread) {
+        return ALONG_K ? i * THREADS + thread : (i / VEC * THREADS + thread) * VEC + i % VEC;
+    }
+
+    // To be called for every k in turn.
+    __device__ __forceinline__ void load_from(const T* tile, int k, int thread) {
+        if (ALONG_K && k % VEC != 0) return;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            const int line = ALONG_K ? p * THREADS + thread : k;
+            const int at = ALONG_K ? k / VEC : p * THREADS + thread;
+            pack[p] = load<T, VEC>(tile + Tile::at(line, at));
+        }
+    }
+
+    // For the thread's i-th row, of the k that was loaded last.
+    __device__ __forceinline__ float value(int i, int k) const {
+        return ALONG_K ? get(pack[i], k % VEC) : get(pack[i / VEC], i % VEC);
+    }
+};
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M,
+          int THREAD_N, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
+                             BLOCKS) void matmul_register_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
+                                                                 index_t M, index_t N, index_t K, index_t lda,
+                                                                 index_t ldb) {
+    constexpr int VEC = 16 / sizeof(T), GROUP_M = 8;
+    constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N;
+    constexpr int THREADS = THREADS_M * THREADS_N;
+    using ATile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>;
+    using BTile = PaddedTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>;
+    using AFragment = Fragment<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREAD_M>;
+    using BFragment = Fragment<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREAD_N>;
+    static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "a warp is 4 threads high and 8 wide");
+    DYNAMIC_SHARED(T, tiles);
+    T* a_tiles = tiles;
+    T* b_tiles = tiles + STAGES * ATile::ELEMENTS;
+
+    const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
+    const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
+    const TilePlace place = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
+    const index_t begin_m = static_cast<index_t>(place.m) * BLOCK_M;
+    const index_t begin_n = static_cast<index_t>(place.n) * BLOCK_N;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int thread_m = warp / (THREADS_N / 8) * 4 + lane / 8;
+    const int thread_n = warp % (THREADS_N / 8) * 8 + lane % 8;
+
+    TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
+    TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
+    const auto fetch = [&](int stage) {
+        a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
+        b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
+
+    float sum[THREAD_M][THREAD_N] = {};
+    int stage = 0, free_stage = STAGES - 1;
+    for (index_t begin = 0; begin < K; begin += BLOCK_K) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // this tile is there, and all are done with the last one
+        fetch(free_stage);
+        const T* a_tile = a_tiles + stage * ATile::ELEMENTS;
+        const T* b_tile = b_tiles + stage * BTile::ELEMENTS;
+        AFragment a;
+        BFragment b;
+#pragma unroll
+        for (int k = 0; k < BLOCK_K; ++k) {
+            a.load_from(a_tile, k, thread_m);
+            b.load_from(b_tile, k, thread_n);
+#pragma unroll
+            for (int i = 0; i < THREAD_M; ++i) {
+#pragma unroll
+                for (int j = 0; j < THREAD_N; ++j) sum[i][j] += a.value(i, k) * b.value(j, k);
+            }
+        }
+        free_stage = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+
+#pragma unroll
+    for (int i = 0; i < THREAD_M; ++i) {
+        const index_t m = begin_m + AFragment::index_of(i, thread_m);
+        if (m >= M) continue;
+        T* c_row = c_ptr + m * N;
+#pragma unroll
+        for (int j = 0; j < THREAD_N; j += VEC) {
+            const index_t n = begin_n + BFragment::index_of(j, thread_n);
+            if (B_BY_ROWS && N % VEC == 0) {  // the thread's columns are neighbours
+                float values[VEC];
+#pragma unroll
+                for (int v = 0; v < VEC; ++v) values[v] = sum[i][j + v];
+                Pack<T, VEC> pack;
+                set(pack, values);
+                if (n < N) store(c_row + n, pack);
+            } else {
+#pragma unroll
+                for (int v = 0; v < VEC; ++v) {
+                    const index_t at = begin_n + BFragment::index_of(j + v, thread_n);
+                    if (at < N) c_row[at] = from_float<T>(sum[i][j + v]);
+                }
+            }
+        }
+    }
+}
+
+// ---- tensor_core -------------------------------------------------------------------------------------
+// Grid: a block of WARPS_M x WARPS_N warps a tile of c, of BLOCK_M x BLOCK_N, grouped; a warp computes an
+// even share of it, in matrices of 16 x 8. T is a 16-bit type. STAGES as above.
+
+// Packs of a line change places, by an exclusive or with the line's number, so that eight rows of a matrix,
+// which ldmatrix reads at a time, lie in eight different places, and no space is lost.
+template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
+struct SwizzledTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
+    using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
+    static constexpr int ELEMENTS = Shape::LINES * Shape::LENGTH;
+    static constexpr int PERIOD = 8;
+    static_assert(Shape::PACKS == 4 || Shape::PACKS % 8 == 0, "lines of 64 bytes, or of 128 and multiples");
+
+    static __device__ __forceinline__ int at(int line, int pack) {
+        const int swizzled = pack ^ (Shape::PACKS == 4 ? line >> 1 & 3 : line & 7);
+        return line * Shape::LENGTH + swizzled * Shape::VEC;
+    }
+
+    // Four 8x8 matrices that begin at `across` and k: lanes 8 to 15 read the one `across1` and k1 further, 16
+    // to 23 the one `across2` and k2 further, 24 to 31 the one further by both.
+    static __device__ __forceinline__ void load_matrices(unsigned (&matrix)[4], const T* tile, int across,
+                                                         int k, int across1, int k1, int across2, int k2) {
+        const int lane = threadIdx.x % WARP, row = lane % 8;
+        const bool first = lane / 8 % 2, second = lane / 16;
+        across += (first ? across1 : 0) + (second ? across2 : 0);
+        k += (first ? k1 : 0) + (second ? k2 : 0);
+        if constexpr (ALONG_K) {
+            ldmatrix_x4(matrix, tile + at(across + row, k / 8));
+        } else {
+            ldmatrix_x4_trans(matrix, tile + at(k + row, across / 8));
+        }
+    }
+};
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+          int WARPS_N, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
+                             BLOCKS) void matmul_tensor_core_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
+                                                                    index_t M, index_t N, index_t K,
+                                                                    index_t lda, index_t ldb) {
+    constexpr int THREADS = WARPS_M * WARPS_N * WARP, GROUP_M = 8;
+    constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // a warp's share
+    constexpr int MATRICES_M = WARP_M / 16, MATRICES_N = WARP_N / 8;
+    using ATile = SwizzledTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>;
+    using BTile = SwizzledTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>;
+    static_assert(
+        MATRICES_M * 16 == WARP_M && MATRICES_N * 8 == WARP_N && MATRICES_N % 2 == 0 && BLOCK_K % 16 == 0,
+        "a warp's share is whole matrices");
+    DYNAMIC_SHARED(T, tiles);
+    T* a_tiles = tiles;
+    T* b_tiles = tiles + STAGES * ATile::ELEMENTS;
+
+    const int tiles_m = static_cast<int>((M + BLOCK_M - 1) / BLOCK_M);
+    const int tiles_n = static_cast<int>((N + BLOCK_N - 1) / BLOCK_N);
+    const TilePlace place = grouped_tile<GROUP_M>(blockIdx.x, tiles_m, tiles_n);
+    const index_t begin_m = static_cast<index_t>(place.m) * BLOCK_M;
+    const index_t begin_n = static_cast<index_t>(place.n) * BLOCK_N;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int warp_m = warp / WARPS_N * WARP_M, warp_n = warp % WARPS_N * WARP_N;
+
+    TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
+    TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
+    const auto fetch = [&](int stage) {
+        a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
+        b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
+        cp_async_commit();
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
+
+    float sum[MATRICES_M][MATRICES_N][4] = {};
+    int stage = 0, free_stage = STAGES - 1;
+    for (index_t begin = 0; begin < K; begin += BLOCK_K) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // this tile is there, and all are done with the last one
+        fetch(free_stage);
+        const T* a_tile = a_tiles + stage * ATile::ELEMENTS;
+        const T* b_tile = b_tiles + stage * BTile::ELEMENTS;
+#pragma unroll
+        for (int k = 0; k < BLOCK_K; k += 16) {
+            unsigned a[MATRICES_M][4], b[MATRICES_N / 2][4];
+#pragma unroll
+            for (int i = 0; i < MATRICES_M; ++i) {
+                ATile::load_matrices(a[i], a_tile, warp_m + i * 16, k, 8, 0, 0, 8);
+            }
+#pragma unroll
+            for (int j = 0; j < MATRICES_N / 2; ++j) {
+                BTile::load_matrices(b[j], b_tile, warp_n + j * 16, k, 0, 8, 8, 0);
+            }
+#pragma unroll
+            for (int i = 0; i < MATRICES_M; ++i) {
+#pragma unroll
+                for (int j = 0; j < MATRICES_N; ++j) {
+                    mma_m16n8k16<T>(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                }
+            }
+        }
+        free_stage = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+
+    const bool in_pairs = N % 2 == 0;  // every row of c starts on a 4-byte boundary
+#pragma unroll
+    for (int i = 0; i < MATRICES_M; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const index_t m = begin_m + warp_m + i * 16 + half * 8 + lane / 4;
+            if (m >= M) continue;
+#pragma unroll
+            for (int j = 0; j < MATRICES_N; ++j) {
+                const index_t n = begin_n + warp_n + j * 8 + lane % 4 * 2;
+                const T two[2] = {from_float<T>(sum[i][j][half * 2]), from_float<T>(sum[i][j][half * 2 + 1])};
+                T* c = c_ptr + m * N + n;
+                if (in_pairs) {
+                    if (n < N) *reinterpret_cast<unsigned*>(c) = *reinterpret_cast<const unsigned*>(two);
+                } else {
+                    if (n < N) c[0] = two[0];
+                    if (n + 1 < N) c[1] = two[1];
+                }
+            }
+        }
+    }
+}
