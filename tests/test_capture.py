@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -39,22 +40,31 @@ def test_every_implementation_is_captured_on_every_case(op: Op, impl: Implementa
             refusals.append(str(error))
             continue
         captured += len(launches)
-        if impl.way == "torch" or 0 in each.shape:
+        cost = op.cost(each)
+        if impl.way == "torch" or cost.written_bytes == 0:
             assert launches == [], each
             continue
+        if cost.flops == 0:
+            continue  # all zeros, by whatever launch
         assert launches, each
         for launch in launches:
             assert isinstance(launch, LAUNCHED[impl.way])
             assert all(size >= 1 for size in launch.grid)
-    assert captured or impl.way == "torch"
+    autotuned = bool(refusals) and all("is autotuned" in why for why in refusals)
+    assert captured or autotuned or impl.way == "torch"
     assert all(refusals), "an implementation that does not take a case says why"
 
 
 @pytest.mark.parametrize(("op", "impl"), [p for p in ROWS if p.values[1].route == "pybind"])  # type: ignore[attr-defined]
 def test_pybind_is_captured_as_its_cupy_twin(op: Op, impl: Implementation) -> None:
     twin = next(i for i in registry.implementations(op.name) if i.label == f"cupy.{impl.variant}")
-    each = op.cases.smoke[0]
-    assert capture.capture(impl, op, each, "sm_90a") == capture.capture(twin, op, each, "sm_90a")
+    compared = 0
+    for each in op.cases.smoke:
+        with contextlib.suppress(NotImplementedError):
+            expected = capture.capture(twin, op, each, "sm_90a")
+            assert capture.capture(impl, op, each, "sm_90a") == expected
+            compared += 1
+    assert compared
 
 
 def test_pybind_alone_says_what_is_missing() -> None:

@@ -225,17 +225,18 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
     if c.numel() == 0:
         return c
-    tile = {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4}
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
-    matmul_naive_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), **tile)
+    BLOCK_M, BLOCK_N = 32, 32
+    grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    strides = (*a.stride(), *b.stride())
+    matmul_naive_kernel[grid](a, b, c, M, N, K, *strides, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4)
     return c
 
 
 def default_tile(a: torch.Tensor) -> dict[str, int]:
-    """Tile, warps and stages of the rungs that tune nothing.  fp32 has no tensor cores: less at a time."""
+    """The tile of the rungs that tune nothing.  fp32 has no tensor cores: less at a time."""
     if a.dtype is torch.float32:
-        return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16, "num_warps": 4, "num_stages": 3}
-    return {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 4}
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16}
+    return {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
 
 
 @implementation("matmul", "triton.tiled", rung="tensor_core")
@@ -245,7 +246,8 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     tile = default_tile(a)
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
-    matmul_tiled_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), **tile)
+    strides = (*a.stride(), *b.stride())
+    matmul_tiled_kernel[grid](a, b, c, M, N, K, *strides, **tile, num_warps=4, num_stages=4)
     return c
 
 
@@ -256,7 +258,8 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     tile = default_tile(a)
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
-    matmul_grouped_kernel[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), **tile, GROUP_M=8)
+    strides = (*a.stride(), *b.stride())
+    matmul_grouped_kernel[grid](a, b, c, M, N, K, *strides, **tile, GROUP_M=8, num_warps=4, num_stages=4)
     return c
 
 
@@ -305,16 +308,15 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c.zero_()  # the copy engine takes no empty matrix
     a, b = for_copy_engine(a), for_copy_engine(b)
     narrow = a.dtype is not torch.float32
-    tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
-    if not narrow:
-        tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+    tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if narrow else default_tile(a)
     tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
     by_rows = lies_by_rows(a), lies_by_rows(b)
     strides = a.stride(0 if by_rows[0] else 1), b.stride(0 if by_rows[1] else 1)
     C_ALIGNED = N * c.element_size() % 16 == 0
     triton.set_allocator(scratch)
     programs = multiprocessors(a.device) * (1 if narrow else 4)
+    constants = {"C_ALIGNED": C_ALIGNED, **tile, "GROUP_M": 8, "FLATTEN": narrow}
     matmul_persistent_kernel[(min(programs, tiles),)](
-        a, b, c, M, N, K, *strides, *by_rows, C_ALIGNED, **tile, GROUP_M=8, FLATTEN=narrow
+        a, b, c, M, N, K, *strides, *by_rows, **constants, num_warps=8 if narrow else 4, num_stages=3
     )
     return c

@@ -39,7 +39,7 @@ template <typename T>
 float element(unsigned word, unsigned half) {
     T value;
     const std::uint16_t bits = std::uint16_t(word >> 16 * half);
-    std::memcpy(&value, &bits, sizeof(value));
+    std::memcpy(static_cast<void*>(&value), &bits, sizeof(value));
     return float(value);
 }
 
