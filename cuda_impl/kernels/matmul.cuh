@@ -7,6 +7,12 @@
 //   register     a thread a tile of c; it reads 8 + 8 elements from shared memory for 64 products, 16 bytes
 //                at a time, while copies of the next tiles are on their way
 //   tensor_core  a warp a tile of c, multiplied by tensor cores; sm_75, bf16 from sm_80
+// from here on with Hopper's own units, sm_90a:
+//   wgmma        four warps a tile of c, multiplied straight from shared memory, which the copy engine fills
+//   specialized  one warp does nothing but fetch, eight others nothing but multiply
+//   persistent   a block a multiprocessor takes tile after tile: the next is fetched while c is written
+//   multicast    two blocks that need the same tile of b fetch half of it each, for both
+//   tma_store    c leaves by the copy engine, while the next tile is multiplied; small c, small tiles
 //
 // The first three take any strides. The others take operands by rows or by columns (A_BY_ROWS, B_BY_ROWS)
 // whose rows, or columns, start on 16-byte boundaries, ld elements apart. c is dense. Any size goes: what
@@ -15,6 +21,7 @@
 
 #include "common.cuh"
 #include "tensor_core.cuh"
+#include "wgmma.cuh"
 
 // ---- naive and coalesced: a thread an element --------------------------------------------------------
 
@@ -429,4 +436,525 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
             }
         }
     }
+}
+
+// ---- tiles for the copy engine and wgmma -----------------------------------------------------------------
+// A tile is a line of pieces, of 64 x 64 elements of 16 bits. A line of a piece is 128 bytes, the longest
+// whose 16-byte packs the copy engine permutes, so that eight lines' packs lie in eight different places.
+
+constexpr int PIECE = 64;
+constexpr int PIECE_BYTES = PIECE * PIECE * 2;
+
+#if HAS_WGMMA
+
+// The permutation repeats every 1024 bytes and begins at a multiple of it; dynamic shared memory need not.
+__device__ __forceinline__ unsigned char* align_1024(unsigned char* shared) {
+    return shared + (-shared_address(shared) & 1023);
+}
+
+// Fetches the tile whose first element is number `begin` along M or N, and k. `copy` starts one copy: of all
+// of the tile where its lines run along K, else of a piece, because a box is no wider than 128 bytes.
+template <bool ALONG_K, int BLOCK, typename Copy>
+__device__ __forceinline__ void fetch_tile(unsigned char* tile, int begin, int k, Copy copy) {
+    if constexpr (ALONG_K) {
+        copy(tile, k, begin);
+    } else {
+#pragma unroll
+        for (int i = 0; i < BLOCK / PIECE; ++i) copy(tile + i * PIECE_BYTES, begin + i * PIECE, k);
+    }
+}
+
+// Fetches a tile of a, and behind it one of b. `landed` will be complete when both are there.
+template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N>
+__device__ __forceinline__ void fetch_tiles(unsigned char* tiles, const TensorMap* a_map,
+                                            const TensorMap* b_map, int m, int n, int k, mbarrier_t* landed) {
+    constexpr int A_BYTES = BLOCK_M * PIECE * 2, BYTES = A_BYTES + BLOCK_N * PIECE * 2;
+    mbarrier_arrive_expect_bytes(landed, BYTES);
+    fetch_tile<A_BY_ROWS, BLOCK_M>(tiles, m, k, [&](unsigned char* to, int column, int row) {
+        tensor_copy_to_shared(to, a_map, column, row, landed);
+    });
+    fetch_tile<!B_BY_ROWS, BLOCK_N>(tiles + A_BYTES, n, k, [&](unsigned char* to, int column, int row) {
+        tensor_copy_to_shared(to, b_map, column, row, landed);
+    });
+}
+
+// sum (+)= a piece of a @ a tile of b: four products of 16 of K each. Nothing is transposed: lines along K
+// and across it are both what wgmma takes.
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int COUNT>
+__device__ __forceinline__ void multiply(float (&sum)[COUNT], const unsigned char* a, const unsigned char* b,
+                                         bool add) {
+    constexpr int ALONG_K = 16 * 2, ACROSS_K = 16 * 128;  // bytes to the next 16 of K
+    const matrix_t a_first = matrix_descriptor(a, PIECE_BYTES), b_first = matrix_descriptor(b, PIECE_BYTES);
+#pragma unroll
+    for (int k = 0; k < PIECE / 16; ++k) {
+        const matrix_t a_k = a_first + k * ((A_BY_ROWS ? ALONG_K : ACROSS_K) >> 4);
+        const matrix_t b_k = b_first + k * ((B_BY_ROWS ? ACROSS_K : ALONG_K) >> 4);
+        wgmma<T, !A_BY_ROWS, B_BY_ROWS>(sum, a_k, b_k, add || k > 0);
+    }
+}
+
+// The place in a ring of STAGES that is next, and the parity of the turn it is in.
+template <int STAGES>
+struct Ring {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// Two neighbours of c, rounded by one instruction.
+template <typename T>
+__device__ __forceinline__ unsigned two_of(float x, float y) {
+    if constexpr (IS_BF16<T>) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+        return *reinterpret_cast<const unsigned*>(&two);
+    } else {
+        const __half2 two = __floats2half2_rn(x, y);
+        return *reinterpret_cast<const unsigned*>(&two);
+    }
+}
+
+// Writes a warpgroup's sums, whose first is (m, n) of c: two neighbours at a time if all rows are even.
+template <typename T, int COUNT>
+__device__ __forceinline__ void store_sums(T* c_ptr, const float (&sum)[COUNT], int m, int n, int M, int N) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
+    const int n_thread = n + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = m + warp * 16 + half * 8 + lane / 4;
+        if (row >= M) break;
+        T* c_row = c_ptr + static_cast<index_t>(row) * N;
+        if (N % 2 == 0) {
+#pragma unroll
+            for (int j = 0; j < COUNT / 4; ++j) {
+                const int column = n_thread + j * 8;
+                const unsigned two = two_of<T>(sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1]);
+                if (column < N) *reinterpret_cast<unsigned*>(c_row + column) = two;
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < COUNT / 4; ++j) {
+                const int column = n_thread + j * 8;
+                if (column < N) c_row[column] = from_float<T>(sum[j * 4 + half * 2]);
+                if (column + 1 < N) c_row[column + 1] = from_float<T>(sum[j * 4 + half * 2 + 1]);
+            }
+        }
+    }
+}
+
+#endif  // HAS_WGMMA
+
+// ---- wgmma -----------------------------------------------------------------------------------------------
+// Grid: a block of one warpgroup a tile of c, of 128 x 128, row by row. One thread starts the copies: STAGES
+// tiles of a and of b are on their way or at hand, and a place is filled again when all warps are done with
+// it.
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
+__global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(const __grid_constant__ TensorMap a_map,
+                                                                 const __grid_constant__ TensorMap b_map,
+                                                                 T* c_ptr, int M, int N, int K) {
+#if HAS_WGMMA
+    constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = PIECE;
+    constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char* const tiles = align_1024(shared);
+    __shared__ mbarrier_t landed[STAGES];
+    const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
+    const int m = blockIdx.x / tiles_n * BLOCK_M, n = blockIdx.x % tiles_n * BLOCK_N;
+    const auto fetch = [&](int stage, int k) {
+        fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + stage * BYTES, &a_map, &b_map, m, n, k,
+                                                            &landed[stage]);
+    };
+
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(&landed[stage], 1);
+        mbarrier_init_fence();
+        for (int stage = 0; stage < STAGES && stage < tiles_k; ++stage) fetch(stage, stage * BLOCK_K);
+    }
+    __syncthreads();
+
+    float top[BLOCK_N / 2], bottom[BLOCK_N / 2];  // rows 0 to 63 and 64 to 127
+    Ring<STAGES> ring;
+    for (int tile = 0; tile < tiles_k; ++tile, ring.advance()) {
+        const unsigned char* const a = tiles + ring.stage * BYTES;
+        mbarrier_wait(&landed[ring.stage], ring.parity);
+        wgmma_fence();
+        multiply<T, A_BY_ROWS, B_BY_ROWS>(top, a, a + A_BYTES, tile > 0);
+        multiply<T, A_BY_ROWS, B_BY_ROWS>(bottom, a + PIECE_BYTES, a + A_BYTES, tile > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<0>(top);
+        wgmma_wait_group<0>(bottom);
+        __syncthreads();  // all warps are done with this place
+        if (threadIdx.x == 0 && tile + STAGES < tiles_k) fetch(ring.stage, (tile + STAGES) * BLOCK_K);
+    }
+    store_sums(c_ptr, top, m, n, M, N);
+    store_sums(c_ptr, bottom, m + PIECE, n, M, N);
+#endif
+}
+
+// ---- specialized -----------------------------------------------------------------------------------------
+// Grid: a block of three warpgroups a tile of c, of 128 x BLOCK_N, row by row. One thread of the first, the
+// producer, fetches: a place of the ring is its own once it is `empty`, and the consumers' once it is `full`.
+// Each of the two consumers has 64 rows of c, and the registers that the producer gives away: what the sums
+// of a larger tile need. One product is on its way while the last one's place is given back.
+
+constexpr int CONSUMERS = 2;
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // of 65536, for 128 + 256 threads
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
+                             1) void matmul_specialized_kernel(const __grid_constant__ TensorMap a_map,
+                                                               const __grid_constant__ TensorMap b_map,
+                                                               T* c_ptr, int M, int N, int K) {
+#if HAS_WGMMA
+    constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE;
+    constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char* const tiles = align_1024(shared);
+    __shared__ mbarrier_t full[STAGES], empty[STAGES];
+    const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
+    const int m = blockIdx.x / tiles_n * BLOCK_M, n = blockIdx.x % tiles_n * BLOCK_N;
+
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    Ring<STAGES> ring;
+    if (threadIdx.x < WARPGROUP) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x > 0) return;
+        for (int tile = 0; tile < tiles_k; ++tile, ring.advance()) {
+            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first turn, all are
+            fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, m,
+                                                                n, tile * BLOCK_K, &full[ring.stage]);
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        const int consumer = threadIdx.x / WARPGROUP - 1;
+        float sum[BLOCK_N / 2];
+        int before = 0;
+        for (int tile = 0; tile < tiles_k; ++tile, ring.advance()) {
+            const unsigned char* const a = tiles + ring.stage * BYTES;
+            mbarrier_wait(&full[ring.stage], ring.parity);
+            wgmma_fence();
+            multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, tile > 0);
+            wgmma_commit_group();
+            wgmma_wait_group<1>(sum);  // this product goes on; the one before it is done with its place
+            if (tile > 0 && threadIdx.x % WARPGROUP == 0) mbarrier_arrive(&empty[before]);
+            before = ring.stage;
+        }
+        wgmma_wait_group<0>(sum);
+        store_sums(c_ptr, sum, m + consumer * PIECE, n, M, N);
+    }
+#endif
+}
+
+// ---- persistent ------------------------------------------------------------------------------------------
+// As specialized, but that a block for every multiprocessor takes tile after tile, grouped. The ring goes on
+// from tile to tile: while the consumers write c, the producer fetches for the next.
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
+                             1) void matmul_persistent_kernel(const __grid_constant__ TensorMap a_map,
+                                                              const __grid_constant__ TensorMap b_map,
+                                                              T* c_ptr, int M, int N, int K) {
+#if HAS_WGMMA
+    constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 16;
+    constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char* const tiles = align_1024(shared);
+    __shared__ mbarrier_t full[STAGES], empty[STAGES];
+    const int tiles_m = (M + BLOCK_M - 1) / BLOCK_M, tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
+    const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
+
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+
+    Ring<STAGES> ring;
+    if (threadIdx.x < WARPGROUP) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x > 0) return;
+        for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = place.m * BLOCK_M, n = place.n * BLOCK_N;
+            for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
+                mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+                fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map,
+                                                                    &b_map, m, n, k, &full[ring.stage]);
+            }
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        const int consumer = threadIdx.x / WARPGROUP - 1;
+        const bool tells = threadIdx.x % WARPGROUP == 0;
+        float sum[BLOCK_N / 2];
+        for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            int before = 0;
+            for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+                const unsigned char* const a = tiles + ring.stage * BYTES;
+                mbarrier_wait(&full[ring.stage], ring.parity);
+                wgmma_fence();
+                multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<1>(sum);
+                if (k > 0 && tells) mbarrier_arrive(&empty[before]);
+                before = ring.stage;
+            }
+            wgmma_wait_group<0>(sum);
+            if (tells) mbarrier_arrive(&empty[before]);
+            store_sums(c_ptr, sum, place.m * BLOCK_M + consumer * PIECE, place.n * BLOCK_N, M, N);
+        }
+    }
+#endif
+}
+
+// ---- multicast -------------------------------------------------------------------------------------------
+// As persistent, but that the two blocks of a cluster take tiles of c one below the other, which need the
+// same tile of b: each fetches half of it, and the copy engine writes that into both. So a place is empty
+// once the consumers of both blocks are done with it, and full once both producers' copies have landed.
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+    CLUSTER_OF(2) void matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
+                                               const __grid_constant__ TensorMap b_map, T* c_ptr, int M,
+                                               int N, int K) {
+#if HAS_WGMMA
+    constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
+    constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    constexpr int HALF_N = BLOCK_N / CLUSTER;
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char* const tiles = align_1024(shared);
+    __shared__ mbarrier_t full[STAGES], empty[STAGES];
+    const int rank = cluster_block_rank();
+    const int tiles_m = (M + CLUSTER * BLOCK_M - 1) / (CLUSTER * BLOCK_M);  // of both blocks together
+    const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
+    const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
+    const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);  // known to be the warp's
+
+    if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
+        }
+        mbarrier_init_fence();
+    }
+    __syncwarp();
+    cluster_arrive_relaxed();
+    cluster_wait();  // no copy and no arrival before the barriers of both blocks are there
+
+    Ring<STAGES> ring;
+    if (warpgroup == 0) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x > 0) return;
+        for (int tile = cluster; tile < tiles_c; tile += clusters) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (place.m * CLUSTER + rank) * BLOCK_M, n = place.n * BLOCK_N + rank * HALF_N;
+            for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
+                unsigned char* const a = tiles + ring.stage * BYTES;
+                unsigned char* const b = a + A_BYTES + rank * HALF_N * BLOCK_K * 2;
+                mbarrier_t* const landed = &full[ring.stage];
+                mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+                mbarrier_arrive_expect_bytes(landed, BYTES);  // of its own copies, and the other's of b
+                fetch_tile<A_BY_ROWS, BLOCK_M>(a, m, k, [&](unsigned char* to, int column, int row) {
+                    tensor_copy_to_shared(to, &a_map, column, row, landed);
+                });
+                fetch_tile<!B_BY_ROWS, HALF_N>(b, n, k, [&](unsigned char* to, int column, int row) {
+                    tensor_copy_to_blocks(to, &b_map, column, row, landed, 0b11);
+                });
+            }
+        }
+        // The other block tells this one's barriers until all places are empty: they must be there till then.
+        for (int stage = 0; stage < STAGES; ++stage, ring.advance()) {
+            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        const int consumer = warpgroup - 1;
+        const auto release = [&](int stage) {  // thread r of a consumer tells block r
+            const int r = threadIdx.x % WARPGROUP;
+            if (r < CLUSTER) mbarrier_arrive_in_block(&empty[stage], r);
+        };
+        float sum[BLOCK_N / 2];
+        for (int tile = cluster; tile < tiles_c; tile += clusters) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            int before = 0;
+            for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+                const unsigned char* const a = tiles + ring.stage * BYTES;
+                mbarrier_wait(&full[ring.stage], ring.parity);
+                wgmma_fence();
+                multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<1>(sum);
+                if (k > 0) release(before);
+                before = ring.stage;
+            }
+            wgmma_wait_group<0>(sum);
+            release(before);
+            const int m = (place.m * CLUSTER + rank) * BLOCK_M + consumer * PIECE;
+            store_sums(c_ptr, sum, m, place.n * BLOCK_N, M, N);
+        }
+    }
+#endif
+}
+
+// ---- tma_store -------------------------------------------------------------------------------------------
+// As multicast, but that c goes from registers to shared memory, 64 columns at a time, and from there the
+// copy engine takes it to memory in whole lines, while the consumers go on. A warp has two such places of its
+// own, for its 16 rows, and waits for no other warp. Rows of c start on 16-byte boundaries.
+//
+// Where c has too few tiles for all multiprocessors, BLOCK_N is 64. A tile of a is then the larger one: the
+// blocks of a cluster lie beside each other and share a. And where the launch allows it, all that comes
+// before the first copy is done while the grid before still runs.
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+    CLUSTER_OF(2) void matmul_tma_store_kernel(const __grid_constant__ TensorMap a_map,
+                                               const __grid_constant__ TensorMap b_map,
+                                               const __grid_constant__ TensorMap c_map, int M, int N, int K) {
+#if HAS_WGMMA
+    constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
+    constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    constexpr bool SHARE_B = BLOCK_N >= BLOCK_M;  // else a
+    constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
+    constexpr int HALF = (SHARE_B ? BLOCK_N : BLOCK_M) / CLUSTER;
+    constexpr int PIECES_N = BLOCK_N / PIECE, PLACES = PIECES_N > 1 ? 2 : 1;
+    constexpr int WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char* const tiles = align_1024(shared);
+    __shared__ mbarrier_t full[STAGES], empty[STAGES];
+    const int rank = cluster_block_rank();
+    const int rank_m = SHARE_B ? rank : 0, rank_n = SHARE_B ? 0 : rank;
+    const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);
+    const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
+    const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
+    const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
+
+    if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
+        }
+        mbarrier_init_fence();
+    }
+    __syncwarp();
+    cluster_arrive_relaxed();
+    cluster_wait();
+    next_grid_may_start();
+
+    Ring<STAGES> ring;
+    if (warpgroup == 0) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x > 0) return;
+        previous_grid_wait();  // the consumers need not: they write nothing before the first copy has landed
+        for (int tile = cluster; tile < tiles_c; tile += clusters) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + (SHARE_B ? 0 : rank * HALF);
+            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N + (SHARE_B ? rank * HALF : 0);
+            for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
+                unsigned char* const a = tiles + ring.stage * BYTES;
+                unsigned char* const b = a + A_BYTES;
+                mbarrier_t* const landed = &full[ring.stage];
+                mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+                mbarrier_arrive_expect_bytes(landed, BYTES);
+                const auto a_copy = [&](unsigned char* to, int column, int row) {
+                    if constexpr (SHARE_B) {
+                        tensor_copy_to_shared(to, &a_map, column, row, landed);
+                    } else {
+                        tensor_copy_to_blocks(to, &a_map, column, row, landed, 0b11);
+                    }
+                };
+                const auto b_copy = [&](unsigned char* to, int column, int row) {
+                    if constexpr (SHARE_B) {
+                        tensor_copy_to_blocks(to, &b_map, column, row, landed, 0b11);
+                    } else {
+                        tensor_copy_to_shared(to, &b_map, column, row, landed);
+                    }
+                };
+                constexpr int HALF_BYTES = HALF * BLOCK_K * 2;
+                fetch_tile<A_BY_ROWS, (SHARE_B ? BLOCK_M : HALF)>(a + (SHARE_B ? 0 : rank * HALF_BYTES), m, k,
+                                                                  a_copy);
+                fetch_tile<!B_BY_ROWS, (SHARE_B ? HALF : BLOCK_N)>(b + (SHARE_B ? rank * HALF_BYTES : 0), n,
+                                                                   k, b_copy);
+            }
+        }
+        for (int stage = 0; stage < STAGES; ++stage, ring.advance()) {
+            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        const int consumer = warpgroup - 1;
+        const int warp = threadIdx.x % WARPGROUP / WARP, lane = threadIdx.x % WARP;
+        const auto release = [&](int stage) {
+            const int r = threadIdx.x % WARPGROUP;
+            if (r < CLUSTER) mbarrier_arrive_in_block(&empty[stage], r);
+        };
+        unsigned char* const c_warp = tiles + STAGES * BYTES + (consumer * 4 + warp) * PLACES * WARP_BYTES;
+        float sum[BLOCK_N / 2];
+        for (int tile = cluster; tile < tiles_c; tile += clusters) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            int before = 0;
+            for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+                const unsigned char* const a = tiles + ring.stage * BYTES;
+                mbarrier_wait(&full[ring.stage], ring.parity);
+                wgmma_fence();
+                multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<1>(sum);
+                if (k > 0) release(before);
+                before = ring.stage;
+            }
+            wgmma_wait_group<0>(sum);
+            release(before);
+
+            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
+            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            // Lane l writes 16 bytes of row l % 16, of the columns that l / 16 says, permuted as c_map has
+            // it.
+            const int row = lane % 16, first = lane / 16;
+#pragma unroll
+            for (int piece = 0; piece < PIECES_N; ++piece) {
+                unsigned char* const c = c_warp + piece % PLACES * WARP_BYTES;
+                if (lane == 0) bulk_wait_group_read<PLACES - 1>();  // what was here has left
+                __syncwarp();
+#pragma unroll
+                for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them
+                    const float* const own = sum + piece * (PIECE / 2) + j * 4;
+                    stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two_of<T>(own[0], own[1]),
+                                two_of<T>(own[2], own[3]), two_of<T>(own[4], own[5]),
+                                two_of<T>(own[6], own[7]));
+                }
+                fence_proxy_async();
+                __syncwarp();
+                if (lane == 0) {
+                    tensor_copy_to_global(&c_map, n + piece * PIECE, m, c);
+                    bulk_commit_group();
+                }
+            }
+        }
+        if (lane == 0) bulk_wait_group_read<0>();
+    }
+#endif
 }

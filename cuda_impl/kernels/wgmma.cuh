@@ -1,0 +1,228 @@
+// What Hopper multiplies matrices with (sm_90a, and no later GPU has all of it): copies of boxes of a matrix,
+// registers that change hands between warps, and products by a whole warpgroup, straight from shared memory.
+// Each function is one PTX instruction (or two), named after it.
+// Source: PTX ISA, "cp.async.bulk.tensor", "griddepcontrol", "setmaxnreg", "stmatrix", "wgmma".
+#pragma once
+
+#include "common.cuh"
+#include "hopper.cuh"
+
+#if HAS_HOPPER_UNITS && (!defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL))
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
+// Four warps, whose registers a product is spread over.
+constexpr int WARPGROUP = 4 * WARP;
+
+// What <cuda.h>, which NVRTC cannot include, calls CUtensorMap: where a matrix lies in memory and which box
+// of it a copy moves. The host encodes it; a kernel takes it as `const __grid_constant__`.
+struct alignas(64) TensorMap {
+    unsigned char bytes[128];
+};
+
+#if HAS_WGMMA
+
+// ---- tensor copy: a box of a matrix, its place given as (column, row) ------------------------------------
+// What of the box lies outside the matrix is read as zeros, which count as bytes, and is not written.
+
+__device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row,
+                                                      mbarrier_t* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
+        "l"(from), "r"(column), "r"(row), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// Into the same place of every block of the cluster whose bit is set, and told to that block's barrier.
+__device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap* from, int column, int row,
+                                                      mbarrier_t* barrier, unsigned short blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+        "l"(from), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks)
+        : "memory");
+}
+
+__device__ __forceinline__ void tensor_copy_to_global(const TensorMap* to, int column, int row,
+                                                      const void* from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(to),
+                 "r"(column), "r"(row), "r"(shared_address(from))
+                 : "memory");
+}
+
+// Copies to global memory are waited for in groups, by the thread that started them.
+__device__ __forceinline__ void bulk_commit_group() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Returns once all but the latest PENDING groups have read their shared memory, which may then be written.
+template <int PENDING>
+__device__ __forceinline__ void bulk_wait_group_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// Makes what this thread wrote to shared memory visible to the copy engine and the tensor cores.
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- barriers of a cluster's blocks
+// ------------------------------------------------------------------------
+
+__device__ __forceinline__ void mbarrier_arrive(mbarrier_t* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Tells the same barrier of another block of the cluster (or of this one) that the caller is done reading. It
+// publishes nothing that the caller wrote: for that, ".release.cluster" first waits on a fence of the whole
+// GPU, hundreds of cycles long.
+__device__ __forceinline__ void mbarrier_arrive_in_block(mbarrier_t* barrier, int rank) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in_block(barrier, rank))
+                 : "memory");
+}
+
+// ---- grids that overlap
+// ------------------------------------------------------------------------------------ Where the launch
+// allows it, a grid may begin while the one before it in its stream still runs.
+
+// Once all blocks have called it, or ended, the next grid may begin.
+__device__ __forceinline__ void next_grid_may_start() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Returns once the grid before has ended, and all that it wrote is there.
+__device__ __forceinline__ void previous_grid_wait() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// ---- registers of a warpgroup ---------------------------------------------------------------
+
+// All warps of the warpgroup give registers back, or wait until there are so many for each of their threads.
+// The kernel must have __launch_bounds__.
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// Four 8 x 8 matrices of 16-bit elements from a warp's registers: lane l has elements 2 * (l % 4) and the
+// next of row l / 4 of each. Row l % 8 of matrix l / 8 goes to the 16 bytes at lane l's `row`.
+__device__ __forceinline__ void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+        : "memory");
+}
+
+// ---- wgmma: d[64, N] (+)= a[64, 16] @ b[16, N], by the 128 threads of a warpgroup -------------------------
+// a and b lie in shared memory, where descriptors say. A thread's part of d: d[4 * j + 2 * h + i] is row
+// 16 * warp + 8 * h + lane / 4, column 8 * j + 2 * (lane % 4) + i.
+
+using matrix_t = unsigned long long;
+
+// A matrix of 16-bit elements as a tensor copy with 128-byte swizzle lays it out: blocks of 1024 bytes, 8
+// rows of 128 bytes, whose 16-byte pieces are permuted within their row by the row's number.
+//   rows run along K:      8 rows of M (or N), 64 of K; the next 8 rows are 1024 bytes on
+//   rows run along M or N: 8 rows of K, 64 of M (or N); the next 8 rows are 1024 bytes on, and the next 64 of
+//                          M or N `next_64` bytes
+// The start may be some pieces into a row, or some blocks on.
+__device__ __forceinline__ matrix_t matrix_descriptor(const void* start, unsigned next_64) {
+    const auto encode = [](unsigned bytes) { return static_cast<matrix_t>((bytes & 0x3ffff) >> 4); };
+    constexpr matrix_t SWIZZLE_128 = 1;
+    return encode(shared_address(start)) | encode(next_64) << 16 | encode(1024) << 32 | SWIZZLE_128 << 62;
+}
+
+// Before the first product, and wherever registers of d were touched since.
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit_group() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Returns once all but the latest PENDING groups are done. d is named so that no use of it moves up before.
+template <int PENDING, int COUNT>
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
+#define EIGHT_OF(d, i)                                                                          \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define THIRTY_TWO_OF(d, i) EIGHT_OF(d, i), EIGHT_OF(d, i + 8), EIGHT_OF(d, i + 16), EIGHT_OF(d, i + 24)
+// Operands after d: a, b, whether to add to d, and whether a and b are transposed (rows run along M or N).
+#define WGMMA(n, type, registers, a_, b_, add_, transposed_a_, transposed_b_, ...)                     \
+    asm volatile(                                                                                      \
+        "{\n"                                                                                          \
+        ".reg .pred adds;\n"                                                                           \
+        "setp.ne.b32 adds, " add_                                                                      \
+        ", 0;\n"                                                                                       \
+        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, " a_ ", " b_ \
+        ", adds, 1, 1, " transposed_a_ ", " transposed_b_                                              \
+        ";\n"                                                                                          \
+        "}\n"                                                                                          \
+        : __VA_ARGS__                                                                                  \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+#define WGMMA_N64(type)                                                                        \
+    WGMMA("64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32", "%33", "%34", "%35", "%36", \
+          THIRTY_TWO_OF(d, 0))
+#define WGMMA_N128(type)                                                                                 \
+    WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", \
+          "%65", "%66", "%67", "%68", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
+#define WGMMA_N256(type)                                                                                     \
+    WGMMA("256", type,                                                                                       \
+          TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
+              TEN("11") "%120, %121, %122, %123, %124, %125, %126, %127",                                    \
+          "%128", "%129", "%130", "%131", "%132", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32),                 \
+          THIRTY_TWO_OF(d, 64), THIRTY_TWO_OF(d, 96))
+
+template <typename T>
+constexpr bool IS_BF16 = false;
+template <>
+constexpr bool IS_BF16<__nv_bfloat16> = true;
+
+// The registers of d decide N. With `add` false, d is overwritten.
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[32], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N64("bf16");
+    } else {
+        WGMMA_N64("f16");
+    }
+}
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[64], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N128("bf16");
+    } else {
+        WGMMA_N128("f16");
+    }
+}
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[128], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N256("bf16");
+    } else {
+        WGMMA_N256("f16");
+    }
+}
+
+#undef WGMMA_N256
+#undef WGMMA_N128
+#undef WGMMA_N64
+#undef WGMMA
+#undef THIRTY_TWO_OF
+#undef EIGHT_OF
+#undef TEN
+
+#endif  // HAS_WGMMA
