@@ -28,7 +28,9 @@ class Kernel(Protocol):
 
 
 @functools.cache
-def kernel(source: str, name: str, device: torch.device, *, cluster: int = 1) -> Kernel:
+def kernel(
+    source: str, name: str, device: torch.device, *, cluster: int = 1, overlap: bool = False
+) -> Kernel:
     """The kernel ``name`` of ``source``, compiled for ``device`` at its first use and kept.
 
     Args:
@@ -36,13 +38,15 @@ def kernel(source: str, name: str, device: torch.device, *, cluster: int = 1) ->
         name: the kernel as a C++ expression, ``softmax_online_kernel<float, 256>``.
         device: where the tensors are.
         cluster: blocks in a cluster; more than 8 are not portable, and a kernel has to be told.
+        overlap: whether it may begin while the kernel before it on its stream still runs; it waits for that
+            one's output itself. From sm_90 on.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
         TypeError: there is no way to run it on such a device.
     """
     if device.type == "cuda":
-        return _CudaKernel(source, name, device, cluster)
+        return _CudaKernel(source, name, device, cluster, overlap)
     if device.type == "meta":
         return _MetaKernel(source, name)
     if device.type == "cpu":
@@ -71,7 +75,7 @@ class _Stream:
 class _CudaKernel:
     """``cupy.RawModule`` on torch's device and stream."""
 
-    def __init__(self, source: str, name: str, device: torch.device, cluster: int) -> None:
+    def __init__(self, source: str, name: str, device: torch.device, cluster: int, overlap: bool) -> None:
         import cupy
 
         self._device = torch.cuda.current_device() if device.index is None else device.index
@@ -80,6 +84,7 @@ class _CudaKernel:
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
         self._shared_bytes = _PORTABLE_SHARED_BYTES
+        self._overlap = overlap
         major, minor = torch.cuda.get_device_capability(self._device)
         options = flags.nvrtc(f"sm_{major}{minor}", build.cuda_include())
         # cupy keeps compiled kernels by source text and options, and looks into no header.
@@ -108,11 +113,42 @@ class _CudaKernel:
             self._raw_kernel.max_dynamic_shared_size_bytes = shared_mem
             self._shared_bytes = shared_mem
         raw = self._raw_stream(self._device)
+        if self._overlap:
+            return _launch_overlapping(self._function.ptr, grid, block, args, shared_mem, raw)
         stream = self._streams.get(raw)
         if stream is None:
             stream = self._streams[raw] = self._new_stream(_Stream(raw))
         self._function(grid, block, args, shared_mem, stream)
         return None
+
+
+def _launch_overlapping(
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    args: Sequence[Argument],
+    shared_bytes: int,
+    stream: int,
+) -> None:
+    """What cupy's launch has no argument for: the kernel need not wait for the one before it to end."""
+    from cuda.bindings import driver
+
+    allowed = driver.CUlaunchAttribute()
+    allowed.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    value = driver.CUlaunchAttributeValue()
+    value.programmaticStreamSerializationAllowed = 1
+    allowed.value = value
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+    config.sharedMemBytes = shared_bytes
+    config.hStream = driver.CUstream(stream)
+    config.attrs, config.numAttrs = [allowed], 1
+    held = [np.array(arg, dtype=np.uint64 if isinstance(arg, int) else None) for arg in args]
+    addresses = np.array([each.ctypes.data for each in held], dtype=np.uint64)
+    (error,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), addresses.ctypes.data, 0)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"cuLaunchKernelEx: {error.name}")
 
 
 # --------------------------------------------------------------------------- CPU: the host build

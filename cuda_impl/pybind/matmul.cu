@@ -1,9 +1,11 @@
 // matmul from C++: checks and launches the kernels of kernels/matmul.cuh.
 #include "matmul.cuh"
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
+#include "hopper.h"
 #include "tensor.h"
 
 struct Product {
@@ -12,33 +14,44 @@ struct Product {
     bool empty() const { return M == 0 || N == 0; }
 };
 
-static py::object empty(std::int64_t rows, std::int64_t columns, const Tensor& like) {
-    static const py::object& torch_empty = *new py::object(py::module_::import("torch").attr("empty"));
-    py::dict options;
-    options["dtype"] = like.object.attr("dtype");
-    options["device"] = like.object.attr("device");
-    return torch_empty(py::make_tuple(rows, columns), **options);
+// A fresh, dense matrix of the dtype and on the device of `like`.
+static Tensor empty(std::int64_t rows, std::int64_t columns, const Tensor& like) {
+    const Torch& torch = Torch::get();
+    static const py::object& torch_empty = *new py::object(torch.torch.attr("empty"));
+    const py::object& dtype = like.element == Element::FP32   ? torch.fp32
+                              : like.element == Element::FP16 ? torch.fp16
+                                                              : torch.bf16;
+    const py::tuple shape = py::make_tuple(rows, columns);
+    const py::object on = get(like.object, torch.device);
+    PyObject* arguments[] = {shape.ptr(), dtype.ptr(), on.ptr()};
+    Tensor fresh = like;  // all that is known of it already
+    fresh.object = made(PyObject_Vectorcall(torch_empty.ptr(), arguments, 1, torch.of_zeros.ptr()));
+    fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
+    fresh.shape[0] = rows, fresh.shape[1] = columns;
+    fresh.strides[0] = std::max<std::int64_t>(columns, 1), fresh.strides[1] = 1;
+    return fresh;
 }
 
 static bool is_matrix(const py::object& object) {
     const Torch& torch = Torch::get();
-    if (!py::isinstance(object, torch.tensor)) return false;
-    const py::object layout = object.attr("layout"), dtype = object.attr("dtype");
-    return layout.is(torch.strided) &&
-           (dtype.is(torch.fp32) || dtype.is(torch.fp16) || dtype.is(torch.bf16)) &&
-           object.attr("dim")().cast<int>() == 2;
+    return py::isinstance(object, torch.tensor) && get(object, torch.layout).is(torch.strided);
+}
+
+static bool is_taken(const Tensor& x) {
+    return x.element != Element::OTHER && x.ndim == 2;
 }
 
 // a, b and an empty c; a TypeError or ValueError, which compare.arguments words, if they are no product.
 static Product checked(const py::object& a, const py::object& b) {
-    if (is_matrix(a) && is_matrix(b) && a.attr("dtype").equal(b.attr("dtype")) &&
-        a.attr("device").equal(b.attr("device"))) {
+    if (is_matrix(a) && is_matrix(b)) {
         Product p;
         p.a = Tensor(a);
-        p.b = Tensor(b);
-        p.M = p.a.shape[0], p.K = p.a.shape[1], p.N = p.b.shape[1];
-        if (p.b.shape[0] == p.K) {
-            p.c = Tensor(empty(p.M, p.N, p.a));
+        p.b = a.is(b) ? p.a : Tensor(b);
+        const bool same_device = p.a.device == p.b.device && get(b, Torch::get().is_here).ptr() == Py_True;
+        if (is_taken(p.a) && is_taken(p.b) && p.a.element == p.b.element && same_device &&
+            p.a.shape[1] == p.b.shape[0]) {
+            p.M = p.a.shape[0], p.K = p.a.shape[1], p.N = p.b.shape[1];
+            p.c = empty(p.M, p.N, p.a);
             return p;
         }
     }
@@ -115,18 +128,21 @@ struct Operand {
     std::int64_t ld;  // elements between rows (columns)
 };
 
-// The tensor with rows, or columns, that are dense and start on 16-byte boundaries; a copy with such rows
-// where they do not.
+// The tensor if its rows, or columns, are dense and start on 16-byte boundaries, else a copy whose do.
 static Operand aligned(const Tensor& x) {
     const int pack = 16 / x.element_size;
-    if (x.address % 16 == 0) {
-        if (x.strides[1] == 1 && x.strides[0] % pack == 0) return {x, true, x.strides[0]};
-        if (x.strides[0] == 1 && x.strides[1] % pack == 0) return {x, false, x.strides[1]};
+    const bool by_rows = x.strides[1] == 1 || x.strides[0] != 1;
+    const int line = by_rows ? 0 : 1;  // the dimension that lines follow each other in
+    const std::int64_t ld = x.strides[line], length = x.shape[1 - line];
+    if (x.strides[1 - line] == 1 && ld >= length && ld % pack == 0 && x.address % 16 == 0) {
+        return {x, by_rows, ld};
     }
-    const std::int64_t columns = x.shape[1], pitch = ceil_div(columns, pack) * pack;
-    const py::object padded = empty(x.shape[0], pitch, x);
-    padded.attr("narrow")(1, 0, columns).attr("copy_")(x.object);
-    return {Tensor(padded), true, pitch};
+    const std::int64_t pitch = ceil_div(length, pack) * pack;
+    Tensor padded = empty(x.shape[line], pitch, x);
+    const py::object lines = by_rows ? x.object : x.object.attr("t")();
+    padded.object.attr("narrow")(1, 0, length).attr("copy_")(lines);
+    padded.shape = x.shape;
+    return {padded, by_rows, pitch};
 }
 
 // Calls `function` with how two operands lie as constants.
@@ -172,10 +188,8 @@ static py::object register_(py::object a_object, py::object b_object) {
 
 // Refuses what the tensor cores of this GPU cannot multiply.
 static void check_tensor_cores(const Tensor& x) {
-    const Torch& torch = Torch::get();
-    const py::object dtype = x.object.attr("dtype");
-    if (dtype.is(torch.fp32)) not_taken("fp32: tensor cores would multiply it as TF32");
-    if (!dtype.is(torch.bf16) || x.device < 0) return;
+    if (x.element == Element::FP32) not_taken("fp32: tensor cores would multiply it as TF32");
+    if (x.element != Element::BF16 || x.device < 0) return;
     int major = 0, minor = 0;
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.device));
     check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, x.device));
@@ -210,10 +224,156 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
     return p.c.object;
 }
 
+// ---- Hopper's own units ----------------------------------------------------------------------------------
+
+constexpr int PERMUTED_BYTES = 1024;  // tiles begin at a multiple of it; dynamic shared memory need not
+constexpr std::int64_t MOST = (std::int64_t(1) << 31) - 512;  // rows and columns are counted in 32 bits
+
+static void check_copy_engine(const Product& p) {
+    if (std::max({p.M, p.N, p.K}) <= MOST) return;
+    not_taken("M=" + std::to_string(p.M) + ", N=" + std::to_string(p.N) + ", K=" + std::to_string(p.K) +
+              ": at most " + std::to_string(MOST) + " of each");
+}
+
+// The map of an operand whose tiles are BLOCK of M or N by 64 of K.
+static TensorMap operand_map(const Operand& x, bool along_k, int BLOCK) {
+    return tensor_map(x.tensor, x.by_rows, x.ld, along_k ? BLOCK : PIECE);
+}
+
+static constexpr int tile_ring_bytes(int BLOCK_M, int BLOCK_N, int STAGES) {
+    return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + PERMUTED_BYTES;
+}
+
+// Calls `function` with an element of the operands' 16-bit type, and with how they lie as constants.
+template <typename Function>
+static void dispatch_operands(const Operand& a, const Operand& b, Function function) {
+    dispatch(a.tensor, [&](auto zero) {
+        if constexpr (sizeof(zero) == 2) {
+            dispatch_layouts(a, b,
+                             [&](auto A_BY_ROWS, auto B_BY_ROWS) { function(zero, A_BY_ROWS, B_BY_ROWS); });
+        }
+    });
+}
+
+// Checks, and calls `launch_kernel` with the product and its operands; c is zeros where there is nothing to
+// add.
+template <typename Launch>
+static py::object multiplied(const py::object& a, const py::object& b, Launch launch_kernel) {
+    const Product p = checked(a, b);
+    check_tensor_cores(p.a);
+    check_copy_engine(p);
+    if (p.empty() || p.K == 0) return p.c.object.attr("zero_")();
+    launch_kernel(p, aligned(p.a), aligned(p.b));
+    return p.c.object;
+}
+
+// A warpgroup a tile, which the copy engine fetches.
+static py::object wgmma(py::object a_object, py::object b_object) {
+    return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
+        constexpr int BLOCK_M = 128, BLOCK_N = 128, STAGES = 3;
+        const TensorMap a_map = operand_map(a, a.by_rows, BLOCK_M);
+        const TensorMap b_map = operand_map(b, !b.by_rows, BLOCK_N);
+        const std::int64_t blocks = ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N);
+        dispatch_operands(a, b, [&](auto zero, auto A_BY_ROWS, auto B_BY_ROWS) {
+            using T = decltype(zero);
+            launch(p.a, {blocks, WARPGROUP, tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)},
+                   matmul_wgmma_kernel<T, A_BY_ROWS, B_BY_ROWS, STAGES>, a_map, b_map, p.c.data<T>(),
+                   int(p.M), int(p.N), int(p.K));
+        });
+    });
+}
+
+// A producer and two consumers a block: `kernel_of` gives the kernel. PERSISTENT: a block for every
+// multiprocessor, else for every tile. CLUSTER: blocks below each other that share a tile of b.
+template <bool PERSISTENT, int CLUSTER, typename KernelOf>
+static void launch_specialized(const Product& p, const Operand& a, const Operand& b, KernelOf kernel_of) {
+    constexpr int BLOCK_M = 128, BLOCK_N = 256, STAGES = 4, THREADS = (1 + CONSUMERS) * WARPGROUP;
+    const TensorMap a_map = operand_map(a, a.by_rows, BLOCK_M);
+    const TensorMap b_map = operand_map(b, !b.by_rows, BLOCK_N / CLUSTER);
+    std::int64_t blocks = CLUSTER * ceil_div(p.M, CLUSTER * BLOCK_M) * ceil_div(p.N, BLOCK_N);
+    if (PERSISTENT) blocks = std::min<std::int64_t>(blocks, multiprocessors(p.a) / CLUSTER * CLUSTER);
+    dispatch_operands(a, b, [&](auto zero, auto A_BY_ROWS, auto B_BY_ROWS) {
+        using T = decltype(zero);
+        const auto kernel = kernel_of(zero, A_BY_ROWS, B_BY_ROWS, std::integral_constant<int, BLOCK_N>(),
+                                      std::integral_constant<int, STAGES>());
+        launch(p.a, {blocks, THREADS, tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)}, kernel, a_map, b_map,
+               p.c.data<T>(), int(p.M), int(p.N), int(p.K));
+    });
+}
+
+// A warp fetches, eight others multiply.
+static py::object specialized(py::object a_object, py::object b_object) {
+    return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
+        launch_specialized<false, 1>(p, a, b, [](auto zero, auto A, auto B, auto BLOCK_N, auto STAGES) {
+            return matmul_specialized_kernel<decltype(zero), A, B, BLOCK_N, STAGES>;
+        });
+    });
+}
+
+// A block a multiprocessor takes tile after tile.
+static py::object persistent(py::object a_object, py::object b_object) {
+    return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
+        launch_specialized<true, 1>(p, a, b, [](auto zero, auto A, auto B, auto BLOCK_N, auto STAGES) {
+            return matmul_persistent_kernel<decltype(zero), A, B, BLOCK_N, STAGES>;
+        });
+    });
+}
+
+static void launch_multicast(const Product& p, const Operand& a, const Operand& b) {
+    launch_specialized<true, 2>(p, a, b, [](auto zero, auto A, auto B, auto BLOCK_N, auto STAGES) {
+        return matmul_multicast_kernel<decltype(zero), A, B, BLOCK_N, STAGES>;
+    });
+}
+
+// Two blocks share what they fetch of b.
+static py::object multicast(py::object a_object, py::object b_object) {
+    return multiplied(a_object, b_object, launch_multicast);
+}
+
+template <int BLOCK_N, int STAGES>
+static void launch_tma_store(const Product& p, const Operand& a, const Operand& b) {
+    constexpr int BLOCK_M = 128, CLUSTER = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
+    constexpr bool SHARE_B = BLOCK_N >= BLOCK_M;
+    constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
+    constexpr int PLACES = std::min(BLOCK_N / PIECE, 2);  // of 16 x 64 elements of c, a consumers' warp
+    constexpr int shared_bytes =
+        tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * PLACES * 16 * PIECE * 2;
+    const TensorMap a_map = operand_map(a, a.by_rows, BLOCK_M / CLUSTER_N);
+    const TensorMap b_map = operand_map(b, !b.by_rows, BLOCK_N / CLUSTER_M);
+    const TensorMap c_map = tensor_map(p.c, true, p.N, 16);
+    const std::int64_t tiles = ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N);
+    const std::int64_t clusters = std::max(multiprocessors(p.a) / CLUSTER, 1);
+    dispatch_operands(a, b, [&](auto zero, auto A_BY_ROWS, auto B_BY_ROWS) {
+        using T = decltype(zero);
+        launch_overlapping(p.a, {CLUSTER * std::min(tiles, clusters), THREADS, shared_bytes},
+                           matmul_tma_store_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, STAGES>, a_map, b_map,
+                           c_map, int(p.M), int(p.N), int(p.K));
+    });
+}
+
+// c leaves by the copy engine; as multicast where rows of c do not start on 16-byte boundaries.
+static py::object tma_store(py::object a_object, py::object b_object) {
+    return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
+        if (p.N * p.c.element_size % 16 != 0) return launch_multicast(p, a, b);
+        // The narrow tile where that keeps more multiprocessors at work: a tile takes as long as it is wide,
+        // and about 96 columns more to begin and to end; a cluster takes so many one after another.
+        const std::int64_t clusters = std::max(multiprocessors(p.a) / 2, 1);
+        const std::int64_t turns_wide = ceil_div(ceil_div(p.M, 256) * ceil_div(p.N, 256), clusters);
+        const std::int64_t turns_narrow = ceil_div(ceil_div(p.M, 128) * ceil_div(p.N, 128), clusters);
+        if (turns_wide * (256 + 96) <= turns_narrow * (64 + 96)) return launch_tma_store<256, 4>(p, a, b);
+        launch_tma_store<64, 8>(p, a, b);
+    });
+}
+
 PYBIND11_MODULE(matmul, m) {
     m.def("naive", &naive);
     m.def("coalesced", &coalesced);
     m.def("shared", &shared);
     m.def("register", &register_);
     m.def("tensor_core", &tensor_core);
+    m.def("wgmma", &wgmma);
+    m.def("specialized", &specialized);
+    m.def("persistent", &persistent);
+    m.def("multicast", &multicast);
+    m.def("tma_store", &tma_store);
 }

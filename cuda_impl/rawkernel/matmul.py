@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from compare.arguments import check_product
-from compare.device import arch, capability
+from compare.device import arch, capability, multiprocessors
 from compare.registry import implementation
 from cuda_impl.loader import kernel
+from cuda_impl.tensor_map import tensor_map
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 
@@ -89,19 +90,18 @@ def shared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def aligned(x: torch.Tensor) -> tuple[torch.Tensor, bool, int]:
     """``x``, whether it lies by rows (else by columns), and how far apart these are.
 
-    Rows (columns) are dense and start on 16-byte boundaries; where they do not, it is a copy whose rows do.
+    Rows (columns) are dense and start on 16-byte boundaries; where they do not, it is a copy whose do.
     """
     pack = 16 // x.element_size()
-    if x.data_ptr() % 16 == 0:
-        if x.stride(1) == 1 and x.stride(0) % pack == 0:
-            return x, True, x.stride(0)
-        if x.stride(0) == 1 and x.stride(1) % pack == 0:
-            return x, False, x.stride(1)
-    rows, columns = x.shape
-    pitch = ceil_div(columns, pack) * pack
-    padded = torch.empty((rows, pitch), dtype=x.dtype, device=x.device)
-    padded[:, :columns].copy_(x)
-    return padded, True, pitch
+    by_rows = x.stride(1) == 1 or x.stride(0) != 1
+    lines = x if by_rows else x.t()
+    ld, length = lines.stride(0), lines.size(1)
+    if lines.stride(1) == 1 and ld >= length and ld % pack == 0 and x.data_ptr() % 16 == 0:
+        return x, by_rows, ld
+    ld = ceil_div(length, pack) * pack
+    padded = torch.empty((lines.size(0), ld), dtype=x.dtype, device=x.device)[:, :length]
+    padded.copy_(lines)
+    return padded if by_rows else padded.t(), by_rows, ld
 
 
 def cpp(value: bool) -> str:
@@ -165,4 +165,146 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     sizes = [np.int64(value) for value in (M, N, K, lda, ldb)]
     blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
     run((blocks,), (WARPS_M * WARPS_N * 32,), (*pointers, *sizes), shared_mem=shared_bytes)
+    return c
+
+
+# --------------------------------------------------------------------------- Hopper's own units
+
+PIECE = 64
+"""Tiles are made of pieces of 64 x 64 elements, whose lines of 128 bytes the copy engine permutes."""
+WARPGROUP = 128
+CONSUMERS = 2
+PERMUTED_BYTES = 1024
+"""Tiles begin at a multiple of this, and dynamic shared memory need not."""
+MOST = (1 << 31) - 512
+"""Rows or columns, and their tiles' ends, are counted in 32 bits."""
+
+
+def check_copy_engine(M: int, N: int, K: int) -> None:
+    if max(M, N, K) > MOST:
+        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+
+
+def operand_map(x: torch.Tensor, along_k: bool, by_rows: bool, ld: int, BLOCK: int) -> np.void:
+    """The map of an operand whose tiles are BLOCK of M or N by 64 of K."""
+    return tensor_map(x, by_rows, ld, BLOCK if along_k else PIECE)
+
+
+def tile_ring_bytes(BLOCK_M: int, BLOCK_N: int, STAGES: int) -> int:
+    return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + PERMUTED_BYTES
+
+
+@implementation("matmul", "cupy.wgmma", rung="hopper", requires="sm_90a")
+def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A warpgroup a tile, which the copy engine fetches."""
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    check_copy_engine(M, N, K)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    a, A_BY_ROWS, lda = aligned(a)
+    b, B_BY_ROWS, ldb = aligned(b)
+    BLOCK_M, BLOCK_N, STAGES = 128, 128, 3
+    layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
+    run = kernel("matmul", f"matmul_wgmma_kernel<{layouts}, {STAGES}>", a.device)
+    a_map = operand_map(a, A_BY_ROWS, A_BY_ROWS, lda, BLOCK_M)
+    b_map = operand_map(b, not B_BY_ROWS, B_BY_ROWS, ldb, BLOCK_N)
+    sizes = (np.int32(M), np.int32(N), np.int32(K))
+    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)
+    run((blocks,), (WARPGROUP,), (a_map, b_map, c.data_ptr(), *sizes), shared_mem=shared_bytes)
+    return c
+
+
+def launch_specialized(
+    variant: str, a: torch.Tensor, b: torch.Tensor, *, persistent: bool, CLUSTER: int = 1
+) -> torch.Tensor:
+    """A producer and two consumers a block, which take a tile or, ``persistent``, one after another.
+
+    Args:
+        variant: of ``matmul_<variant>_kernel``.
+        persistent: a block for every multiprocessor, else for every tile.
+        CLUSTER: blocks below each other that share a tile of b.
+    """
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    check_copy_engine(M, N, K)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    a, A_BY_ROWS, lda = aligned(a)
+    b, B_BY_ROWS, ldb = aligned(b)
+    BLOCK_M, BLOCK_N, STAGES = 128, 256, 4
+    layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
+    run = kernel("matmul", f"matmul_{variant}_kernel<{layouts}, {BLOCK_N}, {STAGES}>", a.device)
+    a_map = operand_map(a, A_BY_ROWS, A_BY_ROWS, lda, BLOCK_M)
+    b_map = operand_map(b, not B_BY_ROWS, B_BY_ROWS, ldb, BLOCK_N // CLUSTER)
+    sizes = (np.int32(M), np.int32(N), np.int32(K))
+    blocks = CLUSTER * ceil_div(M, CLUSTER * BLOCK_M) * ceil_div(N, BLOCK_N)
+    if persistent:
+        blocks = min(blocks, multiprocessors(a.device) // CLUSTER * CLUSTER)
+    threads = (1 + CONSUMERS) * WARPGROUP
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES)
+    run((blocks,), (threads,), (a_map, b_map, c.data_ptr(), *sizes), shared_mem=shared_bytes)
+    return c
+
+
+@implementation("matmul", "cupy.specialized", rung="hopper", requires="sm_90a")
+def specialized(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A warp fetches, eight others multiply."""
+    return launch_specialized("specialized", a, b, persistent=False)
+
+
+@implementation("matmul", "cupy.persistent", rung="hopper", requires="sm_90a")
+def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A block a multiprocessor takes tile after tile."""
+    return launch_specialized("persistent", a, b, persistent=True)
+
+
+@implementation("matmul", "cupy.multicast", rung="hopper", requires="sm_90a")
+def multicast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Two blocks share what they fetch of b."""
+    return launch_specialized("multicast", a, b, persistent=True, CLUSTER=2)
+
+
+def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
+    """BLOCK_N and STAGES: the wide tile, or the narrow one where that keeps more multiprocessors at work.
+
+    A tile takes as long as it is wide, and about 96 columns more to begin and to end; what counts is how many
+    of them a cluster takes one after another.
+    """
+    clusters = max(processors // 2, 1)
+    turns_wide = ceil_div(ceil_div(M, 256) * ceil_div(N, 256), clusters)
+    turns_narrow = ceil_div(ceil_div(M, 128) * ceil_div(N, 128), clusters)
+    return (256, 4) if turns_wide * (256 + 96) <= turns_narrow * (64 + 96) else (64, 8)
+
+
+@implementation("matmul", "cupy.tma_store", rung="hopper", requires="sm_90a")
+def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """c leaves by the copy engine; as multicast where rows of c do not start on 16-byte boundaries."""
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    check_copy_engine(M, N, K)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    if N * c.element_size() % 16 != 0:
+        return multicast(a, b)
+    a, A_BY_ROWS, lda = aligned(a)
+    b, B_BY_ROWS, ldb = aligned(b)
+    BLOCK_M, CLUSTER = 128, 2
+    processors = multiprocessors(a.device)
+    BLOCK_N, STAGES = tile_for(M, N, processors)
+    share_b = BLOCK_N >= BLOCK_M
+    CLUSTER_M, CLUSTER_N = (CLUSTER, 1) if share_b else (1, CLUSTER)
+    layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
+    run = kernel("matmul", f"matmul_tma_store_kernel<{layouts}, {BLOCK_N}, {STAGES}>", a.device, overlap=True)
+    a_map = operand_map(a, A_BY_ROWS, A_BY_ROWS, lda, BLOCK_M // CLUSTER_N)
+    b_map = operand_map(b, not B_BY_ROWS, B_BY_ROWS, ldb, BLOCK_N // CLUSTER_M)
+    c_map = tensor_map(c, True, N, 16)
+    sizes = (np.int32(M), np.int32(N), np.int32(K))
+    tiles = ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, CLUSTER_N * BLOCK_N)
+    blocks = CLUSTER * min(tiles, max(processors // CLUSTER, 1))
+    places = min(BLOCK_N // PIECE, 2)  # of 16 x 64 elements of c, for each of the consumers' warps
+    shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * places * 16 * PIECE * 2
+    threads = (1 + CONSUMERS) * WARPGROUP
+    run((blocks,), (threads,), (a_map, b_map, c_map, *sizes), shared_mem=shared_bytes)
     return c
