@@ -268,7 +268,7 @@ static py::object multiplied(const py::object& a, const py::object& b, Launch la
 }
 
 // A warpgroup a tile, which the copy engine fetches.
-static py::object wgmma(py::object a_object, py::object b_object) {
+static py::object wgmma_(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
         constexpr int BLOCK_M = 128, BLOCK_N = 128, STAGES = 3;
         const TensorMap a_map = operand_map(a, a.by_rows, BLOCK_M);
@@ -371,7 +371,7 @@ PYBIND11_MODULE(matmul, m) {
     m.def("shared", &shared);
     m.def("register", &register_);
     m.def("tensor_core", &tensor_core);
-    m.def("wgmma", &wgmma);
+    m.def("wgmma", &wgmma_);
     m.def("specialized", &specialized);
     m.def("persistent", &persistent);
     m.def("multicast", &multicast);
