@@ -1,0 +1,361 @@
+"""Checks and times every rung of matmul:  python3 .bench/matmul_gpu.py out.txt [seconds] [check|time] [words]
+
+In the root of a checkout, on an H100 with torch, triton, cupy and cuda.bindings; nothing else is needed.
+
+1. pybind's module and all kernels are compiled, at once, in processes of their own;
+2. every variant is checked against fp64 in a process of its own, which is ended after a while if it hangs; both
+   CUDA routes must give the same bits;
+3. those that agree are timed, interleaved with torch.eager, a shape at a time. Each line, and the file after
+   every shape:  shape label  alone_us (one call, L2 flushed)  burst_us TFLOP/s ratio | sustained TFLOP/s ratio
+`words` choose shapes that contain one of them, such as 4096x4096x512.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, ROOT)
+os.environ["PYTHONPATH"] = ROOT + os.pathsep + os.environ.get("PYTHONPATH", "")
+os.environ.setdefault("COMPARE_CACHE_DIR", "/tmp/cache-matmul-gpu")
+os.environ.setdefault("CUPY_CACHE_DIR", "/tmp/cache-matmul-gpu-cupy")
+START = float(os.environ.setdefault("MATMUL_GPU_START", str(time.time())))
+HOPPER = ("wgmma", "specialized", "persistent", "multicast", "tma_store")
+SLOW = ("naive", "coalesced", "shared", "register")
+FAST_TRITON = ("triton.tiled", "triton.grouped", "triton.persistent", "triton.autotuned")
+
+CHECKED = (  # M, N, K
+    (128, 256, 64), (64, 48, 80), (1, 1, 1), (3, 5, 7), (130, 4096, 8), (1000, 1032, 1048), (999, 1001, 777),
+    (2001, 2056, 328), (2001, 2055, 327), (1024, 1024, 1024), (300, 8200, 512), (4096, 2048, 200), (16, 16, 4096),
+)  # fmt: skip
+TIMED = (  # M, N, K, dtype, layouts of a and b, what
+    (4096, 4096, 4096, "bf16", "nn", "all"),
+    (8192, 8192, 8192, "bf16", "nn", "fast"),
+    (1024, 1024, 1024, "bf16", "nn", "all tiles"),
+    (2048, 2048, 2048, "bf16", "nn", "fast tiles"),
+    (4096, 4096, 512, "bf16", "nn", "fast tiles"),
+    (4096, 4096, 2048, "bf16", "nn", "fast"),
+    (4096, 4096, 14336, "bf16", "nn", "fast"),
+    (4095, 4097, 4099, "bf16", "nn", "fast"),
+    (4096, 4096, 4096, "fp32", "nn", "fp32"),
+    (16384, 16384, 16384, "bf16", "nn", "best"),
+    (4096, 4096, 4096, "fp16", "nn", "best"),
+    (4096, 4096, 4096, "bf16", "tn", "best"),
+    (4096, 4096, 4096, "bf16", "nt", "best"),
+    (4096, 4096, 4096, "bf16", "tt", "best"),
+    (512, 8192, 8192, "bf16", "nn", "best tiles"),
+    (1536, 1536, 1536, "bf16", "nn", "best tiles"),
+    (3072, 3072, 3072, "bf16", "nn", "best tiles"),
+    (128, 8192, 8192, "bf16", "nn", "best tiles"),
+    (8192, 8192, 8192, "fp32", "nn", "fp32"),
+)
+
+
+def say(*words):
+    print(f"[{time.time() - START:6.1f}]", *words, flush=True)
+
+
+def inputs(M, N, K, dtype="bf16", layouts="nn", seed=0):
+    import torch
+
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+    g = torch.Generator("cuda").manual_seed(seed)
+    made = []
+    for (rows, columns), layout in zip(((M, K), (K, N)), layouts, strict=True):
+        x = torch.randn((rows, columns) if layout == "n" else (columns, rows), device="cuda", generator=g)
+        made.append(x.to(kind) if layout == "n" else x.to(kind).t())
+    return made
+
+
+def every():
+    from compare import registry
+
+    return {i.label: i.run for i in registry.implementations("matmul")}
+
+
+# ------------------------------------------------------------------------------------------------ 2. checks
+
+
+def compile_variant(variant):
+    """All instances that the checks and times need; launches go nowhere."""
+    import cuda_impl.loader as loader
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    torch.zeros(1, device="cuda")
+    loader._CudaKernel.__call__ = lambda self, *args, **kwargs: None
+    run = every()[f"cupy.{variant}"]
+    dtypes = ("bf16", "fp16") if variant in (*HOPPER, "tensor_core") else ("bf16", "fp16", "fp32")
+    jobs = [inputs(*shape, dtype, layouts) for dtype in dtypes for layouts in ("nn", "nt", "tn", "tt")
+            for shape in ((1000, 1032, 1048), (4096, 2048, 200), (300, 8200, 512))]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda job: run(*job), jobs))
+
+
+def check_variant(labels):
+    import torch
+
+    runs = every()
+    bad, count = [], 0
+    first = runs[labels[0]]
+    narrow_only = labels[0].split(".")[1] in (*HOPPER, "tensor_core") and not labels[0].startswith("triton")
+    triton = labels[0].startswith("triton")  # compiles anew for many of them
+    for shape in CHECKED[::3] if triton else CHECKED:
+        for dtype in ("bf16", "fp32") if triton else ("bf16", "fp16") if narrow_only else ("bf16", "fp16", "fp32"):
+            for layouts in ("nn", "tt") if triton else ("nn", "nt", "tn", "tt"):
+                a, b = inputs(*shape, dtype, layouts)
+                exact = a.double() @ b.double()
+                scale = (a.double().abs() @ b.double().abs()).clamp_min(1e-30)
+                try:
+                    outputs = [runs[label](a, b) for label in labels for _ in range(2)]
+                    torch.cuda.synchronize()
+                except NotImplementedError as refusal:
+                    bad.append(f"{shape} {dtype} {layouts} refused: {refusal}")
+                    continue
+                library = ((torch.matmul(a, b).double() - exact).abs() / scale).max().item()
+                error = ((outputs[0].double() - exact).abs() / scale).max().item()
+                limit = max(2 * library, 1e-6 if dtype == "fp32" else 1e-5)
+                same = all(torch.equal(outputs[0], o) for o in outputs[1:])
+                ok = error <= limit and same and outputs[0].is_contiguous()
+                count += 1
+                if not ok:
+                    bad.append(f"{shape} {dtype} {layouts}: error {error:.1e} library {library:.1e} same {same}")
+    if "tma_store" in labels[0]:  # overlapping launches: each needs what the one before it wrote
+        a, b = (x / 32 for x in inputs(1024, 1024, 1024))
+        ours = want = a
+        for _ in range(30):
+            ours, want = first(ours, b), torch.matmul(want, b)
+        if not torch.allclose(ours.float(), want.float(), rtol=0.1, atol=0.2 * want.float().abs().mean().item()):
+            bad.append("a chain of 30 products differs")
+        filled = [first(a.fill_(v), b.fill_(1.0 / 1024)) for v in (1.0, 2.0, 3.0)]
+        if [f[0, 0].item() for f in filled] != [1.0, 2.0, 3.0]:
+            bad.append("a kernel began before its input was written")
+    if bad:
+        print("BAD", *labels, f"{len(bad)} of {count}:", "; ".join(bad[:6]), flush=True)
+        sys.exit(1)
+    print("GOOD", *labels, f"{count} cases", flush=True)
+
+
+def child(*arguments):
+    return subprocess.Popen([sys.executable, os.path.abspath(__file__), *arguments], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+
+
+def ended(process, seconds):
+    try:
+        out, _ = process.communicate(timeout=max(1.0, seconds))
+        return process.returncode, out.strip()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, _ = process.communicate()
+        return "HANG or too slow", out.strip()
+
+
+def checked(seconds):
+    """Labels that agree."""
+    end = time.time() + seconds
+    cuda = [*HOPPER, "tensor_core", "register", "shared", "coalesced", "naive"]
+    building = child("--build")
+    compiling = {v: child("--compile", v) for v in cuda}
+    for v, process in compiling.items():
+        code, out = ended(process, end - time.time())
+        say(f"compiled {v}" if code == 0 else f"NOT COMPILED {v} ({code}): {out[-1500:]}")
+    code, out = ended(building, end - time.time())
+    built = code == 0
+    say(f"pybind: {out[-600:] if built else (code, out[-2500:])}")
+    groups = [[f"cupy.{v}", *([f"pybind.{v}"] if built else [])] for v in cuda]
+    groups += [[f"triton.{v}"] for v in ("naive", "tiled", "grouped", "persistent")]
+    good = ["torch.eager", "triton.autotuned"]
+    for start in range(0, len(groups), 7):
+        running = [(group, child("--check", *group)) for group in groups[start : start + 7]]
+        for group, process in running:
+            code, out = ended(process, min(90, end - time.time()))
+            say(out[-1200:] if code in (0, 1) else f"{group} {code}: {out[-1200:]}")
+            good += group if code == 0 else []
+    return good
+
+
+# ------------------------------------------------------------------------------------------------ 3. times
+
+
+def chosen(what, good, dtype):
+    runs = every()
+    if dtype == "fp32":
+        labels = ["torch.eager", "torch.tf32", "cupy.register", "pybind.register", "triton.tiled", "triton.grouped",
+                  "triton.autotuned"]
+    elif "best" in what:
+        labels = ["torch.eager", "cupy.persistent", "cupy.multicast", "cupy.tma_store", "pybind.tma_store",
+                  "triton.persistent"]
+    else:
+        labels = ["torch.eager", "cupy.tensor_core", *(f"cupy.{v}" for v in HOPPER), "pybind.tensor_core",
+                  "pybind.persistent", "pybind.tma_store", *FAST_TRITON]
+        if "all" in what:
+            labels += ["cupy.naive", "cupy.coalesced", "cupy.shared", "cupy.register", "triton.naive"]
+    found = {label: runs[label] for label in labels if label in (*good, "torch.tf32")}
+    if "cupy.tma_store" in found:
+        from cuda_impl.rawkernel import matmul as mm
+
+        tile_for, kernel = mm.tile_for, mm.kernel
+
+        def with_tile(tile):
+            def run(a, b):
+                mm.tile_for = lambda *_: tile
+                try:
+                    return mm.tma_store(a, b)
+                finally:
+                    mm.tile_for = tile_for
+
+            return run
+
+        def without_overlap(a, b):
+            mm.kernel = lambda *words, overlap=False, **more: kernel(*words, **more)
+            try:
+                return mm.tma_store(a, b)
+            finally:
+                mm.kernel = kernel
+
+        found["cupy.tma_store[in turn]"] = without_overlap
+        if "tiles" in what:
+            found["cupy.tma_store[64]"] = with_tile((64, 8))
+            found["cupy.tma_store[256]"] = with_tile((256, 4))
+    return found
+
+
+def timed(file, seconds, good, words):
+    import torch
+
+    end = START + seconds
+    lines = [f"# {torch.cuda.get_device_name()} torch {torch.__version__}"]
+    scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+
+    def event_pair():
+        return [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def middle(values):
+        return sorted(values)[len(values) // 2] if values else float("nan")
+
+    for M, N, K, dtype, layouts, what in TIMED:
+        title = f"{M}x{N}x{K} {dtype} {layouts}"
+        if words and not any(word in title for word in words):
+            continue
+        if time.time() > end - 8:
+            say("out of time before", title)
+            break
+        flop = 2 * M * N * K
+        pairs = [inputs(M, N, K, dtype, layouts, seed) for seed in range(2)]
+        graphs, calls_of, runs = {}, {}, {}
+        for label, run in chosen(what, good, dtype).items():
+            try:
+                run(*pairs[0])
+                torch.cuda.synchronize()
+                begin, stop = event_pair()
+                begin.record()
+                run(*pairs[1])
+                stop.record()
+                torch.cuda.synchronize()
+                once = begin.elapsed_time(stop) / 1e3
+                if once > 0.6:
+                    say(f"{label}: {once:.2f} s a call, not timed")
+                    continue
+                calls = max(1, min(20, int(3e-3 / once))) if once < 0.02 else 1
+                calls = calls if calls < 2 else calls // 2 * 2
+                graph, kept = torch.cuda.CUDAGraph(), []
+                with torch.cuda.graph(graph):
+                    for i in range(calls):
+                        kept.append(run(*pairs[i % 2]))
+                        del kept[:-2]
+                graphs[label], calls_of[label], runs[label] = graph, calls, (run, once)
+            except Exception as error:
+                say(f"{title} {label}: {type(error).__name__}: {str(error)[:300]}")
+                torch.cuda.synchronize()
+
+        def replayed(label, replays):
+            begin, stop = event_pair()
+            begin.record()
+            for _ in range(replays):
+                graphs[label].replay()
+            stop.record()
+            torch.cuda.synchronize()
+            return begin.elapsed_time(stop) / 1e3 / replays / calls_of[label]
+
+        def alone(label, turn):
+            begin, stop = event_pair()
+            scratch.fill_(turn)
+            torch.cuda._sleep(600_000)
+            begin.record()
+            runs[label][0](*pairs[turn % 2])
+            stop.record()
+            torch.cuda.synchronize()
+            return begin.elapsed_time(stop) / 1e3
+
+        single, burst, sustained = ({label: [] for label in graphs} for _ in range(3))
+        quick = [label for label in graphs if runs[label][1] < 0.02]
+        for turn in range(9 if flop < 4e12 else 5):
+            for label in random.sample(list(graphs), len(graphs)):
+                if label not in quick and turn > 2:
+                    continue
+                single[label].append(alone(label, turn))
+                time.sleep(0.006)
+                burst[label].append(replayed(label, 1))
+        if flop > 1e9 and time.time() < end - 12:
+            for _ in range(3):
+                for label in random.sample(quick, len(quick)):
+                    replays = max(1, int(0.08 / (middle(burst[label]) * calls_of[label])))
+                    sustained[label].append(replayed(label, replays))
+        for label in graphs:
+            def ratio(samples):
+                return middle([x / y for x, y in zip(samples["torch.eager"], samples[label])])
+
+            line = (f"{title} {label:24s} alone {middle(single[label]) * 1e6:9.1f} us {ratio(single):.3f}  burst "
+                    f"{middle(burst[label]) * 1e6:9.1f} us {flop / middle(burst[label]) / 1e12:6.1f} TFLOP/s "
+                    f"{ratio(burst):.3f}")
+            if sustained[label]:
+                line += f" | sustained {flop / middle(sustained[label]) / 1e12:6.1f} {ratio(sustained):.3f}"
+            lines.append(line)
+            print(line, flush=True)
+        say("done", title)
+        with open(file, "w") as out:
+            out.write("\n".join(lines) + "\n")
+        del graphs, pairs, runs
+        torch.cuda.empty_cache()
+
+
+def main():
+    file = sys.argv[1]
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 420.0
+    only = sys.argv[3] if len(sys.argv) > 3 else ""
+    good_file = file + ".good"
+    if only == "time":
+        good = open(good_file).read().split()
+    else:
+        good = checked(min(200.0, seconds * 0.6))
+        with open(good_file, "w") as out:
+            out.write("\n".join(good) + "\n")
+        say("good:", *good)
+    if only != "check":
+        process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--time", file, str(seconds), *good,
+                                    "--", *sys.argv[4:]], cwd=ROOT)
+        try:
+            process.wait(max(5.0, START + seconds + 10 - time.time()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            say("timing cut off")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--build":
+        from cuda_impl import build
+
+        print(build.pybind_module("matmul", "sm_90"))
+    elif sys.argv[1] == "--compile":
+        compile_variant(sys.argv[2])
+    elif sys.argv[1] == "--check":
+        check_variant(sys.argv[2:])
+    elif sys.argv[1] == "--time":
+        cut = sys.argv.index("--")
+        timed(sys.argv[2], float(sys.argv[3]), sys.argv[4:cut], sys.argv[cut + 1 :])
+    else:
+        main()
