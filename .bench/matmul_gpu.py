@@ -157,12 +157,15 @@ def ended(process, seconds):
 def checked(seconds):
     """Labels that agree."""
     end = time.time() + seconds
+    searched = [child("--configs", str(i)) for i in range(5)]
     cuda = [*HOPPER, "tensor_core", "register", "shared", "coalesced", "naive"]
     building = child("--build")
     compiling = {v: child("--compile", v) for v in cuda}
     for v, process in compiling.items():
         code, out = ended(process, end - time.time())
         say(f"compiled {v}" if code == 0 else f"NOT COMPILED {v} ({code}): {out[-1500:]}")
+    for process in searched:
+        ended(process, end - time.time())
     code, out = ended(building, end - time.time())
     built = code == 0
     say(f"pybind: {out[-600:] if built else (code, out[-2500:])}")
@@ -181,6 +184,51 @@ def checked(seconds):
 # ------------------------------------------------------------------------------------------------ 3. times
 
 
+REGISTER = (  # BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, STAGES, BLOCKS
+    (128, 128, 16, 8, 8, 2, 2), (128, 128, 16, 8, 8, 3, 2), (128, 128, 8, 8, 8, 4, 2), (128, 128, 32, 8, 8, 2, 2),
+    (128, 256, 16, 8, 16, 2, 1), (128, 256, 16, 8, 16, 3, 1), (128, 256, 8, 8, 16, 4, 1), (256, 128, 16, 16, 8, 3, 1),
+    (256, 128, 8, 16, 8, 4, 1), (128, 128, 16, 8, 16, 3, 2),
+)  # fmt: skip
+TENSOR_CORE = (  # BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS
+    (128, 128, 32, 2, 2, 4, 2), (128, 128, 32, 2, 2, 5, 2), (128, 128, 64, 2, 2, 3, 2), (128, 128, 32, 2, 4, 4, 2),
+    (128, 256, 32, 2, 4, 4, 1), (128, 256, 64, 2, 4, 3, 1), (128, 256, 64, 2, 4, 4, 1), (256, 128, 32, 4, 2, 4, 1),
+    (256, 128, 64, 4, 2, 3, 1), (256, 128, 64, 4, 2, 4, 1),
+)  # fmt: skip
+
+
+def with_config(kind, config):
+    def run(a, b):
+        import numpy as np
+        import torch
+        from cuda_impl.loader import kernel
+        from cuda_impl.rawkernel import matmul as mm
+
+        m, n, k, x, y, stages, _ = config
+        name = f"matmul_{kind}_kernel<{', '.join([mm.CTYPES[a.dtype], 'true', 'true', *map(str, config)])}>"
+        c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+        size = a.element_size()
+        if kind == "register":
+            threads = m * n // (x * y)
+            shared = stages * (mm.tile_bytes(True, m, k, size) + mm.tile_bytes(False, n, k, size))
+        else:
+            threads, shared = x * y * 32, stages * (m + n) * k * size
+        numbers = (a.shape[0], b.shape[1], a.shape[1], a.stride(0), b.stride(0))
+        blocks = mm.ceil_div(a.shape[0], m) * mm.ceil_div(b.shape[1], n)
+        kernel("matmul", name, a.device)((blocks,), (threads,), (a.data_ptr(), b.data_ptr(), c.data_ptr(),
+                                         *map(np.int64, numbers)), shared_mem=shared)
+        return c
+
+    return run
+
+
+def register_with(config):
+    return with_config("register", config)
+
+
+def tensor_core_with(config):
+    return with_config("tensor_core", config)
+
+
 def chosen(what, good, dtype):
     runs = every()
     if dtype == "fp32":
@@ -195,6 +243,10 @@ def chosen(what, good, dtype):
         if "all" in what:
             labels += ["cupy.naive", "cupy.coalesced", "cupy.shared", "cupy.register", "triton.naive"]
     found = {label: runs[label] for label in labels if label in (*good, "torch.tf32")}
+    if dtype == "fp32":
+        found |= {f"register{c}".replace(" ", ""): register_with(c) for c in REGISTER}
+    if "all" in what:
+        found |= {f"tensor_core{c}".replace(" ", ""): tensor_core_with(c) for c in TENSOR_CORE}
     if "cupy.tma_store" in found:
         from cuda_impl.rawkernel import matmul as mm
 
@@ -309,7 +361,7 @@ def timed(file, seconds, good, words):
             def ratio(samples):
                 return middle([x / y for x, y in zip(samples["torch.eager"], samples[label])])
 
-            line = (f"{title} {label:24s} alone {middle(single[label]) * 1e6:9.1f} us {ratio(single):.3f}  burst "
+            line = (f"{title} {label:36s} alone {middle(single[label]) * 1e6:9.1f} us {ratio(single):.3f}  burst "
                     f"{middle(burst[label]) * 1e6:9.1f} us {flop / middle(burst[label]) / 1e12:6.1f} TFLOP/s "
                     f"{ratio(burst):.3f}")
             if sustained[label]:
@@ -352,6 +404,14 @@ if __name__ == "__main__":
         print(build.pybind_module("matmul", "sm_90"))
     elif sys.argv[1] == "--compile":
         compile_variant(sys.argv[2])
+    elif sys.argv[1] == "--configs":  # compiles them, launches go nowhere
+        import cuda_impl.loader as loader
+
+        loader._CudaKernel.__call__ = lambda self, *args, **kwargs: None
+        for config in REGISTER[int(sys.argv[2]) :: 5]:
+            register_with(config)(*inputs(512, 512, 512, "fp32"))
+        for config in TENSOR_CORE[int(sys.argv[2]) :: 5]:
+            tensor_core_with(config)(*inputs(512, 512, 512, "bf16"))
     elif sys.argv[1] == "--check":
         check_variant(sys.argv[2:])
     elif sys.argv[1] == "--time":

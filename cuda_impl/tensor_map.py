@@ -1,4 +1,4 @@
-"""Tensor maps: what tells Hopper's copy engine how a matrix lies in memory, and which box of it a copy moves."""
+"""Tensor maps: how a matrix lies in memory, and which box of it Hopper's copy engine moves."""
 
 from __future__ import annotations
 
@@ -48,5 +48,6 @@ def _encoded(address: int, bf16: bool, lines: int, length: int, pitch_bytes: int
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"no tensor map for {lines} lines of {length}, {pitch_bytes} bytes apart: {error.name}")
+        what = f"{lines} lines of {length}, {pitch_bytes} bytes apart"
+        raise RuntimeError(f"no tensor map for {what}: {error.name}")
     return np.array([int(word) for word in encoded.opaque], dtype=np.uint64).view("V128")[0]

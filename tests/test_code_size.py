@@ -144,7 +144,7 @@ def test_declarations_are_told_apart() -> None:
         #define LONG(type) \\
             extern type x; \\
             f()
-        #endif
+        #endif  // A
         using index_t = long long;  // offsets
         namespace inner {
         constexpr int WARP = 32, TWO[2] = {1, 2};

@@ -39,7 +39,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "clusters": {"cuda": r"\b(__cluster_dims__|cluster_\w+)\b"},
     "async copies": {
         "python": r"\btl\.make_tensor_descriptor\b",
-        "cuda": r"\b(bulk_copy_\w+|CUtensorMap|__pipeline_\w+)\b|\bcp\.async",
+        "cuda": r"\b(bulk_copy_\w+|CUtensorMap|TensorMap|__pipeline_\w+)\b|\bcp\.async",
     },
     "tensor cores": {"python": r"\btl\.dot\b", "cuda": r"\bwmma\b|\bmma\.sync\b|\bwgmma\b"},
     "inline PTX": {"python": r"\btl\.inline_asm_elementwise\b", "cuda": r"\basm\b"},

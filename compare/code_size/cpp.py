@@ -92,11 +92,12 @@ def _declarations(text: str) -> Iterator[str]:
     """Top-level declarations and macros, without comments; namespaces opened, other directives dropped."""
     part, directive, depth = "", "", 0
     for token, value in lexed(Piece(text, "cuda")):
-        if is_comment(token):
+        ends_directive = bool(directive) and is_comment(token) and value.endswith("\n")
+        if is_comment(token) and not ends_directive:
             part += value
-        elif is_directive(token) and depth == 0:
+        elif ends_directive or (is_directive(token) and depth == 0):
             directive += value
-            if value == "\n" and not directive.rstrip("\n").endswith("\\"):
+            if value.endswith("\n") and not directive.rstrip("\n").endswith("\\"):
                 if re.match(r"#\s*define\b", directive):
                     yield directive.strip()
                 directive = ""

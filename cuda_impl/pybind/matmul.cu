@@ -170,8 +170,11 @@ static py::object register_(py::object a_object, py::object b_object) {
     dispatch(p.a, [&](auto zero) {
         dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
             using T = decltype(zero);
-            constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 64 / sizeof(T);
-            constexpr int THREAD_M = 8, THREAD_N = 8, STAGES = 2, BLOCKS = 2;
+            constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 32 / sizeof(T);
+            constexpr int THREAD_M = 8, THREAD_N = 8, STAGES = 3;
+            // A multiprocessor's registers hold two blocks, but not where elements are converted, or both
+            // operands read along K, a pack of every row and column at a time.
+            constexpr int BLOCKS = sizeof(T) == 4 && !(A_BY_ROWS && !B_BY_ROWS) ? 2 : 1;
             constexpr int a_tile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>::ELEMENTS;
             constexpr int b_tile = PaddedTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>::ELEMENTS;
             constexpr int shared_bytes = STAGES * (a_tile + b_tile) * sizeof(T);

@@ -121,8 +121,11 @@ def register(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    BLOCK_M, BLOCK_N, THREAD_M, THREAD_N, STAGES, BLOCKS = 128, 128, 8, 8, 2, 2
-    BLOCK_K = 64 // a.element_size()
+    BLOCK_M, BLOCK_N, BLOCK_K = 128, 128, 32 // a.element_size()
+    THREAD_M, THREAD_N, STAGES = 8, 8, 3
+    # A multiprocessor's registers hold two blocks, but not where elements are converted, or both operands
+    # read along K, a pack of every row and column at a time.
+    BLOCKS = 2 if a.dtype is torch.float32 and not (A_BY_ROWS and not B_BY_ROWS) else 1
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
     tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}, {STAGES}, {BLOCKS}"
     run = kernel("matmul", f"matmul_register_kernel<{layouts}, {tile}>", a.device)
