@@ -16,9 +16,9 @@ CEILING_BYTES = 1 << 30
 CEILING_SAMPLES = 15
 
 PRODUCT = 4096
-"""Side of the matrices whose product is timed,"""
-BUSY = 8.0
-"""where a case has this many operations a byte: no GPU served here is kept from its memory by fewer."""
+"""Side of the matrices whose product is timed, where a case is about arithmetic,"""
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""and their dtypes."""
 
 
 class CeilingMeter:
@@ -26,8 +26,8 @@ class CeilingMeter:
 
     The copy is torch's ``copy_``, its bytes read plus written.  The read is the fastest of torch's
     reductions over the same memory, whichever that is here.  ``product`` is a product of two matrices of
-    `PRODUCT` rows and columns, None where a case is not about arithmetic.  ``monitor`` is asked how the card
-    does meanwhile.
+    `PRODUCT` rows and columns in fp16, None where a case is not about arithmetic; ``own_product`` is the same
+    in the case's dtype, None where that is fp16.  ``monitor`` is asked how the card does meanwhile.
     """
 
     def __init__(
@@ -38,10 +38,13 @@ class CeilingMeter:
         buffer_bytes: int,
         product: Call | None = None,
         monitor: Monitor | None = None,
+        own_product: Call | None = None,
     ) -> None:
         self._monitor = monitor or Monitor({})
         self._watch, self._bytes, self._copy, self._product = watch, buffer_bytes, copy, product
+        self._own_product = own_product
         self._product_us: list[float] = []
+        self._own_product_us: list[float] = []
         self._copy_us: list[float] = []
         trials: dict[str, list[float]] = {name: [] for name in reads}
         for _ in range(4):
@@ -54,13 +57,13 @@ class CeilingMeter:
         self._read = reads[self.read_by]
         self._read_us = trials[self.read_by][1:]
         copy()  # loads its code
-        if product is not None:
-            product()
+        for load in filter(None, (product, own_product)):
+            load()
         self.sample()
 
     @classmethod
-    def on(cls, device: torch.device, cost: Cost | None = None) -> CeilingMeter:
-        """Over buffers of 1 GiB, less on a card with little memory; with the product where ``cost`` asks."""
+    def on(cls, device: torch.device, cost: Cost | None = None, dtype: str = "fp16") -> CeilingMeter:
+        """Over buffers of 1 GiB, less on a card with little memory; with products where ``cost`` asks."""
         size = min(CEILING_BYTES, torch.cuda.get_device_properties(device).total_memory // 16) // 64 * 64
         with torch.cuda.device(device):
             # A generator of its own: a failed graph capture can leave the default one unusable.
@@ -76,12 +79,19 @@ class CeilingMeter:
                 "max int32": whole.max,
             }
             product: Call | None = None
-            if cost is not None and cost.flops > BUSY * cost.bytes:
+            own_product: Call | None = None
+            if cost is not None and cost.busy:
                 shape = (PRODUCT, PRODUCT)
-                a, b = (torch.randn(shape, device=device, generator=generator).half() for _ in range(2))
-                product = partial(torch.mm, a, b, out=torch.empty_like(a))
+                factors = [torch.randn(shape, device=device, generator=generator) for _ in range(2)]
+
+                def multiply(kind: torch.dtype) -> Call:
+                    a, b = (factor.to(kind) for factor in factors)
+                    return partial(torch.mm, a, b, out=torch.empty_like(a))
+
+                product = multiply(torch.float16)
+                own_product = multiply(DTYPES[dtype]) if dtype != "fp16" and dtype in DTYPES else None
             watch, copy = CudaStopwatch(device), partial(target.copy_, source)
-            return cls(watch, copy, reads, size, product, Monitor.on(device))
+            return cls(watch, copy, reads, size, product, Monitor.on(device), own_product)
 
     def sample(self) -> None:
         """One cold sample of each, and the state of the card: once a round."""
@@ -90,6 +100,8 @@ class CeilingMeter:
         if self._product is not None:
             # On what it left in the L2: a kernel's own operands may lie there as well.
             self._product_us.append(self._watch.warm("product", self._product, 2).gpu_us)
+        if self._own_product is not None:
+            self._own_product_us.append(self._watch.warm("own product", self._own_product, 2).gpu_us)
         self._monitor.end_round()
 
     def clock_mhz(self) -> float | None:
@@ -105,12 +117,14 @@ class CeilingMeter:
         return self._monitor.card()
 
     def ceilings(self) -> Ceilings:
-        """Medians of all samples so far, in GB/s (1e9 bytes a second); of the product its fastest, as power
-        holds some samples down."""
+        """Medians of all samples so far, in GB/s (1e9 bytes a second); of the fp16 product its fastest, as
+        power holds some samples down and nothing may be refused for that."""
+        own_us = self._own_product_us or self._product_us
         return Ceilings(
             copy_gbs=2 * self._bytes / statistics.median(self._copy_us) / 1e3,
             read_gbs=self._bytes / statistics.median(self._read_us) / 1e3,
             matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
+            product_tflops=2 * PRODUCT**3 / statistics.median(own_us) / 1e6 if own_us else None,
         )
 
 

@@ -427,7 +427,7 @@ class _Bench:
         if self.compiling is not None:
             self.compiling.results()
         self.meter.say("measuring what a plain copy reaches")
-        ceilings = CeilingMeter.on(self.device, self.op.cost(case))
+        ceilings = CeilingMeter.on(self.device, self.op.cost(case), case.dtype)
         budget = self.options.budget_s / max(1, len(self.options.cases))
         held_bytes = sum(self.held_bytes[case, impl.label] for impl in agreeing)
         baseline = next((impl for impl in agreeing if impl.label == self.op.baseline), None)

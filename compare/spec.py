@@ -117,6 +117,15 @@ class Cost:
     def bytes(self) -> int:
         return self.read_bytes + self.written_bytes
 
+    @property
+    def busy(self) -> bool:
+        """Whether it is about arithmetic: no GPU served here is kept from its memory by fewer operations."""
+        return self.flops > BUSY * self.bytes
+
+
+BUSY = 8.0
+"""Operations a byte."""
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -368,6 +377,9 @@ class KernelResources:
     """What keeps the occupancy there: ``registers``, ``shared memory``, ``threads``, ``blocks``."""
     launches: int = 1
     """How often one call of the implementation launches it."""
+    instruction: str = ""
+    """What its machine code multiplies with: ``FFMA``, ``HMMA.16816``, ``HGMMA.64x256x16``.  Read from the
+    cubin where a case is about arithmetic, and empty elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -404,6 +416,8 @@ class Ceilings:
     matmul_tflops: float | None = None
     """The best the library's product of two fp16 matrices reached; None where a case's operations are too
     few to matter."""
+    product_tflops: float | None = None
+    """What the library's product of two matrices of the case's own dtype reached, warm, median."""
 
 
 @dataclass(frozen=True)

@@ -611,6 +611,26 @@ def test_ceilings_are_bytes_over_the_median_and_of_the_fastest_read() -> None:
     assert found.read_gbs == pytest.approx((1 << 30) / 350e-6 / 1e9, rel=0.01)
 
 
+def test_products_of_two_dtypes_are_two_ceilings() -> None:
+    world = World()
+    labels = {"copy": 700.0, "read": 350.0, "fp16": 200.0, "own": 400.0}
+    calls = {label: world.implementation(label, us, noise=0.01).run for label, us in labels.items()}
+    read = {"sum": calls["read"]}
+    meter = ceilings.CeilingMeter(
+        world, calls["copy"], read, 1 << 30, calls["fp16"], own_product=calls["own"]
+    )
+    of_fp16_alone = ceilings.CeilingMeter(world, calls["copy"], read, 1 << 30, calls["fp16"])
+    neither = ceilings.CeilingMeter(world, calls["copy"], read, 1 << 30)
+    for each in (meter, of_fp16_alone, neither):
+        for _ in range(5):
+            each.sample()
+    flops = 2 * ceilings.PRODUCT**3
+    assert meter.ceilings().matmul_tflops == pytest.approx(flops / 200e-6 / 1e12, rel=0.05)
+    assert meter.ceilings().product_tflops == pytest.approx(flops / 400e-6 / 1e12, rel=0.05)
+    assert of_fp16_alone.ceilings().product_tflops == pytest.approx(flops / 200e-6 / 1e12, rel=0.05)
+    assert neither.ceilings().product_tflops is None
+
+
 def test_ceilings_are_sampled_in_every_round() -> None:
     world = World()
     copy, read = (world.implementation(label, 100).run for label in ("copy", "read"))

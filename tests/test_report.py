@@ -119,6 +119,46 @@ def test_any_number_of_rows_has_its_sentence(labels: tuple[str, ...], says: str)
     assert says in " ".join(sentences(made_up.comparison(case)))
 
 
+def test_what_binds_decides_which_ceiling_is_shown() -> None:
+    """By the case's operations a byte: GB/s and a copy, or TFLOP/s and the library's product."""
+    case = made_up.case()
+    assert case.ceilings is not None
+    cost = replace(case.cost, flops=1000 * case.cost.bytes)
+    busy = replace(case, cost=cost, ceilings=replace(case.ceilings, product_tflops=500.0))
+    row = busy.rows[0]
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    tflops = cost.flops / row.timing.cold_us.median / 1e6
+    assert figures.tflops(busy, row) == pytest.approx(tflops)
+    assert figures.share(busy, row) == pytest.approx(tflops / 500)
+    assert figures.share(case, row) == figures.share_of_copy(case, row)
+    assert {"TFLOP/s", "of a\nproduct"} <= set(tables.speed(busy).headers)
+    assert {"GB/s", "of a\ncopy"} <= set(tables.speed(case).headers)
+    assert not {"TFLOP/s", "of a\nproduct"} & set(tables.speed(case).headers)
+    assert not {"GB/s", "of a\ncopy"} & set(tables.speed(busy).headers)
+    assert "500 TFLOP/s" in screen(busy)
+    assert "TFLOP/s" not in screen(case)
+    both = tables.sweep([case, busy]).title
+    assert "GB/s" in both
+    assert "TFLOP/s" in both
+
+
+def test_an_instruction_is_a_column_where_one_was_read() -> None:
+    table = tables.resources(made_up.case())
+    assert table is not None
+    assert "multiplies by" not in table.headers
+    kernels = tuple(
+        made_up.kernel("triton.online", arch="sm_90", reader=reader, instruction=instruction)
+        for reader, instruction in (("profiler", ""), ("cubin", "HGMMA.64x256x16"))
+    )
+    table = tables.resources(made_up.with_row(made_up.case(), "triton.online", resources=kernels))
+    assert table is not None
+    at = table.headers.index("multiplies by")
+    assert {row[0]: row[at] for row in table.rows if row[0]} == {
+        label: "HGMMA.64x256x16" if label == "triton.online" else "-" for label in made_up.MEDIANS_US
+    }
+
+
 def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
     wrong = made_up.with_row(
         made_up.case(),

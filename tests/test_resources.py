@@ -170,6 +170,49 @@ def test_both_ways_for_several_architectures_at_once(monkeypatch: pytest.MonkeyP
     assert from_cubins(requests) == results
 
 
+BUSY = [
+    pytest.param(op, impl, id=f"{op.name}-{impl.label}")
+    for op in map(registry.get_op, registry.op_names())
+    for impl in registry.implementations(op.name)
+    if op.cost(op.cases.default).busy and impl.way != "torch" and impl.route != "pybind"
+]
+
+
+@pytest.mark.parametrize(("op", "impl"), BUSY)
+def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op, impl: Implementation) -> None:
+    try:
+        kernels = from_cubin(op, impl, op.cases.default, "sm_90")
+    except NotImplementedError as refusal:
+        pytest.skip(str(refusal))
+    found = {kernel.instruction for kernel in kernels}
+    tensor_cores = {name for name in found if "MMA." in name}
+    if impl.rung in ("tensor_core", "hopper"):
+        assert tensor_cores, found
+    else:
+        assert found & {"FFMA", "HFMA2"}
+        assert not tensor_cores
+    if impl.rung == "hopper":
+        assert all("GMMA." in name for name in tensor_cores)
+
+
+def test_what_is_about_memory_is_not_disassembled() -> None:
+    (kernel,) = from_cubin(ADD, on("cupy.scalar"), SMALL, "sm_90")
+    assert kernel.instruction == ""
+
+
+@pytest.mark.parametrize(
+    ("sass", "expected"),
+    [
+        ("HGMMA.64x256x16.F32.BF16 R24, gdesc[UR4] ; FFMA R1, R2, R3, R4", "HGMMA.64x256x16"),
+        ("HMMA.16816.F32 R0 ; HMMA.1688.F32 R4 ; HMMA.16816.F32 R8", "HMMA.16816"),
+        ("FFMA.FTZ R1, R2, R3, R4 ; HFMA2.MMA R5, -RZ, RZ, 0, 0", "FFMA"),
+        ("IMAD.MOV.U32 R1, RZ, RZ, R2", ""),
+    ],
+)
+def test_the_mightiest_multiplication_counts(sass: str, expected: str) -> None:
+    assert machine_code.multiplies_by(sass) == expected
+
+
 def test_triton_specialises_as_it_does_on_a_gpu() -> None:
     """Lengths that 16 divides get wide accesses, others do not; a length of 1 is folded into the code."""
     impl = on("triton.blocked")

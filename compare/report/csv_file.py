@@ -49,6 +49,8 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     yield "converged", timing.converged if timing else ""
     yield "gbs", figures.gbs(case, row)
     yield "share_of_copy", figures.share_of_copy(case, row)
+    yield "tflops", figures.tflops(case, row)
+    yield "share_of_product", figures.share_of_product(case, row)
     baseline = figures.row_of(case, figures.baseline_of(case))
     yield "baseline", baseline.label if baseline else ""
     yield from _estimate("times_as_fast", figures.ratio(row, baseline) if baseline else None)
@@ -69,6 +71,7 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
         "local_bytes",
         "occupancy",
         "limiter",
+        "instruction",
     ):
         # A row may hold several kernels and architectures: their values in one order, apart by semicolons.
         yield name, ";".join("" if (v := getattr(k, name)) is None else str(v) for k in kernels)

@@ -41,6 +41,28 @@ def share_of_copy(case: CaseComparison, row: Row) -> float | None:
     return rate / case.ceilings.copy_gbs if rate is not None and case.ceilings else None
 
 
+def tflops(case: CaseComparison, row: Row) -> float | None:
+    """TFLOP/s, cold: the operations of the case, however many the row does."""
+    cold = row.timing.cold_us if row.timing else None
+    return case.cost.flops / cold.median / 1e6 if cold and cold.median > 0 else None
+
+
+def share_of_product(case: CaseComparison, row: Row) -> float | None:
+    """`tflops` over what the library's product of matrices of this dtype reached in the same run."""
+    rate, best = tflops(case, row), case.ceilings.product_tflops if case.ceilings else None
+    return rate / best if rate is not None and best else None
+
+
+def share(case: CaseComparison, row: Row) -> float | None:
+    """Of what binds: the library's product where a case is about arithmetic, else a plain copy."""
+    return share_of_product(case, row) if case.cost.busy else share_of_copy(case, row)
+
+
+def share_of(case: CaseComparison) -> str:
+    """What that is a share of, in words."""
+    return "the library's product" if case.cost.busy else "a copy"
+
+
 def ratio(row: Row, other: Row) -> Estimate | None:
     """How many times faster ``row`` is than ``other``, cold, from pairs of samples of the same round.
 
@@ -172,4 +194,5 @@ def _merged(seen: KernelResources, other: KernelResources) -> KernelResources:
         code_bytes=other.code_bytes if seen.code_bytes is None else seen.code_bytes,
         occupancy=other.occupancy if seen.occupancy is None else seen.occupancy,
         limiter=seen.limiter or other.limiter,
+        instruction=seen.instruction or other.instruction,
     )

@@ -113,8 +113,9 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         return
     ties = [row.label for row in timed[1:] if _ties(best, row)]
     level = f", level with {_names(ties[:3])}," if ties else ""
-    share = figures.share_of_copy(case, best)
-    reach = f" and at {percent(share)} of a plain copy's GB/s" if share is not None else ""
+    share = figures.share(case, best)
+    ceiling = "the TFLOP/s of the library's product" if case.cost.busy else "a plain copy's GB/s"
+    reach = f" and at {percent(share)} of {ceiling}" if share is not None else ""
     yield Said(
         "fastest",
         0.9,
@@ -138,7 +139,7 @@ def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Sa
             if sizes[0] and sizes[1] and sizes[1].tokens
             else ""
         )
-        speed = figures.share_of_copy(case, triton) or 0.0
+        speed = figures.share(case, triton) or 0.0
         # Of several variants, the one that matters is a fast one.
         weight = 0.6 + 0.1 * min(speed, 1.0) + (0.1 if effort else 0.0)
         if not figures.differs(triton, cuda):
@@ -201,8 +202,8 @@ def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         spilled = {arch: kernel.spilled_bytes for arch, kernel in by_arch.items() if kernel.spilled_bytes}
         if spilled:
             where = " / ".join(f"{count} bytes on {arch}" for arch, count in sorted(spilled.items()))
-            share = figures.share_of_copy(case, row)
-            cost = f"; it reaches {percent(share)} of a copy" if share is not None else ""
+            share = figures.share(case, row)
+            cost = f"; it reaches {percent(share)} of {figures.share_of(case)}" if share is not None else ""
             yield Said(
                 "resources",
                 0.65,
@@ -223,9 +224,10 @@ def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
             "registers": f" ({kernel.registers} a thread)",
             "shared memory": f" ({kernel.static_shared_bytes + kernel.dynamic_shared_bytes} bytes a block)",
         }.get(kernel.limiter, "")
-        share = figures.share_of_copy(case, row)
+        share = figures.share(case, row)
         yet = (
-            f", and still reaches {percent(share)} of a copy: enough is in flight without more warps"
+            f", and still reaches {percent(share)} of {figures.share_of(case)}: enough is in flight without "
+            "more warps"
             if share is not None and share >= CLOSE_TO_COPY
             else ""
         )

@@ -44,10 +44,20 @@ _ERROR_LEGEND = (
 )
 _SPEED_LEGEND = (
     "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
-    "± and brackets: 95% interval. GB/s: every input read once and every output written once, over the cold "
-    "time; of a copy: over what a plain copy reached in the same run. call: host time until the call "
+    "± and brackets: 95% interval. {work} call: host time until the call "
     "returns. first call: compiling or loading, then running. indistinguishable: the interval holds 1, or "
     "the difference is smaller than what equals show."
+)
+_TRAFFIC_LEGEND = (
+    "GB/s: every input read once and every output written once, over the cold time; of a copy: over what a "
+    "plain copy reached in the same run."
+)
+_ARITHMETIC_LEGEND = (
+    "TFLOP/s: the operations of the case, over the cold time; of a product: over what the library's product "
+    "of two matrices of this dtype reached in the same run."
+)
+_INSTRUCTION_LEGEND = (
+    "multiplies by: the instruction in its machine code, and its shape; - where that is PyTorch's own."
 )
 _ENDURANCE_LEGEND = (
     "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
@@ -161,15 +171,14 @@ def speed(case: CaseComparison) -> Table:
         ("cold\nµs", lambda row: spread(row.timing.cold_us if row.timing else None)),
         ("warm\nµs", lambda row: _median(row.timing.warm_us if row.timing else None)),
         ("graph\nµs", lambda row: _median(row.timing.graph_us if row.timing else None)),
-        ("GB/s", lambda row: number(figures.gbs(case, row), 4)),
-        ("of a\ncopy", lambda row: percent(figures.share_of_copy(case, row))),
+        *_work_columns(case),
         (f"times as fast\nas {baseline}", lambda row: _against(case, row, baseline)),
         ("call\nµs", lambda row: number(_launch(row))),
         ("first call\nms", lambda row: number(row.timing.first_call_ms if row.timing else None)),
     ]
     legends = [
         _ERROR_LEGEND if any(row.agreement for row in case.rows) else "",
-        _SPEED_LEGEND,
+        _SPEED_LEGEND.format(work=_ARITHMETIC_LEGEND if case.cost.busy else _TRAFFIC_LEGEND),
         _CHANGED_LEGEND if any(map(changed_since, case.rows)) else "",
     ]
     return Table(
@@ -179,6 +188,19 @@ def speed(case: CaseComparison) -> Table:
         ("rung", "agrees"),
         tuple(filter(None, legends)),
     )
+
+
+def _work_columns(case: CaseComparison) -> list[Column]:
+    """How much a row gets done, and of what that is a share: what binds decides."""
+    if case.cost.busy:
+        return [
+            ("TFLOP/s", lambda row: number(figures.tflops(case, row))),
+            ("of a\nproduct", lambda row: percent(figures.share_of_product(case, row))),
+        ]
+    return [
+        ("GB/s", lambda row: number(figures.gbs(case, row), 4)),
+        ("of a\ncopy", lambda row: percent(figures.share_of_copy(case, row))),
+    ]
 
 
 def side_by_side(case: CaseComparison) -> Table | None:
@@ -261,10 +283,10 @@ def _range(values: Sequence[float], unit: str) -> str:
 
 
 def sweep(cases: Sequence[CaseComparison]) -> Table:
-    """One line a case: which share of a plain copy's GB/s each implementation reached."""
+    """One line a case: which share each implementation reached of what binds."""
     labels = list(dict.fromkeys(row.label for case in cases for row in case.rows if row.timing))
     return Table(
-        "Every case, cold: share of a plain copy's GB/s",
+        f"Every case, cold: share of {' or '.join(dict.fromkeys(map(_sweep_ceiling, cases)))}",
         ("case", *(label.replace(".", ".\n", 1) for label in labels)),
         tuple((case.case, *(_swept(case, label) for label in labels)) for case in cases),
     )
@@ -295,6 +317,9 @@ def resources(case: CaseComparison) -> Table | None:
         ("threads\na block", lambda k: _whole(math.prod(k.block) if k.block else None)),
         ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
     ]
+    instructed = any(k.instruction for _, _, by_arch in found for k in by_arch.values())
+    if instructed:
+        readers.insert(0, ("multiplies by", lambda k: k.instruction or NOTHING))
     rows = [
         (row.label, named(name, by_arch), *(cell(by_arch, read) for _, read in readers))
         for row, name, by_arch in found
@@ -305,8 +330,12 @@ def resources(case: CaseComparison) -> Table | None:
         f"What each kernel takes, {how} {' / '.join(archs)}, {case.case}",
         ("implementation", "kernel", *(header for header, _ in readers)),
         _blank_repeats(rows),
-        ("kernel", "limited by"),
-        (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else [])),
+        ("kernel", "multiplies by", "limited by"),
+        (
+            _OCCUPANCY_LEGEND,
+            *([_INSTRUCTION_LEGEND] if instructed else []),
+            *([_ARCHS_LEGEND] if len(archs) > 1 else []),
+        ),
     )
 
 
@@ -430,13 +459,17 @@ def _pair(row: Row | None, other: Row | None) -> str:
     return lead(row, other)
 
 
+def _sweep_ceiling(case: CaseComparison) -> str:
+    return "the TFLOP/s of the library's product" if case.cost.busy else "a plain copy's GB/s"
+
+
 def _swept(case: CaseComparison, label: str) -> str:
     row = figures.row_of(case, label)
     if row is None:
         return NOTHING
     if row.status in (*WRONG, "failed"):
         return AGREES[row.status]
-    return percent(figures.share_of_copy(case, row))
+    return percent(figures.share(case, row))
 
 
 def _whole(value: int | None) -> str:

@@ -142,8 +142,10 @@ def _head(comparison: Comparison, width: int) -> list[str]:
     lines = [f"{comparison.op}  {comparison.signature}", where]
     ceilings = next((c.ceilings for c in comparison.cases if c.ceilings), None)
     if ceilings and environment.device_type == "cuda":
+        product = ceilings.product_tflops
         lines.append(
             f"a plain copy reaches {ceilings.copy_gbs:.0f} GB/s here, reading {ceilings.read_gbs:.0f}"
+            + (f"; the library's product of matrices {product:.3g} TFLOP/s" if product else "")
         )
     if ceilings:
         lines += filter(None, [tables.told_apart(comparison)])

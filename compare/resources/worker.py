@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from compare import registry
@@ -22,7 +23,13 @@ from compare.contained.limits import end_with_parent, restrict
 from compare.contained.tree import watch_deeds
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
-from compare.resources.machine_code import Figures, code_bytes, read_report
+from compare.resources.machine_code import (
+    Figures,
+    code_bytes,
+    disassembled,
+    multiplies_by,
+    read_report,
+)
 from compare.resources.static import as_answer
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 
@@ -38,16 +45,26 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
     for path in message["load"]:
         registry.load(path)
     compiler = Compiler()
-    asked = [(order["key"], order["arch"], compiler.start(order)) for order in message["orders"]]
-    for key, arch, launches in asked:
+    asked = [(o["key"], o["arch"], _is_busy(o), compiler.start(o)) for o in message["orders"]]
+    for key, arch, busy, launches in asked:
         answer: dict[str, Any] = {"key": key}
         try:
-            answer["kernels"] = as_answer(compiler.finish(launches.result(), arch))
+            answer["kernels"] = as_answer(compiler.finish(launches.result(), arch, busy=busy))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
         except Exception as error:  # of a user's kernel or of a compiler: anything
             answer["failed"] = f"{type(error).__name__}: {error}"
         print(json.dumps(answer), file=answers_to, flush=True)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel's machine code, and what ptxas said of it."""
+
+    name: str
+    """Mangled."""
+    figures: Figures
+    cubin: bytes
 
 
 class Compiler:
@@ -58,8 +75,9 @@ class Compiler:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor()
-        self._cuda: dict[tuple[str, str, str], Future[tuple[Figures, int]]] = {}
-        self._triton: dict[str, tuple[Figures, int]] = {}
+        self._cuda: dict[tuple[str, str, str], Future[Compiled]] = {}
+        self._triton: dict[str, Compiled] = {}
+        self._instructions: dict[bytes, str] = {}
 
     def start(self, order: dict[str, str]) -> Future[list[Launch]]:
         """Capture an order's launches, or why they cannot be, and set the CUDA ones off."""
@@ -77,29 +95,42 @@ class Compiler:
                     self._cuda[key] = self._pool.submit(compile_cuda, *key)
         return captured
 
-    def finish(self, launches: Sequence[Launch], arch: str) -> tuple[KernelResources, ...]:
-        """What `from_cubin` returns."""
-        return merged(self._resources(launch, arch) for launch in launches)
+    def finish(self, launches: Sequence[Launch], arch: str, *, busy: bool) -> tuple[KernelResources, ...]:
+        """What `from_cubin` returns; with what kernels multiply by where ``busy``."""
+        return merged(self._resources(launch, arch, busy) for launch in launches)
 
-    def _resources(self, launch: Launch, arch: str) -> KernelResources:
+    def _resources(self, launch: Launch, arch: str, busy: bool) -> KernelResources:
         if isinstance(launch, TritonLaunch):
-            return self._resources_of_triton(launch, arch)
-        figures, code = self._cuda[launch.source, launch.kernel, arch].result()
+            return self._resources_of_triton(launch, arch, busy)
+        code = self._cuda[launch.source, launch.kernel, arch].result()
+        instruction = self._instruction(code) if busy else ""
         return _described(
-            launch.kernel, arch, figures, code, launch.dynamic_shared_bytes, launch.grid, launch.block
+            launch.kernel, arch, code, launch.dynamic_shared_bytes, launch.grid, launch.block, instruction
         )
 
-    def _resources_of_triton(self, launch: TritonLaunch, arch: str) -> KernelResources:
+    def _resources_of_triton(self, launch: TritonLaunch, arch: str, busy: bool) -> KernelResources:
         compiled, log = compile_triton(launch, arch)
         if compiled.hash not in self._triton:  # Triton compiles a specialisation once, and reports once
             name = compiled.metadata.name
-            self._triton[compiled.hash] = read_report(log)[name], code_bytes(compiled.asm["cubin"], name)
-        figures, code = self._triton[compiled.hash]
+            self._triton[compiled.hash] = Compiled(name, read_report(log)[name], compiled.asm["cubin"])
+        code = self._triton[compiled.hash]
         x, y, z = launch.grid
         grid = (x * getattr(compiled.metadata, "num_ctas", 1), y, z)
         block = (compiled.metadata.num_warps * WARP, 1, 1)
+        instruction = self._instruction(code) if busy else ""
         name = launch.kernel.fn.__name__
-        return _described(name, arch, figures, code, compiled.metadata.shared, grid, block)
+        return _described(name, arch, code, compiled.metadata.shared, grid, block, instruction)
+
+    def _instruction(self, code: Compiled) -> str:
+        """Disassembling takes a tenth of a second: once a kernel."""
+        if code.cubin not in self._instructions:
+            self._instructions[code.cubin] = multiplies_by(disassembled(code.cubin, code.name))
+        return self._instructions[code.cubin]
+
+
+def _is_busy(order: dict[str, str]) -> bool:
+    op = registry.get_op(order["op"])
+    return op.cost(Case.parse(order["case"], op)).busy
 
 
 def _captured(order: dict[str, str]) -> list[Launch]:
@@ -108,13 +139,13 @@ def _captured(order: dict[str, str]) -> list[Launch]:
     return capture(impl, op, Case.parse(order["case"], op), order["arch"])
 
 
-def compile_cuda(source: str, kernel: str, arch: str) -> tuple[Figures, int]:
-    """A CUDA kernel's figures, and the bytes of its code."""
+def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
+    """A CUDA kernel as NVRTC makes it."""
     from cuda_impl import build
 
     cubin, mangled = build.cubin(source, [kernel], arch)
     name = mangled[kernel]
-    return read_report(build.ptxas_log(source, [kernel], arch))[name], code_bytes(cubin, name)
+    return Compiled(name, read_report(build.ptxas_log(source, [kernel], arch))[name], cubin)
 
 
 def compile_triton(launch: TritonLaunch, arch: str) -> tuple[Any, str]:
@@ -152,12 +183,13 @@ def compile_triton(launch: TritonLaunch, arch: str) -> tuple[Any, str]:
 def _described(
     name: str,
     arch: str,
-    figures: Figures,
-    code: int,
+    code: Compiled,
     dynamic_shared_bytes: int,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
+    instruction: str,
 ) -> KernelResources:
+    figures = code.figures
     return with_occupancy(
         KernelResources(
             kernel=name,
@@ -169,9 +201,10 @@ def _described(
             reserved_shared_bytes=limits(arch).reserved_bytes,
             spilled_bytes=figures.spilled_bytes,
             local_bytes=figures.stack_bytes,
-            code_bytes=code,
+            code_bytes=code_bytes(code.cubin, code.name),
             grid=grid,
             block=block,
+            instruction=instruction,
         )
     )
 
