@@ -205,6 +205,17 @@ __global__ void __cluster_dims__(16, 1, 1) ranks(int* x) {
 }
 """
 
+OVERLAP = """
+__global__ void late(int* x, int value) {
+    for (int i = 0; i < 2000; ++i) __nanosleep(1000);
+    x[0] = value;
+}
+__global__ void follows(const int* x, int* y) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    y[0] = x[0];
+}
+"""
+
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
@@ -259,6 +270,24 @@ def test_clusters_larger_than_portable(device: torch.device) -> None:
     x = torch.full((32,), -1, dtype=torch.int32, device=device)
     kernel(CLUSTER, "ranks", x.device, cluster=16)((32,), (64,), (x.data_ptr(),))
     assert x.tolist() == [*range(16), *range(16)]
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_may_overlap_waits_for_its_input(device: torch.device) -> None:
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        pytest.skip("grids overlap from sm_90 on")
+    x, y = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(2))
+    late, follows = kernel(OVERLAP, "late", x.device), kernel(OVERLAP, "follows", x.device, overlap=True)
+    for value in (7, 8, 9):
+        late((1,), (1,), (x.data_ptr(), np.int32(value)))
+        follows((1,), (1,), (x.data_ptr(), y.data_ptr()))
+        assert y.item() == value
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        late((1,), (1,), (x.data_ptr(), np.int32(10)))
+        follows((1,), (1,), (x.data_ptr(), y.data_ptr()))
+    graph.replay()
+    assert y.item() == 10
 
 
 @pytest.mark.gpu
