@@ -135,33 +135,42 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
     };
 
     float sum[MATRICES_M][MATRICES_N][4] = {};
+    const auto multiply_step = [&](int step) {
+#pragma unroll
+        for (int i = 0; i < MATRICES_M; ++i) {
+#pragma unroll
+            for (int jj = 0; jj < MATRICES_N; ++jj) {
+                const int j = i % 2 ? MATRICES_N - 1 - jj : jj;  // there and back: one of both stays
+                mma_m16n8k16<T>(sum[i][j], a[step % 2][i], b[step % 2][j / 2][j % 2 * 2],
+                                b[step % 2][j / 2][j % 2 * 2 + 1]);
+            }
+        }
+    };
     const int tiles_k = static_cast<int>((K + BLOCK_K - 1) / BLOCK_K);
     int stage = 0, free_stage = STAGES - 1;
+#pragma unroll
+    for (int i = 0; i < MATRICES_M; ++i) a[1][i][0] = a[1][i][1] = a[1][i][2] = a[1][i][3] = 0;
+#pragma unroll
+    for (int j = 0; j < MATRICES_N / 2; ++j) b[1][j][0] = b[1][j][1] = b[1][j][2] = b[1][j][3] = 0;
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_step(0, 0);
     for (int tile = 0; tile < tiles_k; ++tile) {
+        // The last step of the tile before (at first, zeros): what to do while this tile's first step arrives.
+        multiply_step(STEPS - 1);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            if (step == STEPS - 1) {  // the next tile is there, and all have read the last of this one
-                free_stage = stage;
-                stage = stage + 1 == STAGES ? 0 : stage + 1;
-                cp_async_wait<STAGES - 2>();
-                __syncthreads();
-            }
-            load_step(stage, (step + 1) % STEPS);
-            if (step == 0) fetch(free_stage);
-#pragma unroll
-            for (int i = 0; i < MATRICES_M; ++i) {
-#pragma unroll
-                for (int jj = 0; jj < MATRICES_N; ++jj) {
-                    const int j = i % 2 ? MATRICES_N - 1 - jj : jj;  // there and back: one of both stays
-                    mma_m16n8k16<T>(sum[i][j], a[step % 2][i], b[step % 2][j / 2][j % 2 * 2],
-                                    b[step % 2][j / 2][j % 2 * 2 + 1]);
-                }
-            }
+        for (int step = 1; step < STEPS; ++step) {
+            load_step(stage, step);
+            if (step == 1) fetch(free_stage);
+            multiply_step(step - 1);
         }
+        free_stage = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // the next tile is there, and all have read this one
+        load_step(stage, 0);
     }
+    multiply_step(STEPS - 1);
 
     const bool in_pairs = N % 2 == 0;
 #pragma unroll
@@ -291,32 +300,41 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
     };
 
     float sum[THREAD_M][THREAD_N] = {};
+    const auto multiply_step = [&](int k) {
+#pragma unroll
+        for (int i = 0; i < THREAD_M; ++i) {
+#pragma unroll
+            for (int jj = 0; jj < THREAD_N; ++jj) {
+                const int j = i % 2 ? THREAD_N - 1 - jj : jj;
+                sum[i][j] += get(a[k % 2][i / 4], i % 4) * get(b[k % 2][j / 4], j % 4);
+            }
+        }
+    };
     const int tiles_k = static_cast<int>((K + BLOCK_K - 1) / BLOCK_K);
     int stage = 0, free_stage = STAGES - 1;
+    const float zeros[4] = {};
+#pragma unroll
+    for (int p = 0; p < THREAD_M / 4; ++p) set(a[1][p], zeros);
+#pragma unroll
+    for (int p = 0; p < THREAD_N / 4; ++p) set(b[1][p], zeros);
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_step(0, 0);
     for (int tile = 0; tile < tiles_k; ++tile) {
+        multiply_step(BLOCK_K - 1);
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; ++k) {
-            if (k == BLOCK_K - 1) {
-                free_stage = stage;
-                stage = stage + 1 == STAGES ? 0 : stage + 1;
-                cp_async_wait<STAGES - 2>();
-                __syncthreads();
-            }
-            load_step(stage, (k + 1) % BLOCK_K);
-            if (k == 0) fetch(free_stage);
-#pragma unroll
-            for (int i = 0; i < THREAD_M; ++i) {
-#pragma unroll
-                for (int jj = 0; jj < THREAD_N; ++jj) {
-                    const int j = i % 2 ? THREAD_N - 1 - jj : jj;
-                    sum[i][j] += get(a[k % 2][i / 4], i % 4) * get(b[k % 2][j / 4], j % 4);
-                }
-            }
+        for (int k = 1; k < BLOCK_K; ++k) {
+            load_step(stage, k);
+            if (k == 1) fetch(free_stage);
+            multiply_step(k - 1);
         }
+        free_stage = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        load_step(stage, 0);
     }
+    multiply_step(BLOCK_K - 1);
 
 #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {
