@@ -358,3 +358,211 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
         }
     }
 }
+
+#if HAS_WGMMA
+
+// ---- tma_store, its choices as parameters ----------------------------------------------------------------
+
+// d[64, 192] (+)= a @ b
+#define EIGHT_OF(d, i)                                                                          \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define THIRTY_TWO_OF(d, i) EIGHT_OF(d, i), EIGHT_OF(d, i + 8), EIGHT_OF(d, i + 16), EIGHT_OF(d, i + 24)
+#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
+#define WGMMA_N192(type)                                                                                      \
+    asm volatile(                                                                                             \
+        "{\n"                                                                                                 \
+        ".reg .pred adds;\n"                                                                                  \
+        "setp.ne.b32 adds, %98, 0;\n"                                                                         \
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {" TEN("") TEN("1") TEN("2") TEN("3")  \
+            TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") "%90, %91, %92, %93, %94, %95}, %96, %97, adds, 1, 1, " \
+                                                         "%99, %100;\n"                                       \
+        "}\n"                                                                                                 \
+        : THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), THIRTY_TWO_OF(d, 64)                                     \
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[96], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N192("bf16");
+    } else {
+        WGMMA_N192("f16");
+    }
+}
+
+// As matmul.cuh's multiply, which is declared before the wgmma above.
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int COUNT>
+__device__ __forceinline__ void tune_multiply(float (&sum)[COUNT], const unsigned char* a, const unsigned char* b,
+                                              bool add) {
+    constexpr int ALONG_K = 16 * 2, ACROSS_K = 16 * 128;
+    const matrix_t a_first = matrix_descriptor(a, PIECE_BYTES), b_first = matrix_descriptor(b, PIECE_BYTES);
+#pragma unroll
+    for (int k = 0; k < PIECE / 16; ++k) {
+        const matrix_t a_k = a_first + k * ((A_BY_ROWS ? ALONG_K : ACROSS_K) >> 4);
+        const matrix_t b_k = b_first + k * ((B_BY_ROWS ? ACROSS_K : ALONG_K) >> 4);
+        wgmma<T, !A_BY_ROWS, B_BY_ROWS>(sum, a_k, b_k, add || k > 0);
+    }
+}
+
+// c is not read again here: it should not drive a and b out of the L2.
+__device__ __forceinline__ void tensor_copy_to_global_first_out(const TensorMap* to, int column, int row,
+                                                                const void* from) {
+    asm volatile(
+        "{\n"
+        ".reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], policy;\n"
+        "}\n" ::"l"(to),
+        "r"(column), "r"(row), "r"(shared_address(from))
+        : "memory");
+}
+
+#endif
+
+// CLUSTER 1 or 2. SKEW: k tiles that the second consumer begins later than the first, so that one multiplies
+// while the other writes c. PLACES: of a warp's pieces of c. HINT: c leaves the L2 first. DIRECT: c from
+// registers. PREFETCH_C: its map is fetched at the start. LIGHT: registers do not change hands.
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES, int CLUSTER, int SKEW, int GROUP_M,
+          int PLACES, bool HINT, bool DIRECT, bool PREFETCH_C, bool LIGHT>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+    CLUSTER_OF(CLUSTER) void tune_tma_store_kernel(const __grid_constant__ TensorMap a_map,
+                                                   const __grid_constant__ TensorMap b_map,
+                                                   const __grid_constant__ TensorMap c_map, T* c_ptr, int M, int N,
+                                                   int K) {
+#if HAS_WGMMA
+    constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE;
+    constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
+    constexpr bool SHARE_B = BLOCK_N % 128 == 0;
+    constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
+    constexpr int A_LINES = BLOCK_M / CLUSTER_N, B_LINES = BLOCK_N / CLUSTER_M;
+    constexpr int PIECES_N = BLOCK_N / PIECE, WARP_BYTES = 16 * PIECE * 2;
+    DYNAMIC_SHARED(unsigned char, shared);
+    unsigned char* const tiles = align_1024(shared);
+    __shared__ mbarrier_t full[STAGES], empty[STAGES];
+    const int rank = CLUSTER > 1 ? cluster_block_rank() : 0;
+    const int rank_m = SHARE_B ? rank : 0, rank_n = SHARE_B ? 0 : rank;
+    const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);
+    const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
+    const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
+    const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
+
+    if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        if (PREFETCH_C) prefetch_tensor_map(&c_map);
+        for (int stage = 0; stage < STAGES; ++stage) {
+            mbarrier_init(&full[stage], 1);
+            mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
+        }
+        mbarrier_init_fence();
+    }
+    if (CLUSTER > 1) {
+        __syncwarp();
+        cluster_arrive_relaxed();
+        cluster_wait();
+    } else {
+        __syncthreads();
+    }
+    next_grid_may_start();
+
+    Ring<STAGES> ring;
+    if (warpgroup == 0) {
+        if (!LIGHT) setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x > 0) return;
+        previous_grid_wait();
+        for (int tile = cluster; tile < tiles_c; tile += clusters) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + (SHARE_B ? 0 : rank * A_LINES);
+            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N + (SHARE_B ? rank * B_LINES : 0);
+            for (int k = 0; k < tiles_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
+                unsigned char* const a = tiles + ring.stage * BYTES + (SHARE_B ? 0 : rank * A_LINES * BLOCK_K * 2);
+                unsigned char* const b =
+                    tiles + ring.stage * BYTES + A_BYTES + (SHARE_B ? rank * B_LINES * BLOCK_K * 2 : 0);
+                mbarrier_t* const landed = &full[ring.stage];
+                mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+                mbarrier_arrive_expect_bytes(landed, BYTES);
+                fetch_tile<A_BY_ROWS, A_LINES>(a, m, k, [&](unsigned char* to, int column, int row) {
+                    if constexpr (CLUSTER > 1 && !SHARE_B) {
+                        tensor_copy_to_blocks(to, &a_map, column, row, landed, 0b11);
+                    } else {
+                        tensor_copy_to_shared(to, &a_map, column, row, landed);
+                    }
+                });
+                fetch_tile<!B_BY_ROWS, B_LINES>(b, n, k, [&](unsigned char* to, int column, int row) {
+                    if constexpr (CLUSTER > 1 && SHARE_B) {
+                        tensor_copy_to_blocks(to, &b_map, column, row, landed, 0b11);
+                    } else {
+                        tensor_copy_to_shared(to, &b_map, column, row, landed);
+                    }
+                });
+            }
+        }
+        for (int stage = 0; CLUSTER > 1 && stage < STAGES; ++stage, ring.advance()) {
+            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+        }
+    } else {
+        if (!LIGHT) setmaxnreg_inc<CONSUMER_REGISTERS>();
+        const int consumer = warpgroup - 1;
+        const int warp = threadIdx.x % WARPGROUP / WARP, lane = threadIdx.x % WARP;
+        const auto release = [&](int stage) {
+            const int r = threadIdx.x % WARPGROUP;
+            if constexpr (CLUSTER > 1) {
+                if (r < CLUSTER) mbarrier_arrive_in_block(&empty[stage], r);
+            } else {
+                if (r == 0) mbarrier_arrive(&empty[stage]);
+            }
+        };
+        unsigned char* const c_warp = tiles + STAGES * BYTES + (consumer * 4 + warp) * PLACES * WARP_BYTES;
+        if (SKEW > 0 && consumer == 1 && tiles_k > SKEW) mbarrier_wait(&full[SKEW], 0);
+        float sum[BLOCK_N / 2];
+        for (int tile = cluster; tile < tiles_c; tile += clusters) {
+            const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
+            int before = 0;
+            for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+                const unsigned char* const a = tiles + ring.stage * BYTES;
+                mbarrier_wait(&full[ring.stage], ring.parity);
+                wgmma_fence();
+                tune_multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<1>(sum);
+                if (k > 0) release(before);
+                before = ring.stage;
+            }
+            wgmma_wait_group<0>(sum);
+            release(before);
+
+            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE;
+            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            if (DIRECT) {
+                store_sums(c_ptr, sum, m, n, M, N);
+                continue;
+            }
+            const int row = lane % 16, first = lane / 16;
+#pragma unroll
+            for (int piece = 0; piece < PIECES_N; ++piece) {
+                unsigned char* const c = c_warp + piece % PLACES * WARP_BYTES;
+                if (lane == 0) bulk_wait_group_read<PLACES - 1>();
+                __syncwarp();
+#pragma unroll
+                for (int j = 0; j < PIECE / 8; j += 2) {
+                    const float* const own = sum + piece * (PIECE / 2) + j * 4;
+                    stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two_of<T>(own[0], own[1]),
+                                two_of<T>(own[2], own[3]), two_of<T>(own[4], own[5]),
+                                two_of<T>(own[6], own[7]));
+                }
+                fence_proxy_async();
+                __syncwarp();
+                if (lane == 0) {
+                    if (HINT) {
+                        tensor_copy_to_global_first_out(&c_map, n + piece * PIECE, m + warp * 16, c);
+                    } else {
+                        tensor_copy_to_global(&c_map, n + piece * PIECE, m + warp * 16, c);
+                    }
+                    bulk_commit_group();
+                }
+            }
+        }
+        if (!DIRECT && lane == 0) bulk_wait_group_read<0>();
+    }
+#endif
+}
