@@ -8,6 +8,11 @@ In the root of a checkout, on an H100 with torch, triton, cupy and cuda.bindings
 3. those that agree are timed, interleaved with torch.eager, a shape at a time. Each line, and the file after
    every shape:  shape label  alone_us (one call, L2 flushed)  burst_us TFLOP/s ratio | sustained TFLOP/s ratio
 `words` choose shapes that contain one of them, such as 4096x4096x512.
+
+    python3 .bench/matmul_gpu.py out.txt 150 tune [words]
+
+checks and times the candidates of tune.cuh instead, beside torch.eager and what they are to replace. At the end of a
+line: what was expected of the candidate's first ratio.
 """
 
 import os
@@ -276,7 +281,188 @@ def chosen(what, good, dtype):
     return found
 
 
-def timed(file, seconds, good, words):
+# ------------------------------------------------------------------------------------------------ candidates
+
+# tensor_core: BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS, GROUP_M
+# register:    BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N, STAGES, BLOCKS, LANES
+# tma_store:   BLOCK_N, STAGES, CLUSTER, SKEW, GROUP_M, PLACES, HINT, DIRECT, PREFETCH_C, LIGHT
+CUBE = "4096x4096x4096 bf16"
+TUNE = (  # kind, configuration, expected, shapes
+    ("tensor_core", (128, 128, 32, 2, 2, 4, 2, 8), "0.59", CUBE),
+    ("tensor_core", (128, 128, 32, 2, 2, 5, 2, 8), "0.59", CUBE),
+    ("tensor_core", (128, 128, 32, 2, 2, 6, 2, 8), "0.59", CUBE),
+    ("tensor_core", (128, 128, 64, 2, 2, 3, 2, 8), "0.61", CUBE),
+    ("tensor_core", (128, 128, 64, 2, 2, 3, 2, 16), "0.61", CUBE),
+    ("tensor_core", (128, 128, 64, 2, 2, 3, 2, 4), "0.60", CUBE),
+    ("tensor_core", (128, 256, 32, 2, 4, 5, 1, 8), "0.57", CUBE),
+    ("tensor_core", (128, 256, 64, 2, 4, 3, 1, 8), "0.60", CUBE),
+    ("tensor_core", (256, 128, 32, 4, 2, 5, 1, 8), "0.57", CUBE),
+    ("tensor_core", (256, 128, 64, 4, 2, 3, 1, 8), "0.60", CUBE),
+    ("tensor_core", (256, 128, 64, 4, 2, 4, 1, 8), "0.60", CUBE),
+    ("register", (128, 256, 16, 8, 16, 3, 1, 1), "0.93", "fp32"),
+    ("register", (128, 256, 16, 8, 16, 3, 1, 0), "0.89", "fp32"),
+    ("register", (128, 256, 8, 8, 16, 4, 1, 1), "0.91", "fp32"),
+    ("register", (128, 256, 32, 8, 16, 2, 1, 1), "0.92", "fp32"),
+    ("register", (256, 128, 16, 16, 8, 3, 1, 1), "0.92", "fp32"),
+    ("register", (256, 128, 8, 16, 8, 4, 1, 1), "0.90", "fp32"),
+    ("register", (128, 128, 16, 8, 16, 3, 2, 1), "0.93", "fp32"),
+    ("register", (128, 128, 8, 8, 16, 4, 2, 1), "0.90", "fp32"),
+    ("register", (128, 128, 32, 8, 16, 2, 2, 1), "0.92", "fp32"),
+    ("register", (128, 128, 16, 16, 8, 3, 2, 1), "0.92", "fp32"),
+    ("register", (128, 128, 16, 8, 8, 3, 2, 1), "0.87", "fp32"),
+    ("register", (128, 128, 32, 8, 8, 2, 2, 1), "0.87", "fp32"),
+    ("tma_store", (256, 4, 2, 0, 8, 2, 0, 0, 1, 0), "1.006", "4096 8192 2048 K512"),
+    ("tma_store", (256, 4, 2, 1, 8, 2, 0, 0, 1, 0), "1.012", "4096 8192 2048 K512"),
+    ("tma_store", (256, 4, 2, 2, 8, 2, 0, 0, 1, 0), "1.018", "4096 8192 2048 K512"),
+    ("tma_store", (256, 4, 2, 3, 8, 2, 0, 0, 1, 0), "1.00", "4096"),
+    ("tma_store", (256, 4, 2, 0, 8, 2, 1, 0, 1, 0), "1.008", "4096 8192"),
+    ("tma_store", (256, 4, 2, 2, 8, 2, 1, 0, 1, 0), "1.020", "4096 8192"),
+    ("tma_store", (256, 4, 2, 2, 16, 2, 0, 0, 1, 0), "1.018", "4096 8192"),
+    ("tma_store", (256, 4, 2, 2, 4, 2, 0, 0, 1, 0), "1.015", "4096 8192"),
+    ("tma_store", (256, 3, 2, 0, 8, 4, 0, 0, 1, 0), "1.00", "4096 K512"),
+    ("tma_store", (256, 3, 2, 1, 8, 4, 0, 0, 1, 0), "1.00", "4096 K512"),
+    ("tma_store", (256, 4, 1, 1, 16, 2, 0, 0, 1, 0), "0.96", "4096"),
+    ("tma_store", (64, 8, 2, 0, 8, 1, 0, 0, 1, 0), "0.91", "1024"),
+    ("tma_store", (64, 8, 2, 0, 8, 1, 0, 0, 1, 1), "0.92", "1024"),
+    ("tma_store", (64, 8, 1, 0, 8, 1, 0, 0, 1, 0), "0.94", "1024"),
+    ("tma_store", (64, 8, 1, 0, 8, 1, 0, 0, 1, 1), "0.95", "1024"),
+    ("tma_store", (64, 4, 1, 0, 8, 1, 0, 0, 1, 1), "0.94", "1024"),
+    ("tma_store", (64, 8, 1, 0, 8, 1, 0, 1, 0, 1), "0.96", "1024"),
+    ("tma_store", (64, 8, 2, 0, 8, 1, 0, 1, 0, 1), "0.93", "1024"),
+    ("tma_store", (192, 4, 2, 0, 8, 3, 0, 0, 1, 0), "0.87 0.94", "1536 3072"),
+    ("tma_store", (192, 4, 2, 1, 8, 3, 0, 0, 1, 0), "0.87 0.95", "1536 3072"),
+    ("tma_store", (192, 4, 1, 0, 16, 3, 0, 0, 1, 0), "0.85 0.92", "1536 3072"),
+    ("tma_store", (192, 4, 1, 1, 16, 3, 0, 0, 1, 0), "0.85 0.92", "1536 3072"),
+    ("tma_store", (128, 6, 2, 0, 8, 2, 0, 0, 1, 0), "0.65 0.75", "1536 3072 2048"),
+    ("tma_store", (256, 4, 2, 1, 8, 2, 0, 0, 1, 0), "0.72 0.78", "1536 3072"),
+)  # fmt: skip
+TUNED = {  # what a shape is called there: M, N, K, dtype, layouts, and what of matmul.cuh stands beside
+    CUBE: (4096, 4096, 4096, "bf16", "nn", ("cupy.tensor_core", "cupy.tma_store")),
+    "fp32": (4096, 4096, 4096, "fp32", "nn", ("cupy.register",)),
+    "1024": (1024, 1024, 1024, "bf16", "nn", ("cupy.tma_store",)),
+    "8192": (8192, 8192, 8192, "bf16", "nn", ("cupy.tma_store",)),
+    "2048": (2048, 2048, 2048, "bf16", "nn", ("cupy.tma_store",)),
+    "1536": (1536, 1536, 1536, "bf16", "nn", ("cupy.tma_store",)),
+    "3072": (3072, 3072, 3072, "bf16", "nn", ("cupy.tma_store",)),
+    "K512": (4096, 4096, 512, "bf16", "nn", ("cupy.tma_store",)),
+}  # fmt: skip
+TUNE_GROUPS = 15
+
+
+def tuned_label(kind, config):
+    return f"{kind}({','.join(map(str, config))})"
+
+
+def tune_with(kind, config):
+    def run(a, b):
+        import numpy as np
+        import torch
+        from compare.device import multiprocessors
+        from cuda_impl.loader import kernel
+        from cuda_impl.rawkernel import matmul as mm
+        from cuda_impl.tensor_map import tensor_map
+
+        source = run.source
+        (M, K), N = a.shape, b.shape[1]
+        a, a_rows, lda = mm.aligned(a)
+        b, b_rows, ldb = mm.aligned(b)
+        c = torch.empty(M, N, dtype=a.dtype, device=a.device)
+        layouts = [mm.cpp(a_rows), mm.cpp(b_rows)]
+        words = [str(word) for word in config]
+        if kind == "tma_store":
+            block_n, stages, cluster, _, _, places, *_ = config
+            words[6:] = [mm.cpp(bool(int(word))) for word in words[6:]]
+            share_b = block_n % 128 == 0
+            cluster_m, cluster_n = (cluster, 1) if share_b else (1, cluster)
+            a_map = mm.operand_map(a, a_rows, a_rows, lda, 128 // cluster_n)
+            b_map = mm.operand_map(b, not b_rows, b_rows, ldb, block_n // cluster_m)
+            c_map = tensor_map(c, True, N, 16)
+            tiles = mm.ceil_div(M, cluster_m * 128) * mm.ceil_div(N, cluster_n * block_n)
+            blocks = cluster * min(tiles, multiprocessors(a.device) // cluster)
+            shared = mm.tile_ring_bytes(128, block_n, stages) + 8 * places * 16 * 64 * 2
+            name = f"tune_tma_store_kernel<{', '.join([mm.CTYPES[a.dtype], *layouts, *words])}>"
+            kernel(source, name, a.device, overlap=True)(
+                (blocks,), (384,), (a_map, b_map, c_map, c.data_ptr(), *map(np.int32, (M, N, K))), shared_mem=shared
+            )
+            return c
+        m, n, k, x, y, stages, *_ = config
+        if kind == "register":
+            name = f"tune_register_kernel<{', '.join([*layouts, *words])}>"
+            threads, shared = m * n // (x * y), stages * 4 * k * (m + 4 * a_rows + n + 4 * (not b_rows))
+        else:
+            name = f"tune_tensor_core_kernel<{', '.join([mm.CTYPES[a.dtype], *layouts, *words])}>"
+            threads, shared = x * y * 32, stages * (m + n) * k * 2
+        kernel(source, name, a.device)(
+            (mm.ceil_div(M, m) * mm.ceil_div(N, n),), (threads,),
+            (a.data_ptr(), b.data_ptr(), c.data_ptr(), *map(np.int64, (M, N, K, lda, ldb))), shared_mem=shared,
+        )  # fmt: skip
+        return c
+
+    with open(os.path.join(ROOT, ".bench", "tune.cuh")) as file:
+        run.source = file.read()
+    return run
+
+
+def check_candidates(group):
+    """Prints GOOD and a label for each that agrees with fp64, on whole and on ragged shapes."""
+    import torch
+
+    for kind, config, *_ in TUNE[group::TUNE_GROUPS]:
+        label, run = tuned_label(kind, config), tune_with(kind, config)
+        dtype = "fp32" if kind == "register" else "bf16"
+        bad = []
+        try:
+            for layouts in ("nn", "tt") if kind == "tma_store" and config[0] == 192 else ("nn",):
+                for shape in ((128, 256, 64), (1000, 1032, 1048), (64, 48, 80), (2001, 2056, 328), (4096, 2048, 200),
+                              (1536, 1536, 1536), (16, 16, 4096), (300, 8200, 512)):  # fmt: skip
+                    a, b = inputs(*shape, dtype, layouts)
+                    exact, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+                    outputs = [run(a, b) for _ in range(3)]
+                    torch.cuda.synchronize()
+                    library = ((torch.matmul(a, b).double() - exact).abs() / scale).max().item()
+                    error = ((outputs[0].double() - exact).abs() / scale).max().item()
+                    if not error <= max(2 * library, 1e-6) or not all(torch.equal(outputs[0], o) for o in outputs):
+                        bad.append(f"{shape} {layouts}: {error:.1e}, library {library:.1e}")
+        except Exception as failure:
+            bad.append(f"{type(failure).__name__}: {str(failure)[-600:]}")
+        print("BAD " + label + " " + "; ".join(bad[:4]) if bad else "GOOD " + label, flush=True)
+
+
+def tune(file, seconds, words):
+    running = [child("--tune-check", str(i)) for i in range(TUNE_GROUPS)]
+    good = []
+    for process in running:
+        code, out = ended(process, min(90.0, START + seconds * 0.6 - time.time()))
+        good += [line.split()[1] for line in out.splitlines() if line.startswith("GOOD")]
+        for line in out.splitlines() if code == 0 else [f"{code}: {out[-1500:]}"]:
+            if not line.startswith("GOOD"):
+                say(line)
+    say(f"{len(set(good))} candidates agree")
+    process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--tune-time", file, str(seconds), *good,
+                                "--", *words], cwd=ROOT)
+    try:
+        process.wait(max(5.0, START + seconds + 10 - time.time()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        say("timing cut off")
+
+
+EXPECTED = {}
+
+
+def candidates_for(name, good, _):
+    runs = every()
+    found = {label: runs[label] for label in ("torch.eager", *TUNED[name][5])}
+    for kind, config, expected, shapes in TUNE:
+        label = tuned_label(kind, config)
+        here = shapes.split() if " bf16" not in shapes else [shapes]
+        if label in good and (name in here or name == CUBE and "4096" in here):
+            found[label] = tune_with(kind, config)
+            EXPECTED[label] = expected
+    return found
+
+
+def timed(file, seconds, good, words, table=TIMED, chosen=chosen, turns=9):
     import torch
 
     end = START + seconds
@@ -289,7 +475,7 @@ def timed(file, seconds, good, words):
     def middle(values):
         return sorted(values)[len(values) // 2] if values else float("nan")
 
-    for M, N, K, dtype, layouts, what in TIMED:
+    for M, N, K, dtype, layouts, what in table:
         title = f"{M}x{N}x{K} {dtype} {layouts}"
         if words and not any(word in title for word in words):
             continue
@@ -345,7 +531,7 @@ def timed(file, seconds, good, words):
 
         single, burst, sustained = ({label: [] for label in graphs} for _ in range(3))
         quick = [label for label in graphs if runs[label][1] < 0.02]
-        for turn in range(9 if flop < 4e12 else 5):
+        for turn in range(turns if flop < 4e12 else 5):
             for label in random.sample(list(graphs), len(graphs)):
                 if label not in quick and turn > 2:
                     continue
@@ -366,6 +552,8 @@ def timed(file, seconds, good, words):
                     f"{ratio(burst):.3f}")
             if sustained[label]:
                 line += f" | sustained {flop / middle(sustained[label]) / 1e12:6.1f} {ratio(sustained):.3f}"
+            if label in EXPECTED:
+                line += f" | expected {EXPECTED[label]}"
             lines.append(line)
             print(line, flush=True)
         say("done", title)
@@ -379,6 +567,8 @@ def main():
     file = sys.argv[1]
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 420.0
     only = sys.argv[3] if len(sys.argv) > 3 else ""
+    if only == "tune":
+        return tune(file, seconds, sys.argv[4:])
     good_file = file + ".good"
     if only == "time":
         good = open(good_file).read().split()
@@ -414,6 +604,12 @@ if __name__ == "__main__":
             tensor_core_with(config)(*inputs(512, 512, 512, "bf16"))
     elif sys.argv[1] == "--check":
         check_variant(sys.argv[2:])
+    elif sys.argv[1] == "--tune-check":
+        check_candidates(int(sys.argv[2]))
+    elif sys.argv[1] == "--tune-time":
+        cut = sys.argv.index("--")
+        table = [(*shape[:5], name) for name, shape in TUNED.items()]
+        timed(sys.argv[2], float(sys.argv[3]), set(sys.argv[4:cut]), sys.argv[cut + 1 :], table, candidates_for, 13)
     elif sys.argv[1] == "--time":
         cut = sys.argv.index("--")
         timed(sys.argv[2], float(sys.argv[3]), sys.argv[4:cut], sys.argv[cut + 1 :])
