@@ -82,7 +82,7 @@ struct MatrixReads {
 };
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
-          int WARPS_N, int STAGES, int BLOCKS, int GROUP_M>
+          int WARPS_N, int STAGES, int BLOCKS, int GROUP_M, int TWO_LOOPS>
 __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
                              BLOCKS) void tune_tensor_core_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
                                                                   index_t M, index_t N, index_t K, index_t lda,
@@ -108,7 +108,8 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
     WholeFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
     WholeFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
     const bool inside = begin_m + BLOCK_M <= M && begin_n + BLOCK_N <= N;
-    int whole = inside ? static_cast<int>(K / BLOCK_K) : 0;  // tiles to come that are
+    const int whole_tiles = inside ? static_cast<int>(K / BLOCK_K) : 0;
+    int whole = whole_tiles;  // tiles to come that are
     const auto fetch = [&](int stage) {
         if (--whole >= 0) {
             a_fetch.next_whole(a_tiles + stage * ATile::ELEMENTS);
@@ -117,6 +118,16 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
             a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
             b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
         }
+        cp_async_commit();
+    };
+    const auto fetch_whole = [&](int stage) {
+        a_fetch.next_whole(a_tiles + stage * ATile::ELEMENTS);
+        b_fetch.next_whole(b_tiles + stage * BTile::ELEMENTS);
+        cp_async_commit();
+    };
+    const auto fetch_rest = [&](int stage) {
+        a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
+        b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
         cp_async_commit();
     };
 #pragma unroll
@@ -155,13 +166,13 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_step(0, 0);
-    for (int tile = 0; tile < tiles_k; ++tile) {
+    const auto turn = [&](const auto& fetch_next) {
         // The last step of the tile before (at first, zeros): what to do while this tile's first step arrives.
         multiply_step(STEPS - 1);
 #pragma unroll
         for (int step = 1; step < STEPS; ++step) {
             load_step(stage, step);
-            if (step == 1) fetch(free_stage);
+            if (step == 1) fetch_next(free_stage);
             multiply_step(step - 1);
         }
         free_stage = stage;
@@ -169,6 +180,13 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // the next tile is there, and all have read this one
         load_step(stage, 0);
+    };
+    if constexpr (TWO_LOOPS) {
+        int tile = 0;
+        for (; tile + STAGES - 1 < whole_tiles; ++tile) turn(fetch_whole);
+        for (; tile < tiles_k; ++tile) turn(fetch_rest);
+    } else {
+        for (int tile = 0; tile < tiles_k; ++tile) turn(fetch);
     }
     multiply_step(STEPS - 1);
 
@@ -246,9 +264,10 @@ struct AcrossFetch<true, BLOCK, BLOCK_K, THREADS> {
     __device__ __forceinline__ void next(float* tile) { copy<false>(tile); }
 };
 
+// TWO_LOOPS: whether tiles that are whole have a loop of their own.
 // LANES: 0 as matmul_register_kernel's, 1 so that of 4 neighbouring lanes two share a row and two a column
 template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M, int THREAD_N,
-          int STAGES, int BLOCKS, int LANES>
+          int STAGES, int BLOCKS, int LANES, int TWO_LOOPS>
 __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
                              BLOCKS) void tune_register_kernel(const float* a_ptr, const float* b_ptr,
                                                                float* c_ptr, index_t M, index_t N, index_t K,
@@ -275,7 +294,8 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
     AcrossFetch<A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS> a_fetch(a_ptr, lda, begin_m, M, K);
     AcrossFetch<!B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS> b_fetch(b_ptr, ldb, begin_n, N, K);
     const bool inside = begin_m + BLOCK_M <= M && begin_n + BLOCK_N <= N;
-    int whole = inside ? static_cast<int>(K / BLOCK_K) : 0;
+    const int whole_tiles = inside ? static_cast<int>(K / BLOCK_K) : 0;
+    int whole = whole_tiles;  // tiles to come that are
     const auto fetch = [&](int stage) {
         if (--whole >= 0) {
             a_fetch.next_whole(a_tiles + stage * ATile::ELEMENTS);
@@ -284,6 +304,16 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
             a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
             b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
         }
+        cp_async_commit();
+    };
+    const auto fetch_whole = [&](int stage) {
+        a_fetch.next_whole(a_tiles + stage * ATile::ELEMENTS);
+        b_fetch.next_whole(b_tiles + stage * BTile::ELEMENTS);
+        cp_async_commit();
+    };
+    const auto fetch_rest = [&](int stage) {
+        a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
+        b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
         cp_async_commit();
     };
 #pragma unroll
@@ -320,12 +350,12 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     load_step(0, 0);
-    for (int tile = 0; tile < tiles_k; ++tile) {
+    const auto turn = [&](const auto& fetch_next) {
         multiply_step(BLOCK_K - 1);
 #pragma unroll
         for (int k = 1; k < BLOCK_K; ++k) {
             load_step(stage, k);
-            if (k == 1) fetch(free_stage);
+            if (k == 1) fetch_next(free_stage);
             multiply_step(k - 1);
         }
         free_stage = stage;
@@ -333,6 +363,13 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
         cp_async_wait<STAGES - 2>();
         __syncthreads();
         load_step(stage, 0);
+    };
+    if constexpr (TWO_LOOPS) {
+        int tile = 0;
+        for (; tile + STAGES - 1 < whole_tiles; ++tile) turn(fetch_whole);
+        for (; tile < tiles_k; ++tile) turn(fetch_rest);
+    } else {
+        for (int tile = 0; tile < tiles_k; ++tile) turn(fetch);
     }
     multiply_step(BLOCK_K - 1);
 
