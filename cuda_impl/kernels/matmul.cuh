@@ -822,9 +822,17 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 // copy engine takes it to memory in whole lines, while the consumers go on. A warp has two such places of its
 // own, for its 16 rows, and waits for no other warp. Rows of c start on 16-byte boundaries.
 //
-// Where c has too few tiles for all multiprocessors, BLOCK_N is 64. A tile of a is then the larger one: the
-// blocks of a cluster lie beside each other and share a. And where the launch allows it, all that comes
-// before the first copy is done while the grid before still runs.
+// BLOCK_N is 256, 192 or 64, whichever leaves fewer multiprocessors without a tile. Where halves of a tile of
+// b are not whole pieces, the blocks of a cluster lie beside each other and share a. And where the launch
+// allows it, all that comes before the first copy is done while the grid before still runs.
+
+template <int BLOCK_N>
+constexpr bool SHARES_B = BLOCK_N % (2 * PIECE) == 0;  // else a
+
+// A warp's places for pieces of c. They are taken in turn, and a tile begins with the first: an even number
+// of pieces gets by with two.
+template <int BLOCK_N>
+constexpr int C_PLACES = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
@@ -834,10 +842,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
-    constexpr bool SHARE_B = BLOCK_N >= BLOCK_M;  // else a
+    constexpr bool SHARE_B = SHARES_B<BLOCK_N>;
     constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
     constexpr int HALF = (SHARE_B ? BLOCK_N : BLOCK_M) / CLUSTER;
-    constexpr int PIECES_N = BLOCK_N / PIECE, PLACES = PIECES_N > 1 ? 2 : 1;
+    constexpr int PIECES_N = BLOCK_N / PIECE, PLACES = C_PLACES<BLOCK_N>;
+    constexpr bool MANY_SUMS = BLOCK_N > 64;    // more than registers that all threads have alike would hold
     constexpr int WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
@@ -853,6 +862,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a_map);
         prefetch_tensor_map(&b_map);
+        prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
@@ -866,7 +876,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 
     Ring<STAGES> ring;
     if (warpgroup == 0) {
-        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if constexpr (MANY_SUMS) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         previous_grid_wait();  // the consumers need not: they write nothing before the first copy has landed
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
@@ -904,7 +914,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
         }
     } else {
-        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        if constexpr (MANY_SUMS) setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = warpgroup - 1;
         const int warp = threadIdx.x % WARPGROUP / WARP, lane = threadIdx.x % WARP;
         const auto release = [&](int stage) {

@@ -179,6 +179,12 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
 #define WGMMA_N128(type)                                                                                 \
     WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", \
           "%65", "%66", "%67", "%68", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
+#define WGMMA_N192(type)                                                                 \
+    WGMMA("192", type,                                                                   \
+          TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7")         \
+              TEN("8") "%90, %91, %92, %93, %94, %95",                                   \
+          "%96", "%97", "%98", "%99", "%100", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), \
+          THIRTY_TWO_OF(d, 64))
 #define WGMMA_N256(type)                                                                                     \
     WGMMA("256", type,                                                                                       \
           TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") TEN("10") \
@@ -209,6 +215,14 @@ __device__ __forceinline__ void wgmma(float (&d)[64], matrix_t a, matrix_t b, bo
     }
 }
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[96], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N192("bf16");
+    } else {
+        WGMMA_N192("f16");
+    }
+}
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ __forceinline__ void wgmma(float (&d)[128], matrix_t a, matrix_t b, bool add) {
     if constexpr (IS_BF16<T>) {
         WGMMA_N256("bf16");
@@ -218,6 +232,7 @@ __device__ __forceinline__ void wgmma(float (&d)[128], matrix_t a, matrix_t b, b
 }
 
 #undef WGMMA_N256
+#undef WGMMA_N192
 #undef WGMMA_N128
 #undef WGMMA_N64
 #undef WGMMA

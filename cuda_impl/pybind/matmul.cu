@@ -336,11 +336,9 @@ static py::object multicast(py::object a_object, py::object b_object) {
 template <int BLOCK_N, int STAGES>
 static void launch_tma_store(const Product& p, const Operand& a, const Operand& b) {
     constexpr int BLOCK_M = 128, CLUSTER = 2, THREADS = (1 + CONSUMERS) * WARPGROUP;
-    constexpr bool SHARE_B = BLOCK_N >= BLOCK_M;
-    constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
-    constexpr int PLACES = std::min(BLOCK_N / PIECE, 2);  // of 16 x 64 elements of c, a consumers' warp
-    constexpr int shared_bytes =
-        tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * PLACES * 16 * PIECE * 2;
+    constexpr int CLUSTER_M = SHARES_B<BLOCK_N> ? CLUSTER : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
+    constexpr int places_bytes = 4 * CONSUMERS * C_PLACES<BLOCK_N> * 16 * PIECE * 2;
+    constexpr int shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + places_bytes;
     const TensorMap a_map = operand_map(a, a.by_rows, BLOCK_M / CLUSTER_N);
     const TensorMap b_map = operand_map(b, !b.by_rows, BLOCK_N / CLUSTER_M);
     const TensorMap c_map = tensor_map(p.c, true, p.N, 16);
@@ -358,12 +356,17 @@ static void launch_tma_store(const Product& p, const Operand& a, const Operand& 
 static py::object tma_store(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
         if (p.N * p.c.element_size % 16 != 0) return launch_multicast(p, a, b);
-        // The narrow tile where that keeps more multiprocessors at work: a tile takes as long as it is wide,
-        // and about 96 columns more to begin and to end; a cluster takes so many one after another.
+        // The tile with which the last multiprocessor is done first: a tile takes as long as it is wide, and
+        // about 96 columns more to begin and to end; a cluster takes so many one after another.
         const std::int64_t clusters = std::max(multiprocessors(p.a) / 2, 1);
-        const std::int64_t turns_wide = ceil_div(ceil_div(p.M, 256) * ceil_div(p.N, 256), clusters);
-        const std::int64_t turns_narrow = ceil_div(ceil_div(p.M, 128) * ceil_div(p.N, 128), clusters);
-        if (turns_wide * (256 + 96) <= turns_narrow * (64 + 96)) return launch_tma_store<256, 4>(p, a, b);
+        const auto columns = [&](int CLUSTER_M, int CLUSTER_N, int BLOCK_N) {
+            const std::int64_t tiles = ceil_div(p.M, CLUSTER_M * 128) * ceil_div(p.N, CLUSTER_N * BLOCK_N);
+            return ceil_div(tiles, clusters) * (BLOCK_N + 96);
+        };
+        const std::int64_t of_256 = columns(2, 1, 256), of_192 = columns(1, 2, 192),
+                           of_64 = columns(1, 2, 64);
+        if (of_256 <= std::min(of_192, of_64)) return launch_tma_store<256, 4>(p, a, b);
+        if (of_192 <= of_64) return launch_tma_store<192, 4>(p, a, b);
         launch_tma_store<64, 8>(p, a, b);
     });
 }

@@ -269,16 +269,25 @@ def multicast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return launch_specialized("multicast", a, b, persistent=True, CLUSTER=2)
 
 
+def cluster_shape(BLOCK_N: int) -> tuple[int, int]:
+    """A cluster's blocks, down and to the right: they share b, if halves of its tile are whole pieces, else a."""
+    return (2, 1) if BLOCK_N % (2 * PIECE) == 0 else (1, 2)
+
+
 def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
-    """BLOCK_N and STAGES: the wide tile, or the narrow one where that keeps more multiprocessors at work.
+    """BLOCK_N and STAGES: of the tiles there are, the one with which the last multiprocessor is done first.
 
     A tile takes as long as it is wide, and about 96 columns more to begin and to end; what counts is how many
     of them a cluster takes one after another.
     """
     clusters = max(processors // 2, 1)
-    turns_wide = ceil_div(ceil_div(M, 256) * ceil_div(N, 256), clusters)
-    turns_narrow = ceil_div(ceil_div(M, 128) * ceil_div(N, 128), clusters)
-    return (256, 4) if turns_wide * (256 + 96) <= turns_narrow * (64 + 96) else (64, 8)
+
+    def columns(BLOCK_N: int) -> int:
+        CLUSTER_M, CLUSTER_N = cluster_shape(BLOCK_N)
+        turns = ceil_div(ceil_div(M, CLUSTER_M * 128) * ceil_div(N, CLUSTER_N * BLOCK_N), clusters)
+        return turns * (BLOCK_N + 96)
+
+    return min((256, 4), (192, 4), (64, 8), key=lambda tile: columns(tile[0]))
 
 
 @implementation("matmul", "cupy.tma_store", rung="hopper", requires="sm_90a")
@@ -296,8 +305,7 @@ def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     BLOCK_M, CLUSTER = 128, 2
     processors = multiprocessors(a.device)
     BLOCK_N, STAGES = tile_for(M, N, processors)
-    share_b = BLOCK_N >= BLOCK_M
-    CLUSTER_M, CLUSTER_N = (CLUSTER, 1) if share_b else (1, CLUSTER)
+    CLUSTER_M, CLUSTER_N = cluster_shape(BLOCK_N)
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
     run = kernel("matmul", f"matmul_tma_store_kernel<{layouts}, {BLOCK_N}, {STAGES}>", a.device, overlap=True)
     a_map = operand_map(a, A_BY_ROWS, A_BY_ROWS, lda, BLOCK_M // CLUSTER_N)
@@ -306,7 +314,8 @@ def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     sizes = (np.int32(M), np.int32(N), np.int32(K))
     tiles = ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, CLUSTER_N * BLOCK_N)
     blocks = CLUSTER * min(tiles, max(processors // CLUSTER, 1))
-    places = min(BLOCK_N // PIECE, 2)  # of 16 x 64 elements of c, for each of the consumers' warps
+    pieces = BLOCK_N // PIECE
+    places = 2 if pieces % 2 == 0 else pieces  # of 16 x 64 elements of c, for each of the consumers' warps
     shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * places * 16 * PIECE * 2
     threads = (1 + CONSUMERS) * WARPGROUP
     run((blocks,), (threads,), (a_map, b_map, c_map, *sizes), shared_mem=shared_bytes)
