@@ -67,6 +67,21 @@ __global__ void two_groups(const unsigned short* x, unsigned short* y, int bytes
         y[256 + at + i] = second[at + i];
     }
 }
+
+// The same of one group, of 4 bytes a thread; every other thread reads nothing.
+template <int PENDING>
+__global__ void copies_of_4(const float* x, float* y) {
+    __shared__ float there[33];
+    there[threadIdx.x] = 7.0f;
+    if (threadIdx.x == 0) there[32] = 7.0f;
+    __syncthreads();
+    cp_async_4(there + threadIdx.x, x + threadIdx.x, threadIdx.x % 2 == 0 ? 4 : 0);
+    cp_async_commit();
+    cp_async_wait<PENDING>();
+    __syncthreads();
+    y[threadIdx.x] = there[threadIdx.x];
+    if (threadIdx.x == 0) y[32] = there[32];
+}
 """
 
 
@@ -110,6 +125,15 @@ def test_cp_async_fills_up_with_zeros(bytes_copied: int, device: torch.device) -
     assert torch.equal(y.view(64, 8), expected)
 
 
+def test_cp_async_of_4_bytes(device: torch.device) -> None:
+    x, y = torch.arange(1, 33, dtype=torch.float32, device=device), torch.zeros(33, device=device)
+    launch(device, "copies_of_4<0>", x.data_ptr(), y.data_ptr())
+    expected = x.clone()
+    expected[1::2] = 0
+    assert torch.equal(y[:32], expected)
+    assert y[32] == 7  # what lies behind is left alone
+
+
 def test_the_emulation_copies_no_sooner_than_waited_for() -> None:
     """Else a kernel that does not wait would be right on the host, and wrong on a GPU."""
     x = torch.arange(1, 513, dtype=torch.int16)
@@ -119,3 +143,6 @@ def test_the_emulation_copies_no_sooner_than_waited_for() -> None:
     assert (y[256:] == 7).all()
     launch(torch.device("cpu"), "two_groups<2>", x.data_ptr(), y.data_ptr(), np.int32(16))
     assert (y == 7).all()
+    floats, there = torch.arange(1, 33, dtype=torch.float32), torch.zeros(33)
+    launch(torch.device("cpu"), "copies_of_4<1>", floats.data_ptr(), there.data_ptr())
+    assert (there == 7).all()

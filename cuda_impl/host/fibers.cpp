@@ -92,7 +92,7 @@ enum class State { ready, waiting, spinning, done };
 struct Copy {
     void* to;
     const void* from;
-    std::size_t bytes;
+    std::size_t bytes, size;
 };
 
 struct Fiber {
@@ -494,7 +494,7 @@ void Block::wait_for_copies(std::size_t pending) {
     std::deque<std::vector<Copy>>& groups = running_->groups;
     for (; groups.size() > pending; groups.pop_front()) {
         for (const Copy& copy : groups.front()) {
-            std::memset(copy.to, 0, 16);
+            std::memset(copy.to, 0, copy.size);
             std::memcpy(copy.to, copy.from, copy.bytes);
         }
     }
@@ -545,8 +545,8 @@ Votes sync_threads(bool predicate, const char* call) {
 Meeting meet(unsigned mask, std::uint64_t value, const char* call) {
     return current_block->meet(mask, value, call);
 }
-void start_copy(void* to, const void* from, std::size_t bytes) {
-    current_block->start_copy({to, from, bytes});
+void start_copy(void* to, const void* from, std::size_t bytes, std::size_t size) {
+    current_block->start_copy({to, from, bytes, size});
 }
 void commit_copies() {
     current_block->commit_copies();

@@ -52,9 +52,9 @@ struct Meeting {
 // Waits for all lanes in `mask` that have not returned.
 Meeting meet(unsigned mask, std::uint64_t value, const char* call);
 
-// A copy of 16 bytes, of which only the first `bytes` are read and the others become 0. It happens when its
-// group is waited for and not before: a wait that is missing shows.
-void start_copy(void* to, const void* from, std::size_t bytes);
+// A copy of `size` bytes, of which only the first `bytes` are read and the others become 0. It happens when
+// its group is waited for and not before: a wait that is missing shows.
+void start_copy(void* to, const void* from, std::size_t bytes, std::size_t size);
 void commit_copies();                       // makes a group of the copies started since the last one
 void wait_for_copies(std::size_t pending);  // for all groups but the last `pending`
 

@@ -50,7 +50,10 @@ struct MmaPart {
 }  // namespace host
 
 inline void cp_async_16(void* to, const void* from, int bytes) {
-    host::start_copy(to, from, std::size_t(bytes));
+    host::start_copy(to, from, std::size_t(bytes), 16);
+}
+inline void cp_async_4(void* to, const void* from, int bytes) {
+    host::start_copy(to, from, std::size_t(bytes), 4);
 }
 inline void cp_async_commit() {
     host::commit_copies();

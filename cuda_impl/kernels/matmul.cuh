@@ -4,8 +4,8 @@
 //   naive        a thread an element of c; a warp's threads below each other, so every read is another line
 //   coalesced    the same; a warp's threads beside each other, so they read one line of b and write one of c
 //   shared       a block a tile of c; tiles of a and b wait in shared memory, read once for the whole block
-//   register     a thread a tile of c; it reads 8 + 8 elements from shared memory for 64 products, 16 bytes
-//                at a time, while copies of the next tiles are on their way
+//   register     a thread a tile of c; it reads 8 + 16 elements from shared memory for 128 products, 16 bytes
+//                at a time and a step ahead, while copies of the next tiles are on their way
 //   tensor_core  a warp a tile of c, multiplied by tensor cores; sm_75, bf16 from sm_80
 // from here on with Hopper's own units, sm_90a:
 //   wgmma        four warps a tile of c, multiplied straight from shared memory, which the copy engine fills
@@ -115,8 +115,9 @@ __device__ __forceinline__ TilePlace grouped_tile(unsigned tile, int tiles_m, in
 }
 
 // ---- tiles in shared memory --------------------------------------------------------------------------
-// A tile lies as in global memory: in LINES lines of LENGTH elements that are neighbours there, along K where
-// a lies by rows or b by columns, else across. BLOCK is its size along M or N.
+// A tile lies as in global memory, but where it says otherwise: in LINES lines of LENGTH elements that are
+// neighbours there, along K where a lies by rows or b by columns, else across. BLOCK is its size along M or
+// N.
 
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
 struct TileShape {
@@ -126,6 +127,10 @@ struct TileShape {
     static constexpr int PACKS = LENGTH / VEC;  // of a line
     static_assert(LENGTH % VEC == 0, "lines are whole packs");
 };
+
+__device__ __forceinline__ int at_most(index_t count, int limit) {
+    return static_cast<int>(count < limit ? count : limit);
+}
 
 // How a block brings tile after tile along K: a thread always the same packs of a tile.
 // Place::at(line, pack) is where in the shared tile a pack goes, in elements.
@@ -139,43 +144,44 @@ struct TileFetch {
     static_assert(COPIES == 1 || STEP % Place::PERIOD == 0, "packs below each other lie below each other");
 
     const T* from;
-    index_t offset[COPIES];  // of the thread's packs from its first
-    index_t advance;         // from tile to tile
-    int place, along, across;
+    index_t ld;
+    int place;
+    int along;   // elements that are left of the thread's line along K, or lines below it across K
+    int across;  // how far below its line along K the last is, or elements that are left of its line across K
 
     // `begin` is where the tile starts along M or N, and `size` is that dimension.
-    __device__ __forceinline__ TileFetch(const T* ptr, index_t ld, index_t begin, index_t size, index_t K) {
+    __device__ __forceinline__ TileFetch(const T* ptr, index_t ld, index_t begin, index_t size, index_t K)
+        : ld(ld) {
         const int line = threadIdx.x / Shape::PACKS, pack = threadIdx.x % Shape::PACKS;
         const int column = pack * Shape::VEC;
         place = Place::at(line, pack);
-        const int last = clamped(size - begin - 1);
-        // Lines across K that are not there become the last that is: they add to no element of c that is.
-        const int first_line = ALONG_K ? min(line, last) : line;
-        from = ALONG_K ? ptr + (begin + first_line) * ld + column : ptr + line * ld + begin + column;
-#pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            const int to_line = ALONG_K ? min(line + i * STEP, last) : line + i * STEP;
-            offset[i] = (to_line - first_line) * ld;
-        }
-        advance = ALONG_K ? BLOCK_K : BLOCK_K * ld;
-        along = clamped(K) - (ALONG_K ? column : line);
-        across = min(last + 1 - column, Shape::VEC);
+        from = ALONG_K ? ptr + (begin + line) * ld + column : ptr + line * ld + begin + column;
+        along = at_most(K, 0x7fffffff) - (ALONG_K ? column : line);
+        across = at_most(size - begin, BLOCK) - (ALONG_K ? line + 1 : column);
     }
 
-    static __device__ __forceinline__ int clamped(index_t count) {
-        return static_cast<int>(count < 0x7fffffff ? count : 0x7fffffff);
-    }
-
-    // Starts the copies of the next tile. What lies past the end of K becomes 0; past all of it, everything.
-    __device__ __forceinline__ void next(T* tile) {
-        const int elements = max(ALONG_K ? min(along, Shape::VEC) : across, 0);  // of a line that is there
+    // Starts the copies of the next tile. Of a tile that is not `whole`, what lies past the end of K becomes
+    // 0; past all of it, everything. Lines along K that are not there become the last that is: they add to no
+    // element of c that is.
+    __device__ __forceinline__ void next(T* tile, bool whole) {
+        if (whole) {
+            const T* line = from;
 #pragma unroll
-        for (int i = 0; i < COPIES; ++i) {
-            const int here = ALONG_K || along > i * STEP ? elements : 0;
-            const int bytes = here * static_cast<int>(sizeof(T));
-            cp_async_16(tile + place + Place::at(i * STEP, 0), from + offset[i], bytes);
+            for (int i = 0; i < COPIES; ++i, line += STEP * ld) {
+                cp_async_16(tile + place + Place::at(i * STEP, 0), line, 16);
+            }
+        } else {
+            const int elements =
+                max(min(ALONG_K ? along : across, Shape::VEC), 0);  // of a pack that are there
+#pragma unroll
+            for (int i = 0; i < COPIES; ++i) {
+                const int here = ALONG_K || along > i * STEP ? elements : 0;
+                const index_t offset = (ALONG_K ? min(i * STEP, across) : i * STEP) * ld;
+                const int bytes = here * static_cast<int>(sizeof(T));
+                cp_async_16(tile + place + Place::at(i * STEP, 0), from + offset, bytes);
+            }
         }
-        from += advance;
+        from += ALONG_K ? BLOCK_K : BLOCK_K * ld;
         along -= BLOCK_K;
     }
 };
@@ -189,6 +195,7 @@ struct TileFetch {
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
 struct PaddedTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
     using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
+    static constexpr bool LIES_ALONG_K = ALONG_K;
     static constexpr int PITCH = Shape::LENGTH + (ALONG_K ? Shape::VEC : 0);
     static constexpr int PERIOD = 1;  // lines after which packs lie in the same order
     static constexpr int ELEMENTS = Shape::LINES * PITCH;
@@ -196,13 +203,58 @@ struct PaddedTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
     static __device__ __forceinline__ int at(int line, int pack) { return line * PITCH + pack * Shape::VEC; }
 };
 
+// Elements of 4 bytes can be copied one by one, and lie across K whichever way they came: a thread then reads
+// what one step needs and no more, which leaves it registers for the step after. Lines are a pack further
+// apart, so that what a warp copies, of 8 lines and 4 neighbours, lies in 32 banks.
+template <int BLOCK, int BLOCK_K>
+struct PaddedTile<float, true, BLOCK, BLOCK_K> : TileShape<float, false, BLOCK, BLOCK_K> {
+    static constexpr bool LIES_ALONG_K = false;
+    static constexpr int PITCH = BLOCK + 4;
+    static constexpr int ELEMENTS = BLOCK_K * PITCH;
+
+    static __device__ __forceinline__ int at(int line, int pack) { return line * PITCH + pack * 4; }
+};
+
+template <int BLOCK, int BLOCK_K, int THREADS>
+struct TileFetch<float, true, BLOCK, BLOCK_K, THREADS, PaddedTile<float, true, BLOCK, BLOCK_K>> {
+    using Tile = PaddedTile<float, true, BLOCK, BLOCK_K>;
+    static constexpr int STEP = THREADS / 8;  // rows (columns, of b) between a thread's elements
+    static_assert(BLOCK % STEP == 0 && BLOCK_K % 8 == 0, "threads share a tile evenly");
+
+    const float* from;
+    index_t ld;
+    int place, along, across;  // as above
+
+    __device__ __forceinline__ TileFetch(const float* ptr, index_t ld, index_t begin, index_t size, index_t K)
+        : ld(ld) {
+        const int row = threadIdx.x / 8, k = threadIdx.x % 8;
+        place = k * Tile::PITCH + row;
+        from = ptr + (begin + row) * ld + k;
+        along = at_most(K, 0x7fffffff) - k;
+        across = at_most(size - begin, BLOCK) - (row + 1);
+    }
+
+    __device__ __forceinline__ void next(float* tile, bool whole) {
+        const float* row = from;
+#pragma unroll
+        for (int i = 0; i < BLOCK; i += STEP, row += STEP * ld) {
+            if (!whole) row = from + min(i, across) * ld;
+#pragma unroll
+            for (int k = 0; k < BLOCK_K; k += 8) {
+                cp_async_4(tile + place + k * Tile::PITCH + i, row + k, whole || along > k ? 4 : 0);
+            }
+        }
+        from += BLOCK_K;
+        along -= BLOCK_K;
+    }
+};
+
 // What one of THREADS threads has of a tile of a (of b): elements of COUNT rows (columns). A pack read along
 // K serves VEC steps, a pack read across K serves one.
-template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int COUNT>
+template <typename T, typename Tile, int THREADS, int COUNT>
 struct Fragment {
-    using Tile = PaddedTile<T, ALONG_K, BLOCK, BLOCK_K>;
-    static constexpr int VEC = Tile::VEC, THREADS = BLOCK / COUNT;
-    static constexpr int PACKS = ALONG_K ? COUNT : COUNT / VEC;
+    static constexpr bool ALONG_K = Tile::LIES_ALONG_K;
+    static constexpr int VEC = Tile::VEC, PACKS = ALONG_K ? COUNT : COUNT / VEC;
     Pack<T, VEC> pack[PACKS];
 
     // Where in the tile the thread's i-th row is.
@@ -210,9 +262,12 @@ struct Fragment {
         return ALONG_K ? i * THREADS + thread : (i / VEC * THREADS + thread) * VEC + i % VEC;
     }
 
-    // To be called for every k in turn.
-    __device__ __forceinline__ void load_from(const T* tile, int k, int thread) {
-        if (ALONG_K && k % VEC != 0) return;
+    // For every k in turn, with the fragment `before`, of k - 1.
+    __device__ __forceinline__ void load_from(const T* tile, int k, int thread, const Fragment& before) {
+        if (ALONG_K && k % VEC != 0) {
+            *this = before;
+            return;
+        }
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
             const int line = ALONG_K ? p * THREADS + thread : k;
@@ -221,26 +276,25 @@ struct Fragment {
         }
     }
 
-    // For the thread's i-th row, of the k that was loaded last.
+    // For the thread's i-th row, of the k that was loaded.
     __device__ __forceinline__ float value(int i, int k) const {
         return ALONG_K ? get(pack[i], k % VEC) : get(pack[i / VEC], i % VEC);
     }
 };
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int THREAD_M,
-          int THREAD_N, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
-                             BLOCKS) void matmul_register_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
-                                                                 index_t M, index_t N, index_t K, index_t lda,
-                                                                 index_t ldb) {
+          int THREAD_N, int STAGES>
+__global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matmul_register_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M, index_t N, index_t K, index_t lda, index_t ldb) {
     constexpr int VEC = 16 / sizeof(T), GROUP_M = 8;
     constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N;
     constexpr int THREADS = THREADS_M * THREADS_N;
     using ATile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>;
     using BTile = PaddedTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>;
-    using AFragment = Fragment<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREAD_M>;
-    using BFragment = Fragment<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREAD_N>;
+    using AFragment = Fragment<T, ATile, THREADS_M, THREAD_M>;
+    using BFragment = Fragment<T, BTile, THREADS_N, THREAD_N>;
     static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "a warp is 4 threads high and 8 wide");
+    static_assert(BLOCK_K % 2 == 0, "two fragments take turns");
     DYNAMIC_SHARED(T, tiles);
     T* a_tiles = tiles;
     T* b_tiles = tiles + STAGES * ATile::ELEMENTS;
@@ -251,42 +305,67 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
     const index_t begin_m = static_cast<index_t>(place.m) * BLOCK_M;
     const index_t begin_n = static_cast<index_t>(place.n) * BLOCK_N;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int thread_m = warp / (THREADS_N / 8) * 4 + lane / 8;
-    const int thread_n = warp % (THREADS_N / 8) * 8 + lane % 8;
+    // Eight lanes' packs are read at a time: they are of 2 rows and 4 columns, which is fewer than of 1
+    // and 8.
+    const int thread_m = warp / (THREADS_N / 8) * 4 + lane / 16 * 2 + lane % 2;
+    const int thread_n = warp % (THREADS_N / 8) * 8 + lane / 2 % 8;
 
     TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
     TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
+    const bool inside = begin_m + BLOCK_M <= M && begin_n + BLOCK_N <= N;
+    int whole = inside ? at_most(K / BLOCK_K, 0x7fffffff) : 0;  // tiles that are, of those to be fetched
     const auto fetch = [&](int stage) {
-        a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
-        b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
+        T* a_tile = a_tiles + stage * ATile::ELEMENTS;
+        T* b_tile = b_tiles + stage * BTile::ELEMENTS;
+        if (--whole >= 0) {
+            a_fetch.next(a_tile, true);
+            b_fetch.next(b_tile, true);
+        } else {
+            a_fetch.next(a_tile, false);
+            b_fetch.next(b_tile, false);
+        }
         cp_async_commit();
     };
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
 
     float sum[THREAD_M][THREAD_N] = {};
-    int stage = 0, free_stage = STAGES - 1;
-    for (index_t begin = 0; begin < K; begin += BLOCK_K) {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads();  // this tile is there, and all are done with the last one
-        fetch(free_stage);
-        const T* a_tile = a_tiles + stage * ATile::ELEMENTS;
-        const T* b_tile = b_tiles + stage * BTile::ELEMENTS;
-        AFragment a;
-        BFragment b;
+    AFragment a[2] = {};  // of a step, and of the next: they take turns
+    BFragment b[2] = {};
+    const auto load_step = [&](int stage, int k) {
+        a[k % 2].load_from(a_tiles + stage * ATile::ELEMENTS, k, thread_m, a[(k + 1) % 2]);
+        b[k % 2].load_from(b_tiles + stage * BTile::ELEMENTS, k, thread_n, b[(k + 1) % 2]);
+    };
+    const auto multiply_step = [&](int k) {
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; ++k) {
-            a.load_from(a_tile, k, thread_m);
-            b.load_from(b_tile, k, thread_n);
+        for (int i = 0; i < THREAD_M; ++i) {
 #pragma unroll
-            for (int i = 0; i < THREAD_M; ++i) {
-#pragma unroll
-                for (int j = 0; j < THREAD_N; ++j) sum[i][j] += a.value(i, k) * b.value(j, k);
+            for (int step = 0; step < THREAD_N; ++step) {
+                const int j = i % 2 == 0 ? step : THREAD_N - 1 - step;  // there and back: an operand stays
+                sum[i][j] += a[k % 2].value(i, k) * b[k % 2].value(j, k);
             }
+        }
+    };
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    load_step(0, 0);
+    int stage = 0, free_stage = STAGES - 1;
+    const int tiles_k = at_most((K + BLOCK_K - 1) / BLOCK_K, 0x7fffffff);
+    for (int tile = 0; tile < tiles_k; ++tile) {
+        multiply_step(BLOCK_K - 1);  // of the tile before, at first of zeros: the first of this one arrives
+#pragma unroll
+        for (int k = 1; k < BLOCK_K; ++k) {
+            load_step(stage, k);
+            if (k == 1) fetch(free_stage);
+            multiply_step(k - 1);
         }
         free_stage = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // the next tile is there, and all are done with this one
+        load_step(stage, 0);
     }
+    multiply_step(BLOCK_K - 1);
 
 #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {
@@ -296,7 +375,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N),
 #pragma unroll
         for (int j = 0; j < THREAD_N; j += VEC) {
             const index_t n = begin_n + BFragment::index_of(j, thread_n);
-            if (B_BY_ROWS && N % VEC == 0) {  // the thread's columns are neighbours
+            if (!BTile::LIES_ALONG_K && N % VEC == 0) {  // the thread's columns are neighbours
                 float values[VEC];
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) values[v] = sum[i][j + v];
@@ -377,8 +456,8 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
     TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
     TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
     const auto fetch = [&](int stage) {
-        a_fetch.next(a_tiles + stage * ATile::ELEMENTS);
-        b_fetch.next(b_tiles + stage * BTile::ELEMENTS);
+        a_fetch.next(a_tiles + stage * ATile::ELEMENTS, false);
+        b_fetch.next(b_tiles + stage * BTile::ELEMENTS, false);
         cp_async_commit();
     };
 #pragma unroll

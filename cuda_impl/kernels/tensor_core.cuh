@@ -13,7 +13,8 @@ __device__ __forceinline__ unsigned in_shared(const void* ptr) {
     return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
 }
 
-// ---- asynchronous copies: 16 bytes from global to shared memory, past the registers ----------------------
+// ---- asynchronous copies: 16 or 4 bytes from global to shared memory, past the registers
+// ----------------------
 
 // The first `bytes` of 16 are copied, the rest becomes 0; with 0 bytes nothing is read.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, int bytes) {
@@ -32,6 +33,16 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, int byte
         }
     }
     *static_cast<uint4*>(to) = pack;
+#endif
+}
+
+// All 4 bytes are copied, or with `bytes` 0 become 0.
+__device__ __forceinline__ void cp_async_4(void* to, const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes)
+                 : "memory");
+#else
+    *static_cast<unsigned*>(to) = bytes == 4 ? *static_cast<const unsigned*>(from) : 0;
 #endif
 }
 

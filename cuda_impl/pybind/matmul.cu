@@ -162,6 +162,30 @@ static void dispatch_layouts(const Operand& a, const Operand& b, Function functi
     }
 }
 
+// Whether the GPU that a tensor is on is older than sm_80.
+static bool is_turing(const Tensor& x) {
+    if (x.device < 0) return false;
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.device));
+    return major < 8;
+}
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
+static void launch_register(const Product& p, const Operand& a, const Operand& b) {
+    // 16-bit elements are read along K where they lie so, a pack of every row: registers for fewer sums are
+    // left.
+    constexpr int BLOCK_M = 128, BLOCK_K = 16, THREAD_M = 8;
+    constexpr int BLOCK_N = sizeof(T) == 4 ? 256 : 128, THREAD_N = sizeof(T) == 4 ? 16 : 8;
+    constexpr int a_tile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>::ELEMENTS;
+    constexpr int b_tile = PaddedTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>::ELEMENTS;
+    constexpr int threads = BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N);
+    constexpr int shared_bytes = STAGES * (a_tile + b_tile) * sizeof(T);
+    launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), threads, shared_bytes},
+           matmul_register_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N,
+                                  STAGES>,
+           a.tensor.data<T>(), b.tensor.data<T>(), p.c.data<T>(), p.M, p.N, p.K, a.ld, b.ld);
+}
+
 // A thread a tile, copies on their way meanwhile.
 static py::object register_(py::object a_object, py::object b_object) {
     const Product p = checked(a_object, b_object);
@@ -170,20 +194,11 @@ static py::object register_(py::object a_object, py::object b_object) {
     dispatch(p.a, [&](auto zero) {
         dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
             using T = decltype(zero);
-            constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 32 / sizeof(T);
-            constexpr int THREAD_M = 8, THREAD_N = 8, STAGES = 3;
-            // A multiprocessor's registers hold two blocks, but not where elements are converted, or both
-            // operands read along K, a pack of every row and column at a time.
-            constexpr int BLOCKS = sizeof(T) == 4 && !(A_BY_ROWS && !B_BY_ROWS) ? 2 : 1;
-            constexpr int a_tile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>::ELEMENTS;
-            constexpr int b_tile = PaddedTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>::ELEMENTS;
-            constexpr int shared_bytes = STAGES * (a_tile + b_tile) * sizeof(T);
-            launch(p.a,
-                   {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N),
-                    BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N), shared_bytes},
-                   matmul_register_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M,
-                                          THREAD_N, STAGES, BLOCKS>,
-                   a.tensor.data<T>(), b.tensor.data<T>(), p.c.data<T>(), p.M, p.N, p.K, a.ld, b.ld);
+            // Turing's shared memory holds no third tile of fp32, nor are its copies asynchronous.
+            if constexpr (sizeof(T) == 4) {
+                if (is_turing(p.a)) return launch_register<T, A_BY_ROWS, B_BY_ROWS, 2>(p, a, b);
+            }
+            launch_register<T, A_BY_ROWS, B_BY_ROWS, 3>(p, a, b);
         });
     });
     return p.c.object;

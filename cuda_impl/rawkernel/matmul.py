@@ -108,9 +108,10 @@ def cpp(value: bool) -> str:
     return str(value).lower()
 
 
-def tile_bytes(by_lines_of_k: bool, BLOCK: int, BLOCK_K: int, item_bytes: int) -> int:
-    """Of a tile of the register rung, with a pack more at the end of each line along K."""
-    return BLOCK * (BLOCK_K * item_bytes + 16) if by_lines_of_k else BLOCK * BLOCK_K * item_bytes
+def tile_bytes(along_k: bool, BLOCK: int, BLOCK_K: int, item_bytes: int) -> int:
+    """Of a tile of the register rung: lines along K stay so but for fp32, and of both a pack more."""
+    lines, length = (BLOCK, BLOCK_K) if along_k and item_bytes < 4 else (BLOCK_K, BLOCK)
+    return lines * (length * item_bytes + (16 if along_k else 0))
 
 
 @implementation("matmul", "cupy.register", rung="tiled")
@@ -121,13 +122,14 @@ def register(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    BLOCK_M, BLOCK_N, BLOCK_K = 128, 128, 32 // a.element_size()
-    THREAD_M, THREAD_N, STAGES = 8, 8, 3
-    # A multiprocessor's registers hold two blocks, but not where elements are converted, or both operands
-    # read along K, a pack of every row and column at a time.
-    BLOCKS = 2 if a.dtype is torch.float32 and not (A_BY_ROWS and not B_BY_ROWS) else 1
+    # 16-bit elements are read along K where they lie so, a pack of every row: registers for fewer sums are left.
+    BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
+    BLOCK_N, THREAD_N = (256, 16) if a.dtype is torch.float32 else (128, 8)
+    # Turing's shared memory holds no third tile of fp32, nor are its copies asynchronous.
+    name = arch(a.device)
+    STAGES = 2 if a.dtype is torch.float32 and name is not None and capability(name) < 80 else 3
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
-    tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}, {STAGES}, {BLOCKS}"
+    tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}, {STAGES}"
     run = kernel("matmul", f"matmul_register_kernel<{layouts}, {tile}>", a.device)
     shared_bytes = STAGES * (
         tile_bytes(A_BY_ROWS, BLOCK_M, BLOCK_K, a.element_size())
