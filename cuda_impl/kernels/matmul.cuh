@@ -410,19 +410,38 @@ struct SwizzledTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
         const int swizzled = pack ^ (Shape::PACKS == 4 ? line >> 1 & 3 : line & 7);
         return line * Shape::LENGTH + swizzled * Shape::VEC;
     }
+};
 
-    // Four 8x8 matrices that begin at `across` and k: lanes 8 to 15 read the one `across1` and k1 further, 16
-    // to 23 the one `across2` and k2 further, 24 to 31 the one further by both.
-    static __device__ __forceinline__ void load_matrices(unsigned (&matrix)[4], const T* tile, int across,
-                                                         int k, int across1, int k1, int across2, int k2) {
+// Where in a tile a lane finds its row of four 8x8 matrices, for every 16 of K and every 16 rows (columns) of
+// a warp's share, which begins at `begin`. What lies 16 lines on is permuted alike: those it adds, the others
+// it keeps.
+template <typename T, typename Tile, bool ALONG_K, int COUNT, int STEPS>
+struct MatrixReads {
+    static constexpr int LINES_16 = 16 * Tile::LENGTH;
+    int offset[ALONG_K ? STEPS : COUNT];
+
+    // Lanes 8 to 15 read the matrix `across1` and k1 further than the first, 16 to 23 the one `across2` and
+    // k2 further, 24 to 31 the one further by both.
+    __device__ __forceinline__ MatrixReads(int begin, int across1, int k1, int across2, int k2) {
         const int lane = threadIdx.x % WARP, row = lane % 8;
         const bool first = lane / 8 % 2, second = lane / 16;
-        across += (first ? across1 : 0) + (second ? across2 : 0);
-        k += (first ? k1 : 0) + (second ? k2 : 0);
+        const int across = begin + (first ? across1 : 0) + (second ? across2 : 0);
+        const int k = (first ? k1 : 0) + (second ? k2 : 0);
         if constexpr (ALONG_K) {
-            ldmatrix_x4(matrix, tile + at(across + row, k / 8));
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step)
+                offset[step] = Tile::at(across + row, (k + step * 16) / 8);
         } else {
-            ldmatrix_x4_trans(matrix, tile + at(k + row, across / 8));
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) offset[i] = Tile::at(k + row, (across + i * 16) / 8);
+        }
+    }
+
+    __device__ __forceinline__ void load(unsigned (&matrix)[4], const T* tile, int i, int step) const {
+        if constexpr (ALONG_K) {
+            ldmatrix_x4(matrix, tile + offset[step] + i * LINES_16);
+        } else {
+            ldmatrix_x4_trans(matrix, tile + offset[i] + step * LINES_16);
         }
     }
 };
@@ -433,14 +452,14 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
                              BLOCKS) void matmul_tensor_core_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
                                                                     index_t M, index_t N, index_t K,
                                                                     index_t lda, index_t ldb) {
-    constexpr int THREADS = WARPS_M * WARPS_N * WARP, GROUP_M = 8;
+    constexpr int THREADS = WARPS_M * WARPS_N * WARP, GROUP_M = 8, STEPS = BLOCK_K / 16;
     constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // a warp's share
     constexpr int MATRICES_M = WARP_M / 16, MATRICES_N = WARP_N / 8;
     using ATile = SwizzledTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>;
     using BTile = SwizzledTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>;
-    static_assert(
-        MATRICES_M * 16 == WARP_M && MATRICES_N * 8 == WARP_N && MATRICES_N % 2 == 0 && BLOCK_K % 16 == 0,
-        "a warp's share is whole matrices");
+    static_assert(MATRICES_M * 16 == WARP_M && MATRICES_N * 8 == WARP_N && MATRICES_N % 2 == 0,
+                  "a warp's share is whole matrices");
+    static_assert(BLOCK_K % 32 == 0, "two fragments take turns");
     DYNAMIC_SHARED(T, tiles);
     T* a_tiles = tiles;
     T* b_tiles = tiles + STAGES * ATile::ELEMENTS;
@@ -455,44 +474,66 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
 
     TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
     TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
+    const bool inside = begin_m + BLOCK_M <= M && begin_n + BLOCK_N <= N;
+    int whole = inside ? at_most(K / BLOCK_K, 0x7fffffff) : 0;  // tiles that are, of those to be fetched
     const auto fetch = [&](int stage) {
-        a_fetch.next(a_tiles + stage * ATile::ELEMENTS, false);
-        b_fetch.next(b_tiles + stage * BTile::ELEMENTS, false);
+        T* a_tile = a_tiles + stage * ATile::ELEMENTS;
+        T* b_tile = b_tiles + stage * BTile::ELEMENTS;
+        if (--whole >= 0) {
+            a_fetch.next(a_tile, true);
+            b_fetch.next(b_tile, true);
+        } else {
+            a_fetch.next(a_tile, false);
+            b_fetch.next(b_tile, false);
+        }
         cp_async_commit();
     };
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
 
     float sum[MATRICES_M][MATRICES_N][4] = {};
-    int stage = 0, free_stage = STAGES - 1;
-    for (index_t begin = 0; begin < K; begin += BLOCK_K) {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads();  // this tile is there, and all are done with the last one
-        fetch(free_stage);
+    unsigned a[2][MATRICES_M][4] = {}, b[2][MATRICES_N / 2][4] = {};  // of a step, and of the next, in turns
+    const MatrixReads<T, ATile, A_BY_ROWS, MATRICES_M, STEPS> a_reads(warp_m, 8, 0, 0, 8);
+    const MatrixReads<T, BTile, !B_BY_ROWS, MATRICES_N / 2, STEPS> b_reads(warp_n, 0, 8, 8, 0);
+    const auto load_step = [&](int stage, int step) {
         const T* a_tile = a_tiles + stage * ATile::ELEMENTS;
         const T* b_tile = b_tiles + stage * BTile::ELEMENTS;
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k += 16) {
-            unsigned a[MATRICES_M][4], b[MATRICES_N / 2][4];
+        for (int i = 0; i < MATRICES_M; ++i) a_reads.load(a[step % 2][i], a_tile, i, step);
 #pragma unroll
-            for (int i = 0; i < MATRICES_M; ++i) {
-                ATile::load_matrices(a[i], a_tile, warp_m + i * 16, k, 8, 0, 0, 8);
+        for (int j = 0; j < MATRICES_N / 2; ++j) b_reads.load(b[step % 2][j], b_tile, j, step);
+    };
+    const auto multiply_step = [&](int step) {
+#pragma unroll
+        for (int i = 0; i < MATRICES_M; ++i) {
+#pragma unroll
+            for (int turn = 0; turn < MATRICES_N; ++turn) {
+                const int j = i % 2 == 0 ? turn : MATRICES_N - 1 - turn;  // there and back: an operand stays
+                const unsigned (&b_two)[4] = b[step % 2][j / 2];
+                mma_m16n8k16<T>(sum[i][j], a[step % 2][i], b_two[j % 2 * 2], b_two[j % 2 * 2 + 1]);
             }
+        }
+    };
+    cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    load_step(0, 0);
+    int stage = 0, free_stage = STAGES - 1;
+    const int tiles_k = at_most((K + BLOCK_K - 1) / BLOCK_K, 0x7fffffff);
+    for (int tile = 0; tile < tiles_k; ++tile) {
+        multiply_step(STEPS - 1);  // of the tile before, at first of zeros: the first of this one arrives
 #pragma unroll
-            for (int j = 0; j < MATRICES_N / 2; ++j) {
-                BTile::load_matrices(b[j], b_tile, warp_n + j * 16, k, 0, 8, 8, 0);
-            }
-#pragma unroll
-            for (int i = 0; i < MATRICES_M; ++i) {
-#pragma unroll
-                for (int j = 0; j < MATRICES_N; ++j) {
-                    mma_m16n8k16<T>(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-                }
-            }
+        for (int step = 1; step < STEPS; ++step) {
+            load_step(stage, step);
+            if (step == 1) fetch(free_stage);
+            multiply_step(step - 1);
         }
         free_stage = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // the next tile is there, and all are done with this one
+        load_step(stage, 0);
     }
+    multiply_step(STEPS - 1);
 
     const bool in_pairs = N % 2 == 0;  // every row of c starts on a 4-byte boundary
 #pragma unroll

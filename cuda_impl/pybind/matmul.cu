@@ -228,7 +228,7 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
         if constexpr (sizeof(T) == 2) {
             dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
                 constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 32;
-                constexpr int WARPS_M = 2, WARPS_N = 2, STAGES = 3, BLOCKS = 2;
+                constexpr int WARPS_M = 2, WARPS_N = 2, STAGES = 4, BLOCKS = 2;
                 constexpr int shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * sizeof(T);
                 launch(
                     p.a,

@@ -161,7 +161,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS = 128, 128, 32, 2, 2, 3, 2
+    BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS = 128, 128, 32, 2, 2, 4, 2
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
     tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {WARPS_M}, {WARPS_N}, {STAGES}, {BLOCKS}"
     run = kernel("matmul", f"matmul_tensor_core_kernel<{layouts}, {tile}>", a.device)

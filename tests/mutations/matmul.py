@@ -83,8 +83,8 @@ MUTATIONS = (
     tensor_core(
         bug="fragments swapped",
         what="the halves of b's fragment along K change places",
-        right="b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]",
-        wrong="b[j / 2][j % 2 * 2 + 1], b[j / 2][j % 2 * 2]",
+        right="b_two[j % 2 * 2], b_two[j % 2 * 2 + 1]",
+        wrong="b_two[j % 2 * 2 + 1], b_two[j % 2 * 2]",
         sign="values",
     ),
     tensor_core(
