@@ -185,6 +185,21 @@ def test_vectors_whose_ends_are_cut_short_are_added_whole() -> None:
             assert torch.equal(impl.run(x, y), x + y)
 
 
+@pytest.mark.parametrize(
+    ("M", "N", "BLOCK_N"),
+    [
+        *((size, size, 64) for size in (1, 512, 1024)),
+        *((size, size, 192) for size in (1536, 3072)),
+        (1500, 1528, 192),
+        *((size, size, 256) for size in (2048, 4096, 8192, 16384)),
+    ],
+)
+def test_tiles_are_as_wide_as_keeps_an_h100_at_work(M: int, N: int, BLOCK_N: int) -> None:
+    from cuda_impl.rawkernel.matmul import tile_for
+
+    assert tile_for(M, N, processors=132)[0] == BLOCK_N
+
+
 # --------------------------------------------------------------------------- on a GPU
 
 SHARED = """
