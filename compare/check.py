@@ -132,9 +132,9 @@ def threads_for(nbytes: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _limit(tolerance: Tolerance, impl: Implementation, allowed: float) -> float:
-    """What may be lost, in roundings of what the implementation computes in; ``allowed`` is for fp32."""
-    if impl.accumulator != "fp32" and tolerance.least_rounded is not None:
+def limit_of(tolerance: Tolerance, accumulator: str, allowed: float) -> float:
+    """What may be lost, in roundings of what an implementation computes in; ``allowed`` is for fp32."""
+    if accumulator != "fp32" and tolerance.least_rounded is not None:
         return tolerance.least_rounded
     return allowed
 
@@ -193,7 +193,7 @@ def _try(
     own_work: bool,
 ) -> _Trial:
     """One set of inputs: run, then look at everything the run left behind."""
-    limit = _limit(op.tolerance(case), impl, probe.limit)
+    limit = limit_of(op.tolerance(case), impl.accumulator, probe.limit)
     made = probe.inputs
     inputs = stage.place(made)
     memory = [memory_of(x) for x in inputs]

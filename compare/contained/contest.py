@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from compare.ceilings import CeilingMeter
-from compare.check import Reference, Yardstick, errors_of, memory_of
+from compare.check import Reference, Yardstick, errors_of, limit_of, memory_of
 from compare.contained.memory import Place
 from compare.contained.process import Worker
 from compare.contained.stage import Exchange, shape_of
@@ -77,8 +77,8 @@ class _Seen:
 class Remote:
     """Stands for ``impl.run`` in a contest; its only argument is the number of a set of inputs."""
 
-    def __init__(self, worker: Worker, foreign: bool) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, foreign: bool, accumulator: str = "fp32") -> None:
+        self.worker, self.accumulator = worker, accumulator
         self.turns: dict[str, int] = {}
         self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE[foreign])) for kind in KINDS}
         self._later = LATER[foreign]
@@ -143,7 +143,7 @@ class RemoteStopwatch:
             self._exposed.add(name)
         answered = time.perf_counter()
         if checked:
-            self._exam.examine(which, f"a {kind} turn of timing on new inputs")
+            self._exam.examine(which, f"a {kind} turn of timing on new inputs", remote.accumulator)
             self.exams_s += time.perf_counter() - answered + renewed - begin
         self.turns += 1
         self.set_out_s += set_out - renewed
@@ -208,8 +208,7 @@ class Examiner:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
-        # Twice what the check allows, once for all inputs: it is whether the work is done that is looked at.
-        self._limit = 2 * yardstick.limit(case, Reference(op, self._stale))
+        self._allowed = yardstick.limit(case, Reference(op, self._stale))
         self._values = [self._fresh() for _ in range(exchange.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
@@ -276,7 +275,7 @@ class Examiner:
         seconds(100)
         return min(seconds(1000) - seconds(100) for _ in range(3)) / 900 * 1e6
 
-    def examine(self, which: int, when: str, inputs: bool = True) -> None:
+    def examine(self, which: int, when: str, accumulator: str, inputs: bool = True) -> None:
         """Hold the output of the last turn against the oracle, and what became of the inputs.
 
         Raises:
@@ -291,7 +290,9 @@ class Examiner:
                 "it left the work undone, or to another stream or thread"
             )
         reference = Reference(self._op, self._values[which])
-        errors = errors_of(self._op, self._case, reference, output, self._limit, 0)
+        # Twice what the check allows, once for all inputs: it is whether the work is done that is looked at.
+        limit = 2 * limit_of(self._op.tolerance(self._case), accumulator, self._allowed)
+        errors = errors_of(self._op, self._case, reference, output, limit, accumulator, quantile_elements=0)
         if errors.wrong or errors.misplaced:
             raise Cheated(
                 f"right when it was checked, and wrong in {when}: "
@@ -367,7 +368,7 @@ def measure(
             )
         except Exception as error:
             refused[impl.label] = error
-        remotes[impl.label] = Remote(worker, impl.foreign)
+        remotes[impl.label] = Remote(worker, impl.foreign, impl.accumulator)
     watch = RemoteStopwatch(exam, local)
     contest = Contest(
         op.baseline,
@@ -388,11 +389,11 @@ def measure(
         found = contest.results()
         raise Interrupted({label: found[label] for label in found.keys() - foreign}) from None
     say(f"holding {watch.cost()}, against the judge's own clock")
-    return refused | _verified(contest.results(), workers, exam, foreign)
+    return refused | _verified(contest.results(), remotes, exam, foreign)
 
 
 def _verified(
-    results: Mapping[str, Result], workers: Mapping[str, Worker], exam: Examiner, foreign: Collection[str]
+    results: Mapping[str, Result], remotes: Mapping[str, Remote], exam: Examiner, foreign: Collection[str]
 ) -> dict[str, Result]:
     """The results, but for those whose times the judge's own clock contradicts."""
     found: dict[str, Result] = {}
@@ -401,7 +402,7 @@ def _verified(
         if isinstance(result, Timing) and result.cold_us is not None:
             try:
                 changing = label in foreign and exam.has_elements
-                problem = _contradiction(result, _Batches(workers[label], exam, changing))
+                problem = _contradiction(result, _Batches(remotes[label], exam, changing))
             except Exception as error:
                 found[label] = error
                 continue
@@ -444,8 +445,9 @@ class _Batches:
         changing: an element of the inputs changes before each call, and what one of them left is examined.
     """
 
-    def __init__(self, worker: Worker, exam: Examiner, changing: bool) -> None:
-        self._worker, self._exam, self._changing = worker, exam, changing
+    def __init__(self, remote: Remote, exam: Examiner, changing: bool) -> None:
+        self._worker, self._accumulator = remote.worker, remote.accumulator
+        self._exam, self._changing = exam, changing
         self._change_us = exam.change_us() if changing else 0.0
 
     def roughly_us(self, kind: str) -> float:
@@ -490,6 +492,6 @@ class _Batches:
             if kind != "graph":
                 last = number == chosen[-1]
                 self._worker.ask("deliver", "handing over an output", number=number, last=last)
-            exam.examine(0, when, inputs=False)
+            exam.examine(0, when, self._accumulator, inputs=False)
         exam.apply(0, changes, made, repeats)
         exam.examine_inputs(0, when)

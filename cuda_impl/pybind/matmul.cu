@@ -172,8 +172,7 @@ static bool is_turing(const Tensor& x) {
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
 static void launch_register(const Product& p, const Operand& a, const Operand& b) {
-    // 16-bit elements are read along K where they lie so, a pack of every row: registers for fewer sums are
-    // left.
+    // 16-bit elements are read along K where they lie so, a pack of every row: that leaves fewer registers.
     constexpr int BLOCK_M = 128, BLOCK_K = 16, THREAD_M = 8;
     constexpr int BLOCK_N = sizeof(T) == 4 ? 256 : 128, THREAD_N = sizeof(T) == 4 ? 16 : 8;
     constexpr int a_tile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>::ELEMENTS;

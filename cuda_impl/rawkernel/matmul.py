@@ -122,7 +122,7 @@ def register(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    # 16-bit elements are read along K where they lie so, a pack of every row: registers for fewer sums are left.
+    # 16-bit elements are read along K where they lie so, a pack of every row: that leaves fewer registers.
     BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
     BLOCK_N, THREAD_N = (256, 16) if a.dtype is torch.float32 else (128, 8)
     # Turing's shared memory holds no third tile of fp32, nor are its copies asynchronous.
@@ -272,7 +272,7 @@ def multicast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def cluster_shape(BLOCK_N: int) -> tuple[int, int]:
-    """A cluster's blocks, down and to the right: they share b, if halves of its tile are whole pieces, else a."""
+    """A cluster's blocks, down and to the right: they share b if its halves are whole pieces, else a."""
     return (2, 1) if BLOCK_N % (2 * PIECE) == 0 else (1, 2)
 
 
