@@ -33,7 +33,7 @@ _KEPT_ELEMENTS = 1 << 25
 """Inputs up to so many are kept with their reference, which takes as much again in fp64."""
 
 _EFFORTLESS_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
-"""Inputs that a device computes with in milliseconds, in fp64 as well."""
+"""Inputs and output that a device computes with in milliseconds, in fp64 as well."""
 
 _ONE_THREAD_BYTES = 1 << 22
 """Memory traffic up to which a CPU is quicker alone than by sharing the work among threads."""
@@ -437,8 +437,10 @@ _LATE_CYCLES = 1_000_000  # some half a millisecond
 def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     """A meta tensor of the shape and dtype that the output must have."""
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
+    sizes = dict(case.dims)
+    of_output = math.prod(sizes.get(dim, 1) for dim in _shapes_of(op.signature)[-1])
     # Computed if that is no effort: PyTorch's functions on meta tensors import sympy first, for a second.
-    effortless = sum(x.numel() for x in inputs) < _EFFORTLESS_ELEMENTS[device.type]
+    effortless = sum(x.numel() for x in inputs) + of_output < _EFFORTLESS_ELEMENTS[device.type]
     where = device if effortless else torch.device("meta")
     output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
     return output.to("meta", TORCH_DTYPES[case.dtype])
@@ -509,7 +511,9 @@ def _pieces(
     """Inputs and output, piece by piece along the op's independent dimension."""
     if output.numel() == 0:
         return
-    axes = _axes_of(op.independent, op.signature)
+    axes = [
+        shape.index(op.independent) if op.independent in shape else None for shape in _shapes_of(op.signature)
+    ]
     if axes[-1] is None:
         yield inputs, output
         return
@@ -525,10 +529,9 @@ def _pieces(
         yield tuple(parts), out
 
 
-def _axes_of(dim: str | None, signature: str) -> list[int | None]:
-    """Which axis ``dim`` is of each tensor in ``x[M,N], y[N] -> z[M,N]``, inputs first."""
-    shapes = [re.split(r"\s*,\s*", sizes) for sizes in re.findall(r"\w+\[([^\]]*)\]", signature)]
-    return [shape.index(dim) if dim in shape else None for shape in shapes]
+def _shapes_of(signature: str) -> list[list[str]]:
+    """The dimensions of each tensor in ``x[M,N], y[N] -> z[M,N]``, inputs first."""
+    return [re.split(r"\s*,\s*", sizes) for sizes in re.findall(r"\w+\[([^\]]*)\]", signature)]
 
 
 def _compare(
