@@ -412,7 +412,7 @@ def test_long_names_are_cut() -> None:
     )
     assert name.startswith("elementwise<")
     assert name.endswith("...")
-    assert len(name) == 80
+    assert len(name) == 100
 
 
 OURS = [
