@@ -51,21 +51,50 @@ def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
             )
 
 
-def check_product(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
+def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("a", "b")) -> None:
     """Check that ``a[M,K]`` and ``b[K,N]`` are matrices that can be multiplied.
+
+    Args:
+        op: the op's name, for the message.
+        a: the left one.
+        b: the right one.
+        names: what the op calls them.
 
     Raises:
         TypeError: as `check_same`.
         ValueError: one is no matrix, b is on another device than a, or has not as many rows as a columns.
     """
-    check_same(op, 2, a=a)
-    check_same(op, 2, b=b)
+    left, right = names
+    check_same(op, 2, **{left: a})
+    check_same(op, 2, **{right: b})
     if b.dtype is not a.dtype:
-        raise TypeError(f"{op}: b is {b.dtype} and a is {a.dtype}; it takes one dtype")
+        raise TypeError(f"{op}: {right} is {b.dtype} and {left} is {a.dtype}; it takes one dtype")
     if b.shape[0] != a.shape[1]:
         raise ValueError(
-            f"{op}: b has shape {tuple(b.shape)} and a {tuple(a.shape)}; "
-            "it takes as many rows of b as a has columns"
+            f"{op}: {right} has shape {tuple(b.shape)} and {left} {tuple(a.shape)}; "
+            f"it takes as many rows of {right} as {left} has columns"
         )
     if b.device != a.device:
-        raise ValueError(f"{op}: b is on {b.device} and a on {a.device}; it takes one device")
+        raise ValueError(f"{op}: {right} is on {b.device} and {left} on {a.device}; it takes one device")
+
+
+def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> None:
+    """Check that ``x[M,K] @ w[K,N] + bias[N]`` can be computed, by tensor cores and with sums in fp32.
+
+    Raises:
+        TypeError: as `check_same`, or they are fp32, which tensor cores would multiply as TF32.
+        ValueError: as `check_product`, or bias is no vector, on another device, or has another length.
+    """
+    check_product(op, x, w, ("x", "w"))
+    check_same(op, 1, bias=bias)
+    if x.dtype is torch.float32:
+        raise TypeError(f"{op}: x is {x.dtype}; it takes {', '.join(map(str, TAKEN[1:]))}")
+    if bias.dtype is not x.dtype:
+        raise TypeError(f"{op}: bias is {bias.dtype} and x is {x.dtype}; it takes one dtype")
+    if bias.shape[0] != w.shape[1]:
+        raise ValueError(
+            f"{op}: bias has shape {tuple(bias.shape)} and w {tuple(w.shape)}; "
+            "it takes as many elements of bias as w has columns"
+        )
+    if bias.device != x.device:
+        raise ValueError(f"{op}: bias is on {bias.device} and x on {x.device}; it takes one device")

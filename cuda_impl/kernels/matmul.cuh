@@ -393,6 +393,19 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     }
 }
 
+// ---- what becomes of two neighbouring sums before they are rounded and written: here, nothing ----------
+// Another op may put its own in this place: `of(n, N)` is what it has to know of columns n and n + 1, where n
+// is even, and `apply` what it makes of two sums there.
+
+struct AsTheyAre {
+    struct Nothing {};
+    template <typename Index>
+    __device__ __forceinline__ Nothing of(Index, Index) const {
+        return {};
+    }
+    __device__ __forceinline__ float2 apply(Nothing, float x, float y) const { return make_float2(x, y); }
+};
+
 // ---- tensor_core -------------------------------------------------------------------------------------
 // Grid: a block of WARPS_M x WARPS_N warps a tile of c, of BLOCK_M x BLOCK_N, grouped; a warp computes an
 // even share of it, in matrices of 16 x 8. T is a 16-bit type. STAGES as above.
@@ -447,11 +460,10 @@ struct MatrixReads {
 };
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
-          int WARPS_N, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
-                             BLOCKS) void matmul_tensor_core_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
-                                                                    index_t M, index_t N, index_t K,
-                                                                    index_t lda, index_t ldb) {
+          int WARPS_N, int STAGES, typename Epilogue>
+__device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T* b_ptr, T* c_ptr, index_t M,
+                                                         index_t N, index_t K, index_t lda, index_t ldb,
+                                                         const Epilogue& epilogue) {
     constexpr int THREADS = WARPS_M * WARPS_N * WARP, GROUP_M = 8, STEPS = BLOCK_K / 16;
     constexpr int WARP_M = BLOCK_M / WARPS_M, WARP_N = BLOCK_N / WARPS_N;  // a warp's share
     constexpr int MATRICES_M = WARP_M / 16, MATRICES_N = WARP_N / 8;
@@ -533,6 +545,10 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
         __syncthreads();  // the next tile is there, and all are done with this one
         load_step(stage, 0);
     }
+    decltype(epilogue.of(N, N)) of_columns[MATRICES_N];  // fetched while the last step is multiplied
+    const index_t lane_n = begin_n + warp_n + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < MATRICES_N; ++j) of_columns[j] = epilogue.of(lane_n + j * 8, N);
     multiply_step(STEPS - 1);
 
     const bool in_pairs = N % 2 == 0;  // every row of c starts on a 4-byte boundary
@@ -544,8 +560,10 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
             if (m >= M) continue;
 #pragma unroll
             for (int j = 0; j < MATRICES_N; ++j) {
-                const index_t n = begin_n + warp_n + j * 8 + lane % 4 * 2;
-                const T two[2] = {from_float<T>(sum[i][j][half * 2]), from_float<T>(sum[i][j][half * 2 + 1])};
+                const index_t n = lane_n + j * 8;
+                const float2 sums =
+                    epilogue.apply(of_columns[j], sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
+                const T two[2] = {from_float<T>(sums.x), from_float<T>(sums.y)};
                 T* c = c_ptr + m * N + n;
                 if (in_pairs) {
                     if (n < N) *reinterpret_cast<unsigned*>(c) = *reinterpret_cast<const unsigned*>(two);
@@ -556,6 +574,16 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
             }
         }
     }
+}
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+          int WARPS_N, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
+                             BLOCKS) void matmul_tensor_core_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
+                                                                    index_t M, index_t N, index_t K,
+                                                                    index_t lda, index_t ldb) {
+    multiply_by_tensor_cores<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
+        a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, AsTheyAre());
 }
 
 // ---- tiles for the copy engine and wgmma -----------------------------------------------------------------
@@ -954,12 +982,12 @@ constexpr bool SHARES_B = BLOCK_N % (2 * PIECE) == 0;  // else a
 template <int BLOCK_N>
 constexpr int C_PLACES = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
 
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
-    CLUSTER_OF(2) void matmul_tma_store_kernel(const __grid_constant__ TensorMap a_map,
-                                               const __grid_constant__ TensorMap b_map,
-                                               const __grid_constant__ TensorMap c_map, int M, int N, int K) {
 #if HAS_WGMMA
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES, typename Epilogue>
+__device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, const TensorMap& b_map,
+                                                       const TensorMap& c_map, int M, int N, int K,
+                                                       const Epilogue& epilogue) {
     constexpr int BLOCK_M = CONSUMERS * PIECE, BLOCK_K = PIECE, GROUP_M = 8, CLUSTER = 2;
     constexpr int A_BYTES = BLOCK_M * BLOCK_K * 2, BYTES = A_BYTES + BLOCK_N * BLOCK_K * 2;
     constexpr bool SHARE_B = SHARES_B<BLOCK_N>;
@@ -1056,11 +1084,14 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 if (k > 0) release(before);
                 before = ring.stage;
             }
+            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
+            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            decltype(epilogue.of(n, N)) of_columns[BLOCK_N / 8];  // fetched while the last product goes on
+#pragma unroll
+            for (int j = 0; j < BLOCK_N / 8; ++j) of_columns[j] = epilogue.of(n + j * 8 + lane % 4 * 2, N);
             wgmma_wait_group<0>(sum);
             release(before);
 
-            const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
-            const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
             // Lane l writes 16 bytes of row l % 16, of the columns that l / 16 says, permuted as c_map has
             // it.
             const int row = lane % 16, first = lane / 16;
@@ -1072,9 +1103,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 #pragma unroll
                 for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them
                     const float* const own = sum + piece * (PIECE / 2) + j * 4;
-                    stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two_of<T>(own[0], own[1]),
-                                two_of<T>(own[2], own[3]), two_of<T>(own[4], own[5]),
-                                two_of<T>(own[6], own[7]));
+                    const auto two = [&](int i) {
+                        const auto& columns = of_columns[piece * (PIECE / 8) + j + i / 2];
+                        const float2 sums = epilogue.apply(columns, own[i * 2], own[i * 2 + 1]);
+                        return two_of<T>(sums.x, sums.y);
+                    };
+                    stmatrix_x4(c + row * 128 + ((j + first) ^ row % 8) * 16, two(0), two(1), two(2), two(3));
                 }
                 fence_proxy_async();
                 __syncwarp();
@@ -1086,5 +1120,17 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         }
         if (lane == 0) bulk_wait_group_read<0>();
     }
+}
+
+#endif  // HAS_WGMMA
+
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+    CLUSTER_OF(2) void matmul_tma_store_kernel(const __grid_constant__ TensorMap a_map,
+                                               const __grid_constant__ TensorMap b_map,
+                                               const __grid_constant__ TensorMap c_map, int M, int N, int K) {
+#if HAS_WGMMA
+    multiply_and_tma_store<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, STAGES>(a_map, b_map, c_map, M, N, K,
+                                                                     AsTheyAre());
 #endif
 }

@@ -292,16 +292,20 @@ def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
     return min((256, 4), (192, 4), (64, 8), key=lambda tile: columns(tile[0]))
 
 
-@implementation("matmul", "cupy.tma_store", rung="hopper", requires="sm_90a")
-def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """c leaves by the copy engine; as multicast where rows of c do not start on 16-byte boundaries."""
-    M, N, K, c = checked(a, b)
-    check_tensor_cores(a)
-    check_copy_engine(M, N, K)
-    if c.numel() == 0 or K == 0:
-        return c.zero_()
-    if N * c.element_size() % 16 != 0:
-        return multicast(a, b)
+def launch_tma_store(
+    source: str, name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, more: tuple[int, ...] = ()
+) -> None:
+    """A kernel that works as ``tma_store``: two blocks a cluster, persistent, c by the copy engine.
+
+    Args:
+        source: the op whose file holds it.
+        name: of the kernel, without its template arguments.
+        a: the left operand; neither K nor c is empty.
+        b: the right one.
+        c: what is written. Its rows start on 16-byte boundaries.
+        more: addresses that the kernel takes behind the maps.
+    """
+    (M, K), N = a.shape, b.shape[1]
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
     BLOCK_M, CLUSTER = 128, 2
@@ -309,7 +313,7 @@ def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     BLOCK_N, STAGES = tile_for(M, N, processors)
     CLUSTER_M, CLUSTER_N = cluster_shape(BLOCK_N)
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
-    run = kernel("matmul", f"matmul_tma_store_kernel<{layouts}, {BLOCK_N}, {STAGES}>", a.device, overlap=True)
+    run = kernel(source, f"{name}<{layouts}, {BLOCK_N}, {STAGES}>", a.device, overlap=True)
     a_map = operand_map(a, A_BY_ROWS, A_BY_ROWS, lda, BLOCK_M // CLUSTER_N)
     b_map = operand_map(b, not B_BY_ROWS, B_BY_ROWS, ldb, BLOCK_N // CLUSTER_M)
     c_map = tensor_map(c, True, N, 16)
@@ -320,5 +324,18 @@ def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     places = 2 if pieces % 2 == 0 else pieces  # of 16 x 64 elements of c, for each of the consumers' warps
     shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * places * 16 * PIECE * 2
     threads = (1 + CONSUMERS) * WARPGROUP
-    run((blocks,), (threads,), (a_map, b_map, c_map, *sizes), shared_mem=shared_bytes)
+    run((blocks,), (threads,), (a_map, b_map, c_map, *more, *sizes), shared_mem=shared_bytes)
+
+
+@implementation("matmul", "cupy.tma_store", rung="hopper", requires="sm_90a")
+def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """c leaves by the copy engine; as multicast where rows of c do not start on 16-byte boundaries."""
+    M, N, K, c = checked(a, b)
+    check_tensor_cores(a)
+    check_copy_engine(M, N, K)
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    if N * c.element_size() % 16 != 0:
+        return multicast(a, b)
+    launch_tma_store("matmul", "matmul_tma_store_kernel", a, b, c)
     return c

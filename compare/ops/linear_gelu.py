@@ -1,0 +1,134 @@
+"""linear_gelu: a layer of a transformer's MLP, a product with a bias and GELU behind it, sums in fp32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Tolerance, case
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``x[M,K]``, ``w[K,N]`` and ``bias[N]``; a fill other than the usual is x's alone.
+
+    w is about K^(1/2) times smaller than x, as a trained layer's weights are: the sums are then near 0, where
+    GELU bends.
+    """
+    x = tensor((case["M"], case["K"]), _of(case, "x"), generator, device)
+    plain = replace(case, fill="normal")
+    w = tensor((case["K"], case["N"]), _of(plain, "w"), generator, device)
+    bias = tensor((case["N"],), _of(plain, "bias"), generator, device)
+    # In place, which leaves every layout as it is; powers of two, which leave every digit.
+    if w.stride(0) != 0 and w.numel():
+        w.mul_(2.0 ** -round(math.log2(case["K"]) / 2))
+    bias.mul_(0.25)
+    return x, w, bias
+
+
+def _of(case: Case, name: str) -> Case:
+    """The case as one input sees it: ``w_transposed`` is ``transposed`` for w and nothing for the others."""
+    which, _, layout = case.layout.rpartition("_")
+    mine = which in ("", name) and (name != "bias" or layout not in ("padded", "transposed", "expanded"))
+    return replace(case, layout=layout if mine else "contiguous")
+
+
+def oracle(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """GELU by its tanh approximation, as ``torch.nn.functional.gelu(v, approximate="tanh")``."""
+    v = x @ w + bias
+    return 0.5 * v * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (v + 0.044715 * v**3)))
+
+
+def magnitude(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """What every sum is the sum of, without signs: GELU is nowhere much steeper than 1."""
+    return x.abs() @ w.abs() + bias.abs()
+
+
+EPILOGUE_FLOPS = 8
+"""An addition for the bias; for GELU a square, a multiply-add (two), a product, an exponential, an addition and
+a division."""
+
+
+def cost(case: Case) -> Cost:
+    """A multiplication and an addition for each of M * N * K terms, and what follows for M * N sums."""
+    M, N, K = case["M"], case["N"], case["K"]
+    return Cost(
+        flops=2 * M * N * K + EPILOGUE_FLOPS * M * N,
+        read_bytes=stored_bytes((M, K), _of(case, "x"))
+        + stored_bytes((K, N), _of(case, "w"))
+        + stored_bytes((N,), _of(case, "bias")),
+        written_bytes=M * N * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """What the product loses, as matmul's, and one rounding of the sum to the dtype before GELU.
+
+    PyTorch makes that rounding between its two kernels, and so does whatever is not fused; it is half a unit
+    of a sum that is about K^1/2 times smaller than its terms' magnitudes together.
+    """
+    walk = math.sqrt(max(case["K"], 1))
+    rounded = ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
+    return Tolerance(least=8.0 + walk / 4 + rounded * min(1.25, 12 / walk))
+
+
+DTYPES = ("bf16", "fp16")
+_LAYOUTS = (*LAYOUTS, "x_transposed", "w_transposed", "bias_sliced")
+_ODD = ((1, 1, 1), (1, 3, 300), (5, 1, 17), (127, 129, 33), (33, 70, 1), (130, 66, 131), (1, 256, 40))
+_EMPTY = ((0, 16, 8), (16, 0, 8), (16, 8, 0))
+
+
+def layer(dtype: str, M: int, size: int, layout: str = "contiguous") -> Case:
+    """A square layer on M rows."""
+    return case(dtype, layout, M=M, N=size, K=size)
+
+
+CASES = Cases(
+    default=layer("bf16", 8192, 8192),
+    smoke=(
+        case("bf16", M=64, N=48, K=80),
+        case("fp16", M=80, N=66, K=70),
+    ),
+    edge=(
+        *(case(dtype, M=m, N=n, K=k) for dtype in DTYPES for m, n, k in (*_EMPTY, *_ODD)),
+        *(
+            case(dtype, layout, M=66, N=40, K=56)
+            for dtype in DTYPES
+            for layout in _LAYOUTS
+            if layout != "contiguous"
+        ),
+        *(case(dtype, "transposed", M=33, N=35, K=37) for dtype in DTYPES),
+        *(case(dtype, fill=fill, M=40, N=36, K=48) for dtype in DTYPES for fill in ("neg_inf", "nan")),
+        # More than 2^31 elements in y.
+        case("bf16", M=65537, N=32768, K=64),
+    ),
+    sweep=(
+        *(layer("bf16", M, 8192) for M in (128, 512, 2048, 8192)),
+        layer("bf16", 4096, 4096),
+        layer("fp16", 8192, 8192),
+        layer("bf16", 8192, 8192, "w_transposed"),
+        case("bf16", M=4096, N=16384, K=4096),
+        case("bf16", M=4096, N=4096, K=16384),
+        case("bf16", M=4095, N=4097, K=4099),
+    ),
+)
+
+OP = Op(
+    name="linear_gelu",
+    summary="y = gelu(x @ w + bias), with fp32 sums: what it saves to finish y before it is written",
+    signature="x[M,K], w[K,N], bias[N] -> y[M,N]",
+    dims=("M", "N", "K"),
+    dtypes=DTYPES,
+    layouts=_LAYOUTS,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    magnitude=magnitude,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    independent="M",
+)

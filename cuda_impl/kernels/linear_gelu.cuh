@@ -1,0 +1,99 @@
+// linear_gelu: x[M,K], w[K,N], bias[N] -> y[M,N],  y = gelu(x @ w + bias), summed in fp32, GELU by tanh
+//
+// The ladder:
+//   tensor_core  bias and GELU on the sums in registers, in matmul's kernel of that name; sm_75, bf16 from
+//   sm_80 unfused      matmul's fastest kernel, tma_store, then a kernel that reads and writes all of y
+//   again; sm_90a fused        bias and GELU on the sums in registers, in matmul's tma_store; sm_90a
+//
+// The product is matmul's: matmul.cuh has all of it but what happens to a sum before it is written.
+#pragma once
+
+#include "matmul.cuh"
+
+// ---- bias and GELU -----------------------------------------------------------------------------------
+// gelu(v) = v / 2 * (1 + tanh(u)) with u = (2 / pi)^(1/2) * (v + 0.044715 * v^3), which is v / (1 + e^(-2u)):
+// one exponential and one reciprocal, both good to the last bits for any v, where tanh's own approximation
+// would leave 11. Source: Hendrycks and Gimpel, "Gaussian Error Linear Units".
+
+__device__ __forceinline__ float gelu(float v) {
+    constexpr float LINEAR = -2.302208198f;  // -2 * log2(e) * (2 / pi)^(1/2)
+    constexpr float CUBIC = LINEAR * 0.044715f;
+    return __fdividef(v, 1.0f + exp2f(v * (CUBIC * (v * v) + LINEAR)));
+}
+
+// The two elements of a word.
+template <typename T>
+__device__ __forceinline__ float2 two_floats(unsigned word);
+template <>
+__device__ __forceinline__ float2 two_floats<__half>(unsigned word) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+}
+template <>
+__device__ __forceinline__ float2 two_floats<__nv_bfloat16>(unsigned word) {  // the upper half of fp32
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
+// In the place of matmul's AsTheyAre. The bias starts on a 4-byte boundary.
+template <typename T>
+struct BiasGelu {
+    const T* bias_ptr;
+
+    // The biases of columns n and n + 1 in one word; 0 where there is no such column.
+    template <typename Index>
+    __device__ __forceinline__ unsigned of(Index n, Index N) const {
+        if (n + 1 < N) return *reinterpret_cast<const unsigned*>(bias_ptr + n);
+        return n < N ? *reinterpret_cast<const unsigned short*>(bias_ptr + n) : 0;
+    }
+
+    __device__ __forceinline__ float2 apply(unsigned biases, float x, float y) const {
+        const float2 bias = two_floats<T>(biases);
+        return make_float2(gelu(x + bias.x), gelu(y + bias.y));
+    }
+};
+
+// ---- tensor_core -------------------------------------------------------------------------------------
+// Grid: as matmul's.
+
+template <typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_M, int BLOCK_N, int BLOCK_K, int WARPS_M,
+          int WARPS_N, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
+                             BLOCKS) void linear_gelu_tensor_core_kernel(const T* x_ptr, const T* w_ptr,
+                                                                         const T* bias_ptr, T* y_ptr,
+                                                                         index_t M, index_t N, index_t K,
+                                                                         index_t ldx, index_t ldw) {
+    multiply_by_tensor_cores<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
+        x_ptr, w_ptr, y_ptr, M, N, K, ldx, ldw, BiasGelu<T>{bias_ptr});
+}
+
+// ---- unfused: what follows matmul's kernel ---------------------------------------------------------------
+// Grid: THREADS packs of y a block. y is overwritten. A row is whole packs (VEC divides N), or VEC is 1.
+
+template <typename T, int VEC, int THREADS>
+__global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* bias_ptr, T* y_ptr, index_t M,
+                                                                      index_t N) {
+    const index_t pack = static_cast<index_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (pack >= M * N / VEC) return;
+    T* y = y_ptr + pack * VEC;
+    const Pack<T, VEC> sums = load<T, VEC>(y), biases = load<T, VEC>(bias_ptr + pack * VEC % N);
+    float values[VEC];
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) values[v] = gelu(get(sums, v) + get(biases, v));
+    Pack<T, VEC> done;
+    set(done, values);
+    store(y, done);
+}
+
+// ---- fused -----------------------------------------------------------------------------------------------
+// Grid: as matmul's tma_store. A consumer fetches the biases of its tile while its last product goes on.
+
+template <typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_N, int STAGES>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
+    CLUSTER_OF(2) void linear_gelu_fused_kernel(const __grid_constant__ TensorMap x_map,
+                                                const __grid_constant__ TensorMap w_map,
+                                                const __grid_constant__ TensorMap y_map, const T* bias_ptr,
+                                                int M, int N, int K) {
+#if HAS_WGMMA
+    multiply_and_tma_store<T, X_BY_ROWS, W_BY_ROWS, BLOCK_N, STAGES>(x_map, w_map, y_map, M, N, K,
+                                                                     BiasGelu<T>{bias_ptr});
+#endif
+}

@@ -1,0 +1,46 @@
+"""linear_gelu in plain PyTorch.
+
+x[M,K], w[K,N], bias[N] -> y[M,N]
+
+    eager    the library calls: a product with a bias by cuBLAS, then GELU, which reads and writes y again
+    compile  torch.compile with max-autotune: it times cuBLAS with a fused kernel behind it against Triton
+             products of its own that end in bias and GELU
+
+GELU is the tanh approximation everywhere.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import gelu
+
+from compare.arguments import check_linear
+from compare.registry import implementation
+from torch_impl.matmul import on_terms
+
+
+def layer(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return gelu(torch.addmm(bias, x, w), approximate="tanh")
+
+
+@implementation("linear_gelu", "torch.eager", rung="vendor")
+def eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    check_linear("linear_gelu", x, w, bias)
+    on_terms(tf32=False)
+    return layer(x, w, bias)
+
+
+@functools.cache
+def _compiled() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    # Its CUDA graphs would give every call the same output memory.
+    return torch.compile(layer, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
+
+
+@implementation("linear_gelu", "torch.compile", rung="vendor")
+def compiled(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    check_linear("linear_gelu", x, w, bias)
+    on_terms(tf32=False)
+    return _compiled()(x, w, bias)

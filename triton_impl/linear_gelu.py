@@ -1,0 +1,197 @@
+"""linear_gelu in Triton: ``x[M,K], w[K,N], bias[N] -> y[M,N]``, sums in fp32, GELU by tanh.
+
+The ladder, with the same names as in ``cuda_impl/kernels/linear_gelu.cuh``:
+
+* ``tensor_core``: matmul's ``grouped`` product, with bias and GELU on the sums in registers
+* ``unfused``: matmul's ``persistent`` product, then a kernel that reads and writes all of y again
+* ``fused``: the persistent product, with bias and GELU on the sums in registers, before they are written
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_linear
+from compare.device import multiprocessors
+from compare.registry import implementation
+from triton_impl.matmul import for_copy_engine, grouped_tile, lies_by_rows, matmul_persistent_kernel, scratch
+
+LINEAR = tl.constexpr(-2.302208198)
+"""-2 * log2(e) * (2 / pi)^(1/2)"""
+CUBIC = tl.constexpr(-2.302208198 * 0.044715)
+
+
+@triton.jit
+def gelu(v):
+    """``v / 2 * (1 + tanh(u))``, ``u = (2 / pi)^(1/2) * (v + 0.044715 * v^3)``, as ``v / (1 + e^(-2u))``."""
+    return v / (1.0 + tl.exp2(v * (CUBIC * (v * v) + LINEAR)))
+
+
+@triton.jit
+def linear_gelu_tensor_core_kernel(
+    x_ptr, w_ptr, bias_ptr, y_ptr, M, N, K, stride_xm, stride_xk, stride_wk, stride_wn, stride_bias,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a tile of y, in groups of GROUP_M rows of tiles."""
+    tile_m, tile_n = grouped_tile(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    k = tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + m * stride_xm + k[None, :] * stride_xk
+    w_ptrs = w_ptr + k[:, None] * stride_wk + n * stride_wn
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for begin in range(0, K, BLOCK_K):
+        left = K - begin
+        x = tl.load(x_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
+        w = tl.load(w_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
+        total = tl.dot(x, w, total)
+        x_ptrs += BLOCK_K * stride_xk
+        w_ptrs += BLOCK_K * stride_wk
+    bias = tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(tl.float32)
+    y = gelu(total + bias).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + m * N + n, y, mask=(m < M) & (n < N))
+
+
+@triton.jit
+def linear_gelu_unfused_kernel(
+    bias_ptr, y_ptr, M, N, stride_bias, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Grid: a program a tile of y, row by row; y is overwritten."""
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile = tl.program_id(0).to(tl.int64)
+    m = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    mask = (m < M) & (n < N)
+    sums = tl.load(y_ptr + m * N + n, mask=mask, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + n * stride_bias, mask=n < N, other=0.0).to(tl.float32)
+    tl.store(y_ptr + m * N + n, gelu(sums + bias).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def linear_gelu_fused_kernel(
+    x_ptr, w_ptr, bias_ptr, y_ptr, M, N, K, stride_x, stride_w, stride_bias,
+    X_BY_ROWS: tl.constexpr, W_BY_ROWS: tl.constexpr, Y_ALIGNED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """Grid: as many programs as run at a time; each takes every ``num_programs``-th tile.
+
+    As matmul's persistent kernel but for the last step: each half of the sums gets its bias and its GELU in
+    registers, and leaves while the next tile's first loads are on their way.
+    """
+    if X_BY_ROWS:
+        x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [stride_x, 1], [BLOCK_M, BLOCK_K])
+    else:
+        x_desc = tl.make_tensor_descriptor(x_ptr, [K, M], [stride_x, 1], [BLOCK_K, BLOCK_M])
+    if W_BY_ROWS:
+        w_desc = tl.make_tensor_descriptor(w_ptr, [K, N], [stride_w, 1], [BLOCK_K, BLOCK_N])
+    else:
+        w_desc = tl.make_tensor_descriptor(w_ptr, [N, K], [stride_w, 1], [BLOCK_N, BLOCK_K])
+    if Y_ALIGNED:
+        y_desc = tl.make_tensor_descriptor(y_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2])
+
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for k in range(0, K, BLOCK_K):
+            x = x_desc.load([m, k]) if X_BY_ROWS else x_desc.load([k, m]).T
+            w = w_desc.load([k, n]) if W_BY_ROWS else w_desc.load([n, k]).T
+            total = tl.dot(x, w, total)
+        halves = tl.permute(tl.reshape(total, [BLOCK_M, 2, BLOCK_N // 2]), [0, 2, 1])
+        left, right = tl.split(halves)
+        columns = n + tl.arange(0, BLOCK_N // 2)[None, :]
+        next_columns = columns + BLOCK_N // 2
+        bias_ptrs = bias_ptr + columns.to(tl.int64) * stride_bias
+        bias = tl.load(bias_ptrs, mask=columns < N, other=0.0).to(tl.float32)
+        next_ptrs = bias_ptrs + BLOCK_N // 2 * stride_bias
+        next_bias = tl.load(next_ptrs, mask=next_columns < N, other=0.0).to(tl.float32)
+        left = gelu(left + bias).to(y_ptr.dtype.element_ty)
+        if Y_ALIGNED:
+            y_desc.store([m, n], left)
+            right = gelu(right + next_bias).to(y_ptr.dtype.element_ty)
+            y_desc.store([m, n + BLOCK_N // 2], right)
+        else:
+            rows = m.to(tl.int64) + tl.arange(0, BLOCK_M)[:, None]
+            y_ptrs = y_ptr + rows * N + columns
+            tl.store(y_ptrs, left, mask=(rows < M) & (columns < N))
+            right = gelu(right + next_bias).to(y_ptr.dtype.element_ty)
+            tl.store(y_ptrs + BLOCK_N // 2, right, mask=(rows < M) & (next_columns < N))
+
+
+def checked(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
+    """M, N, K and an empty y."""
+    check_linear("linear_gelu", x, w, bias)
+    (M, K), N = x.shape, w.shape[1]
+    return M, N, K, torch.empty((M, N), dtype=x.dtype, device=x.device)
+
+
+@implementation("linear_gelu", "triton.tensor_core", rung="tensor_core")
+def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    M, N, K, y = checked(x, w, bias)
+    if y.numel() == 0:
+        return y
+    tile = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
+    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    strides = (*x.stride(), *w.stride(), bias.stride(0))
+    linear_gelu_tensor_core_kernel[grid](
+        x, w, bias, y, M, N, K, *strides, **tile, GROUP_M=8, num_warps=4, num_stages=4
+    )
+    return y
+
+
+def persistent_launch(x: torch.Tensor, w: torch.Tensor, M: int, N: int) -> tuple[int, dict[str, int]]:
+    """How many programs, and the tile with its warps and stages: as matmul's persistent rung."""
+    tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}
+    tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
+    return min(multiprocessors(x.device), tiles), {**tile, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
+
+
+def operands(
+    x: torch.Tensor, w: torch.Tensor
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int], tuple[bool, bool]]:
+    """x and w as the copy engine takes them, what lies between their lines, and whether these are rows."""
+    x, w = for_copy_engine(x), for_copy_engine(w)
+    by_rows = lies_by_rows(x), lies_by_rows(w)
+    triton.set_allocator(scratch)
+    return (x, w), (x.stride(0 if by_rows[0] else 1), w.stride(0 if by_rows[1] else 1)), by_rows
+
+
+@implementation("linear_gelu", "triton.unfused", rung="hopper", requires="sm_90")
+def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    M, N, K, y = checked(x, w, bias)
+    if y.numel() == 0:
+        return y
+    if K == 0:
+        y.zero_()  # the copy engine takes no empty matrix
+    else:
+        (x, w), strides, by_rows = operands(x, w)
+        programs, tile = persistent_launch(x, w, M, N)
+        Y_ALIGNED = N * y.element_size() % 16 == 0
+        matmul_persistent_kernel[(programs,)](
+            x, w, y, M, N, K, *strides, *by_rows, C_ALIGNED=Y_ALIGNED, FLATTEN=True, **tile
+        )
+    BLOCK_M, BLOCK_N = 4, 1024
+    grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
+    linear_gelu_unfused_kernel[grid](
+        bias, y, M, N, bias.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=8
+    )
+    return y
+
+
+@implementation("linear_gelu", "triton.fused", rung="hopper", requires="sm_90")
+def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    M, N, K, y = checked(x, w, bias)
+    if y.numel() == 0:
+        return y
+    if K == 0:
+        return tensor_core(x, w, bias)  # the copy engine takes no empty matrix
+    (x, w), strides, by_rows = operands(x, w)
+    programs, tile = persistent_launch(x, w, M, N)
+    Y_ALIGNED = N * y.element_size() % 16 == 0
+    linear_gelu_fused_kernel[(programs,)](
+        x, w, bias, y, M, N, K, *strides, bias.stride(0), *by_rows, Y_ALIGNED, **tile
+    )
+    return y
