@@ -49,8 +49,8 @@ def magnitude(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Ten
 
 
 EPILOGUE_FLOPS = 8
-"""An addition for the bias; for GELU a square, a multiply-add (two), a product, an exponential, an addition and
-a division."""
+"""For the bias an addition; for GELU a square, a multiply-add, which is two, a product, an exponential, an
+addition and a division."""
 
 
 def cost(case: Case) -> Cost:

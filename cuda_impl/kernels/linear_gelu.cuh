@@ -33,16 +33,16 @@ __device__ __forceinline__ float2 two_floats<__nv_bfloat16>(unsigned word) {  //
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-// In the place of matmul's AsTheyAre. The bias starts on a 4-byte boundary.
-template <typename T>
+// In the place of matmul's AsTheyAre. The bias starts on a 4-byte boundary. N_EVEN: N is.
+template <typename T, bool N_EVEN>
 struct BiasGelu {
     const T* bias_ptr;
 
     // The biases of columns n and n + 1 in one word; 0 where there is no such column.
     template <typename Index>
     __device__ __forceinline__ unsigned of(Index n, Index N) const {
-        if (n + 1 < N) return *reinterpret_cast<const unsigned*>(bias_ptr + n);
-        return n < N ? *reinterpret_cast<const unsigned short*>(bias_ptr + n) : 0;
+        if (!N_EVEN && n + 1 == N) return *reinterpret_cast<const unsigned short*>(bias_ptr + n);
+        return n < N ? *reinterpret_cast<const unsigned*>(bias_ptr + n) : 0;
     }
 
     __device__ __forceinline__ float2 apply(unsigned biases, float x, float y) const {
@@ -62,7 +62,7 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
                                                                          index_t M, index_t N, index_t K,
                                                                          index_t ldx, index_t ldw) {
     multiply_by_tensor_cores<T, X_BY_ROWS, W_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES>(
-        x_ptr, w_ptr, y_ptr, M, N, K, ldx, ldw, BiasGelu<T>{bias_ptr});
+        x_ptr, w_ptr, y_ptr, M, N, K, ldx, ldw, BiasGelu<T, false>{bias_ptr});
 }
 
 // ---- unfused: what follows matmul's kernel ---------------------------------------------------------------
@@ -94,6 +94,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                                                 int M, int N, int K) {
 #if HAS_WGMMA
     multiply_and_tma_store<T, X_BY_ROWS, W_BY_ROWS, BLOCK_N, STAGES>(x_map, w_map, y_map, M, N, K,
-                                                                     BiasGelu<T>{bias_ptr});
+                                                                     BiasGelu<T, true>{bias_ptr});
 #endif
 }
