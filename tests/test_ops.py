@@ -129,9 +129,15 @@ def matmul_by_exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.array([[math.fsum(row * column) for column in b.T] for row in a])
 
 
+def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    v = matmul_by_exact_sums(x, w) + bias
+    return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
+
+
 @pytest.mark.parametrize(
     ("name", "formulation"),
     [
+        ("linear_gelu", linear_gelu_by_sigmoid),
         ("vector_add", add_in_extended_precision),
         ("softmax", softmax_through_logarithms),
         ("matmul", matmul_by_exact_sums),

@@ -137,7 +137,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
     strides = (*x.stride(), *w.stride(), bias.stride(0))
     linear_gelu_tensor_core_kernel[grid](
-        x, w, bias, y, M, N, K, *strides, **tile, GROUP_M=8, num_warps=4, num_stages=4
+        x, w, bias, y, M, N, K, *strides, **tile, GROUP_M=8, num_warps=8, num_stages=4
     )
     return y
 
