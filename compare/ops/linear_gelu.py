@@ -17,7 +17,8 @@ def make_inputs(
     """``x[M,K]``, ``w[K,N]`` and ``bias[N]``; a fill other than the usual is x's alone.
 
     w is about K^(1/2) times smaller than x, as a trained layer's weights are: the sums are then near 0, where
-    GELU bends.
+    GELU bends. It is smaller still where x is huge: the sums have to fit into the dtype, as PyTorch rounds
+    them before GELU.
     """
     x = tensor((case["M"], case["K"]), _of(case, "x"), generator, device)
     plain = replace(case, fill="normal")
@@ -25,7 +26,7 @@ def make_inputs(
     bias = tensor((case["N"],), _of(plain, "bias"), generator, device)
     # In place, which leaves every layout as it is; powers of two, which leave every digit.
     if w.stride(0) != 0 and w.numel():
-        w.mul_(2.0 ** -round(math.log2(case["K"]) / 2))
+        w.mul_(2.0 ** -(round(math.log2(case["K"]) / 2) + (4 if case.fill == "huge" else 0)))
     bias.mul_(0.25)
     return x, w, bias
 
@@ -103,7 +104,11 @@ CASES = Cases(
         ),
         *(case(dtype, "transposed", M=33, N=35, K=37) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=40, N=36, K=48) for dtype in DTYPES for fill in ("neg_inf", "nan")),
-        # More than 2^31 elements in y.
+        # The largest numbers of fp16; those of bf16 have squares beyond fp32.
+        case("fp16", fill="huge", M=40, N=36, K=48),
+        # More than 2^31 elements in x, in w and in y.
+        case("bf16", M=65537, N=48, K=32768),
+        case("bf16", M=48, N=65537, K=32768),
         case("bf16", M=65537, N=32768, K=64),
     ),
     sweep=(

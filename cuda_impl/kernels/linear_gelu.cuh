@@ -1,9 +1,9 @@
 // linear_gelu: x[M,K], w[K,N], bias[N] -> y[M,N],  y = gelu(x @ w + bias), summed in fp32, GELU by tanh
 //
 // The ladder:
-//   tensor_core  bias and GELU on the sums in registers, in matmul's kernel of that name; sm_75, bf16 from
-//   sm_80 unfused      matmul's fastest kernel, tma_store, then a kernel that reads and writes all of y
-//   again; sm_90a fused        bias and GELU on the sums in registers, in matmul's tma_store; sm_90a
+//   tensor_core  bias and GELU on the sums in registers, in matmul's kernel of that name; sm_75, bf16 sm_80
+//   unfused      matmul's tma_store, then a kernel that reads and writes all of y again; sm_90a
+//   fused        bias and GELU on the sums in registers, in matmul's tma_store; sm_90a
 //
 // The product is matmul's: matmul.cuh has all of it but what happens to a sum before it is written.
 #pragma once
