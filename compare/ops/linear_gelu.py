@@ -24,17 +24,18 @@ def make_inputs(
     plain = replace(case, fill="normal")
     w = tensor((case["K"], case["N"]), _of(plain, "w"), generator, device)
     bias = tensor((case["N"],), _of(plain, "bias"), generator, device)
-    # In place, which leaves every layout as it is; powers of two, which leave every digit.
-    if w.stride(0) != 0 and w.numel():
-        w.mul_(2.0 ** -(round(math.log2(case["K"]) / 2) + (4 if case.fill == "huge" else 0)))
-    bias.mul_(0.25)
+    # In place, which leaves every layout as it is; by powers of two, which leaves every digit.
+    smaller = round(math.log2(max(case["K"], 1)) / 2) + (6 if case.fill == "huge" else 0)
+    for values, power in ((w, smaller), (bias, 2)):
+        one_row = values.stride(0) == 0  # expanded
+        (values[:1] if one_row else values).mul_(2.0**-power)
     return x, w, bias
 
 
 def _of(case: Case, name: str) -> Case:
     """The case as one input sees it: ``w_transposed`` is ``transposed`` for w and nothing for the others."""
     which, _, layout = case.layout.rpartition("_")
-    mine = which in ("", name) and (name != "bias" or layout not in ("padded", "transposed", "expanded"))
+    mine = which in ("", name) and (name != "bias" or layout not in ("padded", "transposed"))
     return replace(case, layout=layout if mine else "contiguous")
 
 
@@ -80,7 +81,7 @@ def tolerance(case: Case) -> Tolerance:
 DTYPES = ("bf16", "fp16")
 _LAYOUTS = (*LAYOUTS, "x_transposed", "w_transposed", "bias_sliced")
 _ODD = ((1, 1, 1), (1, 3, 300), (5, 1, 17), (127, 129, 33), (33, 70, 1), (130, 66, 131), (1, 256, 40))
-_EMPTY = ((0, 16, 8), (16, 0, 8), (16, 8, 0))
+_EMPTY = ((0, 0, 8), (0, 16, 8), (16, 0, 8), (16, 8, 0))
 
 
 def layer(dtype: str, M: int, size: int, layout: str = "contiguous") -> Case:

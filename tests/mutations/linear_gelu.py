@@ -37,8 +37,8 @@ MUTATIONS = (
     t_fused(
         bug="bias of the other half",
         what="the right half of a tile gets the left half's bias",
-        right="gelu(right + next_bias)",
-        wrong="gelu(right + bias)",
+        right="next_ptrs = bias_ptrs + BLOCK_N // 2 * stride_bias",
+        wrong="next_ptrs = bias_ptrs",
         sign="values",
     ),
     t_fused(
