@@ -107,6 +107,8 @@ CASES = Cases(
         *(case(dtype, fill=fill, M=40, N=36, K=48) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         # The largest numbers of fp16; those of bf16 have squares beyond fp32.
         case("fp16", fill="huge", M=40, N=36, K=48),
+        # Larger than a GPU's tiles, and no multiple of them: kernels choose by size.
+        *(case("bf16", layout, M=1500, N=1528, K=200) for layout in ("contiguous", "transposed")),
         # More than 2^31 elements in x, in w and in y.
         case("bf16", M=65537, N=48, K=32768),
         case("bf16", M=48, N=65537, K=32768),
