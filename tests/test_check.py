@@ -126,11 +126,17 @@ def test_nan_and_infinity_are_caught(op: Op, c: Case, mutate: Mutant, device: to
     assert agreement.within < 1
 
 
+ROUNDED_ONCE_ULP = 0.27
+"""The median of an error that is anything up to half a unit in the last place is a quarter."""
+
+
 @every_op_and_long_case
 def test_one_rounding_more_on_the_way_is_caught(op: Op, c: Case, device: torch.device) -> None:
     """As if a factor of the result had been stored in the narrow dtype, before the last rounding."""
     wide = TORCH_DTYPES[c.dtype]
     narrow = torch.bfloat16 if wide is torch.float32 else wide
+    if narrow is wide and checked(op, c, device, baseline(op)).ulp_p50 > ROUNDED_ONCE_ULP:
+        pytest.skip("PyTorch's own rounds on the way as well, and what it does is allowed")
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         exact = op.oracle(*(x.double() for x in inputs))
