@@ -19,6 +19,9 @@ from compare.arguments import check_linear
 from compare.registry import implementation
 from torch_impl.matmul import on_terms
 
+MOST_WEIGHTS = (1 << 31) - 1
+"""With more, PyTorch 2.11 ended in an illegal access on an H100, and the GPU was lost to its process."""
+
 
 def layer(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return gelu(torch.addmm(bias, x, w), approximate="tanh")
@@ -42,5 +45,9 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
 @implementation("linear_gelu", "torch.compile", rung="vendor")
 def compiled(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check_linear("linear_gelu", x, w, bias)
+    if w.numel() > MOST_WEIGHTS:
+        raise NotImplementedError(
+            f"K*N={w.numel()}: products that torch.compile tries read outside of weights of 2^31 elements"
+        )
     on_terms(tf32=False)
     return _compiled()(x, w, bias)
