@@ -17,6 +17,7 @@ from pygments.token import String
 from compare.code_size.pieces import Piece, is_comment, is_directive, lexed
 from compare.code_size.sources import with_includes
 
+_TOOLS = ("tensor.h",)
 _ATTRIBUTE = re.compile(r"\b(__align__|alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)")
 _TYPE = re.compile(r"\s*(?:struct|class|union|enum(?:\s+class)?)\s+(\w+)")
 _OTHER_NAMES = (
@@ -51,8 +52,10 @@ def is_source(text: str) -> bool:
 
 
 def file_unit(path: Path) -> Unit:
-    """A file together with what it includes from its own folder."""
-    files = sorted(file for file in with_includes(path) if file.parent == path.parent)
+    """A file together with what it includes from its own folder, but for what serves every op."""
+    files = sorted(
+        file for file in with_includes(path) if file.parent == path.parent and file.name not in _TOOLS
+    )
     return text_unit("\n".join(file.read_text(encoding="utf-8") for file in files))
 
 
@@ -69,7 +72,7 @@ def text_unit(text: str) -> Unit:
 
 def binding_and_launch(path: Path, variant: str) -> tuple[list[Piece], list[Piece]]:
     """Of a ``pybind/<op>.cu``: the module with this variant's line, and the code that the line exports."""
-    unit = text_unit(path.read_text(encoding="utf-8"))
+    unit = file_unit(path)
     (module,) = unit.named["PYBIND11_MODULE"]
     head, _, body = module.text.partition("{")
     own = re.compile(rf'm\s*\.\s*def\s*\(\s*"{re.escape(variant)}"')
