@@ -26,7 +26,8 @@ template <typename T>
 __device__ __forceinline__ float2 two_floats(unsigned word);
 template <>
 __device__ __forceinline__ float2 two_floats<__half>(unsigned word) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+    return make_float2(__half2float(__ushort_as_half(static_cast<unsigned short>(word))),
+                       __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16))));
 }
 template <>
 __device__ __forceinline__ float2 two_floats<__nv_bfloat16>(unsigned word) {  // the upper half of fp32
