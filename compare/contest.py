@@ -36,6 +36,10 @@ MANY_OUTLIERS = 0.05
 """The share of a series from which its outliers are worth a note; below, the samples themselves tell."""
 
 
+FAIR = 2.0
+"""How many times its equal share of the time an implementation may take before it sits out the rounds."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """When to stop, and how much one sample may take."""
@@ -54,6 +58,8 @@ class Plan:
     """but the host no longer than this,"""
     most_repeats: int = 20
     """and no more often."""
+    slow_ms: float = 20.0
+    """A call that takes this long needs no warming up, and no graph: launching it costs nothing beside it."""
     sustained: bool = False
     """Time bursts and sustained load after the rounds: about two seconds each."""
 
@@ -93,6 +99,12 @@ class Contender:
     calls: list[Call]
     """One for each set of inputs."""
     first_ms: float | None = None
+    call_ms: float = 0.0
+    """Host time of a whole call, when it was ready to be timed."""
+    spent_s: float = 0.0
+    """What its samples have cost so far,"""
+    sampled: int = 0
+    """and how many rounds they are from."""
     output_dtype: object = None
     graph: Call | None = None
     repeats: int = 1
@@ -128,6 +140,7 @@ class Contest:
         self.ceilings = ceilings
         self.rounds: list[dict[str, Sample]] = []
         self.converged = False
+        self._share_s = math.inf
         self._random = random.Random(seed)
         self._empty_us: list[float] = []
         first = first_calls_ms or {}
@@ -144,11 +157,12 @@ class Contest:
             for contender in self._active():
                 with self._contained(contender):
                     self._prepare(contender)
+            self._share_s = budget_s * FAIR / max(1, len(self._active()))
             begin = self.watch.now_s()
             self._warm_up(begin + min(self.plan.warm_up_s, budget_s))
             check_at = self.plan.min_rounds
-            while self._active():
-                self.rounds.append(self._round(len(self.rounds)))
+            while playing := self._playing():
+                self.rounds.append(self._round(len(self.rounds), playing))
                 count, spent = len(self.rounds), self.watch.now_s() - begin
                 if progress is not None:
                     progress(min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
@@ -167,7 +181,7 @@ class Contest:
                     contender.error = RuntimeError(f"not timed: {lost}")
 
     def _endure(self) -> None:
-        for contender in self._shuffled():
+        for contender in self._shuffled(self._active()):
             with self._contained(contender):
                 cold_us, launch_us = (
                     statistics.median(self._series(contender.label, kind))
@@ -179,10 +193,10 @@ class Contest:
 
     def tight(self) -> bool:
         """Whether every ratio is known well enough; where there is none, the cold time itself."""
-        for contender in self._active():
+        for contender in self._playing():
             ratios = self._ratios(contender)[0]
             known = [ratio.value for ratio in ratios] or [estimate(self._series(contender.label, "cold_us"))]
-            if contender.label == self.baseline and len(self._active()) > 1:
+            if contender.label == self.baseline and len(self._playing()) > 1:
                 continue  # it is in the others' ratios
             if not all(within(value, self.plan.tight) for value in known):
                 return False
@@ -207,6 +221,16 @@ class Contest:
 
     def _active(self) -> list[Contender]:
         return [contender for contender in self.contenders.values() if contender.error is None]
+
+    def _playing(self) -> list[Contender]:
+        """Who takes part in the next round: who has had more than a share of the time sits out the rest."""
+        return [
+            contender
+            for contender in self._active()
+            if not contender.sampled
+            or contender.label == self.baseline
+            or contender.spent_s * (1 + 1 / contender.sampled) <= self._share_s
+        ]
 
     def _measured(self) -> set[str]:
         return {label for samples in self.rounds for label in samples}
@@ -234,9 +258,12 @@ class Contest:
         def first() -> None:
             contender.output_dtype = getattr(contender.calls[0](), "dtype", None)
 
-        first_ms = self.watch.first_ms(first)
+        contender.call_ms = self.watch.first_ms(first)
         if contender.first_ms is None:
-            contender.first_ms = first_ms
+            contender.first_ms = contender.call_ms
+        if self._is_slow(contender):
+            contender.notes.append(f"no CUDA graph: a call takes {contender.call_ms:.0f} ms")
+            return
         try:
             contender.graph = self.watch.capture(contender.calls[0])
         except Exception as error:
@@ -244,9 +271,12 @@ class Contest:
             release(error)
             self.watch.recover()
 
+    def _is_slow(self, contender: Contender) -> bool:
+        return contender.call_ms > self.plan.slow_ms
+
     def _warm_up(self, until_s: float) -> None:
         while True:
-            samples = self._round(0)
+            samples = self._round(0, [each for each in self._active() if not self._is_slow(each)])
             for label, sample in samples.items():
                 by_gpu = self.plan.batch_us / max(sample.cold_us, 0.1)
                 by_host = self.plan.batch_host_us / max(sample.launch_us, 0.1)
@@ -255,30 +285,39 @@ class Contest:
             if not samples or self.watch.now_s() >= until_s:
                 break
         self._empty_us.clear()
+        for contender in self.contenders.values():
+            contender.spent_s, contender.sampled = 0.0, 0
         if self.ceilings is not None:
             self.ceilings.restart()
 
-    def _round(self, number: int) -> dict[str, Sample]:
-        """One sample of each kind from everyone still in, each kind's order drawn anew."""
+    def _round(self, number: int, playing: Sequence[Contender]) -> dict[str, Sample]:
+        """One sample of each kind from everyone ``playing``, each kind's order drawn anew."""
         cold: dict[str, float] = {}
         clocks: dict[str, float | None] = {}
         samples: dict[str, Sample] = {}
-        for contender in self._shuffled():  # close together, as ratios are taken of these
-            with self._contained(contender):
+        for contender in self._shuffled(playing):  # close together, as ratios are taken of these
+            with self._contained(contender), self._on_account_of(contender):
                 call = contender.calls[number % len(contender.calls)]
                 cold[contender.label] = self.watch.cold(contender.label, call).gpu_us
                 clocks[contender.label] = self.ceilings.clock_mhz() if self.ceilings else None
         if self.ceilings is not None:
             self.ceilings.sample()
-        for contender in self._shuffled():
-            with self._contained(contender):
+        for contender in self._shuffled(playing):
+            with self._contained(contender), self._on_account_of(contender):
                 sample = self._warm_sample(contender, number, cold[contender.label])
                 samples[contender.label] = replace(sample, sm_mhz=clocks[contender.label])
+                contender.sampled += 1
         self._empty_us.append(self.watch.empty_us())
         return samples
 
-    def _shuffled(self) -> list[Contender]:
-        order = self._active()
+    @contextmanager
+    def _on_account_of(self, contender: Contender) -> Iterator[None]:
+        begin = self.watch.now_s()
+        yield
+        contender.spent_s += self.watch.now_s() - begin
+
+    def _shuffled(self, contenders: Sequence[Contender]) -> list[Contender]:
+        order = [contender for contender in contenders if contender.error is None]
         self._random.shuffle(order)
         return order
 
@@ -368,6 +407,8 @@ class Contest:
     def _remarks(self, label: str, cold: Sequence[float]) -> Iterator[str]:
         if self.watch.exposed(label):
             yield "its call waits for the GPU, or keeps it waiting: its GPU times hold host time as well"
+        if len(cold) < len(self.rounds):
+            yield f"timed in {len(cold)} of {len(self.rounds)} rounds: they took all of its share of the time"
         odd = outliers(cold)
         if odd > MANY_OUTLIERS * len(cold):
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"

@@ -17,6 +17,11 @@ from compare.spec import Estimate
 
 CONFIDENCE = 0.95
 
+ENOUGH = 6
+"""Samples from which on two of them span the median with that confidence."""
+FEW = 10.0
+"""With fewer, only a difference of so many times the least one that can be told apart is believed."""
+
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
 OUTLIER = 5.0
@@ -59,7 +64,7 @@ def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
 
 def within(value: Estimate, share: float) -> bool:
     """Whether both ends of a real 95% interval lie within ``share`` of the median."""
-    if 2 * 0.5 ** len(value.samples) > 1 - CONFIDENCE:
+    if len(value.samples) < ENOUGH:
         return False
     margin = share * abs(value.median)
     return value.high - value.median <= margin and value.median - value.low <= margin

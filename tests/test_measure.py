@@ -194,6 +194,41 @@ def test_a_single_implementation_converges_on_its_own_time() -> None:
 # --------------------------------------------------------------------------- interleaving
 
 
+def test_who_is_slow_sits_out_rounds_for_the_others() -> None:
+    """As a naive product does, that takes a thousand times as long."""
+    world = World()
+    quick = [world.implementation(f"triton.q{i}", 100.0, noise=0.01) for i in range(8)]
+    slow = world.implementation("cupy.naive", 300_000.0, rung="naive")
+    held = contest(world, world.implementation("torch.eager", 100.0), *quick, slow)
+    held.run(5.0)
+    found = timing(held, "cupy.naive")
+    assert found.cold_us
+    assert found.rounds == len(found.cold_us.samples) == 1
+    assert found.graph_us is None
+    assert "no CUDA graph: a call takes 300 ms" in found.notes
+    assert f"timed in 1 of {len(held.rounds)} rounds: they took all of its share of the time" in found.notes
+    assert [ratio.against for ratio in found.ratios] == ["torch.eager"]
+    assert held.converged
+    for impl in quick:
+        assert timing(held, impl.label).rounds == len(held.rounds) >= QUICK.min_rounds
+
+
+def test_a_slow_baseline_is_in_every_round() -> None:
+    world = World()
+    quick = [world.implementation(f"triton.q{i}", 100.0, noise=0.01) for i in range(8)]
+    held = contest(world, world.implementation("torch.eager", 300_000.0), *quick)
+    held.run(9.0)
+    assert timing(held, "torch.eager").rounds == timing(held, "triton.q3").rounds == len(held.rounds)
+
+
+def test_two_share_all_of_the_time() -> None:
+    world = World()
+    slow = world.implementation("cupy.naive", 300_000.0, noise=0.1)
+    held = contest(world, world.implementation("torch.eager", 100.0), slow)
+    held.run(5.0)
+    assert timing(held, "cupy.naive").rounds * 0.6 > 4
+
+
 def test_every_round_has_an_order_of_its_own() -> None:
     world = World()
     labels = ["torch.eager", "torch.compile", "triton.a", "cupy.a", "pybind.a"]

@@ -74,9 +74,10 @@ def ratio(row: Row, other: Row) -> Estimate | None:
         if pair.against == other.label:
             return pair.value
     mine, others = row.timing.cold_us, other.timing.cold_us
-    if not (mine and others and mine.samples and len(mine.samples) == len(others.samples)):
+    if not (mine and others and mine.samples and others.samples):
         return None
-    return estimate([theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=True)])
+    # Who sits out rounds sits out the last ones.
+    return estimate([theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)])
 
 
 def detectable(*rows: Row) -> float:
@@ -92,7 +93,13 @@ def detectable(*rows: Row) -> float:
 def differs(row: Row, other: Row) -> bool:
     """Whether one of them is faster, by more than this machine shows between equals."""
     found = ratio(row, other)
-    return found is not None and statistics.differs(found, detectable(row, other))
+    least = detectable(row, other) * (statistics.FEW if rounds(row, other) < statistics.ENOUGH else 1)
+    return found is not None and statistics.differs(found, least)
+
+
+def rounds(*rows: Row) -> int:
+    """How many rounds timed all of them."""
+    return min(row.timing.rounds if row.timing else 0 for row in rows)
 
 
 def row_of(case: CaseComparison, label: str) -> Row | None:

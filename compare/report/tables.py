@@ -10,6 +10,7 @@ from compare import calibration
 from compare.records import CHANGED, changed_since
 from compare.report import figures
 from compare.spec import ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.statistics import ENOUGH
 
 NOTHING = "-"
 
@@ -44,9 +45,9 @@ _ERROR_LEGEND = (
 )
 _SPEED_LEGEND = (
     "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
-    "± and brackets: 95% interval. {work} call: host time until the call "
-    "returns. first call: compiling or loading, then running. indistinguishable: the interval holds 1, or "
-    "the difference is smaller than what equals show."
+    "± and brackets: 95% interval; n: samples, where they are too few for one. {work} call: host time until "
+    "the call returns. first call: compiling or loading, then running. indistinguishable: the interval "
+    "holds 1, or the difference is smaller than what equals show."
 )
 _TRAFFIC_LEGEND = (
     "GB/s: every input read once and every output written once, over the cold time; of a copy: over what a "
@@ -81,11 +82,13 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def spread(value: Estimate | None) -> str:
-    """``45.3 ±0.2``: a median, and how far the further end of its interval lies."""
+    """``45.3 ±0.2``: a median, and how far the further end of its interval lies; ``45.3 (n=2)`` has none."""
     if value is None:
         return NOTHING
     margin = max(value.high - value.median, value.median - value.low)
     shown = number(value.median, 4)
+    if 0 < len(value.samples) < ENOUGH:
+        return f"{shown} (n={len(value.samples)})"
     places = len(shown.partition(".")[2])
     return f"{shown} ±{margin:.{places}f}"
 
@@ -101,6 +104,9 @@ SAME = "indistinguishable"
 def lead(row: Row, other: Row) -> str:
     """`times`, or `SAME` where that would claim a difference that is none."""
     found = figures.ratio(row, other)
+    count = figures.rounds(row, other)
+    if found is not None and count < ENOUGH:
+        return f"{found.median:.2f} (n={count})"
     return times(found) if found is None or figures.differs(row, other) else SAME
 
 
@@ -112,6 +118,11 @@ def percent(share: float | None) -> str:
 
 def error(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.1e}" if math.isfinite(value) else str(value)
+
+
+def _ulps(value: float | None) -> str:
+    """Of what should be next to 0 there may be any number of them."""
+    return number(value) if value is None or value < 1e6 else error(value)
 
 
 def _median(value: Estimate | None) -> str:
@@ -133,7 +144,7 @@ def agreement(comparison: Comparison) -> Table | None:
             v.rung,
             AGREES[v.status],
             error(v.max_abs),
-            number(v.ulp_max),
+            _ulps(v.ulp_max),
             percent(v.used),
             str(v.cases),
         )
@@ -164,7 +175,7 @@ def speed(case: CaseComparison) -> Table:
         columns += [
             ("agrees", lambda row: AGREES[row.status]),
             ("largest\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
-            ("in\nulp", lambda row: number(row.agreement.ulp_max if row.agreement else None)),
+            ("in\nulp", lambda row: _ulps(row.agreement.ulp_max if row.agreement else None)),
             ("of what is\nallowed", lambda row: percent(_used(row))),
         ]
     columns += [
