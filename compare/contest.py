@@ -59,7 +59,7 @@ class Plan:
     most_repeats: int = 20
     """and no more often."""
     slow_ms: float = 20.0
-    """A call that takes this long needs no warming up, and no graph: launching it costs nothing beside it."""
+    """A call that takes this long needs no warming up: it does that itself."""
     sustained: bool = False
     """Time bursts and sustained load after the rounds: about two seconds each."""
 
@@ -261,9 +261,6 @@ class Contest:
         contender.call_ms = self.watch.first_ms(first)
         if contender.first_ms is None:
             contender.first_ms = contender.call_ms
-        if self._is_slow(contender):
-            contender.notes.append(f"no CUDA graph: a call takes {contender.call_ms:.0f} ms")
-            return
         try:
             contender.graph = self.watch.capture(contender.calls[0])
         except Exception as error:

@@ -204,8 +204,6 @@ def test_who_is_slow_sits_out_rounds_for_the_others() -> None:
     found = timing(held, "cupy.naive")
     assert found.cold_us
     assert found.rounds == len(found.cold_us.samples) == 1
-    assert found.graph_us is None
-    assert "no CUDA graph: a call takes 300 ms" in found.notes
     assert f"timed in 1 of {len(held.rounds)} rounds: they took all of its share of the time" in found.notes
     assert [ratio.against for ratio in found.ratios] == ["torch.eager"]
     assert held.converged
@@ -226,7 +224,8 @@ def test_two_share_all_of_the_time() -> None:
     slow = world.implementation("cupy.naive", 300_000.0, noise=0.1)
     held = contest(world, world.implementation("torch.eager", 100.0), slow)
     held.run(5.0)
-    assert timing(held, "cupy.naive").rounds * 0.6 > 4
+    assert 4.0 < world.seconds < 6.0
+    assert timing(held, "cupy.naive").rounds >= 5
 
 
 def test_every_round_has_an_order_of_its_own() -> None:

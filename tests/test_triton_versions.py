@@ -51,10 +51,9 @@ def test_agrees(impl: Implementation, device: torch.device):
 
 def test_compiles_for_every_architecture():
     requests = [
-        Request(op, impl, case, arch)
+        Request(op, impl, op.cases.smoke[-1], arch)  # of one dtype, as this takes a second each
         for impl in KERNELS
         for op in (registry.get_op(impl.op),)
-        for case in op.cases.smoke
         for arch in STATIC_ARCHS
     ]
     for request, kernels in zip(requests, from_cubins(requests), strict=True):

@@ -93,13 +93,14 @@ def detectable(*rows: Row) -> float:
 def differs(row: Row, other: Row) -> bool:
     """Whether one of them is faster, by more than this machine shows between equals."""
     found = ratio(row, other)
-    least = detectable(row, other) * (statistics.FEW if rounds(row, other) < statistics.ENOUGH else 1)
+    least = detectable(row, other) * (statistics.FEW if few(row, other) else 1)
     return found is not None and statistics.differs(found, least)
 
 
-def rounds(*rows: Row) -> int:
-    """How many rounds timed all of them."""
-    return min(row.timing.rounds if row.timing else 0 for row in rows)
+def few(*rows: Row) -> int:
+    """How many rounds timed all of them, where they are too few for an interval; 0 where not."""
+    count = min(row.timing.rounds if row.timing else 0 for row in rows)
+    return count if count < statistics.ENOUGH else 0
 
 
 def row_of(case: CaseComparison, label: str) -> Row | None:

@@ -104,8 +104,8 @@ SAME = "indistinguishable"
 def lead(row: Row, other: Row) -> str:
     """`times`, or `SAME` where that would claim a difference that is none."""
     found = figures.ratio(row, other)
-    count = figures.rounds(row, other)
-    if found is not None and count < ENOUGH:
+    count = figures.few(row, other)
+    if found is not None and count:
         return f"{found.median:.2f} (n={count})"
     return times(found) if found is None or figures.differs(row, other) else SAME
 
