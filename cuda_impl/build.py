@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pybind11
 from cuda import pathfinder
@@ -273,7 +274,7 @@ def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[
     key = digest(headers_digest(source), names, options, major, minor)
 
     def make(product: Path) -> None:
-        image, mangled, log = _compile_nvrtc(source, names, options)
+        image, mangled, log = compile_nvrtc(source, names, options)
         header = json.dumps({"mangled": mangled, "log": log})
         product.write_bytes(header.encode() + b"\n" + image)
 
@@ -282,9 +283,16 @@ def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[
     return image, facts["mangled"], facts["log"]
 
 
-def _compile_nvrtc(
-    source: str, names: tuple[str, ...], options: tuple[str, ...]
+def compile_nvrtc(
+    source: str, names: tuple[str, ...], options: tuple[str, ...], product: Literal["CUBIN", "PTX"] = "CUBIN"
 ) -> tuple[bytes, dict[str, str], str]:
+    """`cubin` with nothing kept: what was made, each name's mangled form, and what ptxas printed.
+
+    PTX is to be had for a virtual architecture only, ``-arch=compute_90a``.
+
+    Raises:
+        BuildError: as `cubin`.
+    """
     from cuda.bindings import nvrtc
 
     what = f"{source}.cuh" if source.isidentifier() else names[0]
@@ -308,17 +316,22 @@ def _compile_nvrtc(
         mangled = {
             name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names
         }
-        image = bytearray(checked(nvrtc.nvrtcGetCUBINSize(program)))
-        checked(nvrtc.nvrtcGetCUBIN(program, image))
+        image = bytearray(checked(getattr(nvrtc, f"nvrtcGet{product}Size")(program)))
+        checked(getattr(nvrtc, f"nvrtcGet{product}")(program, image))
         return bytes(image), mangled, log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
 
+def instances(source: str, names: Sequence[str]) -> str:
+    """What nvcc is to compile so that it makes these kernels."""
+    pointers = "\n".join(f"auto* instance_{i} = &{name};" for i, name in enumerate(names))
+    return f"{source_text(source)}\n{pointers}\n"
+
+
 def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
     """Compile the same kernels with nvcc, to compare its machine code with NVRTC's."""
-    instances = "\n".join(f"auto* instance_{i} = &{name};" for i, name in enumerate(names))
-    text = f"{source_text(source)}\n{instances}\n"
+    text = instances(source, names)
     command = [str(nvcc()), "-cubin", *flags.nvcc((arch,))]
     key = digest(_contents(text, (flags.KERNELS,)), command, _identity(nvcc()))
 

@@ -148,11 +148,16 @@ def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
     return Compiled(name, read_report(build.ptxas_log(source, [kernel], arch))[name], cubin)
 
 
-def compile_triton(launch: TritonLaunch, arch: str) -> tuple[Any, str]:
+def compile_triton(launch: TritonLaunch, arch: str, device: str = "") -> tuple[Any, str]:
     """Compile what Triton would compile for a launch on a GPU of ``arch``; with ptxas's report.
 
     Triton's own ``run`` does it all, specialisation on alignment and on 1 included: it only finds another
     driver, which has no GPU.
+
+    Args:
+        launch: what to compile.
+        arch: ``sm_90``.
+        device: kernels are kept by device; a name not used before compiles anew.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
@@ -162,7 +167,7 @@ def compile_triton(launch: TritonLaunch, arch: str) -> tuple[Any, str]:
         """What ``run`` asks of a driver before it would launch."""
 
         def get_current_device(self) -> str:
-            return arch  # kernels are kept by device, so by architecture
+            return device or arch
 
         def get_current_stream(self, device: str) -> int:
             return 0

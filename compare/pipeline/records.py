@@ -1,0 +1,134 @@
+"""What the pipeline finds, as frozen data; units stand in the field names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one step of a compiler made."""
+
+    name: str
+    """``ttgir``, ``ptx``: what it made, the same word for every compiler."""
+    made_by: str
+    """The tool or function."""
+    content: bytes
+    """As it was written: text, but for cubins, fat binaries and what the host's linker makes."""
+    took_ms: float | None = None
+    """Wall time of the step; None where there was nothing to do, or where it is part of another's."""
+    ops: Mapping[str, int] = field(default_factory=dict)
+    """How often each operation or instruction stands in it, the most frequent first."""
+    command: str = ""
+    """The command that made it, where one did."""
+    log: str = ""
+    """What the tool printed."""
+
+    @property
+    def binary(self) -> bool:
+        return b"\0" in self.content
+
+    @property
+    def text(self) -> str:
+        """Empty for a binary."""
+        return "" if self.binary else self.content.decode(errors="replace")
+
+    @property
+    def lines(self) -> int | None:
+        """None for a binary."""
+        return None if self.binary else len(self.text.splitlines())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The stage that a compiler did not get through."""
+
+    stage: str
+    message: str
+    """The compiler's own."""
+    line: str = ""
+    """Of the source, as ``file:line``; empty where the compiler does not say."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One MLIR pass of Triton's, in the order they ran."""
+
+    stage: str
+    name: str
+    """As MLIR has it: ``tritongpu-coalesce``."""
+    title: str
+    """The class: ``TritonGPUCoalesce``."""
+    before: str
+    """The module, without locations."""
+    after: str | None
+    """None where the Triton at hand gives no way to see it."""
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not None and self.before != self.after
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of machine code."""
+
+    offset: int
+    """Bytes from the kernel's first."""
+    opcode: str
+    """With its modifiers: ``LDG.E.128``."""
+    text: str
+    """Whole, its predicate included."""
+    file: str = ""
+    line: int = 0
+    """Of the source; 0 where the compiler does not say."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One kernel of one implementation on the way through its compiler."""
+
+    op: str
+    label: str
+    case: str
+    arch: str
+    kernel: str = ""
+    stages: tuple[Stage, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    instructions: tuple[Instruction, ...] = ()
+    failure: Failure | None = None
+    unavailable: str = ""
+    """Why there is nothing to show; empty if there is."""
+
+    def stage(self, name: str) -> Stage | None:
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+
+def as_data(opened: Opened) -> dict[str, Any]:
+    """For JSON: all of it, of binaries their size and hash."""
+    from compare.pipeline.mix import mix
+
+    data = {f.name: getattr(opened, f.name) for f in fields(opened)}
+    data["failure"] = vars(opened.failure) if opened.failure else None
+    data["instructions"] = [vars(instruction) for instruction in opened.instructions]
+    data["mix"] = {group: dict(kinds) for group, kinds in mix(opened.instructions).items()}
+    data["stages"] = [
+        {
+            "name": stage.name,
+            "made_by": stage.made_by,
+            "took_ms": stage.took_ms,
+            "size_bytes": len(stage.content),
+            "lines": stage.lines,
+            "ops": dict(stage.ops),
+            "command": stage.command,
+            "log": stage.log,
+            "sha256": hashlib.sha256(stage.content).hexdigest(),
+            "text": stage.text,
+        }
+        for stage in opened.stages
+    ]
+    data["passes"] = [vars(one) | {"changed": one.changed} for one in opened.passes]
+    return data

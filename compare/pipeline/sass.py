@@ -1,0 +1,83 @@
+"""Machine code as text, by the disassembler that Triton's wheel carries, and its instructions one by one."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from compare.pipeline.records import Instruction
+
+_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_INSTRUCTION = re.compile(
+    r"^\s*/\*(?P<offset>[0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z]\w*(?:\.[\w.]+)*)[^;]*?)\s*;"
+)
+
+
+class NoDisassembler(RuntimeError):
+    """nvdisasm is missing or refuses the file; the text says what to do next."""
+
+
+@functools.cache
+def nvdisasm() -> Path:
+    """Of Triton's wheel.
+
+    Raises:
+        NoDisassembler: this Triton carries none.
+    """
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    if not tool.is_file():
+        raise NoDisassembler(f"no nvdisasm at {tool}: this Triton does not bring it; pip install triton")
+    return tool
+
+
+def disassembled(cubin: bytes) -> str:
+    """The code of a cubin, with the source line of each instruction.
+
+    Raises:
+        NoDisassembler: there is none, or it refuses the file.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(nvdisasm()), "--print-code", "--print-line-info", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NoDisassembler(f"{nvdisasm()} refuses the cubin: {done.stderr.strip()}")
+    return done.stdout
+
+
+def of_kernel(text: str, mangled: str) -> str:
+    """The part of a disassembly that is one kernel's."""
+    _, _, rest = text.partition(f"\n.text.{mangled}:\n")
+    return rest.partition("\n//-------")[0]
+
+
+def instructions(text: str) -> tuple[Instruction, ...]:
+    """All of a disassembly, in order.
+
+    >>> instructions('''
+    ... //## File "/a/b.py", line 21
+    ...         /*0200*/              @!P0 LDG.E.128 R12, desc[UR4][R2.64] ;
+    ... ''')
+    (Instruction(offset=512, opcode='LDG.E.128', text='@!P0 LDG.E.128 R12, desc[UR4][R2.64]', file='/a/b.py', line=21),)
+    """
+    found = []
+    file, line = "", 0
+    for row in text.splitlines():
+        if place := _LINE.match(row):
+            file, line = place[1], int(place[2])
+        elif match := _INSTRUCTION.match(row):
+            code = re.sub(r"\s+", " ", match["text"])
+            found.append(Instruction(int(match["offset"], 16), match["opcode"], code, file, line))
+    return tuple(found)
+
+
+def counted(found: tuple[Instruction, ...]) -> dict[str, int]:
+    """How often each opcode stands there, the most frequent first."""
+    return dict(Counter(instruction.opcode for instruction in found).most_common())

@@ -1,0 +1,150 @@
+"""The one place that knows how Triton can be watched at work, in all versions that the project serves.
+
+Triton 3.6 to the newest have the same three handles: ``knobs.runtime.add_stages_inspection_hook``, called
+with the compiler's stages before they run, ``ASTSource.make_ir``, the step from Python to TTIR, and
+``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to the process's stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+from unittest import mock
+
+MARK = "// ===== compare: "
+"""Begins a line that tells, in what the passes print, which stage they belong to."""
+
+
+@dataclass
+class Watched:
+    """What was seen of one compilation."""
+
+    made: list[tuple[str, Any, float]] = field(default_factory=list)
+    """Stage, what it made - text or bytes - and the seconds it took; ``frontend`` is Python to TTIR."""
+    began: str = "frontend"
+    """The stage that began last."""
+    noise: str = ""
+    """All that the compiler and its passes printed on stderr."""
+
+
+@contextlib.contextmanager
+def watched(dump: bool) -> Iterator[Watched]:
+    """Watch what Triton compiles meanwhile; with ``dump`` every pass prints the module.
+
+    What was seen stands there also where the compilation fails.
+    """
+    from triton import knobs
+    from triton.compiler.compiler import ASTSource
+
+    seen = Watched()
+    make_ir = ASTSource.make_ir
+
+    def front(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _stage(seen, "frontend") as done:
+            return done(make_ir(self, *args, **kwargs))
+
+    def hook(
+        backend: Any = None, stages: Any = None, options: Any = None, language: Any = None, capability: Any = None
+    ) -> tuple[str, str] | None:
+        if stages is None:  # asked for what to add to the key of Triton's cache
+            return "", ""
+        for name, step in list(stages.items()):
+            stages[name] = _timed(seen, name, step)
+        return None
+
+    with (
+        _environment(MLIR_ENABLE_DUMP="1" if dump else None, TRITON_ALWAYS_COMPILE="1"),
+        mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
+        mock.patch.object(ASTSource, "make_ir", front),
+        _last_module(dump),
+        tempfile.TemporaryFile() as noise,
+    ):
+        try:
+            with _stderr_into(noise):
+                yield seen
+        finally:
+            noise.seek(0)
+            seen.noise = noise.read().decode(errors="replace")
+
+
+def _timed(seen: Watched, name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _stage(seen, name) as done:
+            return done(step(*args, **kwargs))
+
+    return run
+
+
+@contextlib.contextmanager
+def _stage(seen: Watched, name: str) -> Iterator[Callable[[Any], Any]]:
+    seen.began = name
+    _print(f"{MARK}{name}")
+    begin = time.perf_counter()
+
+    def done(result: Any) -> Any:
+        seconds = time.perf_counter() - begin
+        seen.made.append((name, result if isinstance(result, bytes) else str(result), seconds))
+        return result
+
+    yield done
+
+
+@contextlib.contextmanager
+def _last_module(dump: bool) -> Iterator[None]:
+    """Print the module that the last pass left behind, which becomes LLVM IR and is printed by nobody."""
+    from triton._C.libtriton import llvm
+
+    to_module = getattr(llvm, "to_module", None)
+    if not dump or to_module is None:
+        yield
+        return
+
+    def shown(module: Any, *args: Any) -> Any:
+        _print(f"{MARK}end\n{module}")
+        return to_module(module, *args)
+
+    with mock.patch.object(llvm, "to_module", shown):
+        yield
+
+
+def _print(text: str) -> None:
+    """To stderr as the compiler sees it: the file descriptor."""
+    os.write(2, f"{text}\n".encode())
+
+
+@contextlib.contextmanager
+def _stderr_into(file: IO[bytes]) -> Iterator[None]:
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _environment(**values: str | None) -> Iterator[None]:
+    """These variables for a while; None: not set."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

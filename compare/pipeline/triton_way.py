@@ -1,0 +1,106 @@
+"""A Triton kernel on its way: Python, AST, TTIR, TTGIR, LLVM IR, PTX, cubin, SASS."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import itertools
+import os
+import re
+import tempfile
+import textwrap
+import time
+from typing import Any
+
+from compare.pipeline import counts, passes
+from compare.pipeline.records import Failure, Opened, Stage
+from compare.pipeline.shared import with_sass
+from compare.pipeline.triton_adapter import Watched, watched
+from compare.spec import TritonLaunch
+
+STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
+
+_MADE_BY = {
+    "frontend": "Triton's code generator",
+    "ttir": "make_ttir",
+    "ttgir": "make_ttgir",
+    "llir": "make_llir",
+    "ptx": "make_ptx (LLVM)",
+    "cubin": "make_cubin (ptxas)",
+}
+
+_fresh = itertools.count()
+
+
+def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Opened:
+    """Everything that Triton makes of a launch for ``arch``; what it does not get through is the failure.
+
+    Args:
+        launch: as captured.
+        arch: ``sm_90``.
+        blank: what is known already.
+        dump: with every pass, which takes longer.
+    """
+    from dataclasses import replace
+
+    from compare.resources.worker import compile_triton
+
+    source = launch.kernel.raw_src if hasattr(launch.kernel, "raw_src") else [launch.kernel.src]
+    text = "".join(source)
+    begin = time.perf_counter()
+    tree = ast.parse(textwrap.dedent(text))
+    parsing_ms = (time.perf_counter() - begin) * 1e3
+    first = [
+        Stage("source", "Python", text.encode()),
+        Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
+    ]
+    failure = None
+    with tempfile.TemporaryDirectory() as cache, _cache(cache), watched(dump) as seen:
+        try:
+            # Printed by Triton, for people who did not catch what it raises.
+            with contextlib.redirect_stdout(io.StringIO()):
+                compile_triton(launch, arch, device=f"{arch} {next(_fresh)}")
+        except Exception as error:
+            failure = error
+    opened = replace(
+        blank,
+        kernel=launch.kernel.fn.__name__,
+        stages=(*first, *(_stage(*made) for made in seen.made)),
+        passes=passes.read(seen.noise) if dump else (),
+        failure=_failure(failure, seen, launch.kernel) if failure else None,
+    )
+    return with_sass(opened, opened.kernel)
+
+
+@contextlib.contextmanager
+def _cache(folder: str) -> Any:
+    """Triton keeps its results here meanwhile: nothing is found there, and nothing is left behind."""
+    before = os.environ.get("TRITON_CACHE_DIR")
+    os.environ["TRITON_CACHE_DIR"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TRITON_CACHE_DIR"]
+        else:
+            os.environ["TRITON_CACHE_DIR"] = before
+
+
+def _stage(name: str, made: str | bytes, seconds: float) -> Stage:
+    content = made if isinstance(made, bytes) else made.encode()
+    ops = {} if isinstance(made, bytes) else counts.of(name, made)
+    return Stage(name, _MADE_BY.get(name, f"make_{name}"), content, seconds * 1e3, ops)
+
+
+def _failure(error: Exception, seen: Watched, kernel: Any) -> Failure:
+    line = ""
+    node = getattr(error, "node", None)
+    if node is not None and hasattr(node, "lineno"):
+        file = kernel.fn.__code__.co_filename
+        line = f"{file}:{kernel.starting_line_number + node.lineno - 1}"
+    elif place := re.search(r'"?([^\s":(]+\.py)"?:(\d+)', seen.noise):
+        line = f"{place[1]}:{place[2]}"
+    # What MLIR has to say is on stderr; the exception says only that it failed.
+    said = [row for row in seen.noise.splitlines() if re.search(r"\b(error|fatal)\b", row)]
+    return Failure(seen.began, "\n".join([f"{type(error).__name__}: {error}", *said]).strip(), line)
