@@ -28,7 +28,7 @@ BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 TIMEOUT_S = Options.timeout_s
 
-_COMMANDS = ("all", "list", "doctor", "diff")
+_COMMANDS = ("all", "list", "doctor", "diff", "pipeline")
 
 _EPILOG = """\
 examples:
@@ -38,6 +38,7 @@ examples:
   python -m compare all --sweep --record
   python -m compare softmax --crossover N
   python -m compare diff old.json new.json
+  python -m compare pipeline vector_add --arch sm_90
 
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
@@ -64,9 +65,9 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "what",
-        metavar="OP|all|list|doctor|diff",
-        help="the op to compare; all of them; what there is; what this machine can run; or what has changed "
-        "between two files",
+        metavar="OP|all|list|doctor|diff|pipeline",
+        help="the op to compare; all of them; what there is; what this machine can run; what has changed "
+        "between two files; or what the compilers make of an op (pipeline --help)",
     )
     found.add_argument(
         "files",
@@ -143,21 +144,31 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["pipeline"]:
+        return _guarded(lambda: _pipeline(words[1:]))
+    arguments = parser().parse_args(words)
+    return _guarded(lambda: _command(arguments))
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if arguments.calibrate and arguments.what != "doctor":
+        raise UsageError("--calibrate belongs to 'python -m compare doctor'")
+    if arguments.what == "diff":
+        return _diff(arguments)
+    if arguments.files:
+        raise UsageError(f"{arguments.files[0]}: only 'diff' takes files. A file of your own: --load FILE")
+    if arguments.what == "doctor":
+        return _doctor(arguments)
+    if arguments.what == "list":
+        return _list(arguments)
+    return _crossover(arguments) if arguments.crossover else _compare(arguments)
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    """Run a command; what goes wrong becomes one sentence and an exit status."""
     try:
-        if arguments.calibrate and arguments.what != "doctor":
-            raise UsageError("--calibrate belongs to 'python -m compare doctor'")
-        if arguments.what == "diff":
-            return _diff(arguments)
-        if arguments.files:
-            raise UsageError(
-                f"{arguments.files[0]}: only 'diff' takes files. A file of your own: --load FILE"
-            )
-        if arguments.what == "doctor":
-            return _doctor(arguments)
-        if arguments.what == "list":
-            return _list(arguments)
-        return _crossover(arguments) if arguments.crossover else _compare(arguments)
+        return command()
     except UsageError as error:
         return _complain(str(error), USAGE)
     except KeyboardInterrupt:
@@ -439,7 +450,13 @@ def _archs(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(archs))
 
 
-# --------------------------------------------------------------------------- diff, list, doctor
+# --------------------------------------------------------------------------- diff, list, doctor, pipeline
+
+
+def _pipeline(words: Sequence[str]) -> int:
+    from compare.pipeline import command
+
+    return command.main(words, _archs)
 
 
 def _diff(arguments: argparse.Namespace) -> int:

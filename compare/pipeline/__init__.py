@@ -1,9 +1,5 @@
 """What each compiler makes of a kernel, stage by stage, for any architecture, with or without a GPU.
 
-`open_up` captures what an implementation would launch, lets its own compiler work one stage at a time, and
-returns what came out of every one; `compare.report.stages` prints it.
+`compare.pipeline.opening` captures what an implementation would launch, lets its own compiler work one
+stage at a time, and returns what came out of every one; `compare.report.stages` prints it.
 """
-
-from compare.pipeline.opening import open_up, select
-
-__all__ = ["open_up", "select"]

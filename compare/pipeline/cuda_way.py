@@ -18,7 +18,7 @@ from pathlib import Path
 
 from compare.pipeline import counts
 from compare.pipeline.records import Failure, Opened, Stage
-from compare.pipeline.shared import with_sass
+from compare.pipeline.shared import disassembly, with_instructions, with_sass
 from compare.spec import CudaLaunch
 from cuda_impl import build, flags
 
@@ -63,23 +63,30 @@ def by_nvrtc(launch: CudaLaunch, arch: str, blank: Opened) -> Opened:
 # --------------------------------------------------------------------------- nvcc
 
 
-def by_nvcc(launch: CudaLaunch, blanks: Sequence[Opened], folder: Path, pool: ThreadPoolExecutor) -> list[Opened]:
-    """What nvcc and all that it calls make of a launch's kernel, for several architectures in one go.
+def by_nvcc(
+    launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path, pool: ThreadPoolExecutor
+) -> list[Opened]:
+    """What nvcc and all that it calls make of an op's kernels, for several architectures in one go.
+
+    The kernels are one file, as they are in the op's module.  Files that hold all of them, such as the
+    cubin, are in the stages of each; of the PTX each has its own part.
 
     Args:
-        launch: whose kernel.
-        blanks: what is known already, one for each architecture.
+        launches: one for each of ``blanks``.
+        blanks: what is known already: whose kernel, and the architecture.
         folder: for the files in between.
         pool: which disassembles.
 
     Returns:
-        One for each of ``blanks``; the stages that are the same for all architectures are in each.
+        One for each of ``blanks``.
     """
-    source = folder / "kernel.cu"
-    source.write_text(build.instances(launch.source, (launch.kernel,)))
-    archs = tuple(blank.arch for blank in blanks)
+    source = folder / "kernels.cu"
+    kernels = list(dict.fromkeys(launch.kernel for launch in launches))
+    archs = tuple(dict.fromkeys(blank.arch for blank in blanks))
+    source.write_text(build.instances(launches[0].source, kernels))
     host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
-    command = [str(build.nvcc()), *host, *flags.nvcc(archs, parallel=()), str(source), "-o", str(folder / "kernel.so")]
+    device = flags.nvcc(archs, parallel=())
+    command = [str(build.nvcc()), *host, *device, str(source), "-o", str(folder / "kernels.so")]
     plan = subprocess.run(
         [*command, "--dryrun", "--keep", "--keep-dir", str(folder)],
         capture_output=True,
@@ -87,20 +94,80 @@ def by_nvcc(launch: CudaLaunch, blanks: Sequence[Opened], folder: Path, pool: Th
         check=False,
         cwd=folder,
     )
-    environment, steps = planned(plan.stderr)
-    opened = [replace(blank, kernel=launch.kernel, stages=(_source(launch),)) for blank in blanks]
+    opened = [
+        replace(blank, kernel=launch.kernel, stages=(_source(launch),))
+        for launch, blank in zip(launches, blanks, strict=True)
+    ]
     if plan.returncode != 0:
         return [replace(one, failure=_failure("host-preprocessed", plan.stderr)) for one in opened]
+    environment, steps = planned(plan.stderr)
+    made: dict[str, list[Stage | Failure]] = {arch: [] for arch in archs}
     for step in steps:
         name, code = stage_of(step)
-        mine = [i for i, one in enumerate(opened) if code in ("", _code(one.arch))]
-        if all(opened[i].failure for i in mine):
-            continue
-        stage = _run(step, name, environment, folder)
-        for i in mine:
-            if not opened[i].failure:
-                opened[i] = _with(opened[i], stage)
-    return list(pool.map(lambda one: with_sass(one, _mangled(one)), opened))
+        waiting = [arch for arch in archs if code in ("", _code(arch)) and not _failed(made[arch])]
+        if waiting:
+            result = _run(step, name, environment, folder)
+            for arch in waiting:
+                made[arch].append(result)
+    mangled = _mangled(launches, made)
+    disassembled = dict(zip(archs, pool.map(lambda arch: disassembly(made[arch]), archs), strict=True))
+    return [
+        _of_kernel(one, [*made[one.arch], *disassembled[one.arch]], mangled.get(one.kernel, ""))
+        for one in opened
+    ]
+
+
+def _of_kernel(opened: Opened, made: Sequence[Stage | Failure], mangled: str) -> Opened:
+    for result in made:
+        if isinstance(result, Failure):
+            return replace(opened, failure=result)
+        stage = result
+        if stage.name == "ptx":
+            text = entry(stage.text, mangled)
+            stage = replace(stage, content=text.encode(), ops=counts.of("ptx", text))
+        if stage.name == "sass":
+            return with_instructions(opened, stage, mangled)
+        opened = replace(opened, stages=(*opened.stages, stage))
+    return opened
+
+
+def entry(ptx: str, mangled: str) -> str:
+    """The part of PTX that is one kernel's, under the head of the whole.
+
+    >>> entry(".target sm_90\\n.visible .entry f(\\n)\\n{\\n}\\n.visible .entry g(\\n)\\n{\\n}\\n", "f")
+    '.target sm_90\\n.visible .entry f(\\n)\\n{\\n}\\n'
+    """
+    head, *parts = re.split(r"(?m)^(?=\s*(?:\.visible |\.weak )?\.entry )", ptx)
+    own = [part for part in parts if re.search(rf"\.entry {re.escape(mangled)}\b", part)]
+    # What follows the last kernel - the files that lines are counted in - belongs to all of them.
+    tail = (
+        re.search(r"(?m)^\s*\.file\b[\s\S]*", parts[-1])
+        if parts and own and own[0] is not parts[-1]
+        else None
+    )
+    return head + "".join(own) + (tail[0] if tail else "")
+
+
+def _failed(made: Sequence[Stage | Failure]) -> bool:
+    return any(isinstance(one, Failure) for one in made)
+
+
+def _mangled(launches: Sequence[CudaLaunch], made: dict[str, list[Stage | Failure]]) -> dict[str, str]:
+    """The kernels as nvcc names them: NVRTC, which names them alike, is asked where there are several."""
+    kernels = {launch.kernel: launch for launch in launches}
+    if len(kernels) == 1:
+        ptxs = (
+            one
+            for of_arch in made.values()
+            for one in of_arch
+            if isinstance(one, Stage) and one.name == "ptx"
+        )
+        found = next((match[1] for ptx in ptxs if (match := re.search(r"\.entry (\w+)", ptx.text))), "")
+        return dict.fromkeys(kernels, found)
+    arch = next((arch for arch, of_arch in made.items() if not _failed(of_arch)), None)
+    if arch is None:
+        return {}
+    return {name: build.cubin(launch.source, [name], arch)[1][name] for name, launch in kernels.items()}
 
 
 def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
@@ -137,7 +204,8 @@ def stage_of(step: str) -> tuple[str, str]:
     if tool == "fatbinary":
         return "fatbin", ""
     if "-E" in words:
-        return ("preprocessed", code[1]) if code else ("host-preprocessed", "")
+        device = any(word.startswith("-D__CUDA_ARCH__=") for word in words)
+        return ("preprocessed", code[1] if code else "") if device else ("host-preprocessed", "")
     return ("object", "") if "-c" in words else ("library", "")
 
 
@@ -168,19 +236,6 @@ def _product(step: str) -> str:
         if option in words and not (option == "--gen_c_file_name" and "-o" in words):
             return words[words.index(option) + 1]
     return next(word.partition("=")[2] for word in words if word.startswith("--create="))
-
-
-def _with(opened: Opened, made: Stage | Failure) -> Opened:
-    if isinstance(made, Failure):
-        return replace(opened, failure=made)
-    return replace(opened, stages=(*opened.stages, made))
-
-
-def _mangled(opened: Opened) -> str:
-    """The kernel as its PTX names it: the only entry there is."""
-    ptx = opened.stage("ptx")
-    entry = re.search(r"\.entry (\w+)", ptx.text) if ptx else None
-    return entry[1] if entry else ""
 
 
 def _code(arch: str) -> str:

@@ -59,13 +59,13 @@ def open_up(
     found: dict[tuple[int, int], list[Opened]] = {}
     waiting: list[tuple[list[tuple[int, int]], Future[list[Opened]]]] = []
     triton: list[tuple[int, int, TritonLaunch, Opened]] = []
+    nvcc: list[tuple[int, int, CudaLaunch, Opened]] = []
     with (
         tempfile.TemporaryDirectory() as scratch,
         ThreadPoolExecutor() as pool,
         ThreadPoolExecutor() as disassemblers,
     ):
         for i, impl in enumerate(impls):
-            together: dict[str, list[tuple[int, CudaLaunch, Opened]]] = {}
             for j, arch in enumerate(archs):
                 blank = Opened(op.name, impl.label, str(case), arch)
                 try:
@@ -80,15 +80,16 @@ def open_up(
                     if isinstance(launch, TritonLaunch):
                         triton.append((j, i, launch, blank))
                     elif impl.route == "pybind":
-                        together.setdefault(launch.kernel, []).append((j, launch, blank))
+                        nvcc.append((j, i, launch, blank))
                     else:
                         waiting.append(([(j, i)], pool.submit(_nvrtc, launch, arch, blank)))
-            for number, group in enumerate(together.values()):
-                folder = Path(scratch, f"{i}-{number}")
-                folder.mkdir()
-                blanks = [blank for _, _, blank in group]
-                job = pool.submit(_nvcc, group[0][1], blanks, folder, disassemblers)
-                waiting.append(([(j, i) for j, _, _ in group], job))
+        for number, group in enumerate(_together(nvcc)):
+            folder = Path(scratch, str(number))
+            folder.mkdir()
+            launches_of = [launch for _, _, launch, _ in group]
+            blanks = [blank for *_, blank in group]
+            job = pool.submit(_nvcc, launches_of, blanks, folder, disassemblers)
+            waiting.append(([(j, i) for j, i, *_ in group], job))
         for j, i, launch, blank in triton:
             opened = triton_way.compiled(launch, blank.arch, blank, dump)
             found.setdefault((j, i), []).append(opened)
@@ -130,9 +131,27 @@ def _nvrtc(launch: CudaLaunch, arch: str, blank: Opened) -> list[Opened]:
 
 
 def _nvcc(
-    launch: CudaLaunch, blanks: Sequence[Opened], folder: Path, pool: ThreadPoolExecutor
+    launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path, pool: ThreadPoolExecutor
 ) -> list[Opened]:
     try:
-        return cuda_way.by_nvcc(launch, blanks, folder, pool)
+        return cuda_way.by_nvcc(launches, blanks, folder, pool)
     except build.BuildError as error:
-        return [replace(blank, kernel=launch.kernel, unavailable=str(error)) for blank in blanks]
+        return [
+            replace(blank, kernel=launch.kernel, unavailable=str(error))
+            for launch, blank in zip(launches, blanks, strict=True)
+        ]
+
+
+def _together(
+    nvcc: Sequence[tuple[int, int, CudaLaunch, Opened]],
+) -> list[list[tuple[int, int, CudaLaunch, Opened]]]:
+    """What one call of nvcc compiles: kernels of one source that are wanted for the same architectures."""
+    archs: dict[tuple[str, str], list[str]] = {}
+    for _, _, launch, blank in nvcc:
+        archs.setdefault((launch.source, launch.kernel), []).append(blank.arch)
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[int, int, CudaLaunch, Opened]]] = {}
+    for one in nvcc:
+        launch = one[2]
+        wanted = tuple(dict.fromkeys(archs[launch.source, launch.kernel]))
+        groups.setdefault((launch.source, wanted), []).append(one)
+    return list(groups.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compare.pipeline import sass
@@ -16,15 +17,35 @@ def with_sass(opened: Opened, mangled: str) -> Opened:
         opened: what the compiler made.
         mangled: the kernel as the cubin names it.
     """
-    cubin = opened.stage("cubin")
-    if cubin is None or opened.failure is not None:
+    if opened.failure is not None:
         return opened
-    begin = time.perf_counter()
-    try:
-        text = sass.disassembled(cubin.content)
-    except sass.NoDisassembler as error:
-        return replace(opened, failure=Failure("sass", str(error)))
-    took_ms = (time.perf_counter() - begin) * 1e3
-    found = sass.instructions(sass.of_kernel(text, mangled))
-    stage = Stage("sass", "nvdisasm", text.encode(), took_ms, sass.counted(found))
-    return replace(opened, stages=(*opened.stages, stage), instructions=found)
+    for result in disassembly(opened.stages):
+        if isinstance(result, Failure):
+            return replace(opened, failure=result)
+        return with_instructions(opened, result, mangled)
+    return opened
+
+
+def disassembly(made: Sequence[Stage | Failure]) -> list[Stage | Failure]:
+    """The stage that follows from the cubin among ``made``; none where there is no cubin."""
+    for stage in made:
+        if isinstance(stage, Stage) and stage.name == "cubin":
+            begin = time.perf_counter()
+            try:
+                text = sass.disassembled(stage.content)
+            except sass.NoDisassembler as error:
+                return [Failure("sass", str(error))]
+            return [Stage("sass", "nvdisasm", text.encode(), (time.perf_counter() - begin) * 1e3)]
+    return []
+
+
+def with_instructions(opened: Opened, stage: Stage, mangled: str) -> Opened:
+    """The same with the disassembly ``stage``, of which it keeps what is its own kernel's."""
+    text = sass.of_kernel(stage.text, mangled)
+    found = sass.instructions(text)
+    if not found:
+        return replace(
+            opened, failure=Failure("sass", f"nvdisasm shows no code of {mangled or opened.kernel}")
+        )
+    own = replace(stage, content=text.encode(), ops=sass.counted(found))
+    return replace(opened, stages=(*opened.stages, own), instructions=found)

@@ -50,7 +50,11 @@ def watched(dump: bool) -> Iterator[Watched]:
             return done(make_ir(self, *args, **kwargs))
 
     def hook(
-        backend: Any = None, stages: Any = None, options: Any = None, language: Any = None, capability: Any = None
+        backend: Any = None,
+        stages: Any = None,
+        options: Any = None,
+        language: Any = None,
+        capability: Any = None,
     ) -> tuple[str, str] | None:
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""

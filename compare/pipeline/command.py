@@ -1,0 +1,212 @@
+"""``python -m compare pipeline OP``: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compare import registry
+from compare.spec import Case, UsageError
+
+if TYPE_CHECKING:
+    from compare.pipeline.records import Opened
+
+COMPILED, STOPPED, NOTHING = 0, 1, 3
+
+_EPILOG = """\
+examples:
+  python -m compare pipeline vector_add
+  python -m compare pipeline softmax --only triton.online --arch sm_90 --stage ttgir
+  python -m compare pipeline softmax --only triton.online --arch sm_90 --passes
+  python -m compare pipeline softmax --only triton.online --arch sm_90 --pass tritongpu-coalesce
+  python -m compare pipeline vector_add --only '*.vectorized' --arch sm_90 --source-map
+  python -m compare pipeline vector_add --out stages/
+
+exit status:
+  0  everything that can be compiled here went through every stage
+  1  a kernel did not get through a stage
+  2  a mistake in the command, its files or the machine's setup
+  3  nothing could be compiled here
+"""
+
+_SUFFIXES = {
+    "host-preprocessed": "host.ii",
+    "preprocessed": "device.ii",
+    "cudafe": "cudafe1.cpp",
+    "object": "o",
+    "library": "so",
+    "llir": "ll",
+    "frontend": "frontend.ttir",
+    "ast": "ast.txt",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m compare pipeline",
+        description="What each compiler makes of an op's kernels, stage by stage, for any architecture, with "
+        "or without a GPU.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = found.add_argument
+    add("op", metavar="OP", help="the op")
+    add("--only", action="append", default=[], metavar="GLOB", help="only these implementations; repeatable")
+    add(
+        "--arch",
+        action="append",
+        default=[],
+        metavar="SM",
+        help="compile for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
+    )
+    add("--case", metavar="CASE", help="sizes and dtype, e.g. M=4096,N=781,fp16 (default: the op's own)")
+    add("--load", action="append", default=[], metavar="FILE", help="a Python file of your own; repeatable")
+    add = found.add_argument_group("what is shown, in place of the overview").add_argument
+    add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
+    add("--passes", action="store_true", help="Triton: every MLIR pass, and which changed the module")
+    add("--pass", dest="pass_name", metavar="NAME", help="Triton: what this MLIR pass changed")
+    add("--source-map", action="store_true", help="each source line beside the PTX and SASS it became")
+    add = found.add_argument_group("what is written, beside the screen").add_argument
+    add("--out", type=Path, metavar="DIR", help="every stage as a file")
+    add("--json", type=Path, metavar="FILE", help="everything")
+    return found
+
+
+def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...]]) -> int:
+    """Run the command.
+
+    Args:
+        argv: what follows ``pipeline``.
+        archs_of: reads what was given to ``--arch``.
+
+    Raises:
+        UsageError: the command asks for what does not exist.
+    """
+    arguments = parser().parse_args(argv)
+    if sum(map(bool, (arguments.stage, arguments.passes, arguments.pass_name, arguments.source_map))) > 1:
+        raise UsageError("--stage, --passes, --pass and --source-map each show something else; give one")
+    if not arguments.load and arguments.op not in registry.op_names():
+        raise UsageError(registry.unknown("op", arguments.op, registry.op_names()))
+    archs = archs_of(arguments.arch)
+    _check_outputs(arguments.out, arguments.json)
+    os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
+
+    from compare.occupancy import limits
+    from compare.pipeline.opening import open_up, select
+
+    for arch in archs:
+        limits(arch)
+    stage = select(arguments.stage) if arguments.stage else ""
+    for path in arguments.load:
+        registry.load(path)
+    op = registry.get_op(arguments.op)
+    impls = registry.implementations(op.name, arguments.only)
+    case = Case.parse(arguments.case, op) if arguments.case else op.cases.default
+    dump = arguments.passes or bool(arguments.pass_name)
+    if dump:
+        impls = [impl for impl in impls if impl.way == "triton"]
+        if not impls:
+            raise UsageError("--passes and --pass show Triton's passes, and no Triton kernel is among these")
+    opened = open_up(op, impls, case, archs or _archs_here(), dump)
+    if arguments.json:
+        _write_json(arguments.json, opened)
+    if arguments.out:
+        _write_stages(arguments.out, opened)
+    _show(opened, op.signature, arguments, stage)
+    if any(one.failure for one in opened):
+        return STOPPED
+    return COMPILED if any(one.stages for one in opened) else NOTHING
+
+
+def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace, stage: str) -> None:
+    from compare.report import stages, terminal
+
+    texts = []
+    if stage:
+        texts = [stages.stage_text(one, found) for one in opened if (found := one.stage(stage))]
+        if not texts:
+            _refuse_stage(opened, stage)
+    elif arguments.pass_name:
+        names = list(dict.fromkeys(ran.name for one in opened for ran in one.passes))
+        if arguments.pass_name not in names and names:
+            raise UsageError(registry.unknown("pass", arguments.pass_name, names))
+        texts = [stages.pass_diffs(one, arguments.pass_name) for one in opened if one.passes]
+    elif arguments.passes:
+        terminal.put(lambda width: "\n\n".join(stages.pass_table(one, width) for one in opened if one.passes))
+    elif arguments.source_map:
+        texts = [stages.mapped(one) for one in opened if one.instructions]
+    else:
+        terminal.put(lambda width: stages.render(opened, signature, width))
+        return
+    if texts:
+        terminal.put(lambda width: "\n\n".join(texts))
+    failed = [one for one in opened if one.failure]
+    if failed:
+        terminal.put(lambda width: "\n".join(["", *(stages.failure(one, width) for one in failed)]))
+
+
+def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:
+    if any(one.failure for one in opened):
+        return  # why is said
+    there = dict.fromkeys(found.name for one in opened for found in one.stages)
+    labels = ", ".join(dict.fromkeys(one.label for one in opened))
+    reasons = "; ".join(dict.fromkeys(one.unavailable for one in opened if one.unavailable))
+    said = f"there are {', '.join(there)}" if there else reasons
+    raise UsageError(f"--stage {stage}: {labels} has no such stage; {said}")
+
+
+def _archs_here() -> tuple[str, ...]:
+    import torch
+
+    from compare.device import arch
+    from compare.run import STATIC_ARCHS
+
+    here = arch(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
+    return (here,) if here else STATIC_ARCHS
+
+
+# --------------------------------------------------------------------------- files
+
+
+def _check_outputs(out: Path | None, file: Path | None) -> None:
+    """Find out now, not after the compilers, whether they can be written."""
+    if file and file.is_dir():
+        raise UsageError(f"{file} is a directory; name a file in it")
+    if file and not file.parent.is_dir():
+        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
+    if out:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {out} cannot be made: {error.strerror}. Name another folder") from None
+
+
+def _write_json(file: Path, opened: Sequence[Opened]) -> None:
+    from compare import records
+    from compare.pipeline.records import as_data
+
+    try:
+        records.write_whole(file, json.dumps([as_data(one) for one in opened], indent=1))
+    except OSError as error:
+        raise UsageError(f"{file} could not be written: {error}") from None
+
+
+def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
+    """``DIR/triton.online/sm_90/softmax_online_kernel/3-ttir.ttir``"""
+    try:
+        for one in opened:
+            kernel = re.sub(r"\W+", "_", one.kernel).strip("_")
+            folder = out / one.label / one.arch / kernel
+            for count, stage in enumerate(one.stages):
+                folder.mkdir(parents=True, exist_ok=True)
+                suffix = _SUFFIXES.get(stage.name, stage.name)
+                if stage.name == "source":
+                    suffix = "source.py" if one.label.startswith("triton") else "source.cuh"
+                (folder / f"{count}-{suffix}").write_bytes(stage.content)
+    except OSError as error:
+        raise UsageError(f"--out {out}: could not be written: {error}") from None
