@@ -34,8 +34,8 @@ def source_map(opened: Opened) -> list[Line]:
         return found.setdefault((file, line), Line(file, line))
 
     ptx = opened.stage("ptx")
-    for file, line, text in ptx_lines(ptx.text if ptx else ""):
-        at(file, line).ptx.append(text)
+    for file, number, text in ptx_lines(ptx.text if ptx else ""):
+        at(file, number).ptx.append(text)
     for instruction in opened.instructions:
         if instruction.opcode != "NOP":
             at(instruction.file, instruction.line).sass.append(instruction.text)

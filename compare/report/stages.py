@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from compare.pipeline import passes
@@ -33,9 +34,8 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     first = opened[0]
     blocks = [f"{first.op}  {signature}\n{first.case}, compiled for {', '.join(archs)}"]
     kernels = _by_kernel(opened)
-    tables = [_stages(of_kernel) for of_kernel in kernels]
-    tables += [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
-    shown = [table for table in tables if table]
+    mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
+    shown = [*map(_stages, kernels), *filter(None, mixes)]
     blocks += [laid_out(table, width) for table in shown]
     failed = [failure(one, prose) for one in opened if one.failure]
     if failed:
@@ -194,7 +194,7 @@ def _mix(arch: str, opened: Sequence[Opened]) -> Table | None:
             continue
         for kind in kinds:
             said = group if kind in (group, "NOP") else f"{group}, {kind}"
-            rows.append((said, *(_count(found.get(group, {}).get(kind, 0)) for found in mixes)))
+            rows.append((said, *(_count(found.get(group, Counter())[kind]) for found in mixes)))
     rows.append(("all", *(str(len(one.instructions)) for one in columns)))
     several = len({one.label for one in columns}) < len(columns)
     headers = [f"{one.label}\n{one.kernel}" if several else one.label.replace(".", "\n.") for one in columns]

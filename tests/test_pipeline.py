@@ -1,0 +1,369 @@
+"""Every op through every compiler, stage by stage, and what is read from their texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare import registry
+from compare.pipeline import cuda_way, passes, triton_way
+from compare.pipeline.differences import differences
+from compare.pipeline.mix import mix
+from compare.pipeline.records import Instruction, Opened, Stage
+from compare.pipeline.sass import instructions, nvdisasm
+from compare.pipeline.source_map import ptx_lines, source_map
+from compare.report import stages as report
+
+ARCH = "sm_80"
+"""Softmax's and matmul's kernels differ most from Hopper's here, and everything but theirs is served."""
+
+STAGES = {"triton": triton_way.STAGES, "cupy": cuda_way.NVRTC_STAGES, "pybind": cuda_way.NVCC_STAGES}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run of the command."""
+
+    status: int
+    out: str
+    err: str
+
+
+def pipeline(*words: object, **environment: str) -> Ran:
+    """Run ``python -m compare pipeline`` in a process without Triton's interpreter."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", "pipeline", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=registry.ROOT,
+        env=inherited | environment,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All implementations of an op, opened up."""
+
+    ran: Ran
+    kernels: list[dict[str, Any]]
+    files: Path
+
+
+@pytest.fixture(scope="module", params=registry.op_names())
+def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Everything:
+    folder = tmp_path_factory.mktemp(request.param)
+    file, files = folder / "all.json", folder / "stages"
+    ran = pipeline(request.param, "--arch", ARCH, "--json", file, "--out", files)
+    assert file.is_file(), ran.err
+    return Everything(ran, json.loads(file.read_text()), files)
+
+
+def test_every_implementation_passes_through_every_stage(everything: Everything):
+    assert everything.ran.status == 0, everything.ran.err
+    op = everything.kernels[0]["op"]
+    labels = {impl.label for impl in registry.implementations(op)}
+    assert {kernel["label"] for kernel in everything.kernels} == labels
+    for kernel in everything.kernels:
+        assert kernel["failure"] is None, kernel["label"]
+        if kernel["unavailable"]:
+            impl = next(i for i in registry.implementations(op) if i.label == kernel["label"])
+            assert impl.way == "torch" or impl.requires, kernel
+            continue
+        route = kernel["label"].partition(".")[0]
+        assert tuple(stage["name"] for stage in kernel["stages"]) == STAGES[route], kernel["label"]
+        for stage in kernel["stages"]:
+            assert stage["size_bytes"], (kernel["label"], stage["name"])
+            assert stage["took_ms"] is not None or stage["name"] == "source"
+
+
+def test_every_stage_is_on_the_screen(everything: Everything):
+    for kernel in everything.kernels:
+        assert kernel["label"] in everything.ran.out
+        assert kernel["kernel"] in everything.ran.out
+    assert "Instructions on" in everything.ran.out
+
+
+def test_instructions_are_counted_as_the_disassembler_lists_them(everything: Everything):
+    """By its JSON, which nothing of ours reads otherwise."""
+    checked = 0
+    for kernel in everything.kernels:
+        if kernel["unavailable"]:
+            continue
+        (cubin,) = everything.files.glob(f"{kernel['label']}/{ARCH}/{_folder(kernel)}/*-cubin")
+        done = subprocess.run([nvdisasm(), "-json", cubin], capture_output=True, text=True, check=True)
+        _, functions = json.loads(done.stdout)
+        found = [
+            Counter(row["opcode"] for row in function["sass-instructions"])
+            for function in functions
+            if function["function-name"] in kernel["stages"][-1]["text"]
+        ]
+        ours = Counter(row["opcode"] for row in kernel["instructions"])
+        assert ours in found, kernel["label"]
+        assert sum(sum(kinds.values()) for kinds in kernel["mix"].values()) == sum(ours.values())
+        checked += 1
+    assert checked
+
+
+def _folder(kernel: dict[str, Any]) -> str:
+    return (
+        "".join(c if c.isalnum() or c == "_" else "?" for c in kernel["kernel"])
+        .replace("??", "*")
+        .rstrip("?")
+    )
+
+
+def test_most_machine_code_is_traced_to_a_line_of_the_source(everything: Everything):
+    for kernel in everything.kernels:
+        if not kernel["unavailable"]:
+            own = [row for row in kernel["instructions"] if row["opcode"] != "NOP"]
+            placed = [row for row in own if row["line"] and Path(row["file"]).is_file()]
+            assert len(placed) >= 0.9 * len(own), kernel["label"]
+
+
+def test_nvccs_commands_are_its_own(everything: Everything):
+    for kernel in everything.kernels:
+        if kernel["label"].startswith("pybind") and not kernel["unavailable"]:
+            commands = {stage["name"]: stage["command"] for stage in kernel["stages"]}
+            for name, tool in (("ptx", "cicc"), ("cubin", "ptxas"), ("fatbin", "fatbinary")):
+                assert tool in commands[name].split()[0]
+
+
+def test_a_triton_kernel_for_three_architectures_pass_by_pass(tmp_path: Path):
+    op = registry.op_names()[-1]
+    file = tmp_path / "passes.json"
+    ran = pipeline(op, "--only", "triton.*", "--arch", "sm_75,sm_90", "--passes", "--json", file)
+    assert ran.status == 0, ran.err
+    for kernel in json.loads(file.read_text()):
+        assert [p["stage"] for p in kernel["passes"]] == sorted(
+            (p["stage"] for p in kernel["passes"]), key=["ttir", "ttgir", "llir"].index
+        )
+        changed = {p["name"] for p in kernel["passes"] if p["changed"]}
+        assert {"convert-triton-to-tritongpu", "convert-triton-gpu-to-llvm"} <= changed
+        for earlier, later in zip(kernel["passes"], kernel["passes"][1:], strict=False):
+            assert earlier["after"] == later["before"]
+        assert f"{len(changed)}" != "0"
+        assert kernel["passes"][-1]["after"]
+
+
+# --------------------------------------------------------------------------- mistakes
+
+
+BROKEN = """
+import torch, triton, triton.language as tl
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+@triton.jit
+def undefined_kernel(x_ptr, N):
+    tl.store(x_ptr, nowhere)
+
+@triton.jit
+def assembler_kernel(x_ptr, N):
+    x = tl.load(x_ptr)
+    y = tl.inline_asm_elementwise("bogus.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    tl.store(x_ptr, y)
+
+@implementation("vector_add", "triton.undefined", rung="tiled")
+def undefined(x, y):
+    undefined_kernel[(1,)](x, x.numel())
+    return x
+
+@implementation("vector_add", "triton.assembler", rung="tiled")
+def assembler(x, y):
+    assembler_kernel[(1,)](x, x.numel())
+    return x
+
+@implementation("vector_add", "cupy.broken", rung="tiled")
+def broken(x, y):
+    source = "extern \\"C\\" __global__ void broken_kernel(float* x) {\\n  x[0] = nowhere;\\n}\\n"
+    kernel(source, "broken_kernel", x.device)((1,), (1,), (x.data_ptr(),))
+    return x
+"""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, dict[str, dict[str, Any]], Path]:
+    folder = tmp_path_factory.mktemp("broken")
+    file = folder / "broken.py"
+    file.write_text(BROKEN)
+    only = [word for label in ("*.undefined", "*.assembler", "*.broken") for word in ("--only", label)]
+    ran = pipeline("vector_add", "--load", file, *only, "--arch", ARCH, "--json", folder / "all.json")
+    kernels = json.loads((folder / "all.json").read_text())
+    return ran, {kernel["label"]: kernel for kernel in kernels}, file
+
+
+def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
+    ran, kernels, file = broken
+    assert ran.status == 1
+    undefined, assembler, cuda = (
+        kernels[f"{label}"] for label in ("triton.undefined", "triton.assembler", "cupy.broken")
+    )
+    assert [stage["name"] for stage in undefined["stages"]] == ["source", "ast"]
+    assert undefined["failure"]["stage"] == "frontend"
+    assert undefined["failure"]["line"] == f"{file}:8"
+    assert [stage["name"] for stage in assembler["stages"]][-1] == "ptx"
+    assert assembler["failure"]["stage"] == "cubin"
+    assert "bogus" in assembler["failure"]["message"]
+    assert [stage["name"] for stage in cuda["stages"]] == ["source"]
+    assert "nowhere" in cuda["failure"]["message"]
+    assert cuda["failure"]["line"].endswith(":2")
+    assert "What did not compile" in ran.out
+    assert "nowhere" in ran.out
+    assert "Traceback" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing_add"], "no op"),
+        (["vector_add", "--stage", "ttgr"], "did you mean ttgir"),
+        (["vector_add", "--arch", "sm_99"], "'sm_99' is not known"),
+        (["vector_add", "--arch", "hopper"], "reads like sm_90"),
+        (["vector_add", "--only", "torch.eager", "--stage", "ptx"], "no such stage"),
+        (["vector_add", "--only", "cupy.*", "--passes"], "no Triton kernel"),
+        (["vector_add", "--passes", "--stage", "ptx"], "give one"),
+        (["vector_add", "--json", "/nowhere/at/all.json"], "no directory"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], said: str):
+    ran = pipeline(*words)
+    assert ran.status == 2
+    assert said in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_pass_that_does_not_exist_offers_the_nearest():
+    ran = pipeline("vector_add", "--only", "triton.*", "--arch", ARCH, "--pass", "tritongpu-coalesc")
+    assert ran.status == 2
+    assert "did you mean tritongpu-coalesce" in ran.err
+
+
+def test_without_nvcc_the_other_routes_are_shown(tmp_path: Path):
+    only = ("--only", "pybind.scalar", "--only", "cupy.scalar")
+    ran = pipeline("vector_add", *only, "--arch", ARCH, CUDA_HOME=str(tmp_path))
+    assert ran.status == 0
+    assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
+    assert f"no nvcc at {tmp_path}" in ran.out
+
+
+def test_tool_names_stand_for_their_stages():
+    ran = pipeline("vector_add", "--only", "cupy.scalar", "--arch", ARCH, "--stage", "nvdisasm")
+    assert ran.status == 0
+    assert "LDG.E" in ran.out
+    assert "EXIT" in ran.out
+
+
+# --------------------------------------------------------------------------- reading
+
+
+SASS = """
+.text.f:
+\t//## File "/k.py", line 3
+        /*0000*/                   LDG.E.64 R2, [R4] ;
+        /*0010*/              @!P0 HMMA.16816.F32 R0, R4, R8, R0 ;
+\t//## File "/k.py", line 4
+        /*0020*/                   LDGSTS.E.BYPASS.128 [R2], [R4.64] ;
+        /*0030*/                   UTMALDG.2D [UR8], [UR4] ;
+        /*0040*/                   STL.64 [R1], R2 ;
+        /*0050*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR4], R24 ;
+        /*0060*/                   MUFU.EX2 R0, R1 ;
+        /*0070*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0080*/                   STS.128 [R2], R4 ;
+        /*0090*/                   NOP;
+"""
+
+
+def test_the_mix_groups_what_the_machine_does():
+    assert {group: dict(kinds) for group, kinds in mix(instructions(SASS)).items()} == {
+        "global loads": {"64 bits": 1},
+        "shared stores": {"128 bits": 1},
+        "local stores": {"64 bits": 1},
+        "async copies": {"LDGSTS 128 bits": 1, "UTMALDG": 1},
+        "matrix": {"HMMA.16816": 1, "HGMMA.64x128x16": 1},
+        "MUFU": {"EX2": 1},
+        "barriers": {"BAR": 1},
+        "padding": {"NOP": 1},
+    }
+
+
+def made_up(label: str, *opcodes: str, ttir: str = "") -> Opened:
+    stages = (Stage("ttir", "make_ttir", ttir.encode()),)
+    rows = tuple(Instruction(16 * i, opcode, opcode) for i, opcode in enumerate(opcodes))
+    return Opened("op", label, "N=1,fp32", ARCH, "f", stages, instructions=rows)
+
+
+def test_differences_name_their_evidence():
+    ttir = "tt.func public @f(%x_ptr: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %N: i32) attributes {"
+    narrow = made_up("triton.a", "LDG.E", "FFMA", "STL", ttir=ttir)
+    wide = made_up("cupy.a", "LDG.E.128", "HMMA.16816.F32", "LDG.E")
+    found = {one.what: one.evidence for one in differences([narrow, wide])}
+    assert found["widest load from global memory"] == (
+        "triton.a: 4 bytes (1 LDG.E), and its TTIR does not say that N is a multiple of 16",
+        "cupy.a: 16 bytes (1 LDG.E.128)",
+    )
+    assert found["multiplies with"] == ("triton.a: FFMA (1 in all)", "cupy.a: HMMA.16816 (1 in all)")
+    assert found["uses local memory, where spills go"] == ("triton.a: 0 LDL, 1 STL", "cupy.a: none")
+    assert differences([wide, wide]) == []
+
+
+DUMP = """\
+// ===== compare: ttir
+// -----// IR Dump Before Inliner (inline) ('builtin.module' operation) //----- //
+#loc = loc("a.py":1:0)
+module {
+  tt.func @f(%x: i32 loc("x"(#loc))) {
+    %0 = tt.a %x : i32 loc(#loc1)
+  } loc(#loc)
+} loc(#loc)
+// -----// IR Dump Before CSE (cse) ('builtin.module' operation) //----- //
+#loc = loc("a.py":2:0)
+module {
+  tt.func @f(%x: i32 loc("x"(#loc))) {
+    %0 = tt.a %x : i32 loc(#loc2)
+  } loc(#loc)
+} loc(#loc)
+// ===== compare: llir
+// ===== compare: end
+module {
+  tt.func @f(%x: i32) {
+    %0 = llvm.a %x : i32 loc(#loc2)
+  }
+}
+"""
+
+
+def test_a_pass_that_moved_locations_only_changed_nothing():
+    inline, cse = passes.read(DUMP)
+    assert (inline.name, inline.stage, inline.changed) == ("inline", "ttir", False)
+    assert (cse.name, cse.changed) == ("cse", True)
+    assert "-    %0 = tt.a %x : i32\n+    %0 = llvm.a %x : i32" in passes.diff(cse)
+    assert passes.diff(inline) == ""
+
+
+def test_ptx_is_traced_to_its_source():
+    ptx = '.file 1 "/a" "k.py"\n\t.loc 1 7 3\n\tadd.s32 %r1, %r2, %r3; // here\n\tret;\n'
+    assert ptx_lines(ptx) == [("/a/k.py", 7, "add.s32 %r1, %r2, %r3;"), ("/a/k.py", 7, "ret;")]
+
+
+def test_one_source_line_beside_what_it_became(tmp_path: Path):
+    source = tmp_path / "k.py"
+    source.write_text("first\nsecond\n")
+    ptx = f'.file 1 "{source}"\n.loc 1 2 0\nadd.s32 %r1, %r2, %r3;\n'
+    row = Instruction(0, "IADD3", "IADD3 R1, R2", str(source), 2)
+    opened = Opened(
+        "op", "cupy.a", "N=1", ARCH, "f", (Stage("ptx", "NVRTC", ptx.encode()),), instructions=(row,)
+    )
+    (line,) = source_map(opened)
+    assert (line.text, line.ptx, line.sass) == ("second", ["add.s32 %r1, %r2, %r3;"], ["IADD3 R1, R2"])
+    assert "k.py:2  second" in report.mapped(opened)
