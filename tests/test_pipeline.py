@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -100,7 +101,8 @@ def test_instructions_are_counted_as_the_disassembler_lists_them(everything: Eve
     for kernel in everything.kernels:
         if kernel["unavailable"]:
             continue
-        (cubin,) = everything.files.glob(f"{kernel['label']}/{ARCH}/{_folder(kernel)}/*-cubin")
+        folder = re.sub(r"\W+", "_", kernel["kernel"]).strip("_")
+        (cubin,) = everything.files.glob(f"{kernel['label']}/{ARCH}/{folder}/*.cubin")
         done = subprocess.run([nvdisasm(), "-json", cubin], capture_output=True, text=True, check=True)
         _, functions = json.loads(done.stdout)
         found = [
@@ -113,14 +115,6 @@ def test_instructions_are_counted_as_the_disassembler_lists_them(everything: Eve
         assert sum(sum(kinds.values()) for kinds in kernel["mix"].values()) == sum(ours.values())
         checked += 1
     assert checked
-
-
-def _folder(kernel: dict[str, Any]) -> str:
-    return (
-        "".join(c if c.isalnum() or c == "_" else "?" for c in kernel["kernel"])
-        .replace("??", "*")
-        .rstrip("?")
-    )
 
 
 def test_most_machine_code_is_traced_to_a_line_of_the_source(everything: Everything):
@@ -137,23 +131,6 @@ def test_nvccs_commands_are_its_own(everything: Everything):
             commands = {stage["name"]: stage["command"] for stage in kernel["stages"]}
             for name, tool in (("ptx", "cicc"), ("cubin", "ptxas"), ("fatbin", "fatbinary")):
                 assert tool in commands[name].split()[0]
-
-
-def test_a_triton_kernel_for_three_architectures_pass_by_pass(tmp_path: Path):
-    op = registry.op_names()[-1]
-    file = tmp_path / "passes.json"
-    ran = pipeline(op, "--only", "triton.*", "--arch", "sm_75,sm_90", "--passes", "--json", file)
-    assert ran.status == 0, ran.err
-    for kernel in json.loads(file.read_text()):
-        assert [p["stage"] for p in kernel["passes"]] == sorted(
-            (p["stage"] for p in kernel["passes"]), key=["ttir", "ttgir", "llir"].index
-        )
-        changed = {p["name"] for p in kernel["passes"] if p["changed"]}
-        assert {"convert-triton-to-tritongpu", "convert-triton-gpu-to-llvm"} <= changed
-        for earlier, later in zip(kernel["passes"], kernel["passes"][1:], strict=False):
-            assert earlier["after"] == later["before"]
-        assert f"{len(changed)}" != "0"
-        assert kernel["passes"][-1]["after"]
 
 
 # --------------------------------------------------------------------------- mistakes
@@ -254,7 +231,7 @@ def test_without_nvcc_the_other_routes_are_shown(tmp_path: Path):
     ran = pipeline("vector_add", *only, "--arch", ARCH, CUDA_HOME=str(tmp_path))
     assert ran.status == 0
     assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
-    assert f"no nvcc at {tmp_path}" in ran.out
+    assert "pybind.scalar: no nvcc at" in ran.out
 
 
 def test_tool_names_stand_for_their_stages():

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import triton
 from compare import registry
 from compare.check import check
 from compare.device import lacks, supports
+from compare.pipeline.triton_way import STAGES
 from compare.resources import Request, from_cubins
 from compare.run import STATIC_ARCHS
 from compare.spec import Implementation
@@ -67,3 +71,32 @@ def test_compiles_for_every_architecture():
         for kernel in kernels:
             assert kernel.registers > 0, what
             assert kernel.code_bytes, what
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
+    file = tmp_path / "all.json"
+    words = (op, "--only", "triton.*", "--arch", "sm_75,sm_90", "--passes", "--json", str(file))
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", "pipeline", *words],
+        capture_output=True,
+        text=True,
+        cwd=registry.ROOT,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    kernels = json.loads(file.read_text())
+    assert kernels
+    for kernel in kernels:
+        assert tuple(stage["name"] for stage in kernel["stages"]) == STAGES
+        assert kernel["mix"]["branches"]["EXIT"] > 0
+        assert [ran["stage"] for ran in kernel["passes"]] == sorted(
+            (ran["stage"] for ran in kernel["passes"]), key=["ttir", "ttgir", "llir"].index
+        )
+        changed = {ran["name"] for ran in kernel["passes"] if ran["changed"]}
+        assert {"convert-triton-to-tritongpu", "convert-triton-gpu-to-llvm"} <= changed
+        for earlier, later in zip(kernel["passes"], kernel["passes"][1:], strict=False):
+            assert earlier["after"] == later["before"]
+        assert kernel["passes"][-1]["after"], "what the last pass left behind"

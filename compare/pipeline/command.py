@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare import registry
-from compare.spec import Case, UsageError
+from compare.spec import ROUTES, Case, UsageError
 
 if TYPE_CHECKING:
     from compare.pipeline.records import Opened
@@ -43,7 +43,9 @@ _SUFFIXES = {
     "llir": "ll",
     "frontend": "frontend.ttir",
     "ast": "ast.txt",
+    "inductor": "inductor.py",
 }
+"""How the file of a stage ends, where that is not the stage's name."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -197,7 +199,7 @@ def _write_json(file: Path, opened: Sequence[Opened]) -> None:
 
 
 def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
-    """``DIR/triton.online/sm_90/softmax_online_kernel/3-ttir.ttir``"""
+    """As ``DIR/triton.online/sm_90/softmax_online_kernel/3-kernel.ttir``."""
     try:
         for one in opened:
             kernel = re.sub(r"\W+", "_", one.kernel).strip("_")
@@ -206,7 +208,7 @@ def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 suffix = _SUFFIXES.get(stage.name, stage.name)
                 if stage.name == "source":
-                    suffix = "source.py" if one.label.startswith("triton") else "source.cuh"
-                (folder / f"{count}-{suffix}").write_bytes(stage.content)
+                    suffix = "cuh" if one.label.startswith(ROUTES) else "py"
+                (folder / f"{count}-kernel.{suffix}").write_bytes(stage.content)
     except OSError as error:
         raise UsageError(f"--out {out}: could not be written: {error}") from None

@@ -68,6 +68,9 @@ def open_up(
         for i, impl in enumerate(impls):
             for j, arch in enumerate(archs):
                 blank = Opened(op.name, impl.label, str(case), arch)
+                if impl.route == "torch":
+                    found[j, i] = [_of_pytorch(op, impl, case, blank)]
+                    continue
                 try:
                     launches = _launches(op, impl, case, arch)
                 except NotImplementedError as error:
@@ -100,6 +103,21 @@ def open_up(
     return [opened for place in sorted(found) for opened in found[place]]
 
 
+def _of_pytorch(op: Op, impl: Implementation, case: Case, blank: Opened) -> Opened:
+    why = inductor.why_not(impl)
+    if not why and blank.arch != (here := _arch_here()):
+        why = f"Inductor writes for the GPU at hand only, which is {here}"
+    return replace(blank, unavailable=why) if why else inductor.written(op, impl, case, blank)
+
+
+def _arch_here() -> str | None:
+    import torch
+
+    from compare.device import arch
+
+    return arch(torch.device("cuda", torch.cuda.current_device()))
+
+
 def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launch]:
     """Each kernel once.
 
@@ -109,8 +127,6 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
     refusal = lacks(impl.requires, arch) if impl.requires else None
     if refusal:
         raise NotImplementedError(refusal)
-    if impl.route == "torch":
-        raise NotImplementedError(inductor.why_not(impl))
     once: dict[object, Launch] = {}
     for launch in capture(impl, op, case, arch):
         if isinstance(launch, CudaLaunch):

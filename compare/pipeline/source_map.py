@@ -11,7 +11,7 @@ from compare.pipeline.records import Opened
 
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
-_PTX = re.compile(r"^\s*(?:\{\s*)?(?:@!?%\w+\s+)?[a-z][\w.:]*[\s;].*;")
+_PTX = re.compile(r"^\s*(?:\{\s*)?(?:@!?%\w+\s+)?[a-z][\w.:]*(?:\s.*)?;")
 
 
 @dataclass

@@ -11,6 +11,8 @@ import re
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from compare.pipeline import counts, passes
@@ -42,12 +44,9 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Open
         blank: what is known already.
         dump: with every pass, which takes longer.
     """
-    from dataclasses import replace
-
     from compare.resources.worker import compile_triton
 
-    source = launch.kernel.raw_src if hasattr(launch.kernel, "raw_src") else [launch.kernel.src]
-    text = "".join(source)
+    text = "".join(launch.kernel.raw_src)
     begin = time.perf_counter()
     tree = ast.parse(textwrap.dedent(text))
     parsing_ms = (time.perf_counter() - begin) * 1e3
@@ -74,7 +73,7 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Open
 
 
 @contextlib.contextmanager
-def _cache(folder: str) -> Any:
+def _cache(folder: str) -> Iterator[None]:
     """Triton keeps its results here meanwhile: nothing is found there, and nothing is left behind."""
     before = os.environ.get("TRITON_CACHE_DIR")
     os.environ["TRITON_CACHE_DIR"] = folder
@@ -98,7 +97,10 @@ def _failure(error: Exception, seen: Watched, kernel: Any) -> Failure:
     node = getattr(error, "node", None)
     if node is not None and hasattr(node, "lineno"):
         file = kernel.fn.__code__.co_filename
-        line = f"{file}:{kernel.starting_line_number + node.lineno - 1}"
+        # Triton parses the kernel from "def" on, without its decorators.
+        rows = kernel.raw_src
+        above = next((i for i, row in enumerate(rows) if row.lstrip().startswith("def ")), 0)
+        line = f"{file}:{kernel.starting_line_number + above + node.lineno - 1}"
     elif place := re.search(r'"?([^\s":(]+\.py)"?:(\d+)', seen.noise):
         line = f"{place[1]}:{place[2]}"
     # What MLIR has to say is on stderr; the exception says only that it failed.
