@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import os
 import re
@@ -344,3 +346,10 @@ def test_one_source_line_beside_what_it_became(tmp_path: Path):
     (line,) = source_map(opened)
     assert (line.text, line.ptx, line.sass) == ("second", ["add.s32 %r1, %r2, %r3;"], ["IADD3 R1, R2"])
     assert "k.py:2  second" in report.mapped(opened)
+
+
+@pytest.mark.parametrize("module", ["counts", "cuda_way", "mix", "sass", "triton_adapter"])
+def test_the_examples_in_the_sources_hold(module: str):
+    result = doctest.testmod(importlib.import_module(f"compare.pipeline.{module}"))
+    assert result.attempted
+    assert not result.failed

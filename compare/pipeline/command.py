@@ -115,6 +115,10 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
         if not impls:
             raise UsageError("--passes and --pass show Triton's passes, and no Triton kernel is among these")
     opened = open_up(op, impls, case, archs or _archs_here(), dump)
+    if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
+        raise UsageError(
+            "this Triton prints its passes in a way that is not understood here; please report it"
+        )
     if arguments.json:
         _write_json(arguments.json, opened)
     if arguments.out:

@@ -41,8 +41,8 @@ def written(op: Op, impl: Implementation, case: Case, blank: Opened) -> Opened:
     torch._dynamo.reset()  # what was compiled before is not written again
     begin = time.perf_counter()
     try:
-        with torch._inductor.config.patch(force_disable_caches=True):  # type: ignore[no-untyped-call]
-            _, sources = run_and_get_code(impl.run, *inputs)  # type: ignore[no-untyped-call]
+        with torch._inductor.config.patch(force_disable_caches=True):
+            _, sources = run_and_get_code(impl.run, *inputs)
     except Exception as error:
         return replace(blank, failure=Failure("inductor", f"{type(error).__name__}: {error}"))
     took_ms = (time.perf_counter() - begin) * 1e3

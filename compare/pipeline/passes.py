@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 
 from compare.pipeline.records import Pass
-from compare.pipeline.triton_adapter import MARK
+from compare.pipeline.triton_adapter import MARK, pass_begins
 
-_HEADER = re.compile(r"^// -----// IR Dump Before (\S+) \(([^)]*)\).*//----- //$")
 _OTHER = re.compile(r"^// -----// (?!IR Dump Before )")
 _LOCATION = re.compile(r" ?loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 
@@ -28,9 +27,10 @@ def read(dump: str) -> tuple[Pass, ...]:
             lines = []
             if stage == "end":
                 found.append((stage, "", "", lines))
-        elif header := _HEADER.match(line):
+        elif began := pass_begins(line):
+            title, name = began
             lines = []
-            found.append((stage, header[2], header[1], lines))
+            found.append((stage, name, title, lines))
         elif _OTHER.match(line):  # printed by a pass from within
             lines = []
         else:

@@ -1,14 +1,16 @@
 """The one place that knows how Triton can be watched at work, in all versions that the project serves.
 
-Triton 3.6 to the newest have the same three handles: ``knobs.runtime.add_stages_inspection_hook``, called
+Triton 3.6 to 3.9 have the same three handles: ``knobs.runtime.add_stages_inspection_hook``, called
 with the compiler's stages before they run, ``ASTSource.make_ir``, the step from Python to TTIR, and
-``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to the process's stderr.
+``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to the process's stderr.  The line that the print begins
+with has changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import time
@@ -19,6 +21,21 @@ from unittest import mock
 
 MARK = "// ===== compare: "
 """Begins a line that tells, in what the passes print, which stage they belong to."""
+
+
+_BEGINS = re.compile(r"^// -----// IR Dump Before (?P<title>\S+?):? \(?(?P<name>[\w.-]*)")
+
+
+def pass_begins(line: str) -> tuple[str, str] | None:
+    """A pass's class and its name, where ``line`` begins what it printed.
+
+    >>> pass_begins("// -----// IR Dump Before CSE (cse) ('builtin.module' operation) //----- //")  # to 3.7
+    ('CSE', 'cse')
+    >>> pass_begins("// -----// IR Dump Before CSEPass: cse{a=b} ('builtin.module' operation) //----- //")  # 3.9
+    ('CSEPass', 'cse')
+    """
+    found = _BEGINS.match(line)
+    return (found["title"], found["name"] or found["title"]) if found else None
 
 
 @dataclass
