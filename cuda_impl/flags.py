@@ -55,14 +55,11 @@ def nvrtc(arch: str, cuda_include: Path) -> tuple[str, ...]:
     return (*DEVICE, f"-I{KERNELS}", f"-I{cuda_include}", f"-arch={target(arch)}")
 
 
-PARALLEL = ("--threads=0", "--split-compile=0")
-"""For nvcc to use all cores; what it makes is the same."""
-
-
-def nvcc(archs: tuple[str, ...], parallel: tuple[str, ...] = PARALLEL) -> tuple[str, ...]:
+def nvcc(archs: tuple[str, ...]) -> tuple[str, ...]:
     """Options for nvcc: native code for every one of ``archs``."""
     codes = [target(arch).removeprefix("sm_") for arch in archs]
     generate = [f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes]
+    parallel = ("--threads=0", "--split-compile=0")
     checks = ("-Werror=all-warnings", "-Xptxas=-v")
     return (*DEVICE, *SHARED_ADDRESSES_AS_NVRTC, f"-I{KERNELS}", *generate, *parallel, *checks)
 

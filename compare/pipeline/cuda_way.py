@@ -26,6 +26,9 @@ NVCC_STAGES = (
     *("source", "host-preprocessed", "cudafe", "preprocessed", "ptx", "cubin"),
     *("fatbin", "object", "library", "sass"),
 )
+_SIDE_BY_SIDE = ("--threads", "--split-compile")
+"""Options by which nvcc runs several commands at once, which leaves what they make as it is."""
+
 NVRTC_STAGES = ("source", "ptx", "cubin", "sass")
 
 
@@ -85,7 +88,7 @@ def by_nvcc(
     archs = tuple(dict.fromkeys(blank.arch for blank in blanks))
     source.write_text(build.instances(launches[0].source, kernels))
     host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
-    device = flags.nvcc(archs, parallel=())
+    device = [word for word in flags.nvcc(archs) if not word.startswith(_SIDE_BY_SIDE)]
     command = [str(build.nvcc()), *host, *device, str(source), "-o", str(folder / "kernels.so")]
     plan = subprocess.run(
         [*command, "--dryrun", "--keep", "--keep-dir", str(folder)],

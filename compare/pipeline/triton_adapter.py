@@ -2,8 +2,8 @@
 
 Triton 3.6 to 3.9 have the same three handles: ``knobs.runtime.add_stages_inspection_hook``, called
 with the compiler's stages before they run, ``ASTSource.make_ir``, the step from Python to TTIR, and
-``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to the process's stderr.  The line that the print begins
-with has changed.
+``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to the process's stderr.  The
+line that such a print begins with has changed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _BEGINS = re.compile(r"^// -----// IR Dump Before (?P<title>\S+?):? \(?(?P<name>
 def pass_begins(line: str) -> tuple[str, str] | None:
     """A pass's class and its name, where ``line`` begins what it printed.
 
-    >>> pass_begins("// -----// IR Dump Before CSE (cse) ('builtin.module' operation) //----- //")  # to 3.7
+    >>> pass_begins("// -----// IR Dump Before CSE (cse) ('builtin.module' operation)")  # to 3.7
     ('CSE', 'cse')
-    >>> pass_begins("// -----// IR Dump Before CSEPass: cse{a=b} ('builtin.module' operation) //----- //")  # 3.9
+    >>> pass_begins("// -----// IR Dump Before CSEPass: cse{a=b} ('builtin.module' operation)")  # 3.9
     ('CSEPass', 'cse')
     """
     found = _BEGINS.match(line)
