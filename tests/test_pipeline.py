@@ -19,11 +19,11 @@ import pytest
 from compare import registry
 from compare.pipeline import cuda_way, passes, triton_way
 from compare.pipeline.differences import differences
-from compare.pipeline.mix import mix
-from compare.pipeline.records import Instruction, Opened, Stage
-from compare.pipeline.sass import instructions, nvdisasm
+from compare.pipeline.records import Opened, Stage
 from compare.pipeline.source_map import ptx_lines, source_map
 from compare.report import stages as report
+from compare.sass.disassembly import Instruction, instructions, nvdisasm
+from compare.sass.mix import mix
 
 ARCH = "sm_80"
 """Softmax's and matmul's kernels differ most from Hopper's here, and everything but theirs is served."""
@@ -81,7 +81,7 @@ def test_every_implementation_passes_through_every_stage(everything: Everything)
         assert kernel["failure"] is None, kernel["label"]
         if kernel["unavailable"]:
             impl = next(i for i in registry.implementations(op) if i.label == kernel["label"])
-            assert impl.way == "torch" or impl.requires, kernel
+            assert impl.way == "torch" or impl.requires or "is autotuned" in kernel["unavailable"], kernel
             continue
         route = kernel["label"].partition(".")[0]
         assert tuple(stage["name"] for stage in kernel["stages"]) == STAGES[route], kernel["label"]
@@ -91,9 +91,10 @@ def test_every_implementation_passes_through_every_stage(everything: Everything)
 
 
 def test_every_stage_is_on_the_screen(everything: Everything):
+    shown = re.sub(r"\s", "", everything.ran.out)  # long names go over several lines
     for kernel in everything.kernels:
-        assert kernel["label"] in everything.ran.out
-        assert kernel["kernel"] in everything.ran.out
+        assert kernel["label"] in shown
+        assert kernel["kernel"].replace(" ", "") in shown
     assert "Instructions on" in everything.ran.out
 
 
@@ -349,7 +350,7 @@ def test_one_source_line_beside_what_it_became(tmp_path: Path):
     assert "k.py:2  second" in report.mapped(opened)
 
 
-@pytest.mark.parametrize("module", ["counts", "cuda_way", "mix", "sass", "triton_adapter"])
+@pytest.mark.parametrize("module", ["counts", "cuda_way", "triton_adapter"])
 def test_the_examples_in_the_sources_hold(module: str):
     result = doctest.testmod(importlib.import_module(f"compare.pipeline.{module}"))
     assert result.attempted

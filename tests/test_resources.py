@@ -27,6 +27,7 @@ from compare.resources import (
 )
 from compare.resources import profiler as profiler_module
 from compare.resources.kernels import merged
+from compare.sass.mix import multiplications
 from compare.spec import Implementation, KernelResources, Op, case
 from cuda_impl import build
 
@@ -80,9 +81,11 @@ def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------- reading machine code
 
 
-@pytest.mark.parametrize("module", ["machine_code", "profiler"])
+@pytest.mark.parametrize(
+    "module", ["resources.machine_code", "resources.profiler", "sass.disassembly", "sass.mix"]
+)
 def test_examples_in_docstrings(module: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"compare.resources.{module}"))
+    result = doctest.testmod(importlib.import_module(f"compare.{module}"))
     assert result.attempted > 0
     assert result.failed == 0
 
@@ -201,16 +204,16 @@ def test_what_is_about_memory_is_not_disassembled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sass", "expected"),
+    ("opcodes", "expected"),
     [
-        ("HGMMA.64x256x16.F32.BF16 R24, gdesc[UR4] ; FFMA R1, R2, R3, R4", "HGMMA.64x256x16"),
-        ("HMMA.16816.F32 R0 ; HMMA.1688.F32 R4 ; HMMA.16816.F32 R8", "HMMA.16816"),
-        ("FFMA.FTZ R1, R2, R3, R4 ; HFMA2.MMA R5, -RZ, RZ, 0, 0", "FFMA"),
-        ("IMAD.MOV.U32 R1, RZ, RZ, R2", ""),
+        (["HGMMA.64x256x16.F32.BF16", "HMMA.16816.F32", "FFMA"], {"HGMMA.64x256x16": 1}),
+        (["HMMA.16816.F32", "HMMA.1688.F32", "HMMA.16816.F32"], {"HMMA.16816": 2, "HMMA.1688": 1}),
+        (["FFMA.FTZ", "HFMA2.MMA"], {"FFMA": 1}),
+        (["IMAD.MOV.U32"], {}),
     ],
 )
-def test_the_mightiest_multiplication_counts(sass: str, expected: str) -> None:
-    assert machine_code.multiplies_by(sass) == expected
+def test_the_mightiest_multiplication_counts(opcodes: list[str], expected: dict[str, int]) -> None:
+    assert multiplications(opcodes) == expected
 
 
 def test_triton_specialises_as_it_does_on_a_gpu() -> None:

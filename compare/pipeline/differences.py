@@ -6,11 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from compare.pipeline.mix import classified, mix, width_bits
 from compare.pipeline.records import Opened
-
-_MATRIX = ("GMMA", "UTC", "MMA", "FMA")
-"""What multiplies, the mightiest first."""
+from compare.sass.mix import mix, multiplications, width_bits
 
 
 @dataclass(frozen=True)
@@ -92,23 +89,11 @@ def _not_known_divisible(one: Opened) -> list[str]:
 
 
 def _multiplies(one: Opened) -> _Seen:
-    opcodes = [i.opcode for i in one.instructions]
-    for sign in _MATRIX:
-        # What has tensor cores multiplies with fused multiply-adds beside them, and not the other way round.
-        found = [code for code in opcodes if _multiplying(code, sign)]
-        if found:
-            parts = 2 if "MMA" in found[0] else 1
-            kinds = ", ".join(sorted({".".join(code.split(".")[:parts]) for code in found}))
-            return kinds, f"{kinds} ({len(found)} in all)"
-    return "nothing", "nothing"
-
-
-def _multiplying(opcode: str, sign: str) -> bool:
-    group, _ = classified(opcode)
-    name = opcode.partition(".")[0]
-    if sign == "FMA":
-        return group in ("fp32", "fp16", "fp64") and "FMA" in name
-    return group == "matrix" and sign in name
+    found = multiplications(instruction.opcode for instruction in one.instructions)
+    if not found:
+        return "nothing", "nothing"
+    kinds = ", ".join(sorted(found))
+    return kinds, f"{kinds} ({found.total()} in all)"
 
 
 def _synchronises(one: Opened) -> _Seen:

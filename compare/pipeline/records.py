@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from compare.sass.disassembly import Instruction
+from compare.sass.mix import mix
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -73,21 +76,6 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """One instruction of machine code."""
-
-    offset: int
-    """Bytes from the kernel's first."""
-    opcode: str
-    """With its modifiers: ``LDG.E.128``."""
-    text: str
-    """Whole, its predicate included."""
-    file: str = ""
-    line: int = 0
-    """Of the source; 0 where the compiler does not say."""
-
-
-@dataclass(frozen=True)
 class Opened:
     """One kernel of one implementation on the way through its compiler."""
 
@@ -109,8 +97,6 @@ class Opened:
 
 def as_data(opened: Opened) -> dict[str, Any]:
     """For JSON: all of it, of binaries their size and hash."""
-    from compare.pipeline.mix import mix
-
     data = {f.name: getattr(opened, f.name) for f in fields(opened)}
     data["failure"] = vars(opened.failure) if opened.failure else None
     data["instructions"] = [vars(instruction) for instruction in opened.instructions]

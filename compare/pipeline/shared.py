@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compare.pipeline import sass
 from compare.pipeline.records import Failure, Opened, Stage
+from compare.sass import disassembly as sass
 
 
 def with_sass(opened: Opened, mangled: str) -> Opened:

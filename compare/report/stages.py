@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from compare.pipeline import passes
 from compare.pipeline.differences import differences
-from compare.pipeline.mix import mix
 from compare.pipeline.records import Opened, Stage
 from compare.pipeline.source_map import Line, source_map
 from compare.registry import ROOT
 from compare.report.tables import NOTHING, Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
+from compare.sass.mix import mix
 
 _MOST_OPS = 3
 _STAGES_LEGEND = (

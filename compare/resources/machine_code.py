@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import struct
-import subprocess
-import tempfile
-from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -55,57 +50,6 @@ def read_report(log: str) -> dict[str, Figures]:
             stack_bytes=int(stack[1]) if stack else int(frame[1]),
         )
     return found
-
-
-MULTIPLIES = (
-    r"[A-Z]*GMMA\.\w+",  # by a warpgroup, from shared memory
-    r"[A-Z]*MMA\.\w+",  # by a warp: HMMA, IMMA, DMMA
-    r"DFMA",
-    r"FFMA2?",
-    r"HFMA2",
-)
-"""What machine code multiplies with, the mightiest first.  A kernel with tensor cores has fused
-multiply-adds beside them, and not the other way round."""
-
-
-def multiplies_by(sass: str) -> str:
-    """The instruction that a kernel's machine code multiplies with, and its shape; empty if it has none.
-
-    >>> multiplies_by("IMAD R1, R2, R3, R4 ; FFMA R1, R2, R3, R4 ; HMMA.16816.F32.BF16 R4, R8, R12, R4 ;")
-    'HMMA.16816'
-    """
-    for pattern in MULTIPLIES:
-        found: Counter[str] = Counter(re.findall(rf"\b{pattern}\b", sass))
-        if found:
-            return found.most_common(1)[0][0]
-    return ""
-
-
-def disassembled(cubin: bytes, kernel: str) -> str:
-    """A kernel's machine code as text; empty where there is no disassembler.
-
-    Args:
-        cubin: the ELF file.
-        kernel: the kernel's mangled name.
-    """
-    tool = _cuobjdump()
-    if tool is None:
-        return ""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(tool), "-sass", "-fun", kernel, file.name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout
-
-
-@functools.cache
-def _cuobjdump() -> Path | None:
-    """NVIDIA's disassembler, which Triton's wheel brings."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return tool if tool.is_file() else None
 
 
 def code_bytes(cubin: bytes, kernel: str) -> int:

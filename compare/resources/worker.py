@@ -23,14 +23,10 @@ from compare.contained.limits import end_with_parent, restrict
 from compare.contained.tree import watch_deeds
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
-from compare.resources.machine_code import (
-    Figures,
-    code_bytes,
-    disassembled,
-    multiplies_by,
-    read_report,
-)
+from compare.resources.machine_code import Figures, code_bytes, read_report
 from compare.resources.static import as_answer
+from compare.sass.disassembly import NoDisassembler, disassembled, instructions, of_kernel
+from compare.sass.mix import multiplications
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 
 
@@ -122,10 +118,20 @@ class Compiler:
         return _described(name, arch, code, compiled.metadata.shared, grid, block, instruction)
 
     def _instruction(self, code: Compiled) -> str:
-        """Disassembling takes a tenth of a second: once a kernel."""
+        """What the kernel multiplies by; disassembling takes a third of a second: once a kernel."""
         if code.cubin not in self._instructions:
-            self._instructions[code.cubin] = multiplies_by(disassembled(code.cubin, code.name))
+            self._instructions[code.cubin] = _multiplies_by(code)
         return self._instructions[code.cubin]
+
+
+def _multiplies_by(code: Compiled) -> str:
+    """The instruction and its shape, ``HMMA.16816``; empty if there is none, or no disassembler."""
+    try:
+        text = of_kernel(disassembled(code.cubin), code.name)
+    except NoDisassembler:
+        return ""
+    found = multiplications(instruction.opcode for instruction in instructions(text))
+    return found.most_common(1)[0][0] if found else ""
 
 
 def _is_busy(order: dict[str, str]) -> bool:

@@ -7,14 +7,28 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-
-from compare.pipeline.records import Instruction
 
 _LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 _INSTRUCTION = re.compile(
     r"^\s*/\*(?P<offset>[0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z]\w*(?:\.[\w.]+)*)[^;]*?)\s*;"
 )
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of machine code."""
+
+    offset: int
+    """Bytes from the kernel's first."""
+    opcode: str
+    """With its modifiers: ``LDG.E.128``."""
+    text: str
+    """Whole, its predicate included."""
+    file: str = ""
+    line: int = 0
+    """Of the source; 0 where the compiler does not say."""
 
 
 class NoDisassembler(RuntimeError):

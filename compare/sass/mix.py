@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from compare.pipeline.records import Instruction
+from compare.sass.disassembly import Instruction
 
 _MEMORY = {
     "LDG": "global loads",
@@ -25,7 +25,7 @@ _MEMORY = {
 _GROUPS = (
     ("async copies", r"LDGSTS|UTMA\w+|UBLK\w+|UTMACMDFLUSH|LDGDEPBAR|DEPBAR|ARRIVES"),
     ("atomics", r"ATOM[GS]?|RED|REDG|REDAS"),
-    ("matrix", r"\w*GMMA|WARPGROUP|UTC\w*MMA|[BDHIOQ]MMA|OMMA"),
+    ("matrix", r"\w*GMMA|WARPGROUP|UTC\w*MMA|[BDHIOQ]MMA"),
     ("fp32", r"F(FMA|ADD|MUL|MNMX|SEL|SET|CHK|SWZADD)[0-9]*"),
     ("fp16", r"H(FMA|ADD|MUL|MNMX|SET)2\w*|HADD2"),
     ("fp64", r"D(FMA|ADD|MUL|SETP|MNMX)"),
@@ -44,7 +44,7 @@ ORDER = (*_MEMORY.values(), *(name for name, _ in _GROUPS), "integer, moves")
 def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
     """Instructions by group, and within it by kind: of memory the width, else the instruction's name.
 
-    >>> from compare.pipeline.sass import instructions
+    >>> from compare.sass.disassembly import instructions
     >>> mix(instructions("/*0000*/ LDG.E.128 R12, [R2] ;"))
     {'global loads': Counter({'128 bits': 1})}
     """
@@ -75,6 +75,32 @@ def classified(opcode: str) -> tuple[str, str]:
                 return group, modifiers
             return group, name
     return "integer, moves", name
+
+
+_MULTIPLY = (
+    r"\w*GMMA|UTC\w*MMA",  # by a warpgroup or more, from shared memory
+    r"[BDHIOQ]MMA",  # by a warp
+    r"DFMA",
+    r"FFMA2?",
+    r"HFMA2",  # last: it moves constants as well
+)
+
+
+def multiplications(opcodes: Iterable[str]) -> Counter[str]:
+    """What a kernel multiplies with: the mightiest kind of instruction that it has, by name and shape.
+
+    A kernel with tensor cores has fused multiply-adds beside them, and not the other way round.
+
+    >>> multiplications(["IMAD", "FFMA", "HMMA.16816.F32.BF16", "HMMA.16816.F32.BF16"])
+    Counter({'HMMA.16816': 2})
+    """
+    listed = list(opcodes)
+    for pattern in _MULTIPLY:
+        found = [opcode for opcode in listed if re.fullmatch(pattern, opcode.partition(".")[0])]
+        if found:
+            parts = 2 if "MMA" in found[0].partition(".")[0] else 1
+            return Counter(".".join(opcode.split(".")[:parts]) for opcode in found)
+    return Counter()
 
 
 def width_bits(opcode: str) -> int:
