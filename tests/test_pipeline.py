@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from compare import registry
-from compare.pipeline import cuda_way, passes, triton_way
+from compare.pipeline import cuda_way, dots, passes, triton_way
 from compare.pipeline.differences import differences
-from compare.pipeline.records import Opened, Stage
+from compare.pipeline.records import Opened, Pass, Stage
 from compare.pipeline.source_map import ptx_lines, source_map
 from compare.report import stages as report
 from compare.sass.disassembly import Instruction, instructions, nvdisasm
@@ -236,6 +236,72 @@ def test_without_nvcc_the_other_routes_are_shown(tmp_path: Path):
     assert ran.status == 0
     assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
     assert "pybind.scalar: no nvcc at" in ran.out
+
+
+def test_tt_dot_is_followed_to_the_instruction_it_becomes(tmp_path: Path):
+    file = tmp_path / "all.json"
+    ran = pipeline("matmul", "--only", "triton.tiled", "--arch", "sm_75,sm_80,sm_90", "--json", file)
+    assert ran.status == 0, ran.err
+    said = " ".join(ran.out[ran.out.index("What became of tt.dot") : ran.out.index("ms: wall time")].split())
+    turing, ampere, hopper = re.split(r"triton\.tiled for ", said)[1:]
+    assert "this Triton falls back to FMA" in turing
+    assert "FFMA" in turing
+    assert "made so by the pass tritongpu-accelerate-matmul" in ampere
+    assert "HMMA.16816" in ampere
+    assert "made so by the pass tritongpu-accelerate-matmul" in hopper
+    assert "ttng.warp_group_dot, by a warp group" in hopper
+    assert "HGMMA.64x128x16" in hopper
+    place = re.search(r"tt\.dot at (\S+):(\d+)", hopper)
+    assert place
+    lines = (registry.ROOT / place[1]).read_text().splitlines()
+    assert "tl.dot" in lines[int(place[2]) - 1]
+    for kernel in json.loads(file.read_text()):
+        multiplying = [
+            row for row in kernel["instructions"] if row["opcode"].startswith(("FFMA", "HMMA", "HGMMA"))
+        ]
+        assert sum(kernel["followed"]["sass"].values()) == len(multiplying)
+
+
+DOT_IN_TTIR = (
+    "%d = tt.dot %a, %b, %c{} : tensor<16x16x{}> * tensor<16x16x{}> -> tensor<16x16xf32{}> loc(#loc1)"
+)
+"""With: attributes, the operands' dtype twice, the result's layout."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "layout", "exact", "unit"),
+    [
+        ("f16", "", "#mma", False, "by a warp"),
+        ("f32", ", inputPrecision = tf32", "#mma", False, "by a warp"),
+        ("f32", "", "#blocked", True, ""),
+        ("f16", "", "#blocked", False, ""),
+    ],
+)
+def test_why_a_dot_is_multiplied_as_it_is(dtype: str, precision: str, layout: str, exact: bool, unit: str):
+    head = (
+        '#loc1 = loc("total"(#loc))\n#loc = loc("/k.py":7:3)\n'
+        "#blocked = #ttg.blocked<{order = [1, 0]}>\n#mma = #ttg.nvidia_mma<{versionMajor = 2}>\n"
+    )
+    texts = [
+        head + DOT_IN_TTIR.format(precision, dtype, dtype, given)
+        for given in ("", ", #blocked", f", {layout}")
+    ]
+    stages = [
+        Stage(name, "", text.encode())
+        for name, text in zip(("ttir", "ttgir"), (texts[0], texts[2]), strict=True)
+    ]
+    ran = [
+        Pass("ttgir", name, name, before, after)
+        for name, before, after in (("convert", *texts[:2]), ("accelerate", *texts[1:]))
+    ]
+    found = dots.followed(Opened("op", "triton.a", "N=1", ARCH, "f", tuple(stages)), ran)
+    assert found is not None
+    assert found.places == ("/k.py:7",)
+    assert found.exact == exact
+    assert found.unit.startswith(unit)
+    assert bool(found.unit) == bool(unit)
+    assert found.by_pass == ("accelerate" if unit else "")
+    assert dots.followed(Opened("op", "triton.a", "N=1", ARCH, "f"), ran) is None
 
 
 def test_tool_names_stand_for_their_stages():

@@ -76,7 +76,7 @@ def test_compiles_for_every_architecture():
 @pytest.mark.parametrize("op", registry.op_names())
 def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
     file = tmp_path / "all.json"
-    words = (op, "--only", "triton.*", "--arch", "sm_75,sm_90", "--passes", "--json", str(file))
+    words = (op, "--only", "triton.*", "--arch", "sm_80,sm_90", "--passes", "--json", str(file))
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "compare", "pipeline", *words],
@@ -87,8 +87,9 @@ def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    kernels = json.loads(file.read_text())
-    assert kernels
+    everything = json.loads(file.read_text())
+    kernels = [kernel for kernel in everything if not kernel["unavailable"]]
+    assert {kernel["arch"] for kernel in kernels} == {"sm_80", "sm_90"}
     for kernel in kernels:
         assert tuple(stage["name"] for stage in kernel["stages"]) == STAGES
         assert kernel["mix"]["branches"]["EXIT"] > 0
@@ -100,3 +101,12 @@ def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
         for earlier, later in zip(kernel["passes"], kernel["passes"][1:], strict=False):
             assert earlier["after"] == later["before"]
         assert kernel["passes"][-1]["after"], "what the last pass left behind"
+        followed = kernel["followed"]
+        assert bool(followed) == ("= tt.dot " in kernel["stages"][STAGES.index("ttir")]["text"])
+        if followed and kernel["arch"] == "sm_90":
+            assert followed["became"] == "ttng.warp_group_dot"
+            assert followed["by_pass"] == "tritongpu-accelerate-matmul"
+            assert all(name.startswith("HGMMA.64x") for name in followed["sass"])
+        elif followed:  # without tensor cores, or by a warp's
+            multiplying = "HMMA" if followed["unit"] else "FFMA"
+            assert all(name.startswith(multiplying) for name in followed["sass"])

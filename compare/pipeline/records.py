@@ -76,6 +76,31 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Followed:
+    """The matrix products of one Triton kernel, from TTIR to machine code."""
+
+    dots: int
+    """``tt.dot`` in the TTIR."""
+    places: tuple[str, ...]
+    """Of the source, as ``file:line``."""
+    became: str
+    """The operation in TTGIR: ``ttng.warp_group_dot``."""
+    unit: str
+    """``by a warp group, ...``; empty where no tensor core has a part in it."""
+    layout: str
+    """Of the result, as TTGIR defines it."""
+    by_pass: str
+    """The pass that made it so; empty where none gave it to tensor cores."""
+    widened: str
+    """``from bf16 to f32`` where the operands were converted for it; else empty."""
+    exact: bool = False
+    """Whether they are fp32 or fp64 and are to be multiplied as such, not as TF32."""
+    ptx: Mapping[str, int] = field(default_factory=dict)
+    """The instructions that multiply, and how many."""
+    sass: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Opened:
     """One kernel of one implementation on the way through its compiler."""
 
@@ -87,6 +112,8 @@ class Opened:
     stages: tuple[Stage, ...] = ()
     passes: tuple[Pass, ...] = ()
     instructions: tuple[Instruction, ...] = ()
+    followed: Followed | None = None
+    """What became of ``tt.dot``; None where there is none."""
     failure: Failure | None = None
     unavailable: str = ""
     """Why there is nothing to show; empty if there is."""
@@ -98,6 +125,7 @@ class Opened:
 def as_data(opened: Opened) -> dict[str, Any]:
     """For JSON: all of it, of binaries their size and hash."""
     data = {f.name: getattr(opened, f.name) for f in fields(opened)}
+    data["followed"] = vars(opened.followed) if opened.followed else None
     data["failure"] = vars(opened.failure) if opened.failure else None
     data["instructions"] = [vars(instruction) for instruction in opened.instructions]
     data["mix"] = {group: dict(kinds) for group, kinds in mix(opened.instructions).items()}

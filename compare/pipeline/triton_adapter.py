@@ -54,6 +54,8 @@ class Watched:
 def watched(dump: bool) -> Iterator[Watched]:
     """Watch what Triton compiles meanwhile; with ``dump`` every pass prints the module.
 
+    Without it those of TTGIR do, where there is a ``tt.dot`` to be followed.
+
     What was seen stands there also where the compilation fails.
     """
     from triton import knobs
@@ -76,7 +78,7 @@ def watched(dump: bool) -> Iterator[Watched]:
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""
         for name, step in list(stages.items()):
-            stages[name] = _timed(seen, name, step)
+            stages[name] = _timed(seen, name, _dumping_dots(step) if name == "ttgir" else step)
         return None
 
     with (
@@ -92,6 +94,18 @@ def watched(dump: bool) -> Iterator[Watched]:
         finally:
             noise.seek(0)
             seen.noise = noise.read().decode(errors="replace")
+
+
+def _dumping_dots(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step with its passes printed where there is a ``tt.dot``, which one of them decides about."""
+
+    def run(module: Any, *args: Any) -> Any:
+        if "tt.dot" not in str(module):
+            return step(module, *args)
+        with _environment(MLIR_ENABLE_DUMP="1"):
+            return step(module, *args)
+
+    return run
 
 
 def _timed(seen: Watched, name: str, step: Callable[..., Any]) -> Callable[..., Any]:

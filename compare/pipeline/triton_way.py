@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from compare.pipeline import counts, passes
+from compare.pipeline import counts, dots, passes
 from compare.pipeline.records import Failure, Opened, Stage
 from compare.pipeline.shared import with_sass
 from compare.pipeline.triton_adapter import Watched, watched
@@ -69,7 +69,8 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Open
         passes=passes.read(seen.noise) if dump else (),
         failure=_failure(failure, seen, launch.kernel) if failure else None,
     )
-    return with_sass(opened, opened.kernel)
+    opened = with_sass(opened, opened.kernel)
+    return replace(opened, followed=dots.followed(opened, passes.read(seen.noise)))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +9,8 @@ from compare.pipeline import passes
 from compare.pipeline.differences import differences
 from compare.pipeline.records import Opened, Stage
 from compare.pipeline.source_map import Line, source_map
-from compare.registry import ROOT
+from compare.report import dots
+from compare.report.places import shortened
 from compare.report.tables import NOTHING, Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 from compare.sass.mix import mix
@@ -37,6 +37,7 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
     shown = [*map(_stages, kernels), *filter(None, mixes)]
     blocks += [laid_out(table, width) for table in shown]
+    blocks += filter(None, [dots.render(opened, prose)])
     failed = [failure(one, prose) for one in opened if one.failure]
     if failed:
         blocks.append("\n".join(["What did not compile", *failed]))
@@ -127,12 +128,6 @@ def _mapped_line(line: Line) -> str:
     rows += [f"    ptx   {text}" for text in line.ptx]
     rows += [f"    sass  {text}" for text in line.sass]
     return "\n".join(rows)
-
-
-def shortened(file: str) -> str:
-    """A path from the project's folder on, if it lies there."""
-    path = os.path.normpath(file)
-    return os.path.relpath(path, ROOT) if path.startswith(f"{ROOT}{os.sep}") else path
 
 
 # --------------------------------------------------------------------------- tables
