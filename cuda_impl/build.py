@@ -18,8 +18,8 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pybind11
 from cuda import pathfinder
@@ -274,21 +274,29 @@ def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[
     key = digest(headers_digest(source), names, options, major, minor)
 
     def make(product: Path) -> None:
-        image, mangled, log = compile_nvrtc(source, names, options)
-        header = json.dumps({"mangled": mangled, "log": log})
-        product.write_bytes(header.encode() + b"\n" + image)
+        made = compile_nvrtc(source, names, options)
+        header = json.dumps({"mangled": made.mangled, "log": made.log})
+        product.write_bytes(header.encode() + b"\n" + made.cubin)
 
     header, _, image = _cached(f"nvrtc-{arch}-{key}.cubin", make).read_bytes().partition(b"\n")
     facts = json.loads(header)
     return image, facts["mangled"], facts["log"]
 
 
-def compile_nvrtc(
-    source: str, names: tuple[str, ...], options: tuple[str, ...], product: Literal["CUBIN", "PTX"] = "CUBIN"
-) -> tuple[bytes, dict[str, str], str]:
-    """`cubin` with nothing kept: what was made, each name's mangled form, and what ptxas printed.
+@dataclass(frozen=True)
+class ByNvrtc:
+    """What one compilation by NVRTC made."""
 
-    PTX is to be had for a virtual architecture only, ``-arch=compute_90a``.
+    cubin: bytes
+    ptx: bytes
+    mangled: dict[str, str]
+    """Of each kernel that was asked for, as a C++ expression."""
+    log: str
+    """What NVRTC and ptxas printed."""
+
+
+def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...]) -> ByNvrtc:
+    """`cubin` with nothing kept.
 
     Raises:
         BuildError: as `cubin`.
@@ -316,9 +324,12 @@ def compile_nvrtc(
         mangled = {
             name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names
         }
-        image = bytearray(checked(getattr(nvrtc, f"nvrtcGet{product}Size")(program)))
-        checked(getattr(nvrtc, f"nvrtcGet{product}")(program, image))
-        return bytes(image), mangled, log
+        cubin, ptx = (
+            bytearray(checked(size(program))) for size in (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetPTXSize)
+        )
+        checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+        checked(nvrtc.nvrtcGetPTX(program, ptx))
+        return ByNvrtc(bytes(cubin), bytes(ptx).rstrip(b"\0"), mangled, log)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

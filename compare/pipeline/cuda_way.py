@@ -11,14 +11,14 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from compare.pipeline import counts
 from compare.pipeline.records import Failure, Opened, Stage
-from compare.pipeline.shared import disassembly, with_instructions, with_sass
+from compare.pipeline.shared import disassembly, turn, with_instructions, with_sass
 from compare.spec import CudaLaunch
 from cuda_impl import build, flags
 
@@ -29,6 +29,13 @@ NVCC_STAGES = (
 _SIDE_BY_SIDE = ("--threads", "--split-compile")
 """Options by which nvcc runs several commands at once, which leaves what they make as it is."""
 
+_HOST_HALF = ("host-preprocessed", "cudafe")
+_DEVICE_HALF = ("preprocessed", "ptx", "cubin")
+_JOINED = ("fatbin", "object", "library")
+
+_Chain = list[Stage | Failure]
+"""What commands made one after the other, a failure last."""
+
 NVRTC_STAGES = ("source", "ptx", "cubin", "sass")
 
 
@@ -38,37 +45,41 @@ NVRTC_STAGES = ("source", "ptx", "cubin", "sass")
 def by_nvrtc(launch: CudaLaunch, arch: str, blank: Opened) -> Opened:
     """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
     opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
-    options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "-Xptxas=-v")
-    virtual = tuple(option.replace("-arch=sm_", "-arch=compute_") for option in options)
-    mangled = ""
-    for name, product, chosen in (("ptx", "PTX", virtual), ("cubin", "CUBIN", options)):
+    options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
+    with turn():
         begin = time.perf_counter()
         try:
-            made, names, log = build.compile_nvrtc(launch.source, (launch.kernel,), chosen, product)  # type: ignore[arg-type]
+            made = build.compile_nvrtc(launch.source, (launch.kernel,), options)
         except build.BuildError as error:
-            return replace(opened, failure=_failure(name, str(error)))
-        took_ms = (time.perf_counter() - begin) * 1e3
-        content = made.rstrip(b"\0") if name == "ptx" else made
-        stage = Stage(
-            name,
-            "NVRTC" if name == "ptx" else "NVRTC, from source",
-            content,
-            took_ms,
-            counts.of(name, content.decode()) if name == "ptx" else {},
-            "nvrtcCompileProgram " + shlex.join(chosen),
-            log,
-        )
-        opened = replace(opened, stages=(*opened.stages, stage))
-        mangled = names[launch.kernel]
-    return with_sass(opened, mangled)
+            return replace(opened, failure=_failure("ptx", str(error)))
+        all_ms = (time.perf_counter() - begin) * 1e3
+    log, ptx_ms, cubin_ms = phases(made.log)
+    command = "nvrtcCompileProgram " + shlex.join(options)
+    ops = counts.of("ptx", made.ptx.decode())
+    ptx = Stage("ptx", "NVRTC", made.ptx, all_ms if ptx_ms is None else ptx_ms, ops, command)
+    cubin = Stage("cubin", "NVRTC (ptxas)", made.cubin, cubin_ms, {}, command, log)
+    return with_sass(replace(opened, stages=(*opened.stages, ptx, cubin)), made.mangled[launch.kernel])
+
+
+def phases(log: str) -> tuple[str, float | None, float | None]:
+    """NVRTC's log without its table of times, and the ms until there was PTX and from then on.
+
+    >>> phases("info\\n\\nFile name, phase name, metric, unit\\nk.cu, CUDA C++ Frontend, 58, ms\\n"
+    ...     "k.cu, NVVM Optimizer, 19, ms\\nk.cu, PTX Translation, 17, ms\\n")
+    ('info', 77.0, 17.0)
+    """
+    said, heading, table = log.partition("File name, phase name, metric, unit")
+    took = dict(re.findall(r", ([^,\n]+), ([\d.]+), ms", table))
+    if not heading or "PTX Translation" not in took:
+        return log.strip(), None, None
+    cubin_ms = float(took.pop("PTX Translation"))
+    return said.strip(), sum(map(float, took.values())), cubin_ms
 
 
 # --------------------------------------------------------------------------- nvcc
 
 
-def by_nvcc(
-    launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path, pool: ThreadPoolExecutor
-) -> list[Opened]:
+def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
     """What nvcc and all that it calls make of an op's kernels, for several architectures in one go.
 
     The kernels are one file, as they are in the op's module.  Files that hold all of them, such as the
@@ -78,7 +89,6 @@ def by_nvcc(
         launches: one for each of ``blanks``.
         blanks: what is known already: whose kernel, and the architecture.
         folder: for the files in between.
-        pool: which disassembles.
 
     Returns:
         One for each of ``blanks``.
@@ -104,24 +114,39 @@ def by_nvcc(
     if plan.returncode != 0:
         return [replace(one, failure=_failure("host-preprocessed", plan.stderr)) for one in opened]
     environment, steps = planned(plan.stderr)
-    made: dict[str, list[Stage | Failure]] = {arch: [] for arch in archs}
-    for step in steps:
-        name, code = stage_of(step)
-        waiting = [arch for arch in archs if code in ("", _code(arch)) and not _failed(made[arch])]
-        if waiting:
-            result = _run(step, name, environment, folder)
-            for arch in waiting:
-                made[arch].append(result)
-    mangled = _mangled(launches, made)
-    disassembled = dict(zip(archs, pool.map(lambda arch: disassembly(made[arch]), archs), strict=True))
-    return [
-        _of_kernel(one, [*made[one.arch], *disassembled[one.arch]], mangled.get(one.kernel, ""))
-        for one in opened
-    ]
+    mangled = _mangled(launches, archs[-1])
+    made = _made(steps, archs, lambda step, name: _run(step, name, environment, folder))
+    return [_of_kernel(one, made[one.arch], mangled.get(one.kernel, "")) for one in opened]
+
+
+def _made(
+    steps: Sequence[str], archs: Sequence[str], run: Callable[[str, str], Stage | Failure]
+) -> dict[str, _Chain]:
+    """What nvcc's commands make, by architecture, up to the first failure and with the disassembly last.
+
+    The host's half comes first, then each architecture's own half, side by side, then what joins them.
+    """
+    named = [(step, *stage_of(step)) for step in steps]
+
+    def chain(wanted: Sequence[str], code: str, before: Future[_Chain] | None = None) -> _Chain:
+        found: _Chain = []
+        for step, name, of_arch in named:
+            if name in wanted and of_arch in ("", code) and not _failed(found):
+                if before is not None and name == "ptx" and _failed(before.result()):
+                    break
+                found.append(run(step, name))
+        return [*found, *disassembly(found)]
+
+    with ThreadPoolExecutor(len(archs) + 1) as pool:
+        host = pool.submit(chain, _HOST_HALF, "")
+        devices = {arch: pool.submit(chain, _DEVICE_HALF, _code(arch), host) for arch in archs}
+        halves = {arch: [*host.result(), *device.result()] for arch, device in devices.items()}
+    joined = chain(_JOINED, "") if not any(map(_failed, halves.values())) else []
+    return {arch: [*made, *joined] for arch, made in halves.items()}
 
 
 def _of_kernel(opened: Opened, made: Sequence[Stage | Failure], mangled: str) -> Opened:
-    for result in made:
+    for result in sorted(made, key=_place):
         if isinstance(result, Failure):
             return replace(opened, failure=result)
         stage = result
@@ -151,26 +176,22 @@ def entry(ptx: str, mangled: str) -> str:
     return head + "".join(own) + (tail[0] if tail else "")
 
 
+def _place(result: Stage | Failure) -> int:
+    return NVCC_STAGES.index(result.stage if isinstance(result, Failure) else result.name)
+
+
 def _failed(made: Sequence[Stage | Failure]) -> bool:
     return any(isinstance(one, Failure) for one in made)
 
 
-def _mangled(launches: Sequence[CudaLaunch], made: dict[str, list[Stage | Failure]]) -> dict[str, str]:
-    """The kernels as nvcc names them: NVRTC, which names them alike, is asked where there are several."""
-    kernels = {launch.kernel: launch for launch in launches}
-    if len(kernels) == 1:
-        ptxs = (
-            one
-            for of_arch in made.values()
-            for one in of_arch
-            if isinstance(one, Stage) and one.name == "ptx"
-        )
-        found = next((match[1] for ptx in ptxs if (match := re.search(r"\.entry (\w+)", ptx.text))), "")
-        return dict.fromkeys(kernels, found)
-    arch = next((arch for arch, of_arch in made.items() if not _failed(of_arch)), None)
-    if arch is None:
-        return {}
-    return {name: build.cubin(launch.source, [name], arch)[1][name] for name, launch in kernels.items()}
+def _mangled(launches: Sequence[CudaLaunch], arch: str) -> dict[str, str]:
+    """The kernels as nvcc names them: NVRTC's front end, which names them alike, is asked."""
+    names = tuple(dict.fromkeys(launch.kernel for launch in launches))
+    options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "--fdevice-syntax-only")
+    try:
+        return build.compile_nvrtc(launches[0].source, names, options).mangled
+    except build.BuildError:
+        return {}  # nvcc will say so, too
 
 
 def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
@@ -213,17 +234,18 @@ def stage_of(step: str) -> tuple[str, str]:
 
 
 def _run(step: str, name: str, environment: dict[str, str], folder: Path) -> Stage | Failure:
-    begin = time.perf_counter()
-    done = subprocess.run(
-        ["/bin/sh", "-c", step],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        cwd=folder,
-        env=os.environ | environment,
-    )
-    took_ms = (time.perf_counter() - begin) * 1e3
+    with turn():
+        begin = time.perf_counter()
+        done = subprocess.run(
+            ["/bin/sh", "-c", step],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            cwd=folder,
+            env=os.environ | environment,
+        )
+        took_ms = (time.perf_counter() - begin) * 1e3
     if done.returncode != 0:
         return _failure(name, done.stdout)
     product = folder / _product(step)

@@ -41,8 +41,8 @@ def open_up(
 ) -> list[Opened]:
     """What each compiler makes of the kernels that ``impls`` launch, by architecture, then by implementation.
 
-    CUDA's compilers work in other threads and processes while Triton works in this one, so times are those
-    of a busy machine unless one implementation is asked for.
+    CUDA's compilers work in other threads and processes while Triton works in this one, as many at a time
+    as there are cores.
 
     Args:
         op: the op.
@@ -57,13 +57,13 @@ def open_up(
     for arch in archs:
         limits(arch)
     found: dict[tuple[int, int], list[Opened]] = {}
+    disassembled: list[tuple[tuple[int, int], Future[Opened]]] = []
     waiting: list[tuple[list[tuple[int, int]], Future[list[Opened]]]] = []
     triton: list[tuple[int, int, TritonLaunch, Opened]] = []
     nvcc: list[tuple[int, int, CudaLaunch, Opened]] = []
     with (
         tempfile.TemporaryDirectory() as scratch,
         ThreadPoolExecutor() as pool,
-        ThreadPoolExecutor() as disassemblers,
     ):
         for i, impl in enumerate(impls):
             for j, arch in enumerate(archs):
@@ -91,14 +91,15 @@ def open_up(
             folder.mkdir()
             launches_of = [launch for _, _, launch, _ in group]
             blanks = [blank for *_, blank in group]
-            job = pool.submit(_nvcc, launches_of, blanks, folder, disassemblers)
+            job = pool.submit(_nvcc, launches_of, blanks, folder)
             waiting.append(([(j, i) for j, i, *_ in group], job))
         for j, i, launch, blank in triton:
-            opened = triton_way.compiled(launch, blank.arch, blank, dump)
-            found.setdefault((j, i), []).append(opened)
+            one = triton_way.compiled(launch, blank.arch, blank, dump, pool)
+            disassembled.append(((j, i), one))
+        for place, one in disassembled:
+            found.setdefault(place, []).append(one.result())
         for places, job in waiting:
-            results = job.result()
-            for place, opened in zip(places, results, strict=True):
+            for place, opened in zip(places, job.result(), strict=True):
                 found.setdefault(place, []).append(opened)
     return [opened for place in sorted(found) for opened in found[place]]
 
@@ -146,11 +147,9 @@ def _nvrtc(launch: CudaLaunch, arch: str, blank: Opened) -> list[Opened]:
         return [replace(blank, kernel=launch.kernel, unavailable=str(error))]
 
 
-def _nvcc(
-    launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path, pool: ThreadPoolExecutor
-) -> list[Opened]:
+def _nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
     try:
-        return cuda_way.by_nvcc(launches, blanks, folder, pool)
+        return cuda_way.by_nvcc(launches, blanks, folder)
     except build.BuildError as error:
         return [
             replace(blank, kernel=launch.kernel, unavailable=str(error))

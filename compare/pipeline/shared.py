@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from compare.pipeline.records import Failure, Opened, Stage
 from compare.sass import disassembly as sass
+
+_cores = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """A core for one tool: no more of them run at a time, so that the time of each is its own."""
+    with _cores:
+        yield
 
 
 def with_sass(opened: Opened, mangled: str) -> Opened:
@@ -30,12 +42,14 @@ def disassembly(made: Sequence[Stage | Failure]) -> list[Stage | Failure]:
     """The stage that follows from the cubin among ``made``; none where there is no cubin."""
     for stage in made:
         if isinstance(stage, Stage) and stage.name == "cubin":
-            begin = time.perf_counter()
-            try:
-                text = sass.disassembled(stage.content)
-            except sass.NoDisassembler as error:
-                return [Failure("sass", str(error))]
-            return [Stage("sass", "nvdisasm", text.encode(), (time.perf_counter() - begin) * 1e3)]
+            with turn():
+                begin = time.perf_counter()
+                try:
+                    text = sass.disassembled(stage.content)
+                except sass.NoDisassembler as error:
+                    return [Failure("sass", str(error))]
+                took_ms = (time.perf_counter() - begin) * 1e3
+            return [Stage("sass", "nvdisasm", text.encode(), took_ms)]
     return []
 
 

@@ -12,6 +12,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ _MADE_BY = {
 _fresh = itertools.count()
 
 
-def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Opened:
+def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool, later: Executor) -> Future[Opened]:
     """Everything that Triton makes of a launch for ``arch``; what it does not get through is the failure.
 
     Args:
@@ -43,6 +44,7 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Open
         arch: ``sm_90``.
         blank: what is known already.
         dump: with every pass, which takes longer.
+        later: disassembles, and reads what the passes printed, while this thread compiles the next kernel.
     """
     from compare.resources.worker import compile_triton
 
@@ -66,11 +68,15 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool) -> Open
         blank,
         kernel=launch.kernel.fn.__name__,
         stages=(*first, *(_stage(*made) for made in seen.made)),
-        passes=passes.read(seen.noise) if dump else (),
         failure=_failure(failure, seen, launch.kernel) if failure else None,
     )
-    opened = with_sass(opened, opened.kernel)
-    return replace(opened, followed=dots.followed(opened, passes.read(seen.noise)))
+    return later.submit(_finished, opened, seen.noise, dump)
+
+
+def _finished(opened: Opened, noise: str, dump: bool) -> Opened:
+    ran = passes.read(noise)
+    whole = with_sass(opened, opened.kernel)
+    return replace(whole, passes=ran if dump else (), followed=dots.followed(whole, ran))
 
 
 @contextlib.contextmanager
