@@ -214,6 +214,8 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
         (["vector_add", "--only", "torch.eager", "--stage", "ptx"], "no such stage"),
         (["vector_add", "--only", "cupy.*", "--passes"], "no Triton kernel"),
         (["vector_add", "--passes", "--stage", "ptx"], "give one"),
+        (["vector_add", "--only", "cupy.*", "--layout", "blocked"], "no Triton kernel"),
+        (["vector_add", "--arch", "sm_80", "--layout", "#blockd"], "did you mean #blocked"),
         (["vector_add", "--json", "/nowhere/at/all.json"], "no directory"),
     ],
 )
@@ -413,7 +415,7 @@ def test_one_source_line_beside_what_it_became(tmp_path: Path):
     )
     (line,) = source_map(opened)
     assert (line.text, line.ptx, line.sass) == ("second", ["add.s32 %r1, %r2, %r3;"], ["IADD3 R1, R2"])
-    assert "k.py:2  second" in report.mapped(opened)
+    assert "k.py:2  second" in report.mapped(opened).text
 
 
 @pytest.mark.parametrize("module", ["counts", "cuda_way", "triton_adapter"])

@@ -15,6 +15,7 @@ from compare.spec import ROUTES, Case, UsageError
 
 if TYPE_CHECKING:
     from compare.pipeline.records import Opened
+    from compare.report import highlight
 
 COMPILED, STOPPED, NOTHING = 0, 1, 3
 
@@ -24,6 +25,7 @@ examples:
   python -m compare pipeline softmax --only triton.online --arch sm_90 --stage ttgir
   python -m compare pipeline softmax --only triton.online --arch sm_90 --passes
   python -m compare pipeline softmax --only triton.online --arch sm_90 --pass tritongpu-coalesce
+  python -m compare pipeline matmul --only triton.tiled --arch sm_90 --layout mma
   python -m compare pipeline vector_add --only '*.vectorized' --arch sm_90 --source-map
   python -m compare pipeline vector_add --out stages/
 
@@ -70,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--load", action="append", default=[], metavar="FILE", help="a Python file of your own; repeatable")
     add = found.add_argument_group("what is shown, in place of the overview").add_argument
     add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
+    add("--layout", metavar="NAME", help="Triton: a layout in words and drawn: #blocked, slice; all: each")
     add("--passes", action="store_true", help="Triton: every MLIR pass, and which changed the module")
     add("--pass", dest="pass_name", metavar="NAME", help="Triton: what this MLIR pass changed")
     add("--source-map", action="store_true", help="each source line beside the PTX and SASS it became")
@@ -90,8 +93,11 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
         UsageError: the command asks for what does not exist.
     """
     arguments = parser().parse_args(argv)
-    if sum(map(bool, (arguments.stage, arguments.passes, arguments.pass_name, arguments.source_map))) > 1:
-        raise UsageError("--stage, --passes, --pass and --source-map each show something else; give one")
+    shown = ("stage", "layout", "passes", "pass_name", "source_map")
+    if sum(bool(getattr(arguments, name)) for name in shown) > 1:
+        raise UsageError(
+            "--stage, --layout, --passes, --pass and --source-map each show something else; give one"
+        )
     if not arguments.load and arguments.op not in registry.op_names():
         raise UsageError(registry.unknown("op", arguments.op, registry.op_names()))
     archs = archs_of(arguments.arch)
@@ -110,10 +116,12 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
     impls = registry.implementations(op.name, arguments.only)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.default
     dump = arguments.passes or bool(arguments.pass_name)
-    if dump:
+    if dump or arguments.layout:
         impls = [impl for impl in impls if impl.way == "triton"]
         if not impls:
-            raise UsageError("--passes and --pass show Triton's passes, and no Triton kernel is among these")
+            raise UsageError(
+                "--layout, --passes and --pass show what only Triton has, and no Triton kernel is among these"
+            )
     opened = open_up(op, impls, case, archs or _archs_here(), dump)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError(
@@ -130,18 +138,20 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
 
 
 def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace, stage: str) -> None:
-    from compare.report import stages, terminal
+    from compare.report import highlight, stages, terminal
 
-    texts = []
+    texts: list[highlight.Code] = []
     if stage:
         texts = [stages.stage_text(one, found) for one in opened if (found := one.stage(stage))]
         if not texts:
             _refuse_stage(opened, stage)
+    elif arguments.layout:
+        _show_layouts(opened, arguments.layout)
     elif arguments.pass_name:
         names = list(dict.fromkeys(ran.name for one in opened for ran in one.passes))
         if arguments.pass_name not in names and names:
             raise UsageError(registry.unknown("pass", arguments.pass_name, names))
-        texts = [stages.pass_diffs(one, arguments.pass_name) for one in opened if one.passes]
+        texts = [text for one in opened for text in stages.pass_diffs(one, arguments.pass_name)]
     elif arguments.passes:
         terminal.put(lambda width: "\n\n".join(stages.pass_table(one, width) for one in opened if one.passes))
     elif arguments.source_map:
@@ -150,10 +160,32 @@ def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespac
         terminal.put(lambda width: stages.render(opened, signature, width))
         return
     if texts:
-        terminal.put(lambda width: "\n\n".join(texts))
+        highlight.put(texts)
     failed = [one for one in opened if one.failure]
     if failed:
         terminal.put(lambda width: "\n".join(["", *(stages.failure(one, width) for one in failed)]))
+
+
+def _show_layouts(opened: Sequence[Opened], name: str) -> None:
+    from compare.pipeline.layouts import layouts
+    from compare.report import layouts as report
+    from compare.report import terminal
+
+    of_kernels = [(one, layouts(one)) for one in opened]
+    known = {layout.name for _, found in of_kernels for layout in found}
+    known |= {layout.kind for _, found in of_kernels for layout in found} | {"all"}
+    wanted = name if name in known or f"#{name}" not in known else f"#{name}"
+    if known != {"all"} and wanted not in known:
+        raise UsageError(registry.unknown("layout", name, sorted(known)))
+    shown = [
+        (one, [layout for layout in found if wanted in ("all", layout.name, layout.kind)])
+        for one, found in of_kernels
+    ]
+    terminal.put(
+        lambda width: "\n\n".join(
+            report.render(one, found, min(width, terminal.PROSE_WIDTH)) for one, found in shown if found
+        )
+    )
 
 
 def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:

@@ -9,7 +9,8 @@ from compare.pipeline import passes
 from compare.pipeline.differences import differences
 from compare.pipeline.records import Opened, Stage
 from compare.pipeline.source_map import Line, source_map
-from compare.report import dots
+from compare.report import dots, highlight
+from compare.report.highlight import Code
 from compare.report.places import shortened
 from compare.report.tables import NOTHING, Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
@@ -67,14 +68,16 @@ def failure(one: Opened, width: int) -> str:
     return head + "\n" + "\n".join(f"    {line}" for line in one.failure.message.splitlines())
 
 
-def stage_text(one: Opened, stage: Stage) -> str:
+def stage_text(one: Opened, stage: Stage) -> Code:
     """The text of a stage under a line that says whose it is."""
     head = f"// {one.label}  {one.kernel}  {one.arch}  {stage.name}, made by {stage.made_by}"
     if stage.command:
         head += f"\n// {stage.command}"
     if stage.binary:
-        return f"{head}\n// {len(stage.content)} bytes that are no text; --out DIR writes them to a file"
-    return f"{head}\n{stage.text.rstrip()}"
+        return Code(
+            f"{head}\n// {len(stage.content)} bytes that are no text; --out DIR writes them to a file"
+        )
+    return Code(head, stage.text.rstrip(), highlight.language(one.label, stage.name))
 
 
 def pass_table(one: Opened, width: int) -> str:
@@ -99,9 +102,9 @@ def pass_table(one: Opened, width: int) -> str:
     return laid_out(Table(title, headers, rows, ("stage", "pass", "changed")), width)
 
 
-def pass_diffs(one: Opened, name: str) -> str:
+def pass_diffs(one: Opened, name: str) -> list[Code]:
     """What each run of a pass changed."""
-    blocks = []
+    found = []
     for count, ran in enumerate(one.passes, 1):
         if ran.name == name:
             whose = f"{one.label}  {one.kernel}  {one.arch}"
@@ -110,16 +113,14 @@ def pass_diffs(one: Opened, name: str) -> str:
                 said = "// what it changed cannot be seen with this Triton"
             else:
                 said = passes.diff(ran) or "// it changed nothing"
-            blocks.append(f"{head}\n{said}")
-    return "\n\n".join(blocks)
+            found.append(Code(head, said, "diff"))
+    return found
 
 
-def mapped(one: Opened) -> str:
+def mapped(one: Opened) -> Code:
     """Each source line with the PTX and the machine code that it became."""
-    blocks = [f"// {one.label}  {one.kernel}  {one.arch}"]
-    for line in source_map(one):
-        blocks.append(_mapped_line(line))
-    return "\n\n".join(blocks)
+    blocks = [_mapped_line(line) for line in source_map(one)]
+    return Code(f"// {one.label}  {one.kernel}  {one.arch}", "\n" + "\n\n".join(blocks))
 
 
 def _mapped_line(line: Line) -> str:
