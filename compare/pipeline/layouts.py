@@ -1,7 +1,7 @@
 """The layouts of a TTGIR: which element of a tensor lies in which register of which lane of which warp.
 
 Triton itself says so: every layout is a linear map over bits (Zhou et al., "Linear Layouts", 2025), and
-`triton_adapter.bases` asks for its bases.
+`triton_bases` asks for its bases.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from compare.pipeline import triton_adapter
 from compare.pipeline.records import Opened
+from compare.pipeline.triton_bases import bases
 
 Bases = Mapping[str, tuple[tuple[int, ...], ...]]
 
@@ -81,7 +81,7 @@ def layouts(opened: Opened) -> list[Layout]:
     definitions = "\n".join(match[0] for match in _DEFINITION.finditer(text))
     definitions += "\n#smem = #ttg.shared_memory"
     asked = [(name, shape, dtype, shared) for name, (shape, dtype, shared) in used.items()]
-    answers = triton_adapter.bases(definitions, head[0] if head else "module {", asked)
+    answers = bases(definitions, head[0] if head else "module {", asked)
     found = []
     for (name, shape, dtype, shared), answer in zip(asked, answers, strict=True):
         definition, kind, parameters = defined.get(name) or _written_out(name)
@@ -89,8 +89,8 @@ def layouts(opened: Opened) -> list[Layout]:
         if (parent := known.get("parent", "")) in defined:
             known |= {f"parent.{key}": value for key, value in _parameters(defined[parent][2])}
             known["parent.kind"] = defined[parent][1]
-        bases, unknown = ({}, answer) if isinstance(answer, str) else (answer, "")
-        found.append(Layout(name, kind, definition, known, shape, dtype, shared, bases, unknown))
+        of, unknown = ({}, answer) if isinstance(answer, str) else (answer, "")
+        found.append(Layout(name, kind, definition, known, shape, dtype, shared, of, unknown))
     return sorted(found, key=lambda layout: (not re.fullmatch(r"#\w+", layout.name), layout.name))
 
 

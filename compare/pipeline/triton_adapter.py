@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 from unittest import mock
@@ -183,64 +183,3 @@ def _set(values: dict[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def bases(
-    definitions: str, module: str, asked: Sequence[tuple[str, tuple[int, ...], str, bool]]
-) -> list[dict[str, tuple[tuple[int, ...], ...]] | str]:
-    """The bases of linear layouts, as Triton computes them itself.
-
-    Args:
-        definitions: lines such as ``#blocked = #ttg.blocked<{...}>``.
-        module: the line that begins the module they are of, whose attributes they have to fit.
-        asked: layout, shape, dtype, and whether it is one of shared memory.
-
-    Returns:
-        For each the bases by the name of what they are of; or why Triton does not say.
-    """
-    from triton._C.libtriton import gluon_ir, ir, nvidia
-
-    def one_of(name: str, shape: tuple[int, ...], dtype: str, shared: bool) -> str:
-        kind = "x".join([*map(str, shape), dtype])
-        return f"!ttg.memdesc<{kind}, {name}, #smem>" if shared else f"tensor<{kind}, {name}>"
-
-    context = ir.context()
-    ir.load_dialects(context)
-    nvidia.load_dialects(context)
-    builder = gluon_ir.GluonOpBuilder(context)
-    found: list[dict[str, tuple[tuple[int, ...], ...]] | str] = []
-    for name, shape, dtype, shared in asked:
-        if shared and not _knows_shared_layouts():
-            found.append("this Triton does not say how shared memory is laid out; 3.7 and later do")
-            continue
-        text = f"{definitions}\n{module}\n  tt.func public @f(%x: {one_of(name, shape, dtype, shared)}) {{\n"
-        with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file, tempfile.TemporaryFile() as noise:
-            file.write(f"{text}    tt.return\n  }}\n}}\n")
-            file.flush()
-            try:
-                with _stderr_into(noise):
-                    value = ir.parse_mlir_module(file.name, context).get_function("f").args(0)
-                    of_value = (
-                        builder.get_gluon_layout_from_memdesc
-                        if shared
-                        else builder.get_gluon_layout_from_tensor
-                    )
-                    linear = builder.to_linear_layout(of_value(value)._to_ir(builder), list(shape))
-            except Exception as error:
-                found.append(f"Triton does not say: {error}")
-                continue
-        names = ("offset", "block") if shared else ("reg", "lane", "warp", "block")
-        found.append(
-            {
-                {"reg": "register"}.get(of, of): tuple(map(tuple, getattr(linear, f"{of}_bases")))
-                for of in names
-            }
-        )
-    return found
-
-
-def _knows_shared_layouts() -> bool:
-    """Triton 3.6 ends the process when it is asked."""
-    import triton
-
-    return tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 7)
