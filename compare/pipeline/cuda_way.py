@@ -270,8 +270,9 @@ def _code(arch: str) -> str:
 def _source(launch: CudaLaunch) -> Stage:
     """The kernel's own file, or the text that a file of the user's has."""
     path = flags.KERNELS / f"{launch.source}.cuh"
-    text = path.read_text() if launch.source.isidentifier() else launch.source
-    return Stage("source", "CUDA C++", text.encode())
+    own = launch.source.isidentifier()
+    text = path.read_text() if own else launch.source
+    return Stage("source", "CUDA C++", text.encode(), file=str(path) if own else "kernels.cu")
 
 
 def _failure(stage: str, message: str) -> Failure:

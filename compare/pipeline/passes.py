@@ -60,5 +60,14 @@ def diff(one: Pass, context: int = 2) -> str:
 
 def _bare(lines: Sequence[str]) -> str:
     """A module without the places in the source that its operations come from: they are no part of it."""
-    kept = [_LOCATION.sub("", line).rstrip() for line in lines if not line.startswith("#loc")]
+    kept = [bare(line) for line in lines if not line.startswith("#loc")]
     return "\n".join(line for line in kept if line)
+
+
+def bare(line: str) -> str:
+    """A line without locations.
+
+    >>> bare('%1 = tt.load %0 : f32 loc(callsite(#loc1 at #loc2))')
+    '%1 = tt.load %0 : f32'
+    """
+    return _LOCATION.sub("", line).rstrip()

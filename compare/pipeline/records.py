@@ -29,6 +29,10 @@ class Stage:
     """The command that made it, where one did."""
     log: str = ""
     """What the tool printed."""
+    file: str = ""
+    """Of a source: where it lies, as compilers name it."""
+    first_line: int = 1
+    """Of a source: the number of its first line in that file."""
 
     @property
     def binary(self) -> bool:

@@ -53,7 +53,13 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool, later: 
     tree = ast.parse(textwrap.dedent(text))
     parsing_ms = (time.perf_counter() - begin) * 1e3
     first = [
-        Stage("source", "Python", text.encode()),
+        Stage(
+            "source",
+            "Python",
+            text.encode(),
+            file=launch.kernel.fn.__code__.co_filename,
+            first_line=launch.kernel.starting_line_number,
+        ),
         Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
     ]
     failure = None

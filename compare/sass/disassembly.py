@@ -7,10 +7,11 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)( inlined at )?')
 _INSTRUCTION = re.compile(
     r"^\s*/\*(?P<offset>[0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z]\w*(?:\.[\w.]+)*)[^;]*?)\s*;"
 )
@@ -29,6 +30,8 @@ class Instruction:
     file: str = ""
     line: int = 0
     """Of the source; 0 where the compiler does not say."""
+    callers: tuple[tuple[str, int], ...] = ()
+    """Where that line was inlined, the innermost first: file and line."""
 
 
 class NoDisassembler(RuntimeError):
@@ -60,7 +63,7 @@ def disassembled(cubin: bytes) -> str:
         file.write(cubin)
         file.flush()
         # Without dataflow analysis, which is half of its time and annotates indirect branches only.
-        command = [str(nvdisasm()), "--print-code", "--print-line-info", "--no-dataflow", file.name]
+        command = [str(nvdisasm()), "--print-code", "--print-line-info-inline", "--no-dataflow", file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NoDisassembler(f"{nvdisasm()} refuses the cubin: {done.stderr.strip()}")
@@ -83,15 +86,26 @@ def instructions(text: str) -> tuple[Instruction, ...]:
     >>> found.offset, found.opcode, found.text, found.line
     (512, 'LDG.E.128', '@!P0 LDG.E.128 R12, desc[UR4][R2.64]', 21)
     """
-    found = []
-    file, line = "", 0
+    return tuple(instruction for _, instruction in listed(text) if instruction)
+
+
+def listed(text: str) -> Iterator[tuple[str, Instruction | None]]:
+    """The rows of a disassembly but those that name source lines, each with its instruction, if it is one."""
+    places: list[tuple[str, int]] = []
+    inlined = False
     for row in text.splitlines():
         if place := _LINE.match(row):
-            file, line = place[1], int(place[2])
+            places = [*(places if inlined else ()), (place[1], int(place[2]))]
+            inlined = place[3] is not None
         elif match := _INSTRUCTION.match(row):
             code = re.sub(r"\s+", " ", match["text"])
-            found.append(Instruction(int(match["offset"], 16), match["opcode"], code, file, line))
-    return tuple(found)
+            (file, line), *callers = places or [("", 0)]
+            yield (
+                row,
+                Instruction(int(match["offset"], 16), match["opcode"], code, file, line, tuple(callers)),
+            )
+        else:
+            yield row, None
 
 
 def counted(found: tuple[Instruction, ...]) -> dict[str, int]:
