@@ -28,6 +28,7 @@ examples:
   python -m compare pipeline matmul --only triton.tiled --arch sm_90 --layout mma
   python -m compare pipeline vector_add --only '*.vectorized' --arch sm_90 --source-map
   python -m compare pipeline vector_add --out stages/
+  python -m compare pipeline softmax --arch sm_90 --html softmax.html
 
 exit status:
   0  everything that can be compiled here went through every stage
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--out", type=Path, metavar="DIR", help="every stage as a file")
     add("--json", type=Path, metavar="FILE", help="everything")
+    add("--html", type=Path, metavar="FILE", help="one page that needs no network, with the passes")
     return found
 
 
@@ -101,7 +103,7 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
     if not arguments.load and arguments.op not in registry.op_names():
         raise UsageError(registry.unknown("op", arguments.op, registry.op_names()))
     archs = archs_of(arguments.arch)
-    _check_outputs(arguments.out, arguments.json)
+    _check_outputs(arguments.out, arguments.json, arguments.html)
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
 
     from compare.occupancy import limits
@@ -122,13 +124,19 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
             raise UsageError(
                 "--layout, --passes and --pass show what only Triton has, and no Triton kernel is among these"
             )
-    opened = open_up(op, impls, case, archs or _archs_here(), dump)
+    opened = open_up(op, impls, case, archs or _archs_here(), dump or bool(arguments.html))
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError(
             "this Triton prints its passes in a way that is not understood here; please report it"
         )
     if arguments.json:
-        _write_json(arguments.json, opened)
+        from compare.pipeline.records import as_data
+
+        _write(arguments.json, json.dumps([as_data(one) for one in opened], indent=1))
+    if arguments.html:
+        from compare.report import page
+
+        _write(arguments.html, page.render(opened, op.signature))
     if arguments.out:
         _write_stages(arguments.out, opened)
     _show(opened, op.signature, arguments, stage)
@@ -211,12 +219,16 @@ def _archs_here() -> tuple[str, ...]:
 # --------------------------------------------------------------------------- files
 
 
-def _check_outputs(out: Path | None, file: Path | None) -> None:
+def _check_outputs(out: Path | None, *files: Path | None) -> None:
     """Find out now, not after the compilers, whether they can be written."""
-    if file and file.is_dir():
-        raise UsageError(f"{file} is a directory; name a file in it")
-    if file and not file.parent.is_dir():
-        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
+    for file in filter(None, files):
+        if file.is_dir():
+            raise UsageError(f"{file} is a directory; name a file in it")
+        if not file.parent.is_dir():
+            raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
+    named = [file.resolve() for file in files if file]
+    if len(set(named)) < len(named):
+        raise UsageError("--json and --html name one and the same file; give each its own")
     if out:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -224,12 +236,11 @@ def _check_outputs(out: Path | None, file: Path | None) -> None:
             raise UsageError(f"--out {out} cannot be made: {error.strerror}. Name another folder") from None
 
 
-def _write_json(file: Path, opened: Sequence[Opened]) -> None:
+def _write(file: Path, text: str) -> None:
     from compare import records
-    from compare.pipeline.records import as_data
 
     try:
-        records.write_whole(file, json.dumps([as_data(one) for one in opened], indent=1))
+        records.write_whole(file, text)
     except OSError as error:
         raise UsageError(f"{file} could not be written: {error}") from None
 

@@ -101,10 +101,11 @@ def language(label: str, stage: str) -> str:
 
 
 def lexer(name: str) -> Lexer:
-    """Pygments' lexer, or one of the two that it lacks."""
+    """Pygments' lexer, or one of the two that it lacks; no character is added or left out."""
+    as_it_is = {"stripnl": False, "ensurenl": False}
     if name in ("mlir", "sass"):
-        return Mlir() if name == "mlir" else Sass()
-    return get_lexer_by_name(name or "text")
+        return Mlir(**as_it_is) if name == "mlir" else Sass(**as_it_is)
+    return get_lexer_by_name(name or "text", **as_it_is)
 
 
 def put(texts: Sequence[Code], stream: TextIO | None = None) -> None:

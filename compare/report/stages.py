@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from compare.pipeline import passes
@@ -14,7 +13,7 @@ from compare.report.highlight import Code
 from compare.report.places import shortened
 from compare.report.tables import NOTHING, Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
-from compare.sass.mix import mix
+from compare.sass.mix import in_order, kinds
 
 _MOST_OPS = 3
 _STAGES_LEGEND = (
@@ -42,9 +41,9 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     failed = [failure(one, prose) for one in opened if one.failure]
     if failed:
         blocks.append("\n".join(["What did not compile", *failed]))
-    reasons = _reasons(opened)
-    if reasons:
-        lines = [paragraph(f"{who}: {why}", prose, "  ") for why, who in reasons.items()]
+    why_not = reasons(opened)
+    if why_not:
+        lines = [paragraph(f"{who}: {why}", prose, "  ") for why, who in why_not.items()]
         blocks.append("\n".join(["Why there is nothing of some rows", *lines]))
     legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
     if legend:
@@ -180,17 +179,9 @@ def _mix(arch: str, opened: Sequence[Opened]) -> Table | None:
     columns = [one for one in opened if one.instructions]
     if not columns:
         return None
-    mixes = [mix(one.instructions) for one in columns]
-    order = dict.fromkeys(group for found in sorted(mixes, key=len, reverse=True) for group in found)
-    rows = []
-    for group in order:
-        kinds = dict.fromkeys(kind for found in mixes for kind in found.get(group, ()))
-        if group in ("integer, moves", "branches"):
-            rows.append((group, *(_count(sum(found.get(group, {}).values())) for found in mixes)))
-            continue
-        for kind in kinds:
-            said = group if kind in (group, "NOP") else f"{group}, {kind}"
-            rows.append((said, *(_count(found.get(group, Counter())[kind]) for found in mixes)))
+    mixes = [kinds(one.instructions) for one in columns]
+    order = in_order(name for found in mixes for name in found)
+    rows = [(name, *(str(found.get(name, NOTHING)) for found in mixes)) for name in order]
     rows.append(("all", *(str(len(one.instructions)) for one in columns)))
     several = len({one.label for one in columns}) < len(columns)
     headers = [f"{one.label}\n{one.kernel}" if several else one.label.replace(".", "\n.") for one in columns]
@@ -198,11 +189,7 @@ def _mix(arch: str, opened: Sequence[Opened]) -> Table | None:
     return Table(title, ("instructions", *headers), tuple(rows), legend=(_MIX_LEGEND,))
 
 
-def _count(value: int) -> str:
-    return str(value) if value else NOTHING
-
-
-def _reasons(opened: Sequence[Opened]) -> dict[str, str]:
+def reasons(opened: Sequence[Opened]) -> dict[str, str]:
     """Which rows have nothing, by why."""
     found: dict[str, list[str]] = {}
     for one in opened:

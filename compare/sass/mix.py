@@ -56,6 +56,38 @@ def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
     return dict(sorted(groups.items(), key=lambda item: order.index(item[0])))
 
 
+_AS_ONE = ("integer, moves", "branches")
+"""Groups whose kinds tell nobody much."""
+
+
+def kinds(found: Iterable[Instruction]) -> dict[str, int]:
+    """The mix in one level, in its order: ``global loads, 128 bits``.
+
+    >>> from compare.sass.disassembly import instructions
+    >>> kinds(instructions("/*0000*/ LDG.E.128 R12, [R2] ;\\n/*0010*/ MOV R1, R2 ;\\n/*0020*/ NOP;"))
+    {'global loads, 128 bits': 1, 'padding': 1, 'integer, moves': 1}
+    """
+    listed: dict[str, int] = {}
+    for group, counts in mix(found).items():
+        if group in _AS_ONE or group == "padding":
+            listed[group] = counts.total()
+        else:
+            listed |= {
+                group if kind == group else f"{group}, {kind}": count for kind, count in counts.items()
+            }
+    return listed
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of `kinds`, each once, group by group."""
+    groups = list(dict.fromkeys(ORDER))
+
+    def place(name: str) -> int:
+        return next(i for i, group in enumerate(groups) if name == group or name.startswith(f"{group}, "))
+
+    return sorted(dict.fromkeys(names), key=place)
+
+
 def classified(opcode: str) -> tuple[str, str]:
     """An instruction's group, and its kind there.
 

@@ -1,0 +1,319 @@
+"use strict";
+
+(async () => {
+  const $ = (id) => document.getElementById(id);
+  const make = (tag, properties = {}, ...inner) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...inner);
+    return element;
+  };
+
+  const bytes = Uint8Array.from(atob($("packed").textContent), (letter) => letter.charCodeAt(0));
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const { kernels, texts, kinds } = JSON.parse(await new Response(unpacked).text());
+
+  const SIDES = ["left", "right"];
+  const ORDER = ["source", "inductor", "frontend", "ttir", "ttgir", "llir", "ptx", "sass"];
+  const hidden = new Set(["frontend", "llir"]);
+  const columns = { left: [], right: [] };
+  let chosen = null; // {side, line}
+
+  const kernelOf = (side) => ($(side).value === "" ? undefined : kernels[Number($(side).value)]);
+  const milliseconds = (ms) => (ms === null ? "-" : ms < 10 ? ms.toFixed(1) : String(Math.round(ms)));
+
+  // ------------------------------------------------------------------ columns
+
+  function coloured(text, runs) {
+    const parts = [];
+    let at = 0;
+    for (const run of runs ? runs.split(" ") : []) {
+      const length = parseInt(run, 10);
+      const letter = run.slice(String(length).length);
+      const part = text.slice(at, at + length);
+      parts.push(letter ? make("span", { className: letter, textContent: part }) : part);
+      at += length;
+    }
+    if (at < text.length) parts.push(text.slice(at));
+    return parts;
+  }
+
+  function column(side, kernel, stage) {
+    const { text, lines, colours } = texts[stage.text];
+    const runs = colours.split("\n");
+    const list = make("ol", { className: "code", tabIndex: 0 });
+    list.setAttribute("aria-label", `${kernel.label} ${stage.name}`);
+    list.setAttribute("role", "listbox");
+    const items = text.split("\n").map((row, index) => {
+      const item = make("li", {}, ...coloured(row, runs[index]));
+      item.setAttribute("role", "option");
+      item.id = `${side}-${stage.name}-${index}`;
+      if (stage.name === "source") item.prepend(make("span", { className: "number", textContent: lines[index][0] }));
+      if (lines[index].length) item.dataset.traced = "";
+      return item;
+    });
+    list.append(...items);
+    const took = stage.ms === null ? "" : ` · ${milliseconds(stage.ms)} ms`;
+    const where = stage.name === "source" ? kernel.file : stage.by;
+    const element = make(
+      "section",
+      { className: `column ${side}`, hidden: hidden.has(stage.name) },
+      make("h3", { textContent: `${kernel.label} ${stage.name}` }),
+      make("p", { className: "by", textContent: `${where}${took} · ${stage.bytes} bytes` }),
+      list,
+    );
+    element.dataset.stage = stage.name;
+    const own = { side, stage: stage.name, element, list, items, lines, cursor: 0 };
+    list.addEventListener("click", (event) => {
+      const item = event.target.closest("li");
+      if (item) point(own, items.indexOf(item)), choose(own, own.cursor);
+    });
+    list.addEventListener("keydown", (event) => keyed(event, own));
+    return own;
+  }
+
+  function point(own, index) {
+    own.items[own.cursor].classList.remove("cursor");
+    own.cursor = Math.max(0, Math.min(own.items.length - 1, index));
+    const item = own.items[own.cursor];
+    item.classList.add("cursor");
+    own.list.setAttribute("aria-activedescendant", item.id);
+    reveal(own, own.cursor, false);
+  }
+
+  function reveal(own, index, centred) {
+    const { list } = own;
+    const item = own.items[index];
+    const top = item.offsetTop;
+    const inside = top >= list.scrollTop && top + item.offsetHeight <= list.scrollTop + list.clientHeight;
+    if (!inside || centred) list.scrollTop = top - (centred || !inside ? list.clientHeight / 3 : 0);
+  }
+
+  function keyed(event, own) {
+    const page = Math.max(1, Math.floor(own.list.clientHeight / own.items[0].offsetHeight) - 1);
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key in steps) {
+      const target = own.cursor + steps[event.key];
+      point(own, target === -Infinity ? 0 : target === Infinity ? own.items.length - 1 : target);
+    } else if (event.key === "Enter" || event.key === " ") choose(own, own.cursor);
+    else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+      const all = inOrder().filter((other) => !other.element.hidden);
+      const next = all[all.indexOf(own) + (event.key === "ArrowRight" ? 1 : -1)];
+      if (next) {
+        next.list.focus();
+        next.element.scrollIntoView({ block: "nearest", inline: "nearest" });
+      }
+    } else return;
+    event.preventDefault();
+  }
+
+  function choose(own, index) {
+    const line = own.lines[index][0];
+    if (line === undefined) return;
+    light({ side: own.side, line }, own);
+  }
+
+  function light(wanted, from) {
+    chosen = wanted;
+    const counts = [];
+    for (const side of SIDES) {
+      for (const own of columns[side]) {
+        let first = -1;
+        let count = 0;
+        own.items.forEach((item, index) => {
+          const lit = wanted !== null && side === wanted.side && own.lines[index].includes(wanted.line);
+          item.classList.toggle("lit", lit);
+          item.setAttribute("aria-selected", lit);
+          if (!lit) return;
+          count += 1;
+          if (first < 0) first = index;
+        });
+        if (count && own !== from) {
+          point(own, first);
+          reveal(own, first, true);
+        }
+        if (wanted !== null && side === wanted.side && own.stage !== "source") counts.push(`${count} ${own.stage}`);
+      }
+    }
+    const kernel = wanted && kernelOf(wanted.side);
+    $("status").textContent = wanted
+      ? `${kernel.file}:${wanted.line} of ${kernel.label} became lines: ${counts.join(", ")}.`
+      : "No line chosen.";
+  }
+
+  // A stage of the one way stands next to the same stage of the other.
+  const inOrder = () =>
+    SIDES.flatMap((side) => columns[side]).sort((one, other) => ORDER.indexOf(one.stage) - ORDER.indexOf(other.stage));
+
+  function fill(side) {
+    const kernel = kernelOf(side);
+    columns[side] = kernel
+      ? kernel.stages.filter((stage) => stage.text !== null).map((stage) => column(side, kernel, stage))
+      : [];
+  }
+
+  function place() {
+    const failures = SIDES.map(kernelOf)
+      .filter((kernel) => kernel && kernel.failure)
+      .map(({ label, failure }) =>
+        make("p", {
+          className: "failure",
+          textContent: `${label} stopped at ${failure.stage}${failure.line ? `, at ${failure.line}` : ""}: ${failure.message}`,
+        }),
+      );
+    $("columns").replaceChildren(...inOrder().map((own) => own.element));
+    $("failures").replaceChildren(...failures);
+    for (const own of inOrder()) {
+      if (own.stage !== "source") continue;
+      point(own, own.lines.findIndex(([line]) => line === kernelOf(own.side).first));
+      reveal(own, own.cursor, true);
+    }
+    const names = [...new Set(inOrder().map((own) => own.stage))];
+    const boxes = names.map((name) => {
+      const box = make("input", { type: "checkbox", checked: !hidden.has(name) });
+      box.addEventListener("change", () => {
+        hidden[box.checked ? "delete" : "add"](name);
+        for (const own of inOrder()) own.element.hidden = hidden.has(own.stage);
+        if (chosen) light(chosen, null);
+      });
+      return make("label", {}, box, name);
+    });
+    $("shown").replaceChildren($("shown").firstElementChild, ...boxes);
+  }
+
+  // ------------------------------------------------------------------ steps, instruction mix
+
+  function steps() {
+    const cell = (text) => make("td", { textContent: text });
+    const tables = SIDES.map(kernelOf).flatMap((kernel, i) => {
+      if (!kernel) return [];
+      const caption = make("caption", {}, make("span", { className: `key ${SIDES[i]}`, textContent: kernel.label }));
+      const heads = ["stage", "made by", "ms", "bytes"].map((text) => make("th", { textContent: text, scope: "col" }));
+      const rows = kernel.stages.map(({ name, by, ms, bytes }) => {
+        const head = make("th", { textContent: name, scope: "row" });
+        return make("tr", {}, head, cell(by), cell(milliseconds(ms)), cell(bytes));
+      });
+      return [make("table", {}, caption, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows))];
+    });
+    $("steps").replaceChildren(...tables);
+  }
+
+  function bar(side, count, most) {
+    const stripe = make("i");
+    stripe.style.setProperty("--share", most ? count / most : 0);
+    return make("div", { className: `bar ${side}` }, stripe, make("span", { textContent: count || "-" }));
+  }
+
+  function mix() {
+    const found = SIDES.map(kernelOf);
+    const here = kinds.filter((kind) => found.some((kernel) => kernel && kind in kernel.mix));
+    const most = Math.max(0, ...found.flatMap((kernel) => (kernel ? Object.values(kernel.mix) : [])));
+    const caption = make("caption");
+    SIDES.forEach((side, i) => {
+      if (found[i]) caption.append(make("span", { className: `key ${side}`, textContent: found[i].label }));
+    });
+    const rows = here.map((kind) => {
+      const bars = SIDES.flatMap((side, i) => (found[i] ? [bar(side, found[i].mix[kind] || 0, most)] : []));
+      const head = make("th", { textContent: kind });
+      head.scope = "row";
+      return make("tr", {}, head, make("td", {}, ...bars));
+    });
+    $("mix").replaceChildren(make("table", {}, caption, make("tbody", {}, ...rows)));
+  }
+
+  // ------------------------------------------------------------------ what only Triton has
+
+  let listed = [];
+
+  function passes() {
+    const kernel = SIDES.map(kernelOf).find((one) => one && one.passes.length);
+    $("passes").hidden = !kernel;
+    const all = kernel ? kernel.passes.map((pass, index) => ({ ...pass, number: index + 1, of: kernel })) : [];
+    listed = all.filter((pass) => $("every").checked || pass.changed);
+    $("pass").max = Math.max(0, listed.length - 1);
+    $("pass").value = Math.min(Number($("pass").value), Math.max(0, listed.length - 1));
+    pass();
+  }
+
+  function pass() {
+    const index = Number($("pass").value);
+    const one = listed[index];
+    if (!one) {
+      $("pass-name").textContent = "none changed anything";
+      $("diff").replaceChildren();
+      return;
+    }
+    const said = `${one.name} (${one.stage}), pass ${one.number} of ${one.of.passes.length} of ${one.of.label}`;
+    $("pass-name").textContent = said;
+    $("pass").setAttribute("aria-valuetext", said);
+    const signs = { "+": "added", "-": "removed", "@": "place" };
+    const rows = one.diff
+      ? one.diff.split("\n").map((row) => make("span", { className: signs[row[0]] || "", textContent: `${row}\n` }))
+      : ["It changed nothing."];
+    $("diff").replaceChildren(...rows);
+    $("diff").scrollTop = 0;
+  }
+
+  function dots() {
+    const kernel = SIDES.map(kernelOf).find((one) => one && one.dots.length);
+    $("dots").hidden = !kernel;
+    const rows = kernel ? kernel.dots : [];
+    $("dots").lastElementChild.replaceChildren(
+      ...rows.flatMap(([stage, said]) => [make("dt", { textContent: stage }), make("dd", { textContent: said })]),
+    );
+  }
+
+  function layouts() {
+    const kernel = SIDES.map(kernelOf).find((one) => one && one.layouts.length);
+    $("layouts").hidden = !kernel;
+    const found = kernel ? kernel.layouts : [];
+    $("layouts").lastElementChild.replaceChildren(
+      ...found.map((text) =>
+        make(
+          "details",
+          {},
+          make("summary", { textContent: text.split(" = ")[0].split("\n")[0] }),
+          make("pre", { textContent: text, tabIndex: 0 }),
+        ),
+      ),
+    );
+  }
+
+  // ------------------------------------------------------------------ choices
+
+  function show() {
+    SIDES.forEach(fill);
+    place();
+    light(null, null);
+    steps();
+    mix();
+    passes();
+    dots();
+    layouts();
+    for (const one of document.querySelectorAll(".difference")) one.hidden = one.dataset.arch !== $("arch").value;
+  }
+
+  function offer() {
+    const here = kernels.map((kernel, index) => ({ kernel, index })).filter(({ kernel }) => kernel.arch === $("arch").value);
+    for (const side of SIDES) {
+      const before = kernelOf(side);
+      const named = ({ kernel }) => before && kernel.label === before.label && kernel.kernel === before.kernel;
+      const fit = ({ kernel }) => (kernel.way === "triton") === (side === "left");
+      const options = here.map(({ kernel, index }) => make("option", { value: index, textContent: `${kernel.label}: ${kernel.kernel}` }));
+      $(side).replaceChildren(...options);
+      const best = here.find(named) || here.find(fit) || here[0];
+      if (best) $(side).value = best.index;
+    }
+    show();
+  }
+
+  $("arch").addEventListener("change", offer);
+  for (const side of SIDES) $(side).addEventListener("change", show);
+  $("every").addEventListener("change", passes);
+  $("pass").addEventListener("input", pass);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && chosen) light(null, null);
+  });
+  offer();
+  document.body.dataset.ready = "";
+})();
