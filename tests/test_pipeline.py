@@ -21,6 +21,7 @@ from compare.pipeline import cuda_way, dots, passes, triton_way
 from compare.pipeline.differences import differences
 from compare.pipeline.records import Opened, Pass, Stage
 from compare.pipeline.source_map import ptx_lines, source_map
+from compare.pipeline.tracing import traced
 from compare.report import stages as report
 from compare.sass.disassembly import Instruction, instructions, nvdisasm
 from compare.sass.mix import mix
@@ -217,6 +218,9 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
         (["vector_add", "--only", "cupy.*", "--layout", "blocked"], "no Triton kernel"),
         (["vector_add", "--arch", "sm_80", "--layout", "#blockd"], "did you mean #blocked"),
         (["vector_add", "--json", "/nowhere/at/all.json"], "no directory"),
+        (["vector_add", "--html", "/nowhere/at/all.html"], "no directory"),
+        (["vector_add", "--html", "tests"], "is a directory"),
+        (["vector_add", "--html", "one.file", "--json", "one.file"], "give each its own"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: list[str], said: str):
@@ -238,6 +242,14 @@ def test_without_nvcc_the_other_routes_are_shown(tmp_path: Path):
     assert ran.status == 0
     assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
     assert "pybind.scalar: no nvcc at" in ran.out
+
+
+def test_without_a_host_compiler_the_other_routes_are_shown():
+    only = ("--only", "pybind.scalar", "--only", "cupy.scalar")
+    ran = pipeline("vector_add", *only, "--arch", ARCH, CXX="/nowhere/g++")
+    assert ran.status == 0
+    assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
+    assert "pybind.scalar: no C++ compiler" in ran.out
 
 
 def test_tt_dot_is_followed_to_the_instruction_it_becomes(tmp_path: Path):
@@ -400,6 +412,52 @@ def test_a_pass_that_moved_locations_only_changed_nothing():
     assert passes.diff(inline) == ""
 
 
+TRACED = {
+    "ttir": (
+        '#loc = loc("/k.py":1:0)\n#loc1 = loc("/k.py":3:2)\n'
+        '#loc2 = loc("/lib.py":9:2)\n#loc3 = loc("/k.py":7:2)\n#loc4 = loc("x"(#loc1))\n'
+        "#loc5 = loc(callsite(#loc2 at #loc3))\n"
+        "%0 = tt.a loc(#loc4)\n%1 = tt.b loc(#loc5)\n",
+        [("%0 = tt.a", (3,)), ("%1 = tt.b", (7,))],
+    ),
+    "llir": (
+        "define void @f() !dbg !2 {\n  %1 = add i32 1, 2, !dbg !5\n  ret void, !dbg !4\n}\n"
+        '!1 = !DIFile(filename: "k.py", directory: "/")\n'
+        '!2 = distinct !DISubprogram(name: "f", file: !1, line: 1)\n'
+        '!3 = !DIFile(filename: "lib.py", directory: "/")\n!6 = !DISubprogram(name: "g", file: !3, line: 9)\n'
+        "!4 = !DILocation(line: 3, column: 2, scope: !2)\n"
+        "!5 = !DILocation(line: 9, column: 2, scope: !6, inlinedAt: !7)\n"
+        "!7 = !DILocation(line: 7, scope: !2)\n",
+        [("define void @f() {", ()), ("  %1 = add i32 1, 2", (7,)), ("  ret void", (3,)), ("}", ())],
+    ),
+    "ptx": (
+        '.file 1 "/k.py"\n.loc 1 3 2, function_name $a, inlined_at 1 7 2\nadd.s32 %r1, %r2, %r3;\n'
+        ".loc 1 7 2\nret;\n.section .debug_info\n{\n.b8 1\n}\n",
+        [("add.s32 %r1, %r2, %r3;", (3, 7)), ("ret;", (7,))],
+    ),
+    "sass": (
+        '\t//## File "/k.py", line 3 inlined at "/k.py", line 7\n\t//## File "/k.py", line 7\n'
+        '        /*0000*/                   MOV R1, R2 ;\n\t//## File "/lib.py", line 9\n'
+        "        /*0010*/                   EXIT ;\n",
+        [
+            ("        /*0000*/                   MOV R1, R2 ;", (3, 7)),
+            ("        /*0010*/                   EXIT ;", ()),
+        ],
+    ),
+}
+"""Of each stage a text, and its lines with the lines of ``/k.py`` that they come from."""
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_line_is_traced_through_what_was_inlined(name: str):
+    text, expected = TRACED[name]
+    stage = Stage(name, "", text.encode())
+    source = Stage("source", "Python", b"first\nsecond\n", file="/k.py", first_line=3)
+    opened = Opened("op", "triton.a", "N=1", ARCH, "f", (source, stage))
+    assert [(line.text, line.lines) for line in traced(opened, stage)] == expected
+    assert [line.lines for line in traced(opened, source)] == [(3,), (4,)]
+
+
 def test_ptx_is_traced_to_its_source():
     ptx = '.file 1 "/a" "k.py"\n\t.loc 1 7 3\n\tadd.s32 %r1, %r2, %r3; // here\n\tret;\n'
     assert ptx_lines(ptx) == [("/a/k.py", 7, "add.s32 %r1, %r2, %r3;"), ("/a/k.py", 7, "ret;")]
@@ -418,7 +476,7 @@ def test_one_source_line_beside_what_it_became(tmp_path: Path):
     assert "k.py:2  second" in report.mapped(opened).text
 
 
-@pytest.mark.parametrize("module", ["counts", "cuda_way", "triton_adapter"])
+@pytest.mark.parametrize("module", ["counts", "cuda_way", "passes", "tracing", "triton_adapter"])
 def test_the_examples_in_the_sources_hold(module: str):
     result = doctest.testmod(importlib.import_module(f"compare.pipeline.{module}"))
     assert result.attempted

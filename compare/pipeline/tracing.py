@@ -99,8 +99,8 @@ def _llvm(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
     for row in rows:
         if re.match(r"!|\s*#dbg_|\s*call void @llvm\.dbg", row):
             continue
-        at = re.search(r", !dbg !(\d+)", row)
-        yield re.sub(r", !dbg !\d+", "", row).rstrip(), places(at[1]) if at else ()
+        at = re.search(r"!dbg !(\d+)", row)
+        yield re.sub(r",? !dbg !\d+", "", row).rstrip(), places(at[1]) if at else ()
 
 
 def _fields(text: str) -> list[tuple[str, str]]:
