@@ -128,7 +128,7 @@ class Watched:
         return str(self.tab.locator(selector).first.inner_text())
 
     def lit(self, stage: str, side: str = "left") -> int:
-        return int(self.tab.locator(f".column.{side}[data-stage={stage}] li.lit").count())
+        return int(self.tab.locator(f".column.{side}[data-stage={stage}] .line.lit").count())
 
 
 @pytest.fixture(scope="module")
@@ -172,13 +172,13 @@ def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Itera
 def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Watched):
     assert shown.text("#left option:checked").startswith("triton.")
     assert not shown.text("#right option:checked").startswith("triton.")
-    line = shown.tab.locator(".column.left[data-stage=source] li", has_text="tl.load(").first
+    line = shown.tab.locator(".column.left[data-stage=source] .line", has_text="tl.load(").first
     line.click()
     assert shown.lit("source") == 1
     assert shown.lit("ttir") > 0
     assert shown.lit("ttgir") > 0
     assert shown.lit("ptx") > 0
-    loads = shown.tab.locator(".column.left[data-stage=sass] li.lit", has_text="LDG.E")
+    loads = shown.tab.locator(".column.left[data-stage=sass] .line.lit", has_text="LDG.E")
     assert loads.count() > 0
     assert shown.lit("source", "right") == 0
     assert re.search(
@@ -186,7 +186,7 @@ def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Watched):
     )
 
     # From the machine code back to the source, on the other side.
-    shown.tab.locator(".column.right[data-stage=sass] li[data-traced]").first.click()
+    shown.tab.locator(".column.right[data-stage=sass] .line[data-traced]").first.click()
     assert shown.lit("source", "right") == 1
     assert shown.lit("source") == 0
     assert "softmax.cuh" in shown.text("#status")
@@ -227,9 +227,9 @@ def test_the_keyboard_is_enough(shown: Watched):
     tab.focus(".column.left[data-stage=source] .code")
     tab.keyboard.press("Home")
     tab.keyboard.press("ArrowDown")
-    assert tab.locator(".column.left[data-stage=source] li").nth(1).evaluate("e => e.matches('.cursor')")
+    assert tab.locator(".column.left[data-stage=source] .line").nth(1).evaluate("e => e.matches('.cursor')")
     for _ in range(200):
-        if "tl.load(" in tab.locator(".column.left[data-stage=source] li.cursor").inner_text():
+        if "tl.load(" in tab.locator(".column.left[data-stage=source] .line.cursor").inner_text():
             break
         tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
@@ -237,7 +237,7 @@ def test_the_keyboard_is_enough(shown: Watched):
     tab.keyboard.press("ArrowRight")
     assert tab.evaluate("document.activeElement.closest('.column').matches('.right[data-stage=source]')")
     tab.keyboard.press("End")
-    assert tab.locator(".column.right[data-stage=source] li").last.evaluate("e => e.matches('.cursor')")
+    assert tab.locator(".column.right[data-stage=source] .line").last.evaluate("e => e.matches('.cursor')")
     tab.keyboard.press("Escape")
     assert shown.lit("sass") == 0
     assert shown.text("#status") == "No line chosen."

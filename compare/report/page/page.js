@@ -14,6 +14,7 @@
 
   const SIDES = ["left", "right"];
   const ORDER = ["source", "inductor", "frontend", "ttir", "ttgir", "llir", "ptx", "sass"];
+  const GROUP = 200; // lines that the browser lays out together, once they come into view
   const hidden = new Set(["frontend", "llir"]);
   const columns = { left: [], right: [] };
   let chosen = null; // {side, line}
@@ -23,35 +24,26 @@
 
   // ------------------------------------------------------------------ columns
 
+  const escaped = (text) => text.replace(/[&<]/g, (sign) => (sign === "&" ? "&amp;" : "&lt;"));
+
   function coloured(text, runs) {
-    const parts = [];
+    let made = "";
     let at = 0;
     for (const run of runs ? runs.split(" ") : []) {
       const length = parseInt(run, 10);
       const letter = run.slice(String(length).length);
-      const part = text.slice(at, at + length);
-      parts.push(letter ? make("span", { className: letter, textContent: part }) : part);
+      const part = escaped(text.slice(at, at + length));
+      made += letter ? `<span class="${letter}">${part}</span>` : part;
       at += length;
     }
-    if (at < text.length) parts.push(text.slice(at));
-    return parts;
+    return made + escaped(text.slice(at));
   }
 
   function column(side, kernel, stage) {
-    const { text, lines, colours } = texts[stage.text];
-    const runs = colours.split("\n");
-    const list = make("ol", { className: "code", tabIndex: 0 });
+    const { lines } = texts[stage.text];
+    const list = make("div", { className: "code", tabIndex: 0 });
     list.setAttribute("aria-label", `${kernel.label} ${stage.name}`);
     list.setAttribute("role", "listbox");
-    const items = text.split("\n").map((row, index) => {
-      const item = make("li", {}, ...coloured(row, runs[index]));
-      item.setAttribute("role", "option");
-      item.id = `${side}-${stage.name}-${index}`;
-      if (stage.name === "source") item.prepend(make("span", { className: "number", textContent: lines[index][0] }));
-      if (lines[index].length) item.dataset.traced = "";
-      return item;
-    });
-    list.append(...items);
     const took = stage.ms === null ? "" : ` · ${milliseconds(stage.ms)} ms`;
     const where = stage.name === "source" ? kernel.file : stage.by;
     const element = make(
@@ -62,18 +54,36 @@
       list,
     );
     element.dataset.stage = stage.name;
-    const own = { side, stage: stage.name, element, list, items, lines, cursor: 0 };
+    const own = { side, stage: stage.name, text: stage.text, element, list, lines, items: null, cursor: 0, lit: [] };
     list.addEventListener("click", (event) => {
-      const item = event.target.closest("li");
-      if (item) point(own, items.indexOf(item)), choose(own, own.cursor);
+      const item = event.target.closest(".line");
+      if (item) point(own, Number(item.dataset.index)), choose(own, own.cursor);
     });
     list.addEventListener("keydown", (event) => keyed(event, own));
     return own;
   }
 
+  // A column's lines are made when it is shown: LLVM IR alone can be megabytes.
+  function fillIn(own) {
+    if (own.items || own.element.hidden) return;
+    const { text, lines, colours } = texts[own.text];
+    const runs = colours.split("\n");
+    const rows = text.split("\n").map((row, index) => {
+      const number = own.stage === "source" ? `<span class="number">${lines[index][0]}</span>` : "";
+      const traced = lines[index].length ? " data-traced" : "";
+      const id = `${own.side}-${own.stage}-${index}`;
+      return `<div class="line" role="option" id="${id}" data-index="${index}"${traced}>${number}${coloured(row, runs[index])}</div>`;
+    });
+    const groups = [];
+    for (let at = 0; at < rows.length; at += GROUP) groups.push(rows.slice(at, at + GROUP).join(""));
+    own.list.innerHTML = groups.map((group) => `<div role="presentation">${group}</div>`).join("");
+    own.items = own.list.querySelectorAll(".line");
+  }
+
   function point(own, index) {
-    own.items[own.cursor].classList.remove("cursor");
-    own.cursor = Math.max(0, Math.min(own.items.length - 1, index));
+    own.items?.[own.cursor].classList.remove("cursor");
+    own.cursor = Math.max(0, Math.min(own.lines.length - 1, index));
+    if (!own.items) return;
     const item = own.items[own.cursor];
     item.classList.add("cursor");
     own.list.setAttribute("aria-activedescendant", item.id);
@@ -82,19 +92,22 @@
 
   function reveal(own, index, centred) {
     const { list } = own;
-    const item = own.items[index];
-    const top = item.offsetTop;
-    const inside = top >= list.scrollTop && top + item.offsetHeight <= list.scrollTop + list.clientHeight;
+    if (!own.items) return;
+    const height = lineHeight(own);
+    const top = index * height; // lines are never wrapped, and not laid out before they are seen
+    const inside = top >= list.scrollTop && top + height <= list.scrollTop + list.clientHeight;
     if (!inside || centred) list.scrollTop = top - (centred || !inside ? list.clientHeight / 3 : 0);
   }
 
+  const lineHeight = (own) => parseFloat(getComputedStyle(own.list).lineHeight);
+
   function keyed(event, own) {
-    const page = Math.max(1, Math.floor(own.list.clientHeight / own.items[0].offsetHeight) - 1);
+    const page = Math.max(1, Math.floor(own.list.clientHeight / lineHeight(own)) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     if (event.key in steps) {
       const target = own.cursor + steps[event.key];
-      point(own, target === -Infinity ? 0 : target === Infinity ? own.items.length - 1 : target);
+      point(own, target === -Infinity ? 0 : target === Infinity ? own.lines.length - 1 : target);
     } else if (event.key === "Enter" || event.key === " ") choose(own, own.cursor);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       const all = inOrder().filter((other) => !other.element.hidden);
@@ -116,23 +129,23 @@
   function light(wanted, from) {
     chosen = wanted;
     const counts = [];
-    for (const side of SIDES) {
-      for (const own of columns[side]) {
-        let first = -1;
-        let count = 0;
-        own.items.forEach((item, index) => {
-          const lit = wanted !== null && side === wanted.side && own.lines[index].includes(wanted.line);
-          item.classList.toggle("lit", lit);
-          item.setAttribute("aria-selected", lit);
-          if (!lit) return;
-          count += 1;
-          if (first < 0) first = index;
-        });
-        if (count && own !== from) {
-          point(own, first);
-          reveal(own, first, true);
-        }
-        if (wanted !== null && side === wanted.side && own.stage !== "source") counts.push(`${count} ${own.stage}`);
+    for (const own of inOrder()) {
+      for (const item of own.lit) {
+        item.classList.remove("lit");
+        item.removeAttribute("aria-selected");
+      }
+      own.lit = [];
+      if (wanted === null || own.side !== wanted.side) continue;
+      const found = [...own.lines.keys()].filter((index) => own.lines[index].includes(wanted.line));
+      if (own.stage !== "source") counts.push(`${found.length} ${own.stage}`);
+      if (found.length && own !== from) {
+        point(own, found[0]);
+        reveal(own, found[0], true);
+      }
+      own.lit = own.items ? found.map((index) => own.items[index]) : [];
+      for (const item of own.lit) {
+        item.classList.add("lit");
+        item.setAttribute("aria-selected", "true");
       }
     }
     const kernel = wanted && kernelOf(wanted.side);
@@ -164,6 +177,7 @@
     $("columns").replaceChildren(...inOrder().map((own) => own.element));
     $("failures").replaceChildren(...failures);
     for (const own of inOrder()) {
+      fillIn(own);
       if (own.stage !== "source") continue;
       point(own, own.lines.findIndex(([line]) => line === kernelOf(own.side).first));
       reveal(own, own.cursor, true);
@@ -173,7 +187,10 @@
       const box = make("input", { type: "checkbox", checked: !hidden.has(name) });
       box.addEventListener("change", () => {
         hidden[box.checked ? "delete" : "add"](name);
-        for (const own of inOrder()) own.element.hidden = hidden.has(own.stage);
+        for (const own of inOrder()) {
+          own.element.hidden = hidden.has(own.stage);
+          fillIn(own);
+        }
         if (chosen) light(chosen, null);
       });
       return make("label", {}, box, name);
