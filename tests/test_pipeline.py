@@ -412,6 +412,99 @@ def test_a_pass_that_moved_locations_only_changed_nothing():
     assert passes.diff(inline) == ""
 
 
+def test_kernels_that_others_let_triton_compile_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As Inductor does: one after the other, and some in several configurations."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    script = """
+import io, contextlib, sys, json
+from concurrent.futures import ThreadPoolExecutor
+from compare import registry
+from compare.capture import capture
+from compare.pipeline import triton_way
+from compare.pipeline.records import Opened
+from compare.pipeline.triton_adapter import watched
+from compare.resources.worker import compile_triton
+op = registry.get_op("softmax")
+impls = registry.implementations("softmax", ["triton.online", "triton.onepass"])
+launches = [launch for impl in impls for launch in capture(impl, op, op.cases.default, "sm_80")]
+with triton_way.cached_in(sys.argv[1]), watched(True) as seen, contextlib.redirect_stdout(io.StringIO()):
+    for i, launch in enumerate([launches[0], *launches]):
+        compile_triton(launch, "sm_80", device=str(i))
+with ThreadPoolExecutor() as pool:
+    found = triton_way.each_compiled(seen, Opened("softmax", "torch.compile", "", "sm_80"), True, pool)
+print(json.dumps([(one.kernel, [stage.name for stage in one.stages], len(one.instructions), len(one.passes),
+    one.failure is None) for one in found]))
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=registry.ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [name for name, *_ in found] == [
+        "softmax_online_kernel (1 of 2)",
+        "softmax_online_kernel (2 of 2)",
+        "softmax_onepass_kernel",
+    ]
+    for _, stages, instructions_, passes_, whole in found:
+        assert stages == list(triton_way.STAGES[2:])
+        assert instructions_
+        assert passes_ > 40
+        assert whole
+    assert found[0][2:] == found[1][2:]
+
+
+@pytest.mark.gpu
+def test_the_stages_are_those_of_the_kernel_that_runs(tmp_path: Path):
+    script = """
+import hashlib, json, torch
+from unittest import mock
+from compare import registry
+from triton.runtime.jit import JITFunction
+op = registry.get_op("vector_add")
+(impl,) = registry.implementations("vector_add", ["triton.blocked"])
+inputs = op.make_inputs(op.cases.default, torch.Generator("cuda").manual_seed(0), torch.device("cuda"))
+made, run = [], JITFunction.run
+with mock.patch.object(JITFunction, "run", lambda *args, **kwargs: made.append(run(*args, **kwargs))):
+    impl.run(*inputs)
+asm = {name: text if isinstance(text, bytes) else text.encode() for name, text in made[0].asm.items()}
+print(json.dumps({name: hashlib.sha256(asm[name]).hexdigest() for name in asm}))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=registry.ROOT,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    running = json.loads(done.stdout)
+    file = tmp_path / "all.json"
+    ran = pipeline("vector_add", "--only", "triton.blocked", "--json", file)
+    assert ran.status == 0, ran.err
+    stages = {stage["name"]: stage["sha256"] for stage in json.loads(file.read_text())[0]["stages"]}
+    for name in ("ttir", "ttgir", "llir", "ptx", "cubin"):
+        assert stages[name] == running[name], name
+
+
+@pytest.mark.gpu
+def test_what_pytorch_compiles_is_opened_up_too(tmp_path: Path):
+    file = tmp_path / "all.json"
+    ran = pipeline("vector_add", "--only", "torch.*", "--json", file)
+    assert ran.status == 0, ran.err
+    eager, source, *kernels = json.loads(file.read_text())
+    assert "it launches" in eager["unavailable"]
+    assert [stage["name"] for stage in source["stages"]] == ["inductor"]
+    assert "@triton.jit" in source["stages"][0]["text"]
+    assert kernels
+    for kernel in kernels:
+        assert kernel["label"] == "torch.compile"
+        assert tuple(stage["name"] for stage in kernel["stages"]) == triton_way.STAGES[2:]
+        assert kernel["mix"]["branches"]["EXIT"] > 0
+
+
 TRACED = {
     "ttir": (
         '#loc = loc("/k.py":1:0)\n#loc1 = loc("/k.py":3:2)\n'

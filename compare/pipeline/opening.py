@@ -69,7 +69,7 @@ def open_up(
             for j, arch in enumerate(archs):
                 blank = Opened(op.name, impl.label, str(case), arch)
                 if impl.route == "torch":
-                    found[j, i] = [_of_pytorch(op, impl, case, blank)]
+                    found[j, i] = _of_pytorch(op, impl, case, blank, dump, pool)
                     continue
                 try:
                     launches = _launches(op, impl, case, arch)
@@ -104,11 +104,15 @@ def open_up(
     return [opened for place in sorted(found) for opened in found[place]]
 
 
-def _of_pytorch(op: Op, impl: Implementation, case: Case, blank: Opened) -> Opened:
-    why = inductor.why_not(impl)
-    if not why and blank.arch != (here := _arch_here()):
-        why = f"Inductor writes for the GPU at hand only, which is {here}"
-    return replace(blank, unavailable=why) if why else inductor.written(op, impl, case, blank)
+def _of_pytorch(
+    op: Op, impl: Implementation, case: Case, blank: Opened, dump: bool, pool: ThreadPoolExecutor
+) -> list[Opened]:
+    here = _arch_here()
+    if here not in (None, blank.arch):
+        return [replace(blank, unavailable=f"PyTorch works for the GPU at hand only, which is {here}")]
+    if why := inductor.why_not(op, impl, case):
+        return [replace(blank, unavailable=why)]
+    return inductor.written(op, impl, case, blank, dump, pool)
 
 
 def _arch_here() -> str | None:
@@ -116,7 +120,7 @@ def _arch_here() -> str | None:
 
     from compare.device import arch
 
-    return arch(torch.device("cuda", torch.cuda.current_device()))
+    return arch(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
 
 
 def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launch]:

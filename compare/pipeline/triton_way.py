@@ -11,7 +11,7 @@ import re
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from compare.pipeline import counts, dots, passes
 from compare.pipeline.records import Failure, Opened, Stage
 from compare.pipeline.shared import with_sass
-from compare.pipeline.triton_adapter import Watched, watched
+from compare.pipeline.triton_adapter import MARK, Watched, watched
 from compare.spec import TritonLaunch
 
 STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
@@ -63,7 +63,7 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool, later: 
         Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
     ]
     failure = None
-    with tempfile.TemporaryDirectory() as cache, _cache(cache), watched(dump) as seen:
+    with tempfile.TemporaryDirectory() as cache, cached_in(cache), watched(dump) as seen:
         try:
             # Printed by Triton, for people who did not catch what it raises.
             with contextlib.redirect_stdout(io.StringIO()):
@@ -85,8 +85,43 @@ def _finished(opened: Opened, noise: str, dump: bool) -> Opened:
     return replace(whole, passes=ran if dump else (), followed=dots.followed(whole, ran))
 
 
+def each_compiled(seen: Watched, blank: Opened, dump: bool, later: Executor) -> list[Opened]:
+    """The kernels that somebody else let Triton compile meanwhile, each from its TTIR on.
+
+    Args:
+        seen: all of them, one after the other.
+        blank: what is known already.
+        dump: whether every pass has printed the module.
+        later: disassembles.
+    """
+    made: list[list[Stage]] = []
+    for one in seen.made:
+        stage = _stage(*one)
+        if stage.name == "frontend" or not made:
+            made.append([])
+        made[-1].append(stage)
+    noises = re.split(rf"(?m)^{re.escape(MARK)}frontend$", seen.noise)[1:]
+    waiting = []
+    for stages, noise in zip(made, noises, strict=False):
+        name = next((m[1] for stage in stages if (m := re.search(r"tt\.func public @(\w+)", stage.text))), "")
+        opened = replace(blank, kernel=name, stages=tuple(stages))
+        waiting.append(later.submit(_finished, opened, noise, dump))
+    return _told_apart([one.result() for one in waiting])
+
+
+def _told_apart(found: Sequence[Opened]) -> list[Opened]:
+    """The same, those of one name numbered: configurations of a kernel that is tuned."""
+    names = [one.kernel for one in found]
+    return [
+        replace(one, kernel=f"{one.kernel} ({names[:i].count(one.kernel) + 1} of {names.count(one.kernel)})")
+        if names.count(one.kernel) > 1
+        else one
+        for i, one in enumerate(found)
+    ]
+
+
 @contextlib.contextmanager
-def _cache(folder: str) -> Iterator[None]:
+def cached_in(folder: str) -> Iterator[None]:
     """Triton keeps its results here meanwhile: nothing is found there, and nothing is left behind."""
     before = os.environ.get("TRITON_CACHE_DIR")
     os.environ["TRITON_CACHE_DIR"] = folder
