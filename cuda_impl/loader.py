@@ -48,7 +48,7 @@ def kernel(
     if device.type == "cuda":
         return _CudaKernel(source, name, device, cluster, overlap)
     if device.type == "meta":
-        return _MetaKernel(source, name)
+        return _MetaKernel(source, name, cluster)
     if device.type == "cpu":
         return _HostKernel(source, name)
     raise TypeError(f"{name}: tensors are on {device}; it takes tensors on cuda, cpu or meta")
@@ -209,9 +209,10 @@ def _three(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
 class _MetaKernel:
     """Notes the launch for `compare.capture`."""
 
-    def __init__(self, source: str, name: str) -> None:
+    def __init__(self, source: str, name: str, cluster: int) -> None:
         self._source = source
         self._name = name
+        self._cluster = cluster
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Argument], shared_mem: int = 0
@@ -219,5 +220,5 @@ class _MetaKernel:
         from compare import capture
         from compare.spec import CudaLaunch
 
-        launch = CudaLaunch(self._source, self._name, capture.three(grid), capture.three(block), shared_mem)
-        capture.record(launch)
+        shape = capture.three(grid), capture.three(block), shared_mem
+        capture.record(CudaLaunch(self._source, self._name, *shape, tuple(args), self._cluster))
