@@ -76,6 +76,51 @@ def gxx() -> str:
 
 
 @functools.cache
+def gcc() -> str:
+    """The host C compiler: $CC or gcc.
+
+    Raises:
+        BuildError: there is none.
+    """
+    name = os.environ.get("CC") or "gcc"
+    found = shutil.which(name)
+    if found is None:
+        raise BuildError(f"no C compiler {name!r} on PATH: apt-get install gcc (or set CC)")
+    return found
+
+
+@functools.cache
+def make_tool() -> str:
+    """make.
+
+    Raises:
+        BuildError: there is none.
+    """
+    found = shutil.which("make")
+    if found is None:
+        raise BuildError("no make on PATH: apt-get install make")
+    return found
+
+
+@functools.cache
+def driver_include() -> Path:
+    """The folder of ``cuda.h``, which declares the driver's functions: CUDA's own, or the one in Triton's wheel.
+
+    Raises:
+        BuildError: there is none.
+    """
+    import triton
+
+    folders = [Path(triton.__file__).parent / "backends" / "nvidia" / "include"]
+    with contextlib.suppress(BuildError):
+        folders.insert(0, cuda_include())
+    for folder in folders:
+        if (folder / "cuda.h").is_file():
+            return folder
+    raise BuildError("no cuda.h: pip install 'cuda-toolkit[cudart,crt,cccl]==13.0.*', or set CUDA_HOME")
+
+
+@functools.cache
 def cuda_include() -> Path:
     """The folder of ``cuda_fp16.h`` and all it includes, which NVRTC and g++ do not find by themselves.
 
@@ -352,6 +397,40 @@ def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
         _refuse_remarks(_run([*command, file, "-o", product], str(names[0])), str(names[0]))
 
     return _cached(f"nvcc-{arch}-{key}.cubin", make).read_bytes()
+
+
+def fatbin(source: str, name: str, arch: str) -> tuple[bytes, str]:
+    """Compile one kernel with nvcc into a fat binary, as ``cuModuleLoadData`` takes it.
+
+    Args:
+        source: an op's name or CUDA text.
+        name: the kernel as a C++ expression.
+        arch: ``sm_90``.
+
+    Returns:
+        The fat binary, and the kernel's mangled name.
+
+    Raises:
+        BuildError: nvcc is missing or refuses the source.
+    """
+    text = f"{source_text(source)}\nauto* instance = &{name};\n"
+    command = [str(nvcc()), "-fatbin", *flags.nvcc((arch,))]
+    key = digest(_contents(text, (flags.KERNELS,)), command, _identity(nvcc()))
+
+    def make(product: Path) -> None:
+        file = product.with_suffix(".cu")
+        file.write_text(text)
+        image = product.with_suffix(".image")
+        log = _run([*command, file, "-o", image], name)
+        _refuse_remarks(log, name)
+        # ptxas reports every kernel that it compiles, here the one that is pointed to.
+        entries = re.findall(r"Compiling entry function '(\w+)'", log)
+        stem = name.partition("<")[0]
+        (mangled,) = {entry for entry in entries if stem in entry}
+        product.write_bytes(json.dumps({"mangled": mangled}).encode() + b"\n" + image.read_bytes())
+
+    header, _, image = _cached(f"nvcc-{arch}-{key}.fatbin", make).read_bytes().partition(b"\n")
+    return image, json.loads(header)["mangled"]
 
 
 # --------------------------------------------------------------------------- pybind11 modules

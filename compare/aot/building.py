@@ -1,0 +1,105 @@
+"""From a plan to a folder with C files and a Makefile, and to the program that make and gcc build of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from compare.aot import cuda_way, triton_tools
+from compare.aot.plan import Plan, Pointer, Scalar
+from compare.aot.records import Kernel, Program
+from compare.spec import TritonLaunch
+from cuda_impl import build
+
+_FILES = Path(__file__).parent / "program"
+
+_PLAN = """\
+// What this program launches: {label} on {case}, for {arch}.  Generated.
+#pragma once
+
+#include <stddef.h>
+
+#include "{header}"
+
+#define USAGE "{usage}"
+enum {{ INPUTS = {inputs} }};
+static const size_t MEMORY_BYTES[] = {{{sizes}}};  // {names}
+
+static void load(void) {{ load_{name}(); }}
+
+static CUresult launch(CUstream stream, const CUdeviceptr *memory) {{
+    return {launch}({arguments});
+}}
+"""
+
+
+def make(plan: Plan, folder: Path) -> Program:
+    """Write everything into ``folder``, which may hold what an earlier call left there, and build it.
+
+    Raises:
+        NotImplementedError: there can be no such program; the text says why.
+        build.BuildError: a compiler is missing or failed.
+        OSError: the folder cannot be written.
+    """
+    begin = time.perf_counter()
+    compiler, make_tool, include = build.gcc(), build.make_tool(), build.driver_include()
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (*folder.glob("*.[cho]"), folder / "program"):
+        stale.unlink(missing_ok=True)
+    way = triton_tools if isinstance(plan.launch, TritonLaunch) else cuda_way
+    kernel = way.make(plan, folder)
+    _write_plan(plan, kernel, folder)
+    for file in _FILES.iterdir():
+        if file.name == "Makefile":
+            text = file.read_text().replace("@CUDA_INCLUDE@", str(include))
+            (folder / "Makefile").write_text(text)
+        else:
+            shutil.copyfile(file, folder / file.name)
+    command = [make_tool, "--no-print-directory", "-C", str(folder), f"CC={compiler}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode != 0:
+        raise build.BuildError(f"{plan.label}: make failed in {folder}\n{done.stdout.strip()}")
+    executable = folder / "program"
+    return Program(
+        label=plan.label,
+        arch=plan.arch,
+        kernel=kernel,
+        folder=folder,
+        executable=executable,
+        program_bytes=executable.stat().st_size,
+        build_s=time.perf_counter() - begin,
+    )
+
+
+def _write_plan(plan: Plan, kernel: Kernel, folder: Path) -> None:
+    handed = []
+    for name in kernel.arguments:
+        argument = plan.arguments[name]
+        if isinstance(argument, Pointer):
+            offset = f" + {argument.offset_bytes}" if argument.offset_bytes else ""
+            handed.append(f"memory[{argument.memory}]{offset}")
+        else:
+            handed.append(_literal(argument))
+    *inputs, output = (memory.name for memory in plan.memory)
+    text = _PLAN.format(
+        label=plan.label,
+        case=plan.case,
+        arch=plan.arch,
+        header=kernel.header,
+        usage=" ".join(f"{name}.bin" for name in (*inputs, output)),
+        inputs=len(inputs),
+        sizes=", ".join(str(memory.bytes) for memory in plan.memory),
+        names=", ".join((*inputs, output)),
+        name=kernel.name,
+        launch=kernel.launch,
+        arguments=", ".join(["stream", *handed]),
+    )
+    (folder / "plan.h").write_text(text)
+
+
+def _literal(argument: Scalar) -> str:
+    if isinstance(argument.value, float):
+        return argument.value.hex()
+    return f"{int(argument.value)}{'LL' if abs(argument.value) >= 1 << 31 else ''}"
