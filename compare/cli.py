@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import sys
@@ -28,7 +29,13 @@ BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 TIMEOUT_S = Options.timeout_s
 
-_COMMANDS = ("all", "list", "doctor", "diff", "pipeline")
+_OWN_ARGUMENTS = {
+    "pipeline": "compare.pipeline.command",
+    "aot": "compare.aot.command",
+    "cache": "compare.caches.command",
+}
+"""Commands with arguments of their own, and the modules that they are."""
+_COMMANDS = ("all", "list", "doctor", "diff", *_OWN_ARGUMENTS)
 
 _EPILOG = """\
 examples:
@@ -39,6 +46,8 @@ examples:
   python -m compare softmax --crossover N
   python -m compare diff old.json new.json
   python -m compare pipeline vector_add --arch sm_90
+  python -m compare aot vector_add --arch sm_90 --out programs/
+  python -m compare cache vector_add
 
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
@@ -65,9 +74,10 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "what",
-        metavar="OP|all|list|doctor|diff|pipeline",
+        metavar="OP|all|list|doctor|diff|pipeline|aot|cache",
         help="the op to compare; all of them; what there is; what this machine can run; what has changed "
-        "between two files; or what the compilers make of an op (pipeline --help)",
+        "between two files; what the compilers make of an op (pipeline --help); its kernels as programs "
+        "without Python (aot --help); or what the compilers keep on disk (cache --help)",
     )
     found.add_argument(
         "files",
@@ -145,8 +155,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["pipeline"]:
-        return _guarded(lambda: _pipeline(words[1:]))
+    if words and words[0] in _OWN_ARGUMENTS:
+        command = importlib.import_module(_OWN_ARGUMENTS[words[0]])
+        return _guarded(lambda: int(command.main(words[1:], _archs)))
     arguments = parser().parse_args(words)
     return _guarded(lambda: _command(arguments))
 
@@ -450,13 +461,7 @@ def _archs(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(archs))
 
 
-# --------------------------------------------------------------------------- diff, list, doctor, pipeline
-
-
-def _pipeline(words: Sequence[str]) -> int:
-    from compare.pipeline import command
-
-    return command.main(words, _archs)
+# --------------------------------------------------------------------------- diff, list, doctor
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 from compare.aot import cuda_way, triton_tools
 from compare.aot.plan import Plan, Pointer, Scalar
 from compare.aot.records import Kernel, Program
-from compare.spec import TritonLaunch
+from compare.spec import TritonLaunch, UsageError
 from cuda_impl import build
+
+_MARK = "Makefile"
+"""Written first: who finds it knows whose folder it is."""
 
 _FILES = Path(__file__).parent / "program"
 
@@ -36,25 +38,28 @@ static CUresult launch(CUstream stream, const CUdeviceptr *memory) {{
 
 
 def make(plan: Plan, folder: Path) -> Program:
-    """Write everything into ``folder``, which may hold what an earlier call left there, and build it.
+    """Write everything into ``folder`` and build it; what an earlier call left there goes.
 
     Raises:
         NotImplementedError: there can be no such program; the text says why.
         build.BuildError: a compiler is missing or failed.
         OSError: the folder cannot be written.
+        UsageError: it holds something else.
     """
-    begin = time.perf_counter()
     compiler, make_tool, include = build.gcc(), build.make_tool(), build.driver_include()
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()) and not (folder / _MARK).is_file():
+        raise UsageError(f"{folder} holds files that are none of an earlier program's; name another folder")
+    (folder / _MARK).touch()
     for stale in (*folder.glob("*.[cho]"), folder / "program"):
         stale.unlink(missing_ok=True)
     way = triton_tools if isinstance(plan.launch, TritonLaunch) else cuda_way
     kernel = way.make(plan, folder)
     _write_plan(plan, kernel, folder)
     for file in _FILES.iterdir():
-        if file.name == "Makefile":
+        if file.name == _MARK:
             text = file.read_text().replace("@CUDA_INCLUDE@", str(include))
-            (folder / "Makefile").write_text(text)
+            (folder / _MARK).write_text(text)
         else:
             shutil.copyfile(file, folder / file.name)
     command = [make_tool, "--no-print-directory", "-C", str(folder), f"CC={compiler}"]
@@ -68,8 +73,8 @@ def make(plan: Plan, folder: Path) -> Program:
         kernel=kernel,
         folder=folder,
         executable=executable,
+        files=_files_of(plan),
         program_bytes=executable.stat().st_size,
-        build_s=time.perf_counter() - begin,
     )
 
 
@@ -82,21 +87,25 @@ def _write_plan(plan: Plan, kernel: Kernel, folder: Path) -> None:
             handed.append(f"memory[{argument.memory}]{offset}")
         else:
             handed.append(_literal(argument))
-    *inputs, output = (memory.name for memory in plan.memory)
+    names = [memory.name for memory in plan.memory]
     text = _PLAN.format(
         label=plan.label,
         case=plan.case,
         arch=plan.arch,
         header=kernel.header,
-        usage=" ".join(f"{name}.bin" for name in (*inputs, output)),
-        inputs=len(inputs),
+        usage=" ".join(_files_of(plan)),
+        inputs=len(plan.inputs),
         sizes=", ".join(str(memory.bytes) for memory in plan.memory),
-        names=", ".join((*inputs, output)),
+        names=", ".join(names),
         name=kernel.name,
         launch=kernel.launch,
         arguments=", ".join(["stream", *handed]),
     )
     (folder / "plan.h").write_text(text)
+
+
+def _files_of(plan: Plan) -> tuple[str, ...]:
+    return tuple(f"{memory.name}.bin" for memory in plan.memory)
 
 
 def _literal(argument: Scalar) -> str:

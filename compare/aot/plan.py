@@ -99,6 +99,13 @@ def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
     return [impl for impl in found if impl.route != "cupy" or impl.variant not in ahead]
 
 
+def from_python(op: Op, impl: Implementation) -> Implementation:
+    """The implementation that launches the same kernel from Python, compiled when it is called."""
+    if impl.route != "pybind":
+        return impl
+    return next(i for i in registry.implementations(op.name) if i.label == f"cupy.{impl.variant}")
+
+
 def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
     """What ``impl`` does on ``case``, for a GPU of ``arch`` (``sm_90``).
 
@@ -108,9 +115,7 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
     """
     if impl.requires and (reason := lacks(impl.requires, arch)):
         raise NotImplementedError(reason)
-    source = impl
-    if impl.route == "pybind":  # it launches from C++ what its twin launches from Python
-        source = next(i for i in registry.implementations(op.name) if i.label == f"cupy.{impl.variant}")
+    source = from_python(op, impl)
     inputs = meta_inputs(op, case)
     outputs: list[Any] = []
     addresses = _Addresses()

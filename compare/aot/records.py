@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from compare.spec import Agreement, Estimate
 
@@ -34,10 +35,10 @@ class Program:
     kernel: Kernel
     folder: Path
     executable: Path
+    files: tuple[str, ...]
+    """What it is to be given: the inputs' bytes, and where the output's go."""
     program_bytes: int
     """Of the executable, machine code included."""
-    build_s: float
-    """Compiling the kernel, writing C and compiling that."""
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,8 @@ class Report:
     """The GPU that the programs ran on; empty where there is none."""
     why_not_run: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """What JSON can hold."""
+    return asdict(report, dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items})

@@ -1,0 +1,232 @@
+"""``python -m compare aot OP``: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from compare import registry
+from compare.spec import Case, Implementation, Op, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from compare.aot.plan import Plan
+    from compare.aot.records import Outcome, Report
+
+BUILT, DISAGREES, INCONCLUSIVE = 0, 1, 3
+
+_EPILOG = """\
+examples:
+  python -m compare aot vector_add --out programs/
+  python -m compare aot vector_add --arch sm_90 --out programs/
+  python -m compare aot softmax --only '*.onepass' --case M=64,N=781,fp16 --out programs/
+
+exit status:
+  0  every program that there can be was built; where there is a GPU, all for it ran and agree
+  1  a program's output disagrees with the fp64 result
+  2  a mistake in the command, its files or the machine's setup
+  3  inconclusive: something failed to compile or to run, or there can be no program at all
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog="python -m compare aot",
+        description="An op's kernels as C programs that run without Python: built for any architecture, with or "
+        "without a GPU; where there is one, run, checked, and timed beside the call from Python.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = found.add_argument
+    add("op", metavar="OP", help="the op")
+    add("--only", action="append", default=[], metavar="GLOB", help="only these implementations; repeatable")
+    add(
+        "--arch",
+        action="append",
+        default=[],
+        metavar="SM",
+        help="build for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
+    )
+    add(
+        "--case",
+        metavar="CASE",
+        help="sizes and dtype that the programs are for, e.g. M=4096,N=781,fp16 (default: the op's first small one)",
+    )
+    add("--out", type=Path, metavar="DIR", required=True, help="where the programs go: DIR/OP/LABEL/ARCH/")
+    add("--json", type=Path, metavar="FILE", help="everything that was found, samples included")
+    return found
+
+
+def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...]]) -> int:
+    """Run the command.
+
+    Args:
+        argv: what follows ``aot``.
+        archs_of: reads what was given to ``--arch``.
+
+    Raises:
+        UsageError: the command asks for what does not exist, or the machine lacks what all programs need.
+    """
+    arguments = parser().parse_args(argv)
+    if arguments.op not in registry.op_names():
+        raise UsageError(registry.unknown("op", arguments.op, registry.op_names()))
+    archs = archs_of(arguments.arch)
+    out = _made(arguments.out)
+    _check_file(arguments.json)
+    os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
+
+    from compare.aot.plan import candidates
+    from compare.occupancy import limits
+
+    for arch in archs:
+        limits(arch)
+    op = registry.get_op(arguments.op)
+    case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
+    impls = candidates(op, arguments.only)
+    if not impls:
+        raise UsageError(
+            f"--only {' '.join(arguments.only)}: PyTorch's own kernels are not ours to compile; "
+            "name a Triton or a CUDA implementation"
+        )
+    _check_compilers()
+    report = _report(op, case, impls, archs, out)
+    if arguments.json:
+        _write_json(arguments.json, report)
+
+    from compare.report import programs, terminal
+
+    terminal.put(lambda width: programs.render(report, width))
+    return exit_status(report)
+
+
+def exit_status(report: Report) -> int:
+    """0 built (and agree), 1 disagree, 3 inconclusive."""
+    if any(one.ran and not one.ran.agreement.passed for one in report.outcomes):
+        return DISAGREES
+    built = any(one.program for one in report.outcomes)
+    return INCONCLUSIVE if any(one.failed for one in report.outcomes) or not built else BUILT
+
+
+def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence[str], out: Path) -> Report:
+    import torch
+
+    from compare.aot.records import Report
+    from compare.device import arch as arch_of
+    from compare.device import environment, versions
+    from compare.run import STATIC_ARCHS
+
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    here = arch_of(device) if device else None
+    outcomes = [
+        _outcome(op, case, impl, arch, out / op.name / impl.label / arch, here, device)
+        for impl in impls
+        for arch in archs or ((here,) if here else STATIC_ARCHS)
+    ]
+    why = ""
+    if device is None:
+        why = "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run this there."
+    elif not any(one.ran for one in outcomes):
+        why = f"None of them was run: this GPU is {here}."
+    name = environment(device).device if device else ""
+    return Report(op.name, op.signature, str(case), tuple(outcomes), name, why, versions())
+
+
+def _outcome(
+    op: Op,
+    case: Case,
+    impl: Implementation,
+    arch: str,
+    folder: Path,
+    here: str | None,
+    device: torch.device | None,
+) -> Outcome:
+    from compare.aot.building import make
+    from compare.aot.plan import plan
+    from compare.aot.records import Outcome
+    from compare.device import capability
+    from cuda_impl.build import BuildError
+
+    found = Outcome(impl.label, arch)
+    try:
+        planned = plan(op, impl, case, arch)
+        with tempfile.TemporaryDirectory() as cache, _triton_cache(cache):
+            found = replace(found, program=make(planned, folder))
+    except NotImplementedError as error:
+        return replace(found, cannot=str(error))
+    except BuildError as error:
+        return replace(found, failed=str(error))
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"--out {folder}: could not be written: {error.strerror}") from None
+    except Exception as error:  # of a kernel's own compiler: anything
+        return replace(found, failed=f"{type(error).__name__}: {error}")
+    if device and here and capability(here) == capability(arch):
+        return _run(found, planned, impl, device)
+    return found
+
+
+def _run(found: Outcome, planned: Plan, impl: Implementation, device: torch.device) -> Outcome:
+    from compare.aot import running
+    from compare.aot.plan import from_python
+
+    assert found.program is not None
+    try:
+        return replace(found, ran=running.run(found.program, planned, from_python(planned.op, impl), device))
+    except running.RunError as error:
+        return replace(found, failed=str(error))
+
+
+@contextlib.contextmanager
+def _triton_cache(folder: str) -> Iterator[None]:
+    """For a while, a cache of Triton's own: what is compiled here must not shorten what is timed elsewhere."""
+    with mock.patch.dict(os.environ, TRITON_CACHE_DIR=folder):
+        yield
+
+
+# --------------------------------------------------------------------------- what must be there
+
+
+def _check_compilers() -> None:
+    """Without these there is no program at all; what a single way lacks is said in its row."""
+    from cuda_impl import build
+
+    try:
+        build.gcc(), build.make_tool(), build.driver_include()
+    except build.BuildError as error:
+        raise UsageError(str(error)) from None
+
+
+def _made(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}. Name another folder") from None
+    return out.resolve()
+
+
+def _check_file(file: Path | None) -> None:
+    if file and file.is_dir():
+        raise UsageError(f"{file} is a directory; name a file in it")
+    if file and not file.parent.is_dir():
+        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
+
+
+def _write_json(file: Path, report: Report) -> None:
+    from compare import records
+    from compare.aot.records import as_data
+
+    try:
+        records.write_whole(file, json.dumps(as_data(report), indent=1) + "\n")
+    except OSError as error:
+        raise UsageError(f"{file} could not be written: {error}") from None
