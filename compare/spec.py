@@ -251,7 +251,7 @@ class CudaLaunch:
     block: tuple[int, int, int]
     dynamic_shared_bytes: int = 0
     arguments: tuple[Any, ...] = field(default=(), compare=False)
-    """As they were handed over: an ``int`` is an address, anything else a numpy scalar of the parameter's size."""
+    """As they were handed over: an ``int`` is an address, all else a numpy scalar of the parameter's size."""
     cluster: int = 1
     """Blocks in a cluster, where the host code has to say it; 1: by the kernel's own word, or none."""
 

@@ -104,7 +104,7 @@ def make_tool() -> str:
 
 @functools.cache
 def driver_include() -> Path:
-    """The folder of ``cuda.h``, which declares the driver's functions: CUDA's own, or the one in Triton's wheel.
+    """The folder of ``cuda.h``, which declares the driver's functions: CUDA's own, or Triton's.
 
     Raises:
         BuildError: there is none.

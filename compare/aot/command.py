@@ -41,8 +41,8 @@ exit status:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m compare aot",
-        description="An op's kernels as C programs that run without Python: built for any architecture, with or "
-        "without a GPU; where there is one, run, checked, and timed beside the call from Python.",
+        description="An op's kernels as C programs that run without Python: built for any architecture, with "
+        "or without a GPU; where there is one, run, checked, and timed beside the call from Python.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--case",
         metavar="CASE",
-        help="sizes and dtype that the programs are for, e.g. M=4096,N=781,fp16 (default: the op's first small one)",
+        help="sizes and dtype that the programs are for, e.g. M=4096,N=781,fp16 (default: a small one)",
     )
     add("--out", type=Path, metavar="DIR", required=True, help="where the programs go: DIR/OP/LABEL/ARCH/")
     add("--json", type=Path, metavar="FILE", help="everything that was found, samples included")
@@ -133,7 +133,10 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
     ]
     why = ""
     if device is None:
-        why = "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run this there."
+        why = (
+            "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run "
+            "this there."
+        )
     elif not any(one.ran for one in outcomes):
         why = f"None of them was run: this GPU is {here}."
     name = environment(device).device if device else ""
@@ -188,7 +191,7 @@ def _run(found: Outcome, planned: Plan, impl: Implementation, device: torch.devi
 
 @contextlib.contextmanager
 def _triton_cache(folder: str) -> Iterator[None]:
-    """For a while, a cache of Triton's own: what is compiled here must not shorten what is timed elsewhere."""
+    """For a while, an empty cache of Triton's: what is compiled here must not shorten what is timed."""
     with mock.patch.dict(os.environ, TRITON_CACHE_DIR=folder):
         yield
 

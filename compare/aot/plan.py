@@ -89,7 +89,7 @@ class Plan:
 
 
 def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
-    """The implementations whose kernels are ours to compile, each CUDA kernel once: by the ahead-of-time route.
+    """The implementations whose kernels are ours to compile; each CUDA kernel once, by nvcc's route.
 
     Raises:
         UsageError: ``only`` matches nothing.
@@ -117,7 +117,7 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
         raise NotImplementedError(reason)
     source = from_python(op, impl)
     inputs = meta_inputs(op, case)
-    outputs: list[Any] = []
+    outputs: list[torch.Tensor] = []
     addresses = _Addresses()
     helpers = _Helpers()
 
@@ -138,8 +138,8 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
         raise NotImplementedError(
             f"its host code calls PyTorch's {called} beside the launch, and the program has no PyTorch"
         )
-    names, result = _names(op.signature, len(inputs))
-    memory = [Memory(name, x.untyped_storage().nbytes()) for name, x in zip(names, inputs, strict=True)]
+    called_in, called_out = _names(op.signature, len(inputs))
+    memory = [Memory(name, x.untyped_storage().nbytes()) for name, x in zip(called_in, inputs, strict=True)]
     owners = [addresses.number(x) for x in (*inputs, output)]
     if isinstance(launches[0], CudaLaunch):
         arguments = _cuda_arguments(launches[0], owners)
@@ -153,7 +153,7 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
         launches[0],
         arguments,
         tuple(memory),
-        Memory(result, output.untyped_storage().nbytes()),
+        Memory(called_out, output.untyped_storage().nbytes()),
         output,
     )
 
@@ -168,8 +168,8 @@ def _cuda_arguments(launch: CudaLaunch, owners: list[int]) -> dict[str, Argument
             found[f"arg{index}"] = Scalar(_CTYPES[argument.dtype.name], argument.item())
         else:
             raise NotImplementedError(
-                f"argument {index} of its kernel is {argument.nbytes} bytes by value, a tensor map, which holds "
-                "an address and is made anew for each"
+                f"argument {index} of its kernel is {argument.nbytes} bytes by value, a tensor map, which "
+                "holds an address and is made anew for each"
             )
     return found
 
@@ -185,8 +185,8 @@ def _triton_arguments(
             found[name] = Scalar("", argument if isinstance(argument, int | float) else argument.item())
         else:
             raise NotImplementedError(
-                f"argument {name} of its kernel is a {type(argument).__name__}, and Triton's ahead-of-time tools "
-                "take pointers and numbers"
+                f"argument {name} of its kernel is a {type(argument).__name__}, and Triton's ahead-of-time "
+                "tools take pointers and numbers"
             )
     return found
 
@@ -223,7 +223,12 @@ class _Addresses:
         self._numbers: dict[int, int] = {}
         self._held: list[torch.UntypedStorage] = []  # a storage that is freed leaves its place to the next
         self._next: Callable[[], int] = itertools.count(1).__next__
-        self.of = lambda tensor: self.number(tensor) * _SPAN + tensor.storage_offset() * tensor.itemsize
+
+        def of(tensor: torch.Tensor) -> int:
+            return self.number(tensor) * _SPAN + int(tensor.storage_offset()) * tensor.itemsize
+
+        self.of = of
+        """A function, not a method: it takes the place of ``torch.Tensor.data_ptr``."""
 
     def number(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()

@@ -97,4 +97,6 @@ class Report:
 
 def as_data(report: Report) -> dict[str, Any]:
     """What JSON can hold."""
-    return asdict(report, dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items})
+    return asdict(
+        report, dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items}
+    )

@@ -75,7 +75,7 @@ class OnFiles:
         data = bytearray(self.files[-1].read_bytes())
         storage = torch.frombuffer(data, dtype=torch.uint8).to(self._device).untyped_storage()
         output = torch.empty(0, dtype=at.dtype, device=self._device)
-        output.set_(storage, at.storage_offset(), at.shape, at.stride())  # type: ignore[no-untyped-call]
+        output.set_(storage, at.storage_offset(), at.shape, at.stride())
         violations = [f"it wrote {_where(offset, len(data))}" for offset in said["out_of_bounds"]]
         inputs = self._plan.inputs
         violations += [f"it wrote to its input {inputs[int(which)].name}" for which in said["input_changed"]]

@@ -105,9 +105,7 @@ def _literal(name: str, value: Any) -> str:
     )
 
 
-def _compile(
-    plan: Plan, launch: TritonLaunch, metadata: Any, signature: str, folder: Path
-) -> list[Path]:
+def _compile(plan: Plan, launch: TritonLaunch, metadata: Any, signature: str, folder: Path) -> list[Path]:
     from triton.tools.compile import CompileArgs, compile_kernel
 
     name = launch.kernel.fn.__name__

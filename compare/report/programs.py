@@ -11,14 +11,14 @@ from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 from compare.spec import Estimate
 
 _BUILT_LEGEND = (
-    "code B: the image that the program carries and the driver loads, a cubin or nvcc's fat binary. program B: the "
-    "whole executable."
+    "code B: the image that the program carries and the driver loads, a cubin or nvcc's fat binary. "
+    "program B: the whole executable."
 )
 _RAN_LEGEND = (
-    "cold: from the start of the process until the first result is in the host's memory, inputs read from files; "
-    "compiling: the same with empty caches of compiled kernels. launch: host time of one launch, of many in a "
-    "row; from Python with its checks and the allocation of its output. graph: the same as a CUDA graph. A range in "
-    "brackets: 95% interval of a median."
+    "cold: from the start of the process until the first result is in the host's memory, inputs read from "
+    "files; compiling: the same with empty caches of compiled kernels. launch: host time of one launch, of "
+    "many in a row; from Python with its checks and the allocation of its output. graph: the same as a CUDA "
+    "graph. brackets: 95% interval of a median, and of fewer than six samples their range."
 )
 
 
@@ -38,7 +38,10 @@ def render(report: Report, width: int) -> str:
         blocks.append(laid_out(_ran(ran, report.device), width))
         legends.append(_RAN_LEGEND)
     for title, reasons in (
-        ("What there can be no such program of", [(one, one.cannot) for one in report.outcomes if one.cannot]),
+        (
+            "What there can be no such program of",
+            [(one, one.cannot) for one in report.outcomes if one.cannot],
+        ),
         ("What failed", [(one, one.failed) for one in report.outcomes if one.failed]),
         (
             "What disagrees",

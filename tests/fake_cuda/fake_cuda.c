@@ -1,10 +1,17 @@
 // A CUDA driver without a GPU, for programs that open libcuda.so.1: device memory is the host's, and a launch
 // runs the kernel's host build, or plays an output back.  The environment says which:
 //
-//   FAKE_CUDA_ARGUMENTS   a word for each of the kernel's arguments: P (an address), i4, i8, f4 ... (by
-//   value) FAKE_CUDA_KERNEL      a shared object with host_launch (cuda_impl/host/launch.h) FAKE_CUDA_OUTPUT
-//   FILE:ARGUMENT, the file's bytes are copied to where that argument points FAKE_CUDA_LOG         a file to
-//   which a line is added for each launch FAKE_CUDA_FAILS       the name of a function that fails
+// - FAKE_CUDA_ARGUMENTS: a word for each of the kernel's arguments: P (an address), i4, i8, f4 ... (by value)
+//
+// - FAKE_CUDA_KERNEL: a shared object with host_launch (cuda_impl/host/launch.h)
+//
+// - FAKE_CUDA_OUTPUT: FILE:ARGUMENT, the file's bytes are copied to where that argument points
+//
+// - FAKE_CUDA_LOG: a file to which a line is added for each launch
+//
+// - FAKE_CUDA_ONCE: only the first launch of a process does any work, as host builds take long
+//
+// - FAKE_CUDA_FAILS: the name of a function that fails
 #include <cuda.h>
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -158,6 +165,8 @@ static CUresult run(const unsigned* sizes, const int64_t* values) {
         fprintf(log, "\n");
         fclose(log);
     }
+    static int launches;
+    if (launches++ > 0 && getenv("FAKE_CUDA_ONCE")) return CUDA_SUCCESS;
     const char* object = getenv("FAKE_CUDA_KERNEL");
     if (object) {
         char error[512] = "";
