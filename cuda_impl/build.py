@@ -460,6 +460,15 @@ def pybind_module(op: str, target: str, took: Callable[[float], None] = lambda s
     return _cached(name, timed)
 
 
+def module_name(op: str, target: str) -> str:
+    """Under which name `cache_dir` holds the module, once it is built.
+
+    Raises:
+        BuildError: a compiler is missing.
+    """
+    return _pybind(op, target)[0]
+
+
 def pybind_is_built(op: str, target: str) -> bool:
     """Whether `pybind_module` would find the module.
 

@@ -1,0 +1,1 @@
+"""``python -m compare cache``: what compilers keep on disk, what keys are made of, and what is ours."""
