@@ -31,8 +31,8 @@ exit status:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m compare cache",
-        description="What compilers keep on disk: where, how much, and of an op's kernels each entry with its "
-        "files, its key and what the key is made of.",
+        description="What compilers keep on disk: where, how much, and of an op's kernels each entry with "
+        "its files, its key and what the key is made of.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -46,11 +46,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="SM",
         help="keys for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
     )
-    add(
-        "--clear",
-        action="store_true",
-        help="remove what this project has built, and nobody else's; with OP its own",
-    )
+    add("--clear", action="store_true", help="remove what this project built, of OP or all, and nothing else")
     add("--json", type=Path, metavar="FILE", help="everything that was found")
     return found
 

@@ -1,7 +1,7 @@
 """This project's own cache: what is in it, and clearing it.
 
-Every file's name holds a hash of all it was made from (`cuda_impl.build`, `compare.kept`), so nothing stale is
-ever used, and nothing old is removed but by hand.
+Every file's name holds a hash of all it was made from (`cuda_impl.build`, `compare.kept`), so nothing
+stale is ever used, and nothing old is removed but by hand.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def clear(op: str = "", kernels: frozenset[str] = frozenset()) -> Cleared:
     strange = [path for path in things if not kind_of(path)[0]]
     if strange:
         raise UsageError(
-            f"{strange[0]} is nothing that this project builds, so nothing in {at} was removed; move it away, "
-            f"or set {VARIABLE} to a folder of its own"
+            f"{strange[0]} is nothing that this project builds, so nothing in {at} was removed; move it "
+            f"away, or set {VARIABLE} to a folder of its own"
         )
     with _nothing_being_built(at, things):
         kept = tuple(_KEPT[path.name] for path in things if path.name in _KEPT)
@@ -141,7 +141,7 @@ def clear(op: str = "", kernels: frozenset[str] = frozenset()) -> Cleared:
         sizes: Counter[str] = Counter()
         for path in things:
             kind, _ = kind_of(path)
-            goes = path.with_suffix("") in going if kind == "lock" else path in going
+            goes = path in going or (kind == "lock" and path.with_suffix("") in going)
             if not goes or path.name in _KEPT:
                 continue
             inside = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]

@@ -9,7 +9,6 @@ from compare.caches.records import Cache, Cleared, Entry, Found
 from compare.report.tables import NOTHING, Table
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 
-
 _LISTED = ("cupy", "ours")
 """Whose entries are a file each, and say no more of their keys than what kind they are."""
 
