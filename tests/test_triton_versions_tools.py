@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from compare import registry
+from compare import registry, switches
 
 SCRIPT = """
 import base64, json, os, re, sys
@@ -67,3 +68,39 @@ def test_programs_carry_what_would_be_compiled_at_run_time(op: str, tmp_path: Pa
         if "kept" in row:
             assert row["key"] == row["kept"]
             assert (tmp_path / "cache" / row["key"]).is_dir()
+
+
+SAID = {
+    "TRITON_CACHE_DIR": (r": compiled .*cubin", r"\$ again\n.*: found in the cache", r"DIR/KEY/\w+\.cubin"),
+    "TRITON_ALWAYS_COMPILE": (r": compiled .*\n\$ again\n.*: compiled ",),
+    "TRITON_KERNEL_DUMP": tuple(
+        rf"DIR/KEY/\w+\.{stage}\b" for stage in ("ttir", "ttgir", "llir", "ptx", "sass")
+    ),
+    "TRITON_KERNEL_OVERRIDE": (r"Overriding kernel with file DIR/KEY/\w+\.ptx",),
+    "MLIR_ENABLE_DUMP": (r"IR Dump Before \w*Inliner", r"\.\.\. \d+ more"),
+    "LLVM_IR_ENABLE_DUMP": (r"\*\*\* IR Dump After \w+ on ", r"\.\.\. \d+ more"),
+    "NVPTX_ENABLE_DUMP": (r"NVPTX Dump", r"\.target sm_90"),
+    "TRITON_DUMP_PTXAS_LOG": (r"Used \d+ registers", "spill stores"),
+    "TRITON_INTERPRET": ("of type InterpretedFunction", r"largest error \d\.\de-0[678]"),
+    "TRITON_PRINT_AUTOTUNING": (r"best config selected: .*num_warps: 8", "finished after TIME s"),
+    "CUPY_CACHE_DIR": (r"DIR/0+\.cubin\n", r"DIR/0+\.cubin\.cu"),
+    "CUPY_DUMP_CUDA_SOURCE_ON_ERROR": (r'identifier "no" is undefined', r"2 no such thing;"),
+    "CUDA_CACHE_PATH": (r"ELF file +1: .*sm_90a?\.cubin", "No PTX file found"),
+}
+"""What docs/toolchain-environment.md says of each variable, as it must show with every Triton."""
+
+
+def test_variables_do_what_the_document_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))  # nothing of an earlier run
+    shown = switches.examples("vector_add", "sm_90")
+    assert list(shown) == list(SAID) == list(switches.EXAMPLES)
+    for variable, wanted in SAID.items():
+        text = shown[variable]
+        assert text.startswith(
+            f"$ {switches.EXAMPLES[variable].variables} python -m compare.switches vector_add"
+        )
+        for pattern in wanted:
+            assert re.search(pattern, text), f"{variable}: no {pattern} in\n{text}"
+        assert max(map(len, text.splitlines())) <= 130
+        assert str(registry.ROOT) not in text
+        assert not re.search(r"/tmp/|site-packages|\b[A-Z2-7]{52}\b", text)

@@ -9,8 +9,8 @@ A document holds a block between two comments; what lies between is replaced:
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
 tables, ``implementations`` the list of everything there is, ``mutations`` the seeded bugs and what caught
-them, ``exploits`` the files that try to cheat and what catches those.  ``all`` in place of an op means each
-in turn.
+them, ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an
+environment variable makes the compilers print.  ``all`` in place of an op means each in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from compare import records, registry
 from compare.registry import ROOT
-from compare.report import exploits, markdown, mutations, tables, terminal
+from compare.report import exploits, markdown, mutations, switches, tables, terminal
 from compare.report.tables import Table
 from compare.spec import CaseComparison, Comparison, Op, UsageError
 
@@ -41,7 +41,7 @@ def rewritten(text: str, results: Path = records.RESULTS) -> str:
     """``text`` with every generated block made anew; a `UsageError` for a block of unknown name."""
 
     def block(match: re.Match[str]) -> str:
-        body = _generate(match["what"], results)
+        body = _generate(match["what"], results, match["body"].rstrip("\n"))
         return f"<!-- generated: {match['what']} -->\n{body}\n<!-- end -->"
 
     opened, closed = text.count("<!-- generated: "), len(_BLOCK.findall(text))
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 # --------------------------------------------------------------------------- blocks
 
 
-def _generate(what: str, results: Path) -> str:
+def _generate(what: str, results: Path, was: str = "") -> str:
     kind, _, name = what.partition(" ")
     if what == "implementations":
         return _implementations()
@@ -81,6 +81,8 @@ def _generate(what: str, results: Path) -> str:
         return mutations.block(results)
     if what == "exploits":
         return exploits.block()
+    if kind == "switch":
+        return switches.block(name, was)
     makers: dict[str, Callable[[Op, Comparison], str]] = {
         "results": _results,
         "sweep": _sweep,
