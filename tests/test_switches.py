@@ -72,12 +72,13 @@ def test_an_output_is_shortened_and_says_so(tmp_path: Path) -> None:
     assert len(text) == 1 + 6 + 4
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_an_example_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(name: str, arch: str) -> None:
         raise ValueError(f"no {name} for {arch}")
 
     monkeypatch.setitem(switches.RUNS, "fails", fails)
-    with pytest.raises(RuntimeError, match="X=1: .*ValueError: no op for sm_90"):
+    with pytest.raises(RuntimeError, match=r"(?s)X=1: .*ValueError: no op for sm_90"):
         switches._forked(Example("X=1", run="fails"), "op", "sm_90")
 
 
