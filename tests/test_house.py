@@ -200,7 +200,7 @@ def test_links_lead_somewhere(file: Path):
 
 
 def test_documented_options_exist():
-    known = compare("--help").stdout
+    known = "".join(compare(*words, "--help").stdout for words in ((), ("aot",), ("cache",)))
     for file in tracked("*.md"):
         for line in file.read_text().splitlines():
             if "python -m compare " in line:
