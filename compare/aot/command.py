@@ -122,15 +122,18 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
     from compare.aot.records import Report
     from compare.device import arch as arch_of
     from compare.device import environment, versions
+    from compare.report.progress import of_run
     from compare.run import STATIC_ARCHS
 
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
     here = arch_of(device) if device else None
-    outcomes = [
-        _outcome(op, case, impl, arch, out / op.name / impl.label / arch, here, device)
-        for impl in impls
-        for arch in archs or ((here,) if here else STATIC_ARCHS)
-    ]
+    asked = [(impl, arch) for impl in impls for arch in archs or ((here,) if here else STATIC_ARCHS)]
+    outcomes = []
+    with of_run(op.name, None) as progress:
+        for count, (impl, arch) in enumerate(asked):
+            progress(f"{impl.label} for {arch}", count / len(asked))
+            folder = out / op.name / impl.label / arch
+            outcomes.append(_outcome(op, case, impl, arch, folder, here, device))
     why = ""
     if device is None:
         why = (
