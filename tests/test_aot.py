@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +21,10 @@ import triton
 import triton.language as tl
 
 from compare import registry
-from compare.aot import command, running
+from compare.aot import command, jit, running
 from compare.aot.plan import Plan, Pointer, Scalar, candidates, from_python, plan
 from compare.aot.records import Kernel, Outcome, Program, Ran, Report, Started
-from compare.check import check
+from compare.check import check, memory_of
 from compare.cli import main
 from compare.report import programs
 from compare.spec import CudaLaunch, Estimate, Implementation, Op
@@ -390,6 +392,59 @@ def test_without_a_driver_a_program_says_what_it_needs(add: Built, tmp_path: Pat
     done = subprocess.run([program.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr == "no libcuda.so.1: running needs a machine with an NVIDIA GPU and its driver\n"
+
+
+# --------------------------------------------------------------------------- the call from Python beside it
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_python_reads_the_same_files_as_the_program(op: str, tmp_path: Path) -> None:
+    """Inputs come back as they lay in memory, whatever their layout."""
+    found = registry.get_op(op)
+    cases = [each for each in (*found.cases.smoke, *found.cases.edge) if 0 < found.cost(each).bytes < 1 << 20]
+    for case in {each.layout: each for each in cases}.values():
+        inputs = found.make_inputs(case, torch.Generator().manual_seed(0), CPU)
+        for index, x in enumerate(inputs):
+            file = tmp_path / f"{index}.bin"
+            memory_of(x).numpy().tofile(file)
+            dtype = str(x.dtype).removeprefix("torch.")
+            read = jit._read(
+                torch, CPU, str(file), dtype, list(x.shape), list(x.stride()), x.storage_offset()
+            )
+            assert (read.stride(), read.storage_offset()) == (x.stride(), x.storage_offset())
+            assert memory_of(read).equal(memory_of(x)), case
+
+
+def test_python_is_started_with_empty_caches_and_then_with_full_ones(
+    add: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, planned = one_of(add, "pybind.scalar")
+    (impl,) = (i for i in registry.implementations("vector_add") if i.label == "cupy.scalar")
+    started = []
+
+    def end_of(words: Any, given: str, environment: dict[str, str]) -> str:
+        order = json.loads(given)
+        assert getattr(importlib.import_module(order["module"]), order["function"]) is impl.run
+        assert [Path(file).name for file, *_ in order["inputs"]] == ["x.bin", "y.bin"]
+        assert order["inputs"][0][1:] == ["float32", [4096], [1], 0]
+        assert "TRITON_INTERPRET" not in environment
+        started.append((environment["CUPY_CACHE_DIR"], environment["TRITON_CACHE_DIR"], order["timed"]))
+        return (
+            f"first_result_ns {time.monotonic_ns() + 10**9}\n" + "launch_us 12\ngraph_us 3\n" * order["timed"]
+        )
+
+    monkeypatch.setattr(running, "_end_of", end_of)
+    files = [tmp_path / name for name in program.files]
+    found = running.started_jit(planned, impl, files, tmp_path)
+    fresh, *full = started[: running.PYTHON_STARTS], *started[running.PYTHON_STARTS :]
+    assert len({cupy for cupy, _, _ in fresh}) == running.PYTHON_STARTS
+    assert {(cupy, triton) for cupy, triton, _ in full} == {fresh[0][:2]}
+    assert [timed for *_, timed in started] == [False] * 2 * running.PYTHON_STARTS + [True]
+    assert found.compiling_ms
+    assert found.cold_ms
+    assert 1000 <= found.cold_ms.median < 1100
+    assert found.launch_us == Estimate(12, 12, 12, (12,))
+    assert found.graph_us == Estimate(3, 3, 3, (3,))
 
 
 # --------------------------------------------------------------------------- what there can be no program of

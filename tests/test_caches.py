@@ -174,6 +174,21 @@ def test_ours_and_cupy_s_are_found_by_the_kernels_they_hold(filled: Filled, tmp_
     assert filled.asked(tmp_path / "other.json", other, "--only", "cupy.*", "--arch", ARCH)["entries"] == []
 
 
+def test_the_module_of_today_s_sources_is_told_from_older_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    current = build.module_name("vector_add", "host")
+    older = re.sub(r"[0-9a-f]{20}", "0" * 20, current)
+    for name in (current, older):
+        (tmp_path / name).touch()
+    found = {entry.place.name: entry.what for entry in ours.entries("vector_add", set(), [ARCH])}
+    assert found == {
+        current: "pybind11 module for host, the one in use",
+        older: "pybind11 module for host",
+    }
+
+
 def test_every_cache_is_measured(filled: Filled, tmp_path: Path) -> None:
     found = filled.asked(tmp_path / "found.json")
     by_name = {each["whose"]: each for each in found["caches"]}
