@@ -78,6 +78,7 @@ def diagnose() -> list[Capability]:
         _look("nvcc", "CUDA kernels built ahead of time", _nvcc),
         _look("CUDA headers", "half precision in CUDA kernels", _cuda_headers),
         _look("NVRTC", "registers and shared memory without running", _nvrtc),
+        _look("gcc, make", "programs without Python", _gcc, optional=True),
         _look("cuobjdump", "spills and machine code size", _disassembler),
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
         _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
@@ -240,6 +241,18 @@ def _gxx() -> str:
         compiler = build.gxx()
     except build.BuildError as error:
         mend = "unset CXX" if os.environ.get("CXX") else system_package(0)
+        raise Missing(str(error).partition(":")[0], mend) from error
+    return f"{_version_of(compiler, '-dumpfullversion')} at {compiler}"
+
+
+def _gcc() -> str:
+    from cuda_impl import build
+
+    try:
+        compiler = build.gcc()
+        build.make_tool()
+    except build.BuildError as error:
+        mend = "unset CC" if os.environ.get("CC") else str(error).partition(": ")[2].partition(" (")[0]
         raise Missing(str(error).partition(":")[0], mend) from error
     return f"{_version_of(compiler, '-dumpfullversion')} at {compiler}"
 

@@ -25,12 +25,12 @@ BROKEN = "__global__ void broken() { no such thing; }"
 @pytest.fixture
 def no_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A machine with an empty PATH and nothing from PyPI."""
-    for name in ("CUDA_HOME", "CXX"):
+    for name in ("CUDA_HOME", "CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(build.pathfinder, "find_nvidia_binary_utility", lambda _: None)
     monkeypatch.setattr(build.pathfinder, "find_nvidia_header_directory", lambda _: None)
-    finders = (build.nvcc, build.gxx, build.cuda_include)
+    finders = (build.nvcc, build.gxx, build.gcc, build.make_tool, build.cuda_include)
     for finder in finders:
         finder.cache_clear()
     yield
@@ -43,6 +43,8 @@ def test_a_missing_compiler_is_one_clear_line() -> None:
     for finder, next_step in (
         (build.nvcc, "pip install 'cuda-toolkit"),
         (build.gxx, "apt-get install g++"),
+        (build.gcc, "apt-get install gcc"),
+        (build.make_tool, "apt-get install make"),
         (build.cuda_include, "pip install 'cuda-toolkit"),
     ):
         with pytest.raises(build.BuildError) as error:

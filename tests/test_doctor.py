@@ -21,7 +21,7 @@ build = pytest.importorskip("cuda_impl.build")
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     """The finders remember what they found, and these tests change what there is to find."""
-    for finder in (build.nvcc, build.gxx, build.cuda_include):
+    for finder in (build.nvcc, build.gxx, build.gcc, build.make_tool, build.cuda_include):
         finder.cache_clear()
 
 
