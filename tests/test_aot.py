@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from compare import registry
-from compare.aot import command, jit, running
+from compare.aot import building, command, jit, running
 from compare.aot.plan import Plan, Pointer, Scalar, candidates, from_python, plan
 from compare.aot.records import Kernel, Outcome, Program, Ran, Report, Started
 from compare.check import check, memory_of
@@ -285,6 +285,36 @@ def test_each_program_carries_code_for_its_architecture(add: Built) -> None:
 
 
 # --------------------------------------------------------------------------- running, with a driver of ours
+
+
+@pytest.mark.parametrize("layout", ["misaligned", "padded"])
+@pytest.mark.parametrize("op", registry.op_names())
+def test_offsets_and_strides_reach_the_kernel(
+    op: str, layout: str, launched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA programs of cases whose inputs do not begin where their memory does, or have gaps."""
+    found = registry.get_op(op)
+    laid_out = [
+        each for each in found.cases.edge if each.layout == layout and found.cost(each).bytes < 1 << 20
+    ]
+    ran: list[str] = []
+    for case in laid_out[:1]:
+        for impl in candidates(found, ["pybind.*"]):
+            try:
+                planned = plan(found, impl, case, ARCH)
+            except NotImplementedError as error:
+                assert re.search(r"calls PyTorch's|needs|tensor cores", str(error))
+                continue
+            program = building.make(planned, tmp_path / impl.label)
+            with monkeypatch.context() as patch:
+                runs_as(program, planned, patch, tmp_path)
+                agreement = check(
+                    found, impl, case, CPU, (0,), stage=running.OnFiles(program, planned, tmp_path, CPU)
+                )
+            assert agreement.passed, f"{impl.label}: {agreement.reason}"
+            ran.append(impl.label)
+    if not ran:
+        pytest.skip("no implementation takes such inputs as they are")
 
 
 def test_a_wrong_output_is_caught(
