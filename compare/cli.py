@@ -156,10 +156,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words and words[0] in _OWN_ARGUMENTS:
-        command = importlib.import_module(_OWN_ARGUMENTS[words[0]])
-        return _guarded(lambda: int(command.main(words[1:], _archs)))
+        return _guarded(lambda: _own(words[0], words[1:]))
     arguments = parser().parse_args(words)
     return _guarded(lambda: _command(arguments))
+
+
+def _own(name: str, words: Sequence[str]) -> int:
+    return int(importlib.import_module(_OWN_ARGUMENTS[name]).main(words, _archs))
 
 
 def _command(arguments: argparse.Namespace) -> int:
