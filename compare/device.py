@@ -108,9 +108,13 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
     here = arch(device)
     if here is not None:
         return lacks(impl.requires, here)
-    if capability(impl.requires) < _HOPPER or impl.way != "cuda":
+    if capability(impl.requires) < _HOPPER:
         return None
-    return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
+    if impl.way == "cuda":
+        return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
+    if impl.requires.endswith("a"):
+        return f"needs {impl.requires}'s own units, which Triton's interpreter does not have"
+    return None
 
 
 def lacks(requires: str, here: str) -> str | None:

@@ -7,6 +7,7 @@ The ladder; what of it is in ``cuda_impl/kernels/matmul.cuh`` too has the same n
 * ``grouped``: as tiled, in an order in which programs that run together share what the L2 holds
 * ``autotuned``: as grouped, with the tile, warps and stages that are fastest here for these sizes
 * ``persistent``: a program a multiprocessor, which takes tile after tile; the copy engine (TMA) moves them
+* ``gluon``: as persistent in Gluon, Triton's own lower level: who fetches, who multiplies, who waits for whom
 
 Matrices may lie any way: every kernel takes both strides of a and b, and c is dense.  Products of fp32 are
 those of IEEE, never TF32.
@@ -17,6 +18,11 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from compare.arguments import check_product
 from compare.device import multiprocessors
@@ -208,6 +214,159 @@ def matmul_persistent_kernel(
             )
 
 
+# --------------------------------------------------------------------------- Gluon
+# Nothing is left to the compiler but registers and addresses.  Tiles in shared memory are made of pieces of
+# 64 x 64, as in CUDA, whose lines of 128 bytes the copy engine permutes.  sm_90a.
+
+PIECE = gl.constexpr(64)
+CONSUMERS = gl.constexpr(2)
+
+
+@gluon.jit
+def grouped_place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
+    """Of the tile-th tile the first row and column, in the order of ``grouped_tile``."""
+    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
+    group = tile // (GROUP_M * tiles_n)
+    first_m = group * GROUP_M
+    height = min(tiles_m - first_m, GROUP_M)
+    within = tile % (GROUP_M * tiles_n)
+    return (first_m + within % height) * BLOCK_M, within // height * BLOCK_N
+
+
+@gluon.jit
+def produce_gluon(
+    ring, operands, sizes, A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """One warp: waits for a place in the ring to be empty, and starts the copies that fill it."""
+    a_tiles, b_tiles, full, empty = ring
+    a_desc, b_desc = operands
+    M, N, K = sizes
+    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    step = 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        m, n = grouped_place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        for k in range(0, K, PIECE):
+            stage = step % STAGES
+            landed = full.index(stage)
+            mbarrier.wait(empty.index(stage), step // STAGES & 1 ^ 1)
+            mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * PIECE * 2)
+            for i in gl.static_range(CONSUMERS):
+                at = [m + i * PIECE, k] if A_BY_ROWS else [k, m + i * PIECE]
+                tma.async_copy_global_to_shared(a_desc, at, landed, a_tiles.index(stage * CONSUMERS + i))
+            at = [k, n] if B_BY_ROWS else [n, k]
+            tma.async_copy_global_to_shared(b_desc, at, landed, b_tiles.index(stage))
+            step += 1
+
+
+@gluon.jit
+def halves(x):
+    """The left and the right half of a tile's columns; no element leaves its thread."""
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
+
+
+@gluon.jit
+def consume_gluon(
+    ring, output, sizes,
+    A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr, C_ALIGNED: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CONSUMER: gl.constexpr,
+):  # fmt: skip
+    """A warpgroup: waits for a place to be full, multiplies its 64 rows, and gives the last place back.
+
+    One product is in flight meanwhile.  The sums leave in four pieces, two of which may be on their way.
+    """
+    a_tiles, b_tiles, full, empty = ring
+    c_desc, c_ptr, c_tiles = output
+    M, N, K = sizes
+    BLOCK_M: gl.constexpr = CONSUMERS * PIECE
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
+    )
+    step = 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        m, n = grouped_place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m += CONSUMER * PIECE
+        total = gl.zeros([PIECE, BLOCK_N], gl.float32, SUMS)
+        for k in range(0, K, PIECE):
+            stage = step % STAGES
+            mbarrier.wait(full.index(stage), step // STAGES & 1)
+            a = a_tiles.index(stage * CONSUMERS + CONSUMER)
+            b = b_tiles.index(stage)
+            a = a if A_BY_ROWS else a.permute([1, 0])
+            b = b if B_BY_ROWS else b.permute([1, 0])
+            total = hopper.warpgroup_mma(a, b, total, use_acc=k > 0, is_async=True)
+            total = hopper.warpgroup_mma_wait(1, [total])
+            mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=k > 0)
+            step += 1
+        total = hopper.warpgroup_mma_wait(0, [total])
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES))
+
+        left, right = halves(total)
+        pieces = halves(left) + halves(right)
+        for i in gl.static_range(BLOCK_N // PIECE):
+            piece = pieces[i].to(c_ptr.dtype.element_ty)
+            if C_ALIGNED:
+                c_tile = c_tiles.index(CONSUMER * 2 + i % 2)
+                tma.store_wait(1)  # what was here has left
+                c_tile.store(piece)
+                hopper.fence_async_shared()
+                tma.async_copy_shared_to_global(c_desc, [m, n + i * PIECE], c_tile)
+            else:
+                rows = m + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
+                columns = n + i * PIECE + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]
+                c_ptrs = c_ptr + rows.to(gl.int64) * N + columns
+                gl.store(c_ptrs, piece, mask=(rows < M) & (columns < N))
+    if C_ALIGNED:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def matmul_gluon_kernel(
+    a_desc, b_desc, c_desc, c_ptr, M, N, K,
+    A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr, C_ALIGNED: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Grid: as many programs as run at a time; each takes every ``num_programs``-th tile, of 128 x BLOCK_N.
+
+    A program is nine warps: two times four that multiply, each a half of the tile's rows, and one that
+    fetches for both.  A ring of STAGES places lies between them, each with a barrier that says when it is
+    full and one that says when it is empty.  Where C_ALIGNED, c leaves by the copy engine.
+    """
+    T: gl.constexpr = c_ptr.dtype.element_ty
+    a_tiles = gl.allocate_shared_memory(T, [STAGES * CONSUMERS, PIECE, PIECE], a_desc.layout)
+    LINES: gl.constexpr = b_desc.block_type.shape
+    b_tiles = gl.allocate_shared_memory(T, [STAGES, LINES[0], LINES[1]], b_desc.layout)
+    c_tiles = gl.allocate_shared_memory(T, [CONSUMERS * 2, PIECE, PIECE], a_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=CONSUMERS)
+    hopper.fence_async_shared()
+
+    ring = (a_tiles, b_tiles, full, empty)
+    operands = (a_desc, b_desc)
+    output = (c_desc, c_ptr, c_tiles)
+    sizes = (M, N, K)
+    gl.warp_specialize(
+        [
+            (
+                consume_gluon,
+                (ring, output, sizes, A_BY_ROWS, B_BY_ROWS, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 0),
+            ),
+            (
+                consume_gluon,
+                (ring, output, sizes, A_BY_ROWS, B_BY_ROWS, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 1),
+            ),
+            (produce_gluon, (ring, operands, sizes, A_BY_ROWS, B_BY_ROWS, BLOCK_N, GROUP_M, STAGES)),
+        ],
+        worker_num_warps=[4, 1],
+        worker_num_regs=[240, 24],
+    )
+
+
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
     """M, N, K and an empty c."""
     check_product("matmul", a, b)
@@ -319,4 +478,38 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     matmul_persistent_kernel[(min(programs, tiles),)](
         a, b, c, M, N, K, *strides, *by_rows, **constants, num_warps=8 if narrow else 4, num_stages=3
     )
+    return c
+
+
+SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+MOST = (1 << 31) - 512
+"""Rows or columns, and their tiles' ends, are counted in 32 bits."""
+
+
+def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescriptor:
+    """What the copy engine must know of ``x``; of its transpose where it lies by columns."""
+    if not by_rows:
+        x, block = x.t(), block[::-1]
+    return TensorDescriptor.from_tensor(x, block, SWIZZLED)
+
+
+@implementation("matmul", "triton.gluon", rung="hopper", requires="sm_90a")
+def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    M, N, K, c = checked(a, b)
+    if a.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    if max(M, N, K) > MOST:
+        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    a, b = for_copy_engine(a), for_copy_engine(b)
+    by_rows = lies_by_rows(a), lies_by_rows(b)
+    BLOCK_M, BLOCK_N, BLOCK_K, STAGES = 128, 256, 64, 4
+    a_desc = descriptor(a, by_rows[0], [BLOCK_M // 2, BLOCK_K])
+    b_desc = descriptor(b, by_rows[1], [BLOCK_K, BLOCK_N])
+    C_ALIGNED = N * c.element_size() % 16 == 0
+    c_desc = descriptor(c, True, [BLOCK_M // 2, BLOCK_K]) if C_ALIGNED else None
+    programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    constants = {"C_ALIGNED": C_ALIGNED, "BLOCK_N": BLOCK_N, "GROUP_M": 8, "STAGES": STAGES}
+    matmul_gluon_kernel[(programs,)](a_desc, b_desc, c_desc, c, M, N, K, *by_rows, **constants, num_warps=4)
     return c

@@ -8,22 +8,26 @@ from collections.abc import Iterable
 from compare.code_size.pieces import Piece, bare
 
 CONCEPTS: dict[str, dict[str, str]] = {
-    "programs": {"python": r"\btl\.program_id\b"},
+    "programs": {"python": r"\b[tg]l\.program_id\b"},
     "threads and blocks": {"cuda": r"\b(threadIdx|blockIdx)\b"},
-    "block tensors": {"python": r"\btl\.(arange|full|zeros)\b"},
+    "block tensors": {"python": r"\b[tg]l\.(arange|full|zeros)\b"},
     "masks": {"python": r"\bmask\s*="},
     "raw pointers": {"python": r"\.data_ptr\(\)", "cuda": r"\.data<"},
     "pointer arithmetic": {
-        "python": r"\btl\.(load|store|atomic_\w+)\b",
+        "python": r"\b[tg]l\.(load|store|atomic_\w+)\b",
         "cuda": r"\b(float|double|int|half|__half|__nv_bfloat16|T)\s*\*|\breinterpret_cast\b",
     },
-    "64-bit offsets": {"python": r"\btl\.int64\b", "cuda": r"\b(index_t|long long|u?int64_t|size_t)\b"},
-    "compile-time parameters": {"python": r"\btl\.constexpr\b", "cuda": r"\btemplate\s*<|\bconstexpr\b"},
+    "64-bit offsets": {"python": r"\b[tg]l\.int64\b", "cuda": r"\b(index_t|long long|u?int64_t|size_t)\b"},
+    "compile-time parameters": {"python": r"\b[tg]l\.constexpr\b", "cuda": r"\btemplate\s*<|\bconstexpr\b"},
     "reductions": {"python": r"\btl\.(sum|max|min|argmax|argmin|reduce|associative_scan)\b"},
     "warp intrinsics": {"cuda": r"\b__(shfl|ballot|any|all|reduce|match|activemask)\w*\b"},
-    "shared memory": {"cuda": r"\b(__shared__|DYNAMIC_SHARED)\b"},
+    "register layouts": {"python": r"\bgl\.\w+DistributedLayout\b"},
+    "shared memory": {
+        "python": r"\bgl\.allocate_shared_memory\b",
+        "cuda": r"\b(__shared__|DYNAMIC_SHARED)\b",
+    },
     "barriers": {
-        "python": r"\btl\.debug_barrier\b",
+        "python": r"\btl\.debug_barrier\b|\bmbarrier\.wait\b",
         "cuda": r"\b(__syncthreads|__syncwarp|cluster_sync|mbarrier_\w+)\b",
     },
     "atomics": {"python": r"\btl\.atomic_", "cuda": r"\batomic[A-Z]\w+|\batomic_ref\b"},
@@ -38,12 +42,12 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "vector loads": {"cuda": r"\b(float|u?int|u?short|u?char|double)[248]\b"},
     "clusters": {"cuda": r"\b(__cluster_dims__|cluster_\w+)\b"},
     "async copies": {
-        "python": r"\btl\.make_tensor_descriptor\b",
+        "python": r"\btl\.make_tensor_descriptor\b|\btma\.async_copy_\w+",
         "cuda": r"\b(bulk_copy_\w+|CUtensorMap|TensorMap|__pipeline_\w+)\b|\bcp\.async",
     },
-    "tensor cores": {"python": r"\btl\.dot\b", "cuda": r"\bwmma\b|\bmma\.sync\b|\bwgmma\b"},
+    "tensor cores": {"python": r"\btl\.dot\b|\bwarpgroup_mma\b", "cuda": r"\bwmma\b|\bmma\.sync\b|\bwgmma\b"},
     "inline PTX": {"python": r"\btl\.inline_asm_elementwise\b", "cuda": r"\basm\b"},
-    "persistent blocks": {"python": r"\btl\.num_programs\b", "cuda": r"\bgridDim\b"},
+    "persistent blocks": {"python": r"\b[tg]l\.num_programs\b", "cuda": r"\bgridDim\b"},
     "launch configuration": {
         "python": r"\bnum_(warps|stages)\s*=|\bkernel\(",
         "cuda": r"<<<|\bcudaLaunch\w+\b|\blaunch\(",
