@@ -44,6 +44,7 @@ examples:
   python -m compare softmax --load examples/my_softmax.py
   python -m compare all --sweep --record
   python -m compare softmax --crossover N
+  python -m compare matmul --matched
   python -m compare diff old.json new.json
   python -m compare pipeline vector_add --arch sm_90
   python -m compare aot vector_add --arch sm_90 --out programs/
@@ -128,6 +129,13 @@ def parser() -> argparse.ArgumentParser:
         f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
     )
     add("--calibrate", action="store_true", help="with doctor: find the least difference this GPU shows")
+    add(
+        "--matched",
+        action="store_true",
+        help="run CUDA with the tile, warps and stages that Triton chose as well, so that compiler and "
+        "tuning can be told apart",
+    )
+    add("--retune", action="store_true", help="search for configurations again that earlier runs have found")
     add("--sustained", action="store_true", help="time bursts and sustained load as well (longer)")
     add(
         "--timer",
@@ -383,6 +391,8 @@ def _check_timer(arguments: argparse.Namespace, device_type: str) -> None:
         raise UsageError("--timer nvbench needs a GPU: without one nothing is timed")
     if arguments.load:
         raise UsageError("--timer nvbench times the project's own implementations only; leave out --load")
+    if arguments.matched:
+        raise UsageError("--timer nvbench times implementations as they are registered; leave out --matched")
     from compare import nvbench
 
     nvbench.load()
@@ -453,6 +463,8 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
         sustained=arguments.sustained,
         timer=arguments.timer,
         timeout_s=arguments.timeout,
+        matched=arguments.matched,
+        retune=arguments.retune,
     )
 
 

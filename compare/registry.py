@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from compare.spec import ROUTES, RUNGS, Implementation, Op, UsageError
@@ -35,7 +38,15 @@ _implementations: dict[str, dict[str, Implementation]] = {}
 
 
 def implementation(
-    op: str, label: str, *, rung: str, requires: str | None = None, accumulator: str = "fp32"
+    op: str,
+    label: str,
+    *,
+    rung: str,
+    requires: str | None = None,
+    accumulator: str = "fp32",
+    tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    untuned: str = "",
+    matches: str = "",
 ) -> Callable[[Run], Run]:
     """Register a function as an implementation of ``op``.
 
@@ -48,9 +59,14 @@ def implementation(
         rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
+        tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
+            function has a keyword-only parameter of that name, with what it runs with otherwise as its
+            default; it may do without for what has one value only.
+        untuned: of an implementation that tunes itself, the label of the same with the default configuration.
+        matches: the label of the implementation whose configuration ``--matched`` runs it with.
 
     Raises:
-        UsageError: the label or rung is not of that form.
+        UsageError: the label or rung is not of that form, or a tunable is none.
     """
     routes = ("torch", "triton", *ROUTES)
     route, _, variant = label.partition(".")
@@ -59,17 +75,53 @@ def implementation(
     if rung not in RUNGS:
         raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
 
+    choices = tuple((name, tuple(values)) for name, values in tunable.items())
+
     def register(run: Run) -> Run:
+        taking = keywords(run)
+        for name, values in choices:
+            if name not in taking if len(values) != 1 else not values:
+                raise UsageError(f"{label}: {name} is tunable, but no keyword-only parameter with a default")
         origin = run.__code__.co_filename if hasattr(run, "__code__") else ""
         taken = _implementations.get(op, {}).get(label)
         if taken is not None and taken.origin != origin:
             raise UsageError(f"{op} has a {label} already, in {taken.origin}: give yours another name")
         _implementations.setdefault(op, {})[label] = Implementation(
-            op, label, rung, run, requires, accumulator, origin
+            op,
+            label,
+            rung,
+            run,
+            requires,
+            accumulator,
+            origin,
+            tunable=choices,
+            untuned=untuned,
+            matches=matches,
         )
         return run
 
     return register
+
+
+def keywords(run: Run) -> dict[str, int]:
+    """The keyword-only parameters of an implementation's function, with their defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(run).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+    }
+
+
+def with_parameters(impl: Implementation, label: str, values: Mapping[str, int]) -> Implementation:
+    """``impl`` under another label, run with these values of its tunables in place of its defaults."""
+    passed = {name: values[name] for name in keywords(impl.run) if name in values}
+    return replace(
+        impl,
+        label=label,
+        run=functools.partial(impl.run, **passed),
+        base=impl.base or impl.label,
+        parameters=tuple(passed.items()),
+    )
 
 
 def register_op(op: Op) -> Op:

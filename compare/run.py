@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare import calibration, floor, records, registry
+from compare import calibration, floor, records, registry, tuning
 from compare.spec import (
     WRONG,
     Card,
@@ -157,9 +157,16 @@ def run(
 
     device = prepare(options.device)
     impls = _chosen(op, options.only)
+    if options.matched:
+        impls = tuning.stand_ins(impls)
+        if not any(impl.base for impl in impls):
+            raise UsageError(
+                f"--matched: no implementation of {op.name} that was asked for can be run with the "
+                "configuration of another one that was"
+            )
     interrupted = False
     with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
-        able = [impl for impl in impls if machine.supports(impl, device) is None]
+        able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.base]
         crew.build(able)
         if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here
             progress("starting workers", 0.0)
@@ -224,6 +231,7 @@ class _Bench:
         self.cards: dict[Case, Card | None] = {}
         self.code_sizes: dict[str, CodeSize] = {}
         self.hashes: dict[str, str] = {}
+        self.matched: dict[tuple[Case, str], tuple[str, str]] = {}
         self.first_calls_ms: dict[tuple[Case, str], float] = {}
         self.held_bytes: dict[tuple[Case, str], int] = {}
         self.requests: list[Request] = []
@@ -293,7 +301,8 @@ class _Bench:
         self.meter.say("reading sources")
         for impl in self.impls:
             self.hashes[impl.label] = source_hash(impl)
-            self.code_sizes[impl.label] = self._code_size(impl)
+            if not impl.base:
+                self.code_sizes[impl.label] = self._code_size(impl)
 
     def _code_size(self, impl: Implementation) -> CodeSize:
         from compare.code_size import code_size, kept_code_size
@@ -323,7 +332,7 @@ class _Bench:
             for step in self.steps
             if step.inspect
             for impl in self.impls
-            if not impl.foreign  # a user's is, once it is known to be right
+            if not impl.foreign and not impl.base  # a user's is, once it is known to be right
             for arch in self._archs(impl)
         ]
         self.compiling = Compiling(self.requests, nice=_LESS_URGENT if self.device.type == "cuda" else 0)
@@ -336,6 +345,8 @@ class _Bench:
             reason,
             source_hash=self.hashes[impl.label],
             accumulator=impl.accumulator,
+            default=impl.base or impl.untuned,
+            model=impl.matches if impl.base else "",
         )
 
     def _exchange(self, case: Case) -> Exchange:
@@ -359,19 +370,47 @@ class _Bench:
                 rows[impl.label] = self._row(impl, "unavailable", reason)
         own = self._seeds(step)
         seeds = {impl.label: self._seeds(step) if impl.foreign else own for impl in runnable}
-        checking = Checking(self.op, step.case, self.device, self.crew, seeds, elsewhere=step.inspect)
+        checking = Checking(
+            self.op,
+            step.case,
+            self.device,
+            self.crew,
+            seeds,
+            elsewhere=step.inspect,
+            retune=self.options.retune,
+        )
         at_once = checking.width(len(runnable)) > 1
         if at_once:
-            self.crew.start(runnable)
+            self.crew.start(impl for impl in runnable if not impl.base)
             self.meter.say(f"building, calling and checking {len(runnable)} at once on {step.case}")
 
         def begin(impl: Implementation) -> None:
             self.meter.step(f"checking {impl.label} on {step.case}")
 
-        for impl, outcome in checking.run(runnable, begin):
-            rows[impl.label] = self._checked(impl, step.case, outcome)
-            if at_once:
-                self.meter.step(f"checking the others than {impl.label} ({outcome})")
+        def take(impls: Sequence[Implementation]) -> None:
+            for impl, outcome in checking.run(impls, begin):
+                rows[impl.label] = self._checked(impl, step.case, outcome)
+                if at_once:
+                    self.meter.step(f"checking the others than {impl.label} ({outcome})")
+
+        take([impl for impl in runnable if not impl.base])
+        take(self._matched(step.case, [impl for impl in runnable if impl.base]))
+
+    def _matched(self, case: Case, stand_ins: Sequence[Implementation]) -> list[Implementation]:
+        """Those of them that there is a configuration for, to be run with it."""
+        rows, found = self.rows[case], []
+        for stand_in in stand_ins:
+            source = next(impl for impl in self.impls if impl.label == stand_in.matches)
+            try:
+                wanted = tuning.configuration(source, rows.get(source.label))
+                impl, configuration, unmatched = tuning.matched(stand_in, wanted)
+            except NotImplementedError as error:
+                rows[stand_in.label] = self._row(stand_in, "unavailable", str(error))
+                continue
+            self.matched[case, impl.label] = configuration, unmatched
+            self.impls = [impl if other.label == impl.label else other for other in self.impls]
+            found.append(impl)
+        return found
 
     def _seeds(self, step: Step) -> tuple[int, ...]:
         """The one that was asked for, so that a finding can be had again, and others that nobody knows."""
@@ -390,12 +429,20 @@ class _Bench:
         self.held_bytes[case, impl.label] = outcome.held_bytes
         if outcome.first_call_ms is not None:
             self.first_calls_ms[case, impl.label] = outcome.first_call_ms
+        configuration, unmatched = self.matched.get((case, impl.label), ("", ""))
         if outcome.error is not None:
-            return self._row(impl, *_verdict(outcome.error))
+            row = self._row(impl, *_verdict(outcome.error))
+            return replace(row, configuration=configuration, unmatched=unmatched)
         agreement = outcome.agreement
         assert agreement is not None
         row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
-        return replace(row, agreement=agreement)
+        return replace(
+            row,
+            agreement=agreement,
+            tunings=outcome.tunings,
+            configuration=configuration,
+            unmatched=unmatched,
+        )
 
     def _left_out(self, impl: Implementation) -> bool:
         unasked = not self.options.cases and not self.options.only
@@ -483,7 +530,14 @@ class _Bench:
             if row is None or row.status in (*WRONG, "failed") or recorded.row.timing is None:
                 continue
             replayed = records.provenance(recorded.run, recorded.row, row.source_hash)
-            rows[label] = replace(row, timing=recorded.row.timing, replayed=replayed)
+            rows[label] = replace(
+                row,
+                timing=recorded.row.timing,
+                replayed=replayed,
+                tunings=recorded.row.tunings,
+                configuration=recorded.row.configuration,
+                unmatched=recorded.row.unmatched,
+            )
             if recorded.comparison.ceilings:
                 self.ceilings[case] = recorded.comparison.ceilings
 
@@ -550,7 +604,7 @@ class _Bench:
         theirs = [
             Request(self.op, impl, case, arch)
             for impl in self.impls
-            if impl.foreign and impl.label in labels
+            if (impl.foreign or impl.parameters) and impl.label in labels
             for arch in self._archs(impl)
         ]
         later = Compiling(theirs)

@@ -221,6 +221,17 @@ class Implementation:
     """The file it was loaded from."""
     foreign: bool = False
     """Of a user's file, which no process but a worker loads: ``run`` only stands for it."""
+    tunable: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """What of it can be chosen, as ``BLOCK_M``, each with the values that it takes.  Those that it has a
+    keyword-only parameter for are passed to ``run``; one that has a single value is said and never passed."""
+    untuned: str = ""
+    """Label of the implementation that is the same but for the search: the default configuration."""
+    matches: str = ""
+    """Label of the implementation whose configuration it is run with by ``--matched``."""
+    base: str = ""
+    """Label of the implementation that it is with other ``parameters``; empty for what is registered."""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """What ``run`` is called with in place of its defaults."""
 
     @property
     def route(self) -> str:
@@ -270,6 +281,28 @@ class TritonLaunch:
 
 
 # --------------------------------------------------------------------------- results
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search for the fastest configuration: among which, for how long, and what it found."""
+
+    kernel: str
+    """What was tuned: a Triton kernel, or an operation in torch.compile."""
+    key: str
+    """The class of shapes that the search was for, as its tuner has it."""
+    found: str
+    """``BLOCK_M=128 BLOCK_N=256 num_warps=8``; in torch.compile the name of what won."""
+    space: tuple[str, ...]
+    """Everything that it may choose from."""
+    tried: int
+    """How many of these were timed."""
+    search_s: float
+    """What that took, compiling them included: part of a first call, unless it was `kept`."""
+    searched: str = ""
+    """When: ISO 8601, UTC."""
+    kept: bool = False
+    """Found by an earlier run, and taken from the cache."""
 
 
 @dataclass(frozen=True)
@@ -502,6 +535,16 @@ class Row:
     source_hash: str = ""
     """Of everything this row's figures rest on: its sources and the op's description."""
     accumulator: str = "fp32"
+    tunings: tuple[Tuning, ...] = ()
+    """Its searches, where it tunes itself and was watched."""
+    default: str = ""
+    """Label of the row that is the same with the default configuration, where this one has another."""
+    model: str = ""
+    """Of a row that ``--matched`` added: the label whose configuration it was run with,"""
+    configuration: str = ""
+    """that, as far as it takes it: ``128x256x64, 8 warps, 3 stages``,"""
+    unmatched: str = ""
+    """and what of it it does not take, in a sentence; empty where it takes all of it."""
     replayed: str = ""
     """Empty where measured now; else where and when the timing was recorded and whether the source
     has changed since."""
@@ -556,3 +599,7 @@ class Options:
     timeout_s: float = 120.0
     """The most that one step of an implementation may take: its first call with what it builds, a check, a
     turn of timing."""
+    matched: bool = False
+    """Run CUDA with Triton's configuration as well, where an implementation says whose."""
+    retune: bool = False
+    """Search for configurations again that an earlier run has found."""

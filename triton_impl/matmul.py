@@ -119,10 +119,11 @@ INTERPRETED = not isinstance(matmul_grouped_kernel, triton.JITFunction)
 
 
 def space() -> list[triton.Config]:
-    """What autotuned may choose from; the first is the default, which grouped has too."""
+    """What autotuned may choose from; the first two are grouped's own, of 16-bit elements and of fp32."""
     tiles = (
         # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages
         (128, 128, 32, 4, 4),
+        (64, 64, 16, 4, 4),
         (128, 256, 64, 8, 3),
         (256, 128, 64, 8, 3),
         (128, 128, 64, 8, 4),
@@ -148,7 +149,7 @@ def worth_trying(configs: list[triton.Config], named: dict[str, object], **_: ob
     """The configurations to time: all, but for small products and for fp32, whose tiles are small."""
     sizes = [int(named[name]) for name in ("M", "N", "K")]  # type: ignore[call-overload]
     if sizes[0] * sizes[1] * sizes[2] < WORTH_TUNING:
-        return configs[-2:-1]
+        return [c for c in configs if c.kwargs["BLOCK_M"] == c.kwargs["BLOCK_N"] == c.kwargs["BLOCK_K"]]
     if named["a_ptr"].dtype is torch.float32:  # type: ignore[attr-defined]
         return [c for c in configs if c.kwargs["BLOCK_M"] * c.kwargs["BLOCK_N"] <= 128 * 128]
     return configs
@@ -422,7 +423,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "triton.autotuned", rung="tensor_core")
+@implementation("matmul", "triton.autotuned", rung="tensor_core", untuned="triton.grouped")
 def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Tunes at the first call of a size, which counts as compiling; later calls look up what it found."""
     M, N, K, c = checked(a, b)

@@ -26,15 +26,19 @@ def vector_add_blocked_kernel(x_ptr, y_ptr, z_ptr, N, BLOCK_SIZE: tl.constexpr):
     tl.store(z_ptr + n, x.to(tl.float32) + y.to(tl.float32), mask=inside)
 
 
-@implementation("vector_add", "triton.blocked", rung="tiled")
-def blocked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+@implementation(
+    "vector_add",
+    "triton.blocked",
+    rung="tiled",
+    tunable={"BLOCK_SIZE": (128, 256, 512, 1024, 2048, 4096), "WARPS": (1, 2, 4, 8, 16)},
+)
+def blocked(x: torch.Tensor, y: torch.Tensor, *, BLOCK_SIZE: int = 1024, WARPS: int = 4) -> torch.Tensor:
     check_same("vector_add", 1, x=x, y=y)
     x, y = x.contiguous(), y.contiguous()
     z = torch.empty_like(x)
     N = x.numel()
-    # 16 bytes a thread and load, twice over for fp32: enough in flight to keep the memory busy.
-    BLOCK_SIZE = 1024
+    # By default 16 bytes a thread and load, twice over for fp32: enough in flight to keep the memory busy.
     if N > 0:
         grid = (triton.cdiv(N, BLOCK_SIZE),)
-        vector_add_blocked_kernel[grid](x, y, z, N, BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
+        vector_add_blocked_kernel[grid](x, y, z, N, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     return z

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from compare import records, tuning
 from compare.check import Probes, Reference, Yardstick, check, expected_output
 from compare.contained.abreast import abreast, cores
 from compare.contained.crew import Crew
 from compare.contained.process import Ended, Raised, Worker
 from compare.contained.stage import Exchange, WorkerStage
-from compare.spec import Agreement, Case, Finding, Implementation, Op, UsageError
+from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
 
 _JUDGE_BYTES = 3 << 30
 """Of a GPU's memory that the judge takes to compare outputs of an ordinary size,"""
@@ -44,6 +45,8 @@ class Outcome:
     agreement: Agreement | None = None
     error: Exception | None = None
     first_call_ms: float | None = None
+    tunings: tuple[Tuning, ...] = ()
+    """What was searched for in the first call, or known from an earlier run."""
     held_bytes: int = 0
     """The most that PyTorch held of the GPU's memory for it."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -61,6 +64,7 @@ class Checking:
         crew: the workers.
         seeds: of the inputs, by label.
         elsewhere: hold users' implementations to sizes nearby as well.
+        retune: let them search for what an earlier run has found.
     """
 
     def __init__(
@@ -71,7 +75,9 @@ class Checking:
         crew: Crew,
         seeds: Mapping[str, Sequence[int]],
         elsewhere: bool = False,
+        retune: bool = False,
     ) -> None:
+        self._retune = retune
         self._nearby = elsewhere
         self._op, self._case, self._device, self._crew, self._seeds = op, case, device, crew, seeds
         self._expected = expected_output(op, case, device)
@@ -90,7 +96,7 @@ class Checking:
         """
         # The others need what the baseline's worker says.
         impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)
-        if not any(impl.label == self._op.baseline for impl in impls):
+        if not self._probed.is_set() and not any(impl.label == self._op.baseline for impl in impls):
             self._probe(None)
         width = self.width(len(impls))
         if len({impl.origin for impl in impls if impl.foreign}) > 1:
@@ -158,7 +164,7 @@ class Checking:
         stage = WorkerStage(worker, exchange, building=not on_gpu)
         if on_gpu:
             worker.ask("limit", nbytes=self.allowance())
-            called_ms = self._first_call_ms(worker, exchange, self._seeds[impl.label][0])
+            called_ms, outcome.tunings = self._first_call(impl, worker, exchange)
             outcome.first_call_ms = 1e3 * built_s + called_ms
             clock("first called in")
         if impl.label == self._op.baseline:
@@ -211,13 +217,24 @@ class Checking:
         finding = Finding("other sizes", found.passed, problem)
         return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
 
-    def _first_call_ms(self, worker: Worker, exchange: Exchange, seed: int) -> float:
-        """Before anything else runs the implementation on this case, as that would compile it."""
+    def _first_call(
+        self, impl: Implementation, worker: Worker, exchange: Exchange
+    ) -> tuple[float, tuple[Tuning, ...]]:
+        """Its ms, and what it searched for.
+
+        Before anything else runs the implementation on this case, as that would compile it.
+        """
         exchange.hand_to(worker)
-        generator = torch.Generator(self._device).manual_seed(seed)
+        generator = torch.Generator(self._device).manual_seed(self._seeds[impl.label][0])
         exchange.put(self._op.make_inputs(self._case, generator, self._device), 0)
         exchange.poison()
-        return float(worker.ask("first", "building and the first call", inputs=exchange.as_json()))
+        device = torch.cuda.get_device_name(self._device)
+        before = [] if self._retune else tuning.found_before(impl, device)
+        known = [records.encoded(each) for each in before]
+        told = worker.ask("first", "building and the first call", inputs=exchange.as_json(), known=known)
+        found = tuning.dated([records.decode(Tuning, each) for each in told["tunings"]])
+        tuning.keep(impl, device, found)
+        return float(told["ms"]), found
 
     def _probe(self, stage: WorkerStage | None) -> None:
         """Work out what all need, with what PyTorch's own implementation makes of all inputs."""

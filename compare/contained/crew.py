@@ -30,6 +30,7 @@ class Crew:
     def __init__(self, op: Op, device: torch.device, timeout_s: float) -> None:
         self._op, self._device, self._timeout_s = op, device, timeout_s
         self._workers: dict[str, Worker] = {}
+        self._parameters: dict[str, tuple[tuple[str, int], ...]] = {}
         self._ready: set[str] = set()
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
@@ -68,10 +69,15 @@ class Crew:
         """Start workers without waiting for them: what they take to get ready they take side by side."""
         for impl in impls:
             worker = self._workers.get(impl.label)
+            if worker is not None and self._parameters.get(impl.label) != impl.parameters:
+                worker.abandon()  # what it has compiled is for others
+                worker.close()
+                worker = None
             if worker is None or not (worker.alive or self._given_up(impl.label)):
                 if worker is not None:
                     worker.close()
                 self._workers[impl.label] = self._begin(impl)
+                self._parameters[impl.label] = impl.parameters
                 self._ready.discard(impl.label)
 
     def of(self, impl: Implementation) -> Worker:
@@ -109,5 +115,7 @@ class Crew:
         modules = [*modules_of(self._op.name), *_COMPILERS.get(impl.label, ())]
         worker.send("begin", device=str(self._device), environment=environment, modules=modules)
         worker.send("load", files=to_load(impl))
-        worker.send("choose", op=self._op.name, label=impl.label)
+        worker.send(
+            "choose", op=self._op.name, label=impl.base or impl.label, parameters=dict(impl.parameters)
+        )
         return worker

@@ -32,7 +32,7 @@ from compare.contained.integrity import Integrity
 from compare.contained.memory import Place, View
 from compare.contained.tree import watch_deeds
 from compare.resources.profiler import from_profiler, kernels_of_its_own
-from compare.spec import Implementation, UsageError
+from compare.spec import Implementation, Tuning, UsageError
 from compare.stopwatch import Reading
 
 __all__ = ["main"]
@@ -188,9 +188,10 @@ class _Work:
             ],
         }
 
-    def choose(self, op: str, label: str) -> None:
-        """The implementation that is meant from now on."""
-        self._impl = next(i for i in registry.implementations(op) if i.label == label)
+    def choose(self, op: str, label: str, parameters: dict[str, int]) -> None:
+        """The implementation that is meant from now on, with these in place of its own parameters."""
+        impl = next(i for i in registry.implementations(op) if i.label == label)
+        self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
         self._stage = Here(self._impl, self._device)
 
     def limit(self, nbytes: int) -> None:
@@ -252,11 +253,16 @@ class _Work:
 
     # ----------------------------------------------------------------------- agreement
 
-    def first(self, inputs: list[dict[str, Any]]) -> float:
-        """Host time of the first call, in ms."""
+    def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
+        """Host time of the first call (``ms``), and what it searched for or was ``known`` (``tunings``)."""
+        from compare import records
         from compare.measure import first_call_ms
+        from compare.searches import watched
 
-        return first_call_ms(self.impl, self._tensors("inputs", inputs), self._device)
+        tensors = self._tensors("inputs", inputs)
+        with watched([records.decode(Tuning, tuning) for tuning in known]) as found:
+            ms = first_call_ms(self.impl, tensors, self._device)
+        return {"ms": ms, "tunings": [records.encoded(tuning) for tuning in dict.fromkeys(found)]}
 
     def call(
         self, inputs: list[dict[str, Any]], outputs: int, shape: list[int], dtype: str

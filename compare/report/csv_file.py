@@ -51,6 +51,22 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     yield "share_of_copy", figures.share_of_copy(case, row)
     yield "tflops", figures.tflops(case, row)
     yield "share_of_product", figures.share_of_product(case, row)
+    # A row may have several searches: their values in one order, apart by semicolons.
+    yield "tuned", ";".join(tuning.kernel for tuning in row.tunings)
+    yield "configuration", row.configuration or ";".join(tuning.found for tuning in row.tunings)
+    yield "configurations", ";".join(str(len(tuning.space)) for tuning in row.tunings)
+    yield "configurations_tried", ";".join(str(tuning.tried) for tuning in row.tunings)
+    yield "search_space", ";".join(" | ".join(tuning.space) for tuning in row.tunings)
+    yield "search_s", ";".join(str(tuning.search_s) for tuning in row.tunings)
+    yield "searched", ";".join(tuning.searched for tuning in row.tunings)
+    yield "search_kept", ";".join(str(tuning.kept) for tuning in row.tunings)
+    yield "unmatched", row.unmatched
+    default = figures.row_of(case, row.default) if row.default else None
+    yield "default", row.default
+    yield from _estimate("times_as_fast_as_default", figures.ratio(row, default) if default else None)
+    model = figures.row_of(case, row.model) if row.model else None
+    yield "model", row.model
+    yield from _estimate("times_as_fast_as_model", figures.ratio(row, model) if model else None)
     baseline = figures.row_of(case, figures.baseline_of(case))
     yield "baseline", baseline.label if baseline else ""
     yield from _estimate("times_as_fast", figures.ratio(row, baseline) if baseline else None)

@@ -31,11 +31,18 @@ def section(comparison: Comparison) -> str:
         *map(tables.speed, timed),
         *map(tables.side_by_side, timed),
         *map(tables.endurance, timed),
+        *map(tables.configurations, timed or comparison.cases),
     ]
     if len(timed) > 1:
         shown.append(tables.sweep(timed))
     shown += [*map(tables.resources, comparison.cases), tables.code(comparison)]
     parts += [table(entry) for entry in shown if entry]
+    parts += [
+        f"{case.case}: {line}"
+        for case in timed or comparison.cases
+        if (entry := tables.configurations(case))
+        for line in entry.legend[1:]
+    ]
     parts += [f"{case.case}: {line}" for case in timed if (line := tables.card(case))]
     parts += [f"- {labels}: {words}" for labels, words in tables.concepts(comparison)]
     parts += [f"- {labels}: {reason}" for labels, reason in tables.reasons(comparison)]

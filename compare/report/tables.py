@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from compare import calibration
+from compare import calibration, tuning
 from compare.records import CHANGED, changed_since
 from compare.report import figures
 from compare.spec import ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
@@ -63,6 +63,11 @@ _INSTRUCTION_LEGEND = (
 _ENDURANCE_LEGEND = (
     "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
     "without a pause, once their time has settled."
+)
+_TUNING_LEGEND = (
+    "tried: how many of the configurations that there are were timed; search: what that took, compiling them "
+    "included, as part of the first call unless it is from the cache of an earlier run (--retune searches "
+    "anew)."
 )
 _OCCUPANCY_LEGEND = "occupancy: warps a multiprocessor holds at once, of the most it could."
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
@@ -272,6 +277,42 @@ def endurance(case: CaseComparison) -> Table | None:
     )
 
 
+def configurations(case: CaseComparison) -> Table | None:
+    """What was searched for, at what cost and for what gain; and rows that were run with what was found."""
+    rows: list[tuple[str, ...]] = []
+    spaces: dict[str, None] = {}
+    for row in case.rows:
+        if not row.tunings and not row.configuration:
+            continue
+        found = [
+            (
+                tuning.configured(each.found),
+                f"{each.tried} of {len(each.space)}",
+                number(each.search_s),
+                f"{'cache' if each.kept else 'this run'}, {each.searched[:10]}",
+            )
+            for each in row.tunings
+        ] or [(row.configuration, NOTHING, NOTHING, NOTHING)]
+        others = [figures.row_of(case, label) for label in (row.default, row.model) if label]
+        held = [(lead(row, other), other.label) for other in others if other] or [(NOTHING, NOTHING)]
+        for i in range(max(len(found), len(held))):
+            left = found[i] if i < len(found) else ("",) * 4
+            right = held[i] if i < len(held) else ("",) * 2
+            rows.append((_marked(row), *left, *right))
+        for each in row.tunings:
+            among = "; ".join(map(tuning.configured, each.space))
+            spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
+    if not rows:
+        return None
+    return Table(
+        f"Configurations on {case.case}",
+        ("implementation", "configuration", "tried", "search\ns", "searched in", "times as fast\ncold", "as"),
+        _blank_repeats(rows),
+        ("configuration", "searched in", "as"),
+        (_TUNING_LEGEND, *spaces),
+    )
+
+
 def card(case: CaseComparison) -> str:
     """How the card did meanwhile, in a line; empty where nobody asked it."""
     if case.card is None:
@@ -402,7 +443,7 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     for case in comparison.cases:
         for row in case.rows:
             notes = row.timing.notes if row.timing and not row.replayed else ()
-            for reason in filter(None, (row.reason, *notes)):
+            for reason in filter(None, (row.reason, row.unmatched, *notes)):
                 labels = groups.setdefault(reason, [])
                 if row.label not in labels:
                     labels.append(row.label)

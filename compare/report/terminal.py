@@ -99,6 +99,7 @@ def render(comparison: Comparison, width: int) -> str:
         add(tables.sweep(timed))
     elif not timed:
         blocks.append(paragraph(_no_speed(comparison, main), prose))
+    add(*map(tables.configurations, listed or comparison.cases))
     add(*map(tables.resources, comparison.cases))
     add(tables.code(comparison))
     for labels, words in tables.concepts(comparison):

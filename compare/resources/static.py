@@ -174,7 +174,14 @@ class _Compiler:
                 start_new_session=True,
             )
         orders = [
-            {"key": key, "op": r.op.name, "label": r.impl.label, "case": str(r.case), "arch": r.arch}
+            {
+                "key": key,
+                "op": r.op.name,
+                "label": r.impl.base or r.impl.label,
+                "parameters": dict(r.impl.parameters),
+                "case": str(r.case),
+                "arch": r.arch,
+            }
             for key, r in missing.items()
         ]
         assert self._process.stdin is not None
@@ -271,6 +278,7 @@ def _key(request: Request, sources_hash: str) -> str:
     return kept.key(
         request.op.name,
         request.impl.label,
+        str(request.impl.parameters),
         sources_hash,
         str(request.case),
         request.arch,

@@ -75,7 +75,7 @@ class Compiler:
         self._triton: dict[str, Compiled] = {}
         self._instructions: dict[bytes, str] = {}
 
-    def start(self, order: dict[str, str]) -> Future[list[Launch]]:
+    def start(self, order: dict[str, Any]) -> Future[list[Launch]]:
         """Capture an order's launches, or why they cannot be, and set the CUDA ones off."""
         captured: Future[list[Launch]] = Future()
         try:
@@ -134,14 +134,16 @@ def _multiplies_by(code: Compiled) -> str:
     return found.most_common(1)[0][0] if found else ""
 
 
-def _is_busy(order: dict[str, str]) -> bool:
+def _is_busy(order: dict[str, Any]) -> bool:
     op = registry.get_op(order["op"])
     return op.cost(Case.parse(order["case"], op)).busy
 
 
-def _captured(order: dict[str, str]) -> list[Launch]:
+def _captured(order: dict[str, Any]) -> list[Launch]:
     op = registry.get_op(order["op"])
     impl = next(i for i in registry.implementations(op.name) if i.label == order["label"])
+    if order["parameters"]:
+        impl = registry.with_parameters(impl, impl.label, order["parameters"])
     return capture(impl, op, Case.parse(order["case"], op), order["arch"])
 
 

@@ -152,8 +152,36 @@ def check_tensor_cores(x: torch.Tensor) -> None:
         raise NotImplementedError(f"bf16: tensor cores multiply it from sm_80 on, this is {name}")
 
 
-@implementation("matmul", "cupy.tensor_core", rung="tensor_core")
-def tensor_core(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def warps_across(BLOCK_M: int, BLOCK_N: int, WARPS: int) -> int:
+    """How many of a block's warps lie beside each other: so that a warp's share is about as high as wide."""
+    across = (1 << i for i in range(WARPS.bit_length()))
+    return min(across, key=lambda WARPS_N: abs(BLOCK_M * WARPS_N * WARPS_N - BLOCK_N * WARPS))
+
+
+@implementation(
+    "matmul",
+    "cupy.tensor_core",
+    rung="tensor_core",
+    tunable={
+        "BLOCK_M": (64, 128, 256),
+        "BLOCK_N": (32, 64, 128, 256),
+        "BLOCK_K": (32, 64),
+        "GROUP_M": (8,),
+        "WARPS": (4, 8),
+        "STAGES": (2, 3, 4, 5),
+    },
+    matches="triton.autotuned",
+)
+def tensor_core(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    BLOCK_M: int = 128,
+    BLOCK_N: int = 128,
+    BLOCK_K: int = 32,
+    WARPS: int = 4,
+    STAGES: int = 4,
+) -> torch.Tensor:
     """A warp a tile, by tensor cores."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
@@ -161,7 +189,9 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N, STAGES, BLOCKS = 128, 128, 32, 2, 2, 4, 2
+    WARPS_N = warps_across(BLOCK_M, BLOCK_N, WARPS)
+    WARPS_M = WARPS // WARPS_N
+    BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1  # that share the registers
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
     tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {WARPS_M}, {WARPS_N}, {STAGES}, {BLOCKS}"
     run = kernel("matmul", f"matmul_tensor_core_kernel<{layouts}, {tile}>", a.device)
@@ -222,7 +252,14 @@ def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def launch_specialized(
-    variant: str, a: torch.Tensor, b: torch.Tensor, *, persistent: bool, CLUSTER: int = 1
+    variant: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    persistent: bool,
+    CLUSTER: int = 1,
+    BLOCK_N: int = 256,
+    STAGES: int = 4,
 ) -> torch.Tensor:
     """A producer and two consumers a block, which take a tile or, ``persistent``, one after another.
 
@@ -230,6 +267,8 @@ def launch_specialized(
         variant: of ``matmul_<variant>_kernel``.
         persistent: a block for every multiprocessor, else for every tile.
         CLUSTER: blocks below each other that share a tile of b.
+        BLOCK_N: columns of a tile.
+        STAGES: tiles that the ring has places for.
     """
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
@@ -238,7 +277,7 @@ def launch_specialized(
         return c.zero_()
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    BLOCK_M, BLOCK_N, STAGES = 128, 256, 4
+    BLOCK_M = CONSUMERS * PIECE
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
     run = kernel("matmul", f"matmul_{variant}_kernel<{layouts}, {BLOCK_N}, {STAGES}>", a.device)
     a_map = operand_map(a, A_BY_ROWS, A_BY_ROWS, lda, BLOCK_M)
@@ -253,10 +292,23 @@ def launch_specialized(
     return c
 
 
-@implementation("matmul", "cupy.specialized", rung="hopper", requires="sm_90a")
-def specialized(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+@implementation(
+    "matmul",
+    "cupy.specialized",
+    rung="hopper",
+    requires="sm_90a",
+    tunable={
+        "BLOCK_M": (128,),
+        "BLOCK_N": (64, 128, 192, 256),
+        "BLOCK_K": (64,),
+        "WARPS": (8,),
+        "STAGES": (2, 3, 4),
+    },
+    matches="triton.autotuned",
+)
+def specialized(a: torch.Tensor, b: torch.Tensor, *, BLOCK_N: int = 256, STAGES: int = 4) -> torch.Tensor:
     """A warp fetches, eight others multiply."""
-    return launch_specialized("specialized", a, b, persistent=False)
+    return launch_specialized("specialized", a, b, persistent=False, BLOCK_N=BLOCK_N, STAGES=STAGES)
 
 
 @implementation("matmul", "cupy.persistent", rung="hopper", requires="sm_90a")

@@ -10,12 +10,11 @@ from compare.registry import implementation
 from cuda_impl.loader import kernel
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
-THREADS = 256
-PACKS = 2  # of 16 bytes a thread: four loads in flight
+SIZES = (64, 128, 256, 512, 1024)  # of a block, in threads
 
 
-@implementation("vector_add", "cupy.scalar", rung="naive")
-def scalar(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+@implementation("vector_add", "cupy.scalar", rung="naive", tunable={"THREADS": SIZES})
+def scalar(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
     """``z[N] = x[N] + y[N]``, an element a thread."""
     check_same("vector_add", 1, x=x, y=y)
     x, y = x.contiguous(), y.contiguous()
@@ -28,9 +27,18 @@ def scalar(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return z
 
 
-@implementation("vector_add", "cupy.vectorized", rung="tiled")
-def vectorized(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``z[N] = x[N] + y[N]``, 16 bytes an instruction; inputs not aligned to 16 bytes take `scalar`."""
+@implementation(
+    "vector_add",
+    "cupy.vectorized",
+    rung="tiled",
+    tunable={"THREADS": SIZES, "PACKS": (1, 2, 4)},
+    matches="triton.blocked",
+)
+def vectorized(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256, PACKS: int = 2) -> torch.Tensor:
+    """``z[N] = x[N] + y[N]``, 16 bytes an instruction; inputs not aligned to 16 bytes take `scalar`.
+
+    A thread's two packs of 16 bytes put four loads in flight.
+    """
     check_same("vector_add", 1, x=x, y=y)
     x, y = x.contiguous(), y.contiguous()
     if (x.data_ptr() | y.data_ptr()) % 16 != 0:
