@@ -93,13 +93,13 @@ def configuration(impl: Implementation, row: Row | None) -> dict[str, int]:
     if not impl.untuned:
         return registry.keywords(impl.run)
     if row is None or not row.tunings:
-        raise NotImplementedError(f"which configuration {impl.label} runs with is found on a GPU")
+        raise NotImplementedError(f"no configuration is known: that of {impl.label} is searched for on a GPU")
     words = (word.partition("=") for word in row.tunings[-1].found.split())
     return {_SAME.get(name, name): int(value) for name, _, value in words if value.isdecimal()}
 
 
 def matched(stand_in: Implementation, wanted: Mapping[str, int]) -> tuple[Implementation, str, str]:
-    """One of `stand_ins` with the nearest to ``wanted`` that it takes, that in words, and what it falls short of.
+    """One of `stand_ins` with the nearest to ``wanted`` that it takes; in words, and what that falls short of.
 
     Args:
         stand_in: what is to be run so.

@@ -302,7 +302,7 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     monkeypatch.setattr(Checking, "width", lambda self, count: 1)
     monkeypatch.setattr(Checking, "allowance", lambda self: 1)
     monkeypatch.setattr(Checking, "_probe", lambda self, stage: self._probed.set())
-    monkeypatch.setattr(Checking, "_first_call_ms", lambda *_: 1.5)
+    monkeypatch.setattr(Checking, "_first_call", lambda *_: (1.5, ()))
     crew = Crew(op, device, 1.0)
     crew.build(impls)
     monkeypatch.setattr(crew, "of", lambda impl: worker)
