@@ -80,7 +80,7 @@ def implementation(
     def register(run: Run) -> Run:
         taking = keywords(run)
         for name, values in choices:
-            if name not in taking if len(values) != 1 else not values:
+            if not values or (len(values) > 1 and name not in taking):
                 raise UsageError(f"{label}: {name} is tunable, but no keyword-only parameter with a default")
         origin = run.__code__.co_filename if hasattr(run, "__code__") else ""
         taken = _implementations.get(op, {}).get(label)

@@ -99,7 +99,7 @@ def configuration(impl: Implementation, row: Row | None) -> dict[str, int]:
 
 
 def matched(stand_in: Implementation, wanted: Mapping[str, int]) -> tuple[Implementation, str, str]:
-    """One of `stand_ins` with the nearest to ``wanted`` that it takes; in words, and what that falls short of.
+    """One of `stand_ins` with the nearest to ``wanted`` that it takes; in words, and how it falls short.
 
     Args:
         stand_in: what is to be run so.
