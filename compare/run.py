@@ -393,7 +393,10 @@ class _Bench:
                 if at_once:
                     self.meter.step(f"checking the others than {impl.label} ({outcome})")
 
-        take([impl for impl in runnable if not impl.base])
+        take([impl for impl in runnable if not impl.base and not impl.untuned])
+        for impl in runnable:
+            if impl.untuned:  # a search that shares the GPU with others finds what suits it then
+                take([impl])
         take(self._matched(step.case, [impl for impl in runnable if impl.base]))
 
     def _matched(self, case: Case, stand_ins: Sequence[Implementation]) -> list[Implementation]:

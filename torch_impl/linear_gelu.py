@@ -42,7 +42,7 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
     return torch.compile(layer, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
 
 
-@implementation("linear_gelu", "torch.compile", rung="vendor")
+@implementation("linear_gelu", "torch.compile", rung="vendor", untuned="torch.eager")
 def compiled(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check_linear("linear_gelu", x, w, bias)
     if w.numel() > MOST_WEIGHTS:

@@ -58,7 +58,7 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.compile(torch.matmul, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
 
 
-@implementation("matmul", "torch.compile", rung="vendor")
+@implementation("matmul", "torch.compile", rung="vendor", untuned="torch.eager")
 def compiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_product("matmul", a, b)
     on_terms(tf32=False)
