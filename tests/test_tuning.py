@@ -220,6 +220,32 @@ def test_a_first_call_is_told_what_is_known_and_what_it_finds_is_kept(
     assert [told.key for told in tuning.found_before(impl, "NVIDIA H100")] == [FOUND.key, "(1, 2)"]
 
 
+def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import triton_impl.matmul as kernels
+    from compare.contained.inside import _Work
+
+    timed: list[object] = []
+    again = triton.autotune(
+        kernels.space()[:3], key=["M", "N", "K"], do_bench=lambda call, quantiles: timed.append(call) or [1.0]
+    )(kernels.matmul_grouped_kernel)
+    monkeypatch.setattr(kernels, "matmul_autotuned_kernel", again)
+    monkeypatch.setattr(
+        "compare.measure.first_call_ms", lambda impl, tensors, device: float(impl.run(*tensors).numel())
+    )
+    work = _Work(None)  # type: ignore[arg-type]
+    work.choose("matmul", "triton.autotuned", {})
+    monkeypatch.setattr(work, "_tensors", lambda view, places: (torch.ones(8, 4), torch.ones(4, 2)))
+    told = work.first([], [])
+    (search,) = told["tunings"]
+    assert told["ms"] == 16
+    assert (search["kernel"], search["tried"], len(timed)) == ("matmul_grouped_kernel", 3, 3)
+    json.dumps(told)
+    again.cache = {}
+    (known,) = work.first([], [search])["tunings"]
+    assert known == {**search, "kept": True}
+    assert len(timed) == 3
+
+
 # --------------------------------------------------------------------------- declared
 
 
