@@ -219,6 +219,10 @@ def matmul_persistent_kernel(
 # Nothing is left to the compiler but registers and addresses.  Tiles in shared memory are made of pieces of
 # 64 x 64, as in CUDA, whose lines of 128 bytes the copy engine permutes.  sm_90a.
 
+# Triton 3.9 has new names for these two.
+async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
 PIECE = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 
@@ -255,9 +259,9 @@ def produce_gluon(
             mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * PIECE * 2)
             for i in gl.static_range(CONSUMERS):
                 at = [m + i * PIECE, k] if A_BY_ROWS else [k, m + i * PIECE]
-                tma.async_copy_global_to_shared(a_desc, at, landed, a_tiles.index(stage * CONSUMERS + i))
+                async_load(a_desc, at, landed, a_tiles.index(stage * CONSUMERS + i))
             at = [k, n] if B_BY_ROWS else [n, k]
-            tma.async_copy_global_to_shared(b_desc, at, landed, b_tiles.index(stage))
+            async_load(b_desc, at, landed, b_tiles.index(stage))
             step += 1
 
 
@@ -313,7 +317,7 @@ def consume_gluon(
                 tma.store_wait(1)  # what was here has left
                 c_tile.store(piece)
                 hopper.fence_async_shared()
-                tma.async_copy_shared_to_global(c_desc, [m, n + i * PIECE], c_tile)
+                async_store(c_desc, [m, n + i * PIECE], c_tile)
             else:
                 rows = m + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
                 columns = n + i * PIECE + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]

@@ -42,7 +42,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "vector loads": {"cuda": r"\b(float|u?int|u?short|u?char|double)[248]\b"},
     "clusters": {"cuda": r"\b(__cluster_dims__|cluster_\w+)\b"},
     "async copies": {
-        "python": r"\btl\.make_tensor_descriptor\b|\btma\.async_copy_\w+",
+        "python": r"\btl\.make_tensor_descriptor\b|\basync_(load|store)\(",
         "cuda": r"\b(bulk_copy_\w+|CUtensorMap|TensorMap|__pipeline_\w+)\b|\bcp\.async",
     },
     "tensor cores": {"python": r"\btl\.dot\b|\bwarpgroup_mma\b", "cuda": r"\bwmma\b|\bmma\.sync\b|\bwgmma\b"},
