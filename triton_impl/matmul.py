@@ -227,15 +227,7 @@ PIECE = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 
 
-@gluon.jit
-def grouped_place(tile, M, N, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """Of the tile-th tile the first row and column, in the order of ``grouped_tile``."""
-    tiles_m, tiles_n = gl.cdiv(M, BLOCK_M), gl.cdiv(N, BLOCK_N)
-    group = tile // (GROUP_M * tiles_n)
-    first_m = group * GROUP_M
-    height = min(tiles_m - first_m, GROUP_M)
-    within = tile % (GROUP_M * tiles_n)
-    return (first_m + within % height) * BLOCK_M, within // height * BLOCK_N
+grouped_tile_in_gluon = gluon.jit(grouped_tile.fn)
 
 
 @gluon.jit
@@ -251,7 +243,8 @@ def produce_gluon(
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = grouped_place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         for k in range(0, K, PIECE):
             stage = step % STAGES
             landed = full.index(stage)
@@ -291,8 +284,8 @@ def consume_gluon(
     step = 0
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        m, n = grouped_place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
-        m += CONSUMER * PIECE
+        tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M + CONSUMER * PIECE, tile_n * BLOCK_N
         total = gl.zeros([PIECE, BLOCK_N], gl.float32, SUMS)
         for k in range(0, K, PIECE):
             stage = step % STAGES

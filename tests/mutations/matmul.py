@@ -128,8 +128,8 @@ MUTATIONS = (
     launch_tensor_core(
         bug="wrong operand's layout",
         what="b is taken to lie as a does",
-        right="    BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N",
-        wrong="    B_BY_ROWS = A_BY_ROWS\n    BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N",
+        right="    WARPS_N = warps_across(",
+        wrong="    B_BY_ROWS = A_BY_ROWS\n    WARPS_N = warps_across(",
         sign=UNDEFINED,
     ),
 )
