@@ -88,7 +88,7 @@ def _of_triton(known: Sequence[Tuning], tell: Callable[[Tuning], None]) -> Itera
                 described(self.best_config),
                 tuple(map(described, self.configs)),
                 len(self.configs_timings),
-                self.bench_time,
+                getattr(self, "bench_time", 0.0),  # none where Triton's own cache was switched on
             )
         tell(cache.told[cache.asked])
         return result

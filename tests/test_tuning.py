@@ -368,6 +368,61 @@ def test_a_run_adds_a_row_that_is_matched(tmp_path: Path) -> None:
     assert "128 threads" in matched.configuration
 
 
+def test_what_searches_is_called_alone_and_what_matches_it_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compare import run as running
+
+    op = registry.get_op("matmul")
+    asked: list[list[str]] = []
+
+    class Checking:
+        def __init__(self, *_: object, **more: object) -> None:
+            assert more["retune"] is True
+
+        def width(self, count: int) -> int:
+            return count
+
+        def run(self, impls: list[Implementation], begin: object) -> Any:
+            asked.append([impl.label for impl in impls])
+            for impl in impls:
+                tunings = (FOUND,) if impl.label == "triton.autotuned" else ()
+                yield impl, checking.Outcome(agreement=made_up.AGREEMENT, tunings=tunings)
+
+    monkeypatch.setattr(checking, "Checking", Checking)
+    only = ("torch.eager", "torch.compile", "triton.grouped", "triton.autotuned", "cupy.tensor_core")
+    impls = tuning.stand_ins(registry.implementations("matmul", only))
+    options = Options((), only, matched=True, retune=True)
+    case = op.cases.smoke[1]
+    step, meter = running.Step(case, True, False), running._Meter(running.silent, 1.0)
+    crew = SimpleNamespace(start=list)
+    bench = running._Bench(op, impls, options, torch.device("cpu"), [step], tmp_path, meter, crew)  # type: ignore[arg-type]
+    bench._read_sources()
+    bench.rows[case] = {}
+    bench._check(step)
+    assert asked == [
+        ["torch.eager", "triton.grouped", "cupy.tensor_core"],
+        ["torch.compile"],
+        ["triton.autotuned"],
+        ["cupy.tensor_core:matched"],
+    ]
+    row = bench.rows[case]["cupy.tensor_core:matched"]
+    assert row.configuration == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
+    assert (row.default, row.model) == ("cupy.tensor_core", "triton.autotuned")
+    assert bench.rows[case]["triton.autotuned"].default == "triton.grouped"
+
+
+def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None:
+    op = registry.get_op("matmul")
+    case = op.cases.smoke[1]
+    only = ("triton.autotuned", "cupy.tensor_core")
+    options = Options((case,), only, device="cpu", resources=False, matched=True)
+    (compared,) = run(op, options, results=tmp_path).cases
+    row = compared.rows[-1]
+    assert (row.label, row.status) == ("cupy.tensor_core:matched", "unavailable")
+    assert row.reason == "no configuration is known: that of triton.autotuned is searched for on a GPU"
+
+
 def test_matched_with_nothing_to_match_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["softmax", "--matched", "--device", "cpu"]) == 2
     assert "--matched: no implementation of softmax that was asked for" in capsys.readouterr().err
