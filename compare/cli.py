@@ -297,6 +297,8 @@ def _run(
     _check_timer(arguments, device.type)
     say("importing the implementations")
     _load(arguments.load, names, arguments.timeout)
+    if arguments.matched:
+        _check_matched(names, arguments.only)
     # All of them are understood before the first is run.
     from compare.occupancy import limits
 
@@ -396,6 +398,20 @@ def _check_timer(arguments: argparse.Namespace, device_type: str) -> None:
     from compare import nvbench
 
     nvbench.load()
+
+
+def _check_matched(names: Sequence[str], only: Sequence[str]) -> None:
+    from compare.tuning import stand_ins
+
+    chosen = [registry.implementations(op.name, only) for op in _having(names, only)]
+    if any(impl.base for impls in chosen for impl in stand_ins(impls)):
+        return
+    every = [impl for name in registry.op_names() for impl in registry.implementations(name)]
+    pairs = [f"{impl.op}'s {impl.label} that of {impl.matches}" for impl in every if impl.matches]
+    raise UsageError(
+        "--matched: nothing that was asked for can be run with the configuration of another. What takes which: "
+        f"{', '.join(pairs)}; both have to be among the rows (--only)"
+    )
 
 
 def exit_status(comparison: Comparison) -> int:

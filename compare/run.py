@@ -159,11 +159,6 @@ def run(
     impls = _chosen(op, options.only)
     if options.matched:
         impls = tuning.stand_ins(impls)
-        if not any(impl.base for impl in impls):
-            raise UsageError(
-                f"--matched: no implementation of {op.name} that was asked for can be run with the "
-                "configuration of another one that was"
-            )
     interrupted = False
     with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.base]

@@ -20,7 +20,7 @@ import triton.language as tl
 
 from compare import records, registry, tuning
 from compare.check import check
-from compare.cli import main
+from compare.cli import _check_timer, main, parser
 from compare.contained import checking
 from compare.report import csv_file, markdown, tables, terminal
 from compare.run import run
@@ -423,9 +423,22 @@ def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None
     assert row.reason == "no configuration is known: that of triton.autotuned is searched for on a GPU"
 
 
-def test_matched_with_nothing_to_match_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["softmax", "--matched", "--device", "cpu"]) == 2
-    assert "--matched: no implementation of softmax that was asked for" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "arguments", [["softmax"], ["vector_add", "--only", "cupy.*"]], ids=lambda arguments: arguments[0]
+)
+def test_matched_with_nothing_to_match_is_a_mistake(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--matched", "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "--matched: nothing that was asked for" in said
+    assert "vector_add's cupy.vectorized that of triton.blocked" in said
+
+
+def test_nvbench_times_what_is_registered() -> None:
+    arguments = parser().parse_args(["matmul", "--matched", "--timer", "nvbench"])
+    with pytest.raises(UsageError, match="leave out --matched"):
+        _check_timer(arguments, "cuda")
 
 
 # --------------------------------------------------------------------------- told
