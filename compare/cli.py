@@ -409,7 +409,7 @@ def _check_matched(names: Sequence[str], only: Sequence[str]) -> None:
     every = [impl for name in registry.op_names() for impl in registry.implementations(name)]
     pairs = [f"{impl.op}'s {impl.label} that of {impl.matches}" for impl in every if impl.matches]
     raise UsageError(
-        "--matched: nothing that was asked for can be run with the configuration of another. What takes which: "
+        "--matched: nothing that was asked for can be run with the configuration of another. What can: "
         f"{', '.join(pairs)}; both have to be among the rows (--only)"
     )
 
