@@ -90,6 +90,8 @@ def test_the_cpu_build_has_no_hopper_units() -> None:
         assert "sm_90" in (device.supports(implementation(label, "sm_90"), cpu) or "")
         assert device.supports(implementation(label, "sm_80"), cpu) is None
     assert device.supports(implementation("triton.tma", "sm_90"), cpu) is None  # its interpreter has them
+    gluon = device.supports(implementation("triton.gluon", "sm_90a"), cpu)
+    assert gluon == "needs sm_90a's own units, which Triton's interpreter does not have"
 
 
 def test_a_requirement_that_is_no_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
