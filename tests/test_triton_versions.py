@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,15 @@ def test_there_are_kernels():
 @pytest.mark.parametrize("impl", KERNELS, ids=lambda impl: f"{impl.op}-{impl.label}")
 def test_agrees(impl: Implementation, device: torch.device):
     op = registry.get_op(impl.op)
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    taken = 0
     for case in op.cases.smoke:
-        if (reason := supports(impl, device)) is not None:
-            pytest.skip(reason)
-        agreement = check(op, impl, case, device, seeds=(0,))
-        assert agreement.passed, f"{case}: {agreement.reason}"
+        with suppress(NotImplementedError):  # a dtype that it does not take
+            agreement = check(op, impl, case, device, seeds=(0,))
+            assert agreement.passed, f"{case}: {agreement.reason}"
+            taken += 1
+    assert taken
 
 
 def test_compiles_for_every_architecture():
