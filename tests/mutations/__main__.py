@@ -16,8 +16,8 @@ from compare.run import prepare
 from mutations import Mutation, every_mutation, record
 from mutations.instruments import MACHINE, Outcome, outcome
 
-HUGE_JOBS = 2
-"""At a time; the huge cases of one take some 30 GB of a GPU's memory."""
+HUGE_JOBS = 1
+"""At a time; the huge cases of one take more than half of an 80 GB GPU's memory."""
 JOBS = max(2, len(os.sched_getaffinity(0)) - 2)
 """At a time, of the others."""
 

@@ -65,9 +65,9 @@ MUTATIONS = (
     ),
     unfused(
         bug="bias of another column",
-        what="columns are counted in packs where they are counted in elements",
+        what="each pack gets the bias of the next",
         right="pack * VEC % N",
-        wrong="pack % N",
+        wrong="(pack + 1) * VEC % N",
         sign="values",
         **HOPPER,
     ),
