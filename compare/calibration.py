@@ -175,7 +175,7 @@ def path_of(device: str) -> Path:
 def stored(device: str) -> Calibration:
     """What was measured on this machine's device of that name, else the built-in limits."""
     try:
-        return records.decoded(Calibration, json.loads(path_of(device).read_text()), "calibration")
+        return records.decode(Calibration, json.loads(path_of(device).read_text()))
     except (OSError, ValueError, TypeError, RuntimeError):  # none there, damaged, or no cache at all
         return BUILT_IN
 

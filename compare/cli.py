@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import re
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from compare import registry
+from compare import commands, registry, writing
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
 
 if TYPE_CHECKING:
@@ -66,12 +64,11 @@ COMPARE_TRACEBACK=1 shows where an error was raised.
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m compare",
-        description="The same GPU operation in PyTorch, Triton and CUDA C++: whether they agree, how fast "
-        "each is, what each takes of the GPU and how much code it is.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    found = commands.parser(
+        "",
+        "The same GPU operation in PyTorch, Triton and CUDA C++: whether they agree, how fast each is, what "
+        "each takes of the GPU and how much code it is.",
+        _EPILOG,
     )
     found.add_argument(
         "what",
@@ -88,38 +85,14 @@ def parser() -> argparse.ArgumentParser:
         help="with diff: OLD.json NEW.json, each from --json or from results/",
     )
     add = found.add_argument_group("what is compared").add_argument
-    add(
-        "--case",
-        action="append",
-        default=[],
-        metavar="CASE",
-        help="sizes and dtype, e.g. M=4096,N=781,fp16; repeatable",
-    )
+    commands.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")
     add("--sweep", action="store_true", help="every size in the op's list")
     add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
-    add(
-        "--only",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="only these implementations, e.g. 'triton.*', and the baseline; repeatable",
-    )
-    add(
-        "--load",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file with implementations or an op of your own; repeatable",
-    )
+    commands.add_only(add, ", e.g. 'triton.*', and the baseline")
+    commands.add_load(add)
     add = found.add_argument_group("how").add_argument
     add("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER (default: a GPU if there is one)")
-    add(
-        "--arch",
-        action="append",
-        default=[],
-        metavar="SM",
-        help="compile for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
-    )
+    commands.add_arch(add, "compile")
     add("--seed", type=int, default=0, help="of the random inputs and the order of timing (default: 0)")
     add(
         "--budget",
@@ -170,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own(name: str, words: Sequence[str]) -> int:
-    return int(importlib.import_module(_OWN_ARGUMENTS[name]).main(words, _archs))
+    return int(importlib.import_module(_OWN_ARGUMENTS[name]).main(words))
 
 
 def _command(arguments: argparse.Namespace) -> int:
@@ -222,20 +195,7 @@ class _Outputs:
 
     def check(self) -> None:
         """Find out now, not after minutes of timing, whether they can be written."""
-        paths = [path for path in (self.json, self.csv, self.markdown) if path]
-        for path in paths:
-            if path.is_dir():
-                raise UsageError(f"{path} is a directory; name a file in it")
-            if not path.parent.is_dir():
-                raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
-            try:
-                tempfile.TemporaryFile(dir=path.parent).close()
-                if path.exists():
-                    path.open("a").close()
-            except OSError as error:
-                raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file") from None
-        if len({path.resolve() for path in paths}) < len(paths):
-            raise UsageError("--json, --csv and --markdown name one and the same file; give each its own")
+        writing.check({"--json": self.json, "--csv": self.csv, "--markdown": self.markdown})
 
     def write(self, comparisons: Sequence[Comparison]) -> None:
         from compare import records
@@ -247,21 +207,16 @@ class _Outputs:
         self, what: T, json: Callable[[T], str], csv: Callable[[T], str], markdown: Callable[[T], str]
     ) -> None:
         """Write ``what`` to the files that were asked for, each in its own form."""
-        from compare import records
-
         for path, make in ((self.json, json), (self.csv, csv), (self.markdown, markdown)):
             if path:
-                try:
-                    records.write_whole(path, make(what))
-                except OSError as error:
-                    raise UsageError(f"{path} could not be written: {error}") from None
+                writing.write(path, make(what))
 
 
 def _compare(arguments: argparse.Namespace) -> int:
     names = _names(arguments)
     outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
     outputs.check()
-    archs = _archs(arguments.arch)
+    archs = commands.archs(arguments.arch)
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
         raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
 
@@ -300,10 +255,6 @@ def _run(
     if arguments.matched:
         _check_matched(names, arguments.only)
     # All of them are understood before the first is run.
-    from compare.occupancy import limits
-
-    for arch in archs:
-        limits(arch)
     work = [(op, _options(op, arguments, archs)) for op in _having(names, arguments.only)]
 
     from compare.report import terminal
@@ -353,7 +304,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
     _load(arguments.load, [name], arguments.timeout)
     (op,) = _having([name], arguments.only)
     crossover.check(op, arguments.crossover)
-    options = _options(op, arguments, _archs(arguments.arch))
+    options = _options(op, arguments, commands.archs(arguments.arch))
     base = options.cases[0] if options.cases else op.cases.default
     if device.type != "cuda":
         found = crossover.recorded(op, arguments.crossover, base)
@@ -482,14 +433,6 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
         matched=arguments.matched,
         retune=arguments.retune,
     )
-
-
-def _archs(texts: Sequence[str]) -> tuple[str, ...]:
-    archs = [arch.strip() for text in texts for arch in text.split(",")]
-    for arch in archs:
-        if not re.fullmatch(r"sm_\d+[af]?", arch):
-            raise UsageError(f"--arch {arch}: an architecture reads like sm_90, several like sm_75,sm_90")
-    return tuple(dict.fromkeys(archs))
 
 
 # --------------------------------------------------------------------------- diff, list, doctor

@@ -31,8 +31,6 @@ SCHEMA = Comparison.schema
 
 CHANGED = "its source changed since"
 
-T = TypeVar("T")
-
 _DIGITS = 6
 """Significant digits of a figure, and of a sample: a timer resolves less."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -59,14 +57,8 @@ def dumps(runs: Sequence[Comparison]) -> str:
 
 
 def encoded(value: object) -> Any:
-    """One dataclass of compare/spec.py as what JSON can hold."""
+    """Dataclasses, and what is made of them, as what JSON can hold."""
     return _encode(value)
-
-
-def decoded(kind: type[T], value: Any, where: str) -> T:
-    """What `encoded` made, as a ``kind``; a TypeError or ValueError says ``where`` it is none."""
-    found: T = _decode(kind, value, where)
-    return found
 
 
 def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple[Comparison, ...]:
@@ -96,7 +88,7 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
 
 
 def decode(kind: type[Value], value: Any) -> Value:
-    """What `json.loads` gave, as a dataclass of compare/spec.py.
+    """What `encoded` made, as the dataclass that it was.
 
     Raises:
         TypeError, ValueError: it is not one.
@@ -118,6 +110,8 @@ def _encode(value: Any) -> Any:
         return {str(key): _encode(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_encode(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, float):
         if math.isnan(value):
             return "NaN"
@@ -154,6 +148,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             return _NON_FINITE[value]
         if isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+    if kind is Path:
+        _expect(str, value, where)
+        return Path(value)
     _expect(kind, value, where)
     return value
 

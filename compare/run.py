@@ -108,6 +108,14 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     return picked
 
 
+def default_archs(device: torch.device) -> tuple[str, ...]:
+    """What is compiled for where ``--arch`` is not given: a GPU's own architecture, or `STATIC_ARCHS`."""
+    from compare.device import arch
+
+    here = arch(device)
+    return STATIC_ARCHS if here is None else (here,)
+
+
 def _is_command() -> bool:
     """Whether this process is ``python -m compare``, which has done nothing by now but import."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -215,11 +223,8 @@ class _Bench:
         meter: _Meter,
         crew: Crew,
     ) -> None:
-        from compare.device import arch
-
         self.op, self.impls, self.options, self.device = op, impls, options, device
-        here = arch(device)
-        self.archs = options.archs or (STATIC_ARCHS if here is None else (here,))
+        self.archs = options.archs or default_archs(device)
         self.steps, self.results, self.meter, self.crew = steps, results, meter, crew
         self.rows: dict[Case, dict[str, Row]] = {}
         self.ceilings: dict[Case, Ceilings] = {}

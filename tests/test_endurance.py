@@ -135,7 +135,7 @@ def made_up_rounded(value: object) -> object:
     """As a record keeps it."""
     from compare.spec import Timing
 
-    return records.decoded(Timing, records.encoded(value), "timing")
+    return records.decode(Timing, records.encoded(value))
 
 
 # --------------------------------------------------------------------------- the card

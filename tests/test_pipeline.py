@@ -429,7 +429,7 @@ from compare.resources.worker import compile_triton
 op = registry.get_op("softmax")
 impls = registry.implementations("softmax", ["triton.online", "triton.onepass"])
 launches = [launch for impl in impls for launch in capture(impl, op, op.cases.default, "sm_80")]
-with triton_way.cached_in(sys.argv[1]), watched(True) as seen, contextlib.redirect_stdout(io.StringIO()):
+with watched(True) as seen, contextlib.redirect_stdout(io.StringIO()):
     for i, launch in enumerate([launches[0], *launches]):
         compile_triton(launch, "sm_80", device=str(i))
 with ThreadPoolExecutor() as pool:
@@ -437,7 +437,7 @@ with ThreadPoolExecutor() as pool:
 print(json.dumps([(one.kernel, [stage.name for stage in one.stages], len(one.instructions), len(one.passes),
     one.failure is None) for one in found]))
 """
-    command = [sys.executable, "-c", script, str(tmp_path)]
+    command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, cwd=registry.ROOT, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from compare import registry
+from compare import commands, registry, writing
 from compare.spec import Case, Implementation, Op, UsageError
 
 if TYPE_CHECKING:
@@ -39,23 +37,16 @@ exit status:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m compare aot",
-        description="An op's kernels as C programs that run without Python: built for any architecture, with "
-        "or without a GPU; where there is one, run, checked, and timed beside the call from Python.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    found = commands.parser(
+        "aot",
+        "An op's kernels as C programs that run without Python: built for any architecture, with or without "
+        "a GPU; where there is one, run, checked, and timed beside the call from Python.",
+        _EPILOG,
     )
     add = found.add_argument
     add("op", metavar="OP", help="the op")
-    add("--only", action="append", default=[], metavar="GLOB", help="only these implementations; repeatable")
-    add(
-        "--arch",
-        action="append",
-        default=[],
-        metavar="SM",
-        help="build for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
-    )
+    commands.add_only(add)
+    commands.add_arch(add, "build")
     add(
         "--case",
         metavar="CASE",
@@ -66,29 +57,21 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...]]) -> int:
-    """Run the command.
-
-    Args:
-        argv: what follows ``aot``.
-        archs_of: reads what was given to ``--arch``.
+def main(argv: Sequence[str]) -> int:
+    """Run the command on what follows ``aot``.
 
     Raises:
         UsageError: the command asks for what does not exist, or the machine lacks what all programs need.
     """
     arguments = parser().parse_args(argv)
-    if arguments.op not in registry.op_names():
-        raise UsageError(registry.unknown("op", arguments.op, registry.op_names()))
-    archs = archs_of(arguments.arch)
-    out = _made(arguments.out)
-    _check_file(arguments.json)
+    commands.check_op(arguments.op)
+    archs = commands.archs(arguments.arch)
+    out = writing.made(arguments.out)
+    writing.check({"--json": arguments.json})
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
 
     from compare.aot.plan import candidates
-    from compare.occupancy import limits
 
-    for arch in archs:
-        limits(arch)
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
     impls = candidates(op, arguments.only)
@@ -99,8 +82,7 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
         )
     _check_compilers()
     report = _report(op, case, impls, archs, out)
-    if arguments.json:
-        _write_json(arguments.json, report)
+    writing.write_json(arguments.json, report)
 
     from compare.report import programs, terminal
 
@@ -117,17 +99,15 @@ def exit_status(report: Report) -> int:
 
 
 def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence[str], out: Path) -> Report:
-    import torch
-
     from compare.aot.records import Report
     from compare.device import arch as arch_of
-    from compare.device import environment, versions
+    from compare.device import environment, pick, versions
     from compare.report.progress import of_run
-    from compare.run import STATIC_ARCHS
+    from compare.run import default_archs
 
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    here = arch_of(device) if device else None
-    asked = [(impl, arch) for impl in impls for arch in archs or ((here,) if here else STATIC_ARCHS)]
+    device = pick()
+    here = arch_of(device)
+    asked = [(impl, arch) for impl in impls for arch in archs or default_archs(device)]
     outcomes = []
     with of_run(op.name, None) as progress:
         for count, (impl, arch) in enumerate(asked):
@@ -135,14 +115,14 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
             folder = out / op.name / impl.label / arch
             outcomes.append(_outcome(op, case, impl, arch, folder, here, device))
     why = ""
-    if device is None:
+    if here is None:
         why = (
             "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run "
             "this there."
         )
     elif not any(one.ran for one in outcomes):
         why = f"None of them was run: this GPU is {here}."
-    name = environment(device).device if device else ""
+    name = environment(device).device if here else ""
     return Report(op.name, op.signature, str(case), tuple(outcomes), name, why, versions())
 
 
@@ -153,7 +133,7 @@ def _outcome(
     arch: str,
     folder: Path,
     here: str | None,
-    device: torch.device | None,
+    device: torch.device,
 ) -> Outcome:
     from compare.aot.building import make
     from compare.aot.plan import plan
@@ -164,7 +144,8 @@ def _outcome(
     found = Outcome(impl.label, arch)
     try:
         planned = plan(op, impl, case, arch)
-        with tempfile.TemporaryDirectory() as cache, _triton_cache(cache):
+        # What is compiled here must not shorten what is timed.
+        with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache):
             found = replace(found, program=make(planned, folder))
     except NotImplementedError as error:
         return replace(found, cannot=str(error))
@@ -176,7 +157,7 @@ def _outcome(
         raise UsageError(f"--out {folder}: could not be written: {error.strerror}") from None
     except Exception as error:  # of a kernel's own compiler: anything
         return replace(found, failed=f"{type(error).__name__}: {error}")
-    if device and here and capability(here) == capability(arch):
+    if here and capability(here) == capability(arch):
         return _run(found, planned, impl, device)
     return found
 
@@ -192,16 +173,6 @@ def _run(found: Outcome, planned: Plan, impl: Implementation, device: torch.devi
         return replace(found, failed=str(error))
 
 
-@contextlib.contextmanager
-def _triton_cache(folder: str) -> Iterator[None]:
-    """For a while, an empty cache of Triton's: what is compiled here must not shorten what is timed."""
-    with mock.patch.dict(os.environ, TRITON_CACHE_DIR=folder):
-        yield
-
-
-# --------------------------------------------------------------------------- what must be there
-
-
 def _check_compilers() -> None:
     """Without these there is no program at all; what a single way lacks is said in its row."""
     from cuda_impl import build
@@ -210,29 +181,3 @@ def _check_compilers() -> None:
         build.gcc(), build.make_tool(), build.driver_include()
     except build.BuildError as error:
         raise UsageError(str(error)) from None
-
-
-def _made(out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}. Name another folder") from None
-    return out.resolve()
-
-
-def _check_file(file: Path | None) -> None:
-    if file and file.is_dir():
-        raise UsageError(f"{file} is a directory; name a file in it")
-    if file and not file.parent.is_dir():
-        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
-
-
-def _write_json(file: Path, report: Report) -> None:
-    from compare import records
-    from compare.aot.records import as_data
-
-    try:
-        records.write_whole(file, json.dumps(as_data(report), indent=1) + "\n")
-    except OSError as error:
-        raise UsageError(f"{file} could not be written: {error}") from None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from compare.spec import Agreement, Estimate
 
@@ -93,10 +92,3 @@ class Report:
     """The GPU that the programs ran on; empty where there is none."""
     why_not_run: str = ""
     versions: dict[str, str] = field(default_factory=dict)
-
-
-def as_data(report: Report) -> dict[str, Any]:
-    """What JSON can hold."""
-    return asdict(
-        report, dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items}
-    )

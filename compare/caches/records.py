@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,3 @@ class Cleared:
     @property
     def bytes(self) -> int:
         return sum(size for _, _, size in self.kinds)
-
-
-def as_data(found: Found | Cleared) -> dict[str, Any]:
-    """What JSON can hold."""
-    return asdict(
-        found, dict_factory=lambda items: {k: str(v) if isinstance(v, Path) else v for k, v in items}
-    )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare import registry
+from compare import commands, registry, writing
 from compare.spec import ROUTES, Case, UsageError
 
 if TYPE_CHECKING:
@@ -52,25 +51,18 @@ _SUFFIXES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
-        prog="python -m compare pipeline",
-        description="What each compiler makes of an op's kernels, stage by stage, for any architecture, with "
-        "or without a GPU.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    found = commands.parser(
+        "pipeline",
+        "What each compiler makes of an op's kernels, stage by stage, for any architecture, with or without "
+        "a GPU.",
+        _EPILOG,
     )
     add = found.add_argument
     add("op", metavar="OP", help="the op")
-    add("--only", action="append", default=[], metavar="GLOB", help="only these implementations; repeatable")
-    add(
-        "--arch",
-        action="append",
-        default=[],
-        metavar="SM",
-        help="compile for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
-    )
+    commands.add_only(add)
+    commands.add_arch(add, "compile")
     add("--case", metavar="CASE", help="sizes and dtype, e.g. M=4096,N=781,fp16 (default: the op's own)")
-    add("--load", action="append", default=[], metavar="FILE", help="a Python file of your own; repeatable")
+    commands.add_load(add)
     add = found.add_argument_group("what is shown, in place of the overview").add_argument
     add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
     add("--layout", metavar="NAME", help="Triton: a layout in words and drawn: #blocked, slice; all: each")
@@ -84,12 +76,8 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...]]) -> int:
-    """Run the command.
-
-    Args:
-        argv: what follows ``pipeline``.
-        archs_of: reads what was given to ``--arch``.
+def main(argv: Sequence[str]) -> int:
+    """Run the command on what follows ``pipeline``.
 
     Raises:
         UsageError: the command asks for what does not exist.
@@ -100,17 +88,18 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
         raise UsageError(
             "--stage, --layout, --passes, --pass and --source-map each show something else; give one"
         )
-    if not arguments.load and arguments.op not in registry.op_names():
-        raise UsageError(registry.unknown("op", arguments.op, registry.op_names()))
-    archs = archs_of(arguments.arch)
-    _check_outputs(arguments.out, arguments.json, arguments.html)
+    if not arguments.load:
+        commands.check_op(arguments.op)
+    archs = commands.archs(arguments.arch)
+    writing.check({"--json": arguments.json, "--html": arguments.html})
+    if arguments.out:
+        writing.made(arguments.out)
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
 
-    from compare.occupancy import limits
+    from compare.device import pick
     from compare.pipeline.opening import open_up, select
+    from compare.run import default_archs
 
-    for arch in archs:
-        limits(arch)
     stage = select(arguments.stage) if arguments.stage else ""
     for path in arguments.load:
         registry.load(path)
@@ -124,7 +113,7 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
             raise UsageError(
                 "--layout, --passes and --pass show what only Triton has, and no Triton kernel is among these"
             )
-    opened = open_up(op, impls, case, archs or _archs_here(), dump or bool(arguments.html))
+    opened = open_up(op, impls, case, archs or default_archs(pick()), dump or bool(arguments.html))
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError(
             "this Triton prints its passes in a way that is not understood here; please report it"
@@ -132,11 +121,11 @@ def main(argv: Sequence[str], archs_of: Callable[[Sequence[str]], tuple[str, ...
     if arguments.json:
         from compare.pipeline.records import as_data
 
-        _write(arguments.json, json.dumps([as_data(one) for one in opened], indent=1))
+        writing.write_json(arguments.json, [as_data(one) for one in opened])
     if arguments.html:
         from compare.report import page
 
-        _write(arguments.html, page.render(opened, op.signature))
+        writing.write(arguments.html, page.render(opened, op.signature))
     if arguments.out:
         _write_stages(arguments.out, opened)
     _show(opened, op.signature, arguments, stage)
@@ -204,45 +193,6 @@ def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:
     reasons = "; ".join(dict.fromkeys(one.unavailable for one in opened if one.unavailable))
     said = f"there are {', '.join(there)}" if there else reasons
     raise UsageError(f"--stage {stage}: {labels} has no such stage; {said}")
-
-
-def _archs_here() -> tuple[str, ...]:
-    import torch
-
-    from compare.device import arch
-    from compare.run import STATIC_ARCHS
-
-    here = arch(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
-    return (here,) if here else STATIC_ARCHS
-
-
-# --------------------------------------------------------------------------- files
-
-
-def _check_outputs(out: Path | None, *files: Path | None) -> None:
-    """Find out now, not after the compilers, whether they can be written."""
-    for file in filter(None, files):
-        if file.is_dir():
-            raise UsageError(f"{file} is a directory; name a file in it")
-        if not file.parent.is_dir():
-            raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
-    named = [file.resolve() for file in files if file]
-    if len(set(named)) < len(named):
-        raise UsageError("--json and --html name one and the same file; give each its own")
-    if out:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {out} cannot be made: {error.strerror}. Name another folder") from None
-
-
-def _write(file: Path, text: str) -> None:
-    from compare import records
-
-    try:
-        records.write_whole(file, text)
-    except OSError as error:
-        raise UsageError(f"{file} could not be written: {error}") from None
 
 
 def _write_stages(out: Path, opened: Sequence[Opened]) -> None:

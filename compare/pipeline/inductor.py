@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from compare.device import pick
 from compare.pipeline import triton_way
 from compare.pipeline.records import Failure, Opened, Stage
 from compare.pipeline.triton_adapter import watched
@@ -47,7 +47,7 @@ def _launched(op: Op, impl: Implementation, case: Case) -> list[str]:
 def _inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
     import torch
 
-    device = torch.device("cuda", torch.cuda.current_device())
+    device = pick("cuda")
     return op.make_inputs(case, torch.Generator(device).manual_seed(0), device)
 
 
@@ -74,7 +74,7 @@ def written(
     # In this process, where Triton can be watched, and not in workers of Inductor's.
     settings = {"force_disable_caches": True, "compile_threads": 1}
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as cache, triton_way.cached_in(cache), watched(dump) as seen:
+    with watched(dump) as seen:
         try:
             with torch._inductor.config.patch(settings):
                 _, sources = run_and_get_code(impl.run, *inputs)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from compare import registry
 from compare.capture import Launch, capture
-from compare.device import lacks
-from compare.occupancy import limits
+from compare.device import arch as arch_of
+from compare.device import lacks, pick
 from compare.pipeline import cuda_way, inductor, triton_way
 from compare.pipeline.records import Opened
 from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
@@ -50,12 +50,7 @@ def open_up(
         case: what the inputs are, which decides the kernel and its specialisation.
         archs: ``sm_90``; one at least.
         dump: with every MLIR pass of Triton's.
-
-    Raises:
-        UsageError: an architecture that is not known.
     """
-    for arch in archs:
-        limits(arch)
     found: dict[tuple[int, int], list[Opened]] = {}
     disassembled: list[tuple[tuple[int, int], Future[Opened]]] = []
     waiting: list[tuple[list[tuple[int, int]], Future[list[Opened]]]] = []
@@ -107,20 +102,12 @@ def open_up(
 def _of_pytorch(
     op: Op, impl: Implementation, case: Case, blank: Opened, dump: bool, pool: ThreadPoolExecutor
 ) -> list[Opened]:
-    here = _arch_here()
+    here = arch_of(pick())
     if here not in (None, blank.arch):
         return [replace(blank, unavailable=f"PyTorch works for the GPU at hand only, which is {here}")]
     if why := inductor.why_not(op, impl, case):
         return [replace(blank, unavailable=why)]
     return inductor.written(op, impl, case, blank, dump, pool)
-
-
-def _arch_here() -> str | None:
-    import torch
-
-    from compare.device import arch
-
-    return arch(torch.device("cuda", torch.cuda.current_device())) if torch.cuda.is_available() else None
 
 
 def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launch]:

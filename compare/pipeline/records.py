@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from compare.sass.disassembly import Instruction
@@ -127,12 +127,8 @@ class Opened:
 
 
 def as_data(opened: Opened) -> dict[str, Any]:
-    """For JSON: all of it, of binaries their size and hash."""
-    data = {f.name: getattr(opened, f.name) for f in fields(opened)}
-    data["followed"] = vars(opened.followed) if opened.followed else None
-    data["failure"] = vars(opened.failure) if opened.failure else None
-    data["instructions"] = [vars(instruction) for instruction in opened.instructions]
-    data["mix"] = {group: dict(kinds) for group, kinds in mix(opened.instructions).items()}
+    """For `records.encoded`: all of it, of binaries their size and hash."""
+    data = {**vars(opened), "mix": mix(opened.instructions)}
     data["stages"] = [
         {
             "name": stage.name,
@@ -140,7 +136,7 @@ def as_data(opened: Opened) -> dict[str, Any]:
             "took_ms": stage.took_ms,
             "size_bytes": len(stage.content),
             "lines": stage.lines,
-            "ops": dict(stage.ops),
+            "ops": stage.ops,
             "command": stage.command,
             "log": stage.log,
             "sha256": hashlib.sha256(stage.content).hexdigest(),

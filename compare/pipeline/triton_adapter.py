@@ -54,7 +54,8 @@ class Watched:
 def watched(dump: bool) -> Iterator[Watched]:
     """Watch what Triton compiles meanwhile; with ``dump`` every pass prints the module.
 
-    Without it those of TTGIR do, where there is a ``tt.dot`` to be followed.
+    Without it those of TTGIR do, where there is a ``tt.dot`` to be followed.  Triton's cache is a folder of
+    its own meanwhile: nothing is found there, and nothing is left behind.
 
     What was seen stands there also where the compilation fails.
     """
@@ -81,8 +82,10 @@ def watched(dump: bool) -> Iterator[Watched]:
             stages[name] = _timed(seen, name, _dumping_dots(step) if name == "ttgir" else step)
         return None
 
+    dumping = "1" if dump else None
     with (
-        _environment(MLIR_ENABLE_DUMP="1" if dump else None, TRITON_ALWAYS_COMPILE="1"),
+        tempfile.TemporaryDirectory() as cache,
+        _environment(MLIR_ENABLE_DUMP=dumping, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
         mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
         mock.patch.object(ASTSource, "make_ir", front),
         _last_module(dump),
@@ -168,7 +171,7 @@ def _stderr_into(file: IO[bytes]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(**values: str | None) -> Iterator[None]:
-    """These variables for a while; None: not set."""
+    """These variables for a while; None: not set.  Others stay as they are, as other threads read them."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:

@@ -6,12 +6,10 @@ import ast
 import contextlib
 import io
 import itertools
-import os
 import re
-import tempfile
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
@@ -63,7 +61,7 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool, later: 
         Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
     ]
     failure = None
-    with tempfile.TemporaryDirectory() as cache, cached_in(cache), watched(dump) as seen:
+    with watched(dump) as seen:
         try:
             # Printed by Triton, for people who did not catch what it raises.
             with contextlib.redirect_stdout(io.StringIO()):
@@ -118,20 +116,6 @@ def _told_apart(found: Sequence[Opened]) -> list[Opened]:
         else one
         for i, one in enumerate(found)
     ]
-
-
-@contextlib.contextmanager
-def cached_in(folder: str) -> Iterator[None]:
-    """Triton keeps its results here meanwhile: nothing is found there, and nothing is left behind."""
-    before = os.environ.get("TRITON_CACHE_DIR")
-    os.environ["TRITON_CACHE_DIR"] = folder
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TRITON_CACHE_DIR"]
-        else:
-            os.environ["TRITON_CACHE_DIR"] = before
 
 
 def _stage(name: str, made: str | bytes, seconds: float) -> Stage:
