@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pybind11
 from cuda import pathfinder
@@ -69,10 +70,7 @@ def gxx() -> str:
         BuildError: there is none.
     """
     name = os.environ.get("CXX") or "g++"
-    found = shutil.which(name)
-    if found is None:
-        raise BuildError(f"no C++ compiler {name!r} on PATH: apt-get install g++ (or set CXX)")
-    return found
+    return _on_path(name, f"C++ compiler {name!r}", "g++ (or set CXX)")
 
 
 @functools.cache
@@ -83,10 +81,7 @@ def gcc() -> str:
         BuildError: there is none.
     """
     name = os.environ.get("CC") or "gcc"
-    found = shutil.which(name)
-    if found is None:
-        raise BuildError(f"no C compiler {name!r} on PATH: apt-get install gcc (or set CC)")
-    return found
+    return _on_path(name, f"C compiler {name!r}", "gcc (or set CC)")
 
 
 @functools.cache
@@ -96,9 +91,13 @@ def make_tool() -> str:
     Raises:
         BuildError: there is none.
     """
-    found = shutil.which("make")
+    return _on_path("make", "make", "make")
+
+
+def _on_path(name: str, what: str, package: str) -> str:
+    found = shutil.which(name)
     if found is None:
-        raise BuildError("no make on PATH: apt-get install make")
+        raise BuildError(f"no {what} on PATH: apt-get install {package}")
     return found
 
 
@@ -318,14 +317,23 @@ def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[
     _, major, minor = nvrtc.nvrtcVersion()
     key = digest(headers_digest(source), names, options, major, minor)
 
-    def make(product: Path) -> None:
+    def make(folder: Path) -> tuple[bytes, dict[str, Any]]:
         made = compile_nvrtc(source, names, options)
-        header = json.dumps({"mangled": made.mangled, "log": made.log})
-        product.write_bytes(header.encode() + b"\n" + made.cubin)
+        return made.cubin, {"mangled": made.mangled, "log": made.log}
 
-    header, _, image = _cached(f"nvrtc-{arch}-{key}.cubin", make).read_bytes().partition(b"\n")
-    facts = json.loads(header)
+    image, facts = _image(f"nvrtc-{arch}-{key}.cubin", make)
     return image, facts["mangled"], facts["log"]
+
+
+def _image(name: str, make: Callable[[Path], tuple[bytes, dict[str, Any]]]) -> tuple[bytes, dict[str, Any]]:
+    """Machine code in the cache, and what else ``make``, given a folder to work in, told of it."""
+
+    def write(product: Path) -> None:
+        image, facts = make(product.parent)
+        product.write_bytes(json.dumps(facts).encode() + b"\n" + image)
+
+    header, _, image = _cached(name, write).read_bytes().partition(b"\n")
+    return image, json.loads(header)
 
 
 @dataclass(frozen=True)
@@ -387,16 +395,7 @@ def instances(source: str, names: Sequence[str]) -> str:
 
 def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
     """Compile the same kernels with nvcc, to compare its machine code with NVRTC's."""
-    text = instances(source, names)
-    command = [str(nvcc()), "-cubin", *flags.nvcc((arch,))]
-    key = digest(_contents(text, (flags.KERNELS,)), command, _identity(nvcc()))
-
-    def make(product: Path) -> None:
-        file = product.with_suffix(".cu")
-        file.write_text(text)
-        _refuse_remarks(_run([*command, file, "-o", product], str(names[0])), str(names[0]))
-
-    return _cached(f"nvcc-{arch}-{key}.cubin", make).read_bytes()
+    return _nvcc("cubin", source, names, arch)[0]
 
 
 def fatbin(source: str, name: str, arch: str) -> tuple[bytes, str]:
@@ -413,24 +412,29 @@ def fatbin(source: str, name: str, arch: str) -> tuple[bytes, str]:
     Raises:
         BuildError: nvcc is missing or refuses the source.
     """
-    text = f"{source_text(source)}\nauto* instance = &{name};\n"
-    command = [str(nvcc()), "-fatbin", *flags.nvcc((arch,))]
-    key = digest(_contents(text, (flags.KERNELS,)), command, _identity(nvcc()))
+    image, log = _nvcc("fatbin", source, [name], arch)
+    # ptxas reports every kernel that it compiles, here the one that is pointed to.
+    entries = re.findall(r"Compiling entry function '(\w+)'", log)
+    stem = name.partition("<")[0]
+    (mangled,) = {entry for entry in entries if stem in entry}
+    return image, mangled
 
-    def make(product: Path) -> None:
-        file = product.with_suffix(".cu")
+
+def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[bytes, str]:
+    """Kernels as a ``cubin`` or a ``fatbin``, and what ptxas printed."""
+    text = instances(source, names)
+    command = [str(nvcc()), f"-{kind}", *flags.nvcc((arch,))]
+    key = digest(_identity(nvcc()), command, _contents(text, (flags.KERNELS,)))
+
+    def make(folder: Path) -> tuple[bytes, dict[str, Any]]:
+        file, product = folder / "kernels.cu", folder / "kernels.image"
         file.write_text(text)
-        image = product.with_suffix(".image")
-        log = _run([*command, file, "-o", image], name)
-        _refuse_remarks(log, name)
-        # ptxas reports every kernel that it compiles, here the one that is pointed to.
-        entries = re.findall(r"Compiling entry function '(\w+)'", log)
-        stem = name.partition("<")[0]
-        (mangled,) = {entry for entry in entries if stem in entry}
-        product.write_bytes(json.dumps({"mangled": mangled}).encode() + b"\n" + image.read_bytes())
+        log = _run([*command, file, "-o", product], names[0])
+        _refuse_remarks(log, names[0])
+        return product.read_bytes(), {"log": log}
 
-    header, _, image = _cached(f"nvcc-{arch}-{key}.fatbin", make).read_bytes().partition(b"\n")
-    return image, json.loads(header)["mangled"]
+    image, facts = _image(f"nvcc-{arch}-{key}.{kind}", make)
+    return image, facts["log"]
 
 
 # --------------------------------------------------------------------------- pybind11 modules
