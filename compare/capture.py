@@ -52,7 +52,7 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
 
 def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
     """`capture` with these meta tensors as inputs."""
-    run = _captured_route(impl).run
+    run = captured_route(impl).run
     active = _Capture(arch)
     token = _active.set(active)
     try:
@@ -118,7 +118,12 @@ def _current() -> _Capture:
     return active
 
 
-def _captured_route(impl: Implementation) -> Implementation:
+def captured_route(impl: Implementation) -> Implementation:
+    """The implementation that launches the same kernels from Python: of a pybind one, its cupy sibling.
+
+    Raises:
+        NotImplementedError: there is none.
+    """
     if impl.route != "pybind":
         return impl
     label = f"cupy.{impl.variant}"

@@ -96,6 +96,16 @@ class RequireGpu:
             terminalreporter.section("--require-gpu: no gpu test ran", red=True)
 
 
+@pytest.fixture
+def decorated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a command that forgets of Triton's interpreter: kernels have been decorated, and it is put back."""
+    from compare import registry
+
+    for op in registry.op_names():
+        registry.implementations(op)
+    monkeypatch.setenv("TRITON_INTERPRET", os.environ.get("TRITON_INTERPRET", ""))
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The best device here, for tests that run everywhere."""

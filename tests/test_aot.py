@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,11 +18,14 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from processes import command, python
 
-from compare import registry
-from compare.aot import building, command, jit, running
-from compare.aot.plan import Plan, Pointer, Scalar, candidates, from_python, plan
+from compare import records, registry
+from compare.aot import building, jit, running
+from compare.aot.command import exit_status
+from compare.aot.plan import Plan, Pointer, Scalar, candidates, plan
 from compare.aot.records import Kernel, Outcome, Program, Ran, Report, Started
+from compare.capture import captured_route
 from compare.check import check, memory_of
 from compare.cli import main
 from compare.report import programs
@@ -33,29 +35,13 @@ from cuda_impl.loader import kernel as cuda_kernel
 
 ARCH = "sm_80"
 CPU = torch.device("cpu")
+Done = subprocess.CompletedProcess[str]
 ADD = registry.get_op("vector_add")
 
 
-@dataclass(frozen=True)
-class Done:
-    status: int
-    out: str
-    err: str
-
-
 def aot(*words: object, **environment: str) -> Done:
-    """Run ``python -m compare aot`` in a process without Triton's interpreter, and that sees no GPU."""
-    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    inherited["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(
-        [sys.executable, "-m", "compare", "aot", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=registry.ROOT,
-        env=inherited | environment,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    """Run ``python -m compare aot`` in a process that sees no GPU."""
+    return command("aot", *words, **{"CUDA_VISIBLE_DEVICES": ""} | environment)
 
 
 @dataclass(frozen=True)
@@ -68,17 +54,11 @@ class Built:
     folder: Path
 
     def programs(self) -> list[Program]:
-        return [program_from(one["program"]) for one in self.outcomes if one["program"]]
+        return [records.decode(Program, one["program"]) for one in self.outcomes if one["program"]]
 
     def plan_of(self, program: Program) -> Plan:
-        (impl,) = (i for i in registry.implementations(self.op.name) if i.label == program.label)
+        (impl,) = registry.implementations(self.op.name, [program.label])
         return plan(self.op, impl, self.op.cases.smoke[0], program.arch)
-
-
-def program_from(data: dict[str, Any]) -> Program:
-    made = Kernel(**{**data["kernel"], "arguments": tuple(data["kernel"]["arguments"])})
-    paths = {name: Path(data[name]) for name in ("folder", "executable")}
-    return Program(**{**data, **paths, "kernel": made, "files": tuple(data["files"])})
 
 
 @pytest.fixture(scope="module", params=registry.op_names())
@@ -161,7 +141,7 @@ def play_back(
     to: str,
 ) -> None:
     """Let the fake driver write what PyTorch's own implementation makes of the inputs of every seed."""
-    (eager,) = (i for i in registry.implementations(planned.op.name) if i.label == planned.op.baseline)
+    (eager,) = registry.implementations(planned.op.name, [planned.op.baseline])
     at = [name for _, name in declared(program)].index(to)
     file = tmp_path / "played"
     place = running.OnFiles.place
@@ -180,7 +160,7 @@ def pointer_to_output(planned: Plan) -> str:
 
 
 def checked(program: Program, planned: Plan, tmp_path: Path) -> tuple[Any, running.OnFiles]:
-    (impl,) = (i for i in registry.implementations(planned.op.name) if i.label == program.label)
+    (impl,) = registry.implementations(planned.op.name, [program.label])
     stage = running.OnFiles(program, planned, tmp_path, CPU)
     return check(planned.op, impl, planned.case, CPU, (0, 1), stage=stage), stage
 
@@ -189,12 +169,12 @@ def checked(program: Program, planned: Plan, tmp_path: Path) -> tuple[Any, runni
 
 
 def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
-    assert built.done.status == 0, built.done.err + built.done.out
+    assert built.done.returncode == 0, built.done.stderr + built.done.stdout
     assert [one["label"] for one in built.outcomes] == [i.label for i in candidates(built.op, ())]
     for one in built.outcomes:
         assert not one["failed"]
         assert bool(one["program"]) != bool(one["cannot"])
-        assert one["label"] in built.done.out
+        assert one["label"] in built.done.stdout
         assert not one["cannot"] or re.search(
             r"needs|launches|calls|argument|refuse|autotuned|fp32", one["cannot"]
         )
@@ -205,7 +185,7 @@ def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
         assert program.folder == folder
         assert program.executable.read_bytes()[:4] == b"\x7fELF"
         assert program.program_bytes == program.executable.stat().st_size > program.kernel.code_bytes > 0
-    assert "needs a GPU" in built.done.out
+    assert "needs a GPU" in built.done.stdout
 
 
 def test_the_programs_agree_on_files(
@@ -251,7 +231,7 @@ def add(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("add")
     file = folder / "found.json"
     done = aot("vector_add", "--arch", "sm_75,sm_90", "--out", folder / "programs", "--json", file)
-    assert done.status == 0, done.err
+    assert done.returncode == 0, done.stderr
     return Built(ADD, done, json.loads(file.read_text())["outcomes"], folder)
 
 
@@ -382,8 +362,8 @@ def test_a_program_and_the_call_from_python_make_a_row(
     monkeypatch.setenv("FAKE_CUDA_ONCE", "1")
     jit = Started(*(Estimate(value, value, value, (value,)) for value in (6000.0, 9000.0, 12.5, 3.5)))
     monkeypatch.setattr(running, "started_jit", lambda *_: jit)
-    (impl,) = (i for i in registry.implementations("vector_add") if i.label == "pybind.scalar")
-    ran = running.run(program, planned, from_python(ADD, impl), CPU)
+    (impl,) = registry.implementations("vector_add", ["pybind.scalar"])
+    ran = running.run(program, planned, captured_route(impl), CPU)
     assert ran.agreement.passed, ran.agreement.reason
     assert ran.jit_label == "cupy.scalar"
     outcome = Outcome("pybind.scalar", "sm_75", program, ran)
@@ -448,7 +428,7 @@ def test_python_is_started_with_empty_caches_and_then_with_full_ones(
     add: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, planned = one_of(add, "pybind.scalar")
-    (impl,) = (i for i in registry.implementations("vector_add") if i.label == "cupy.scalar")
+    (impl,) = registry.implementations("vector_add", ["cupy.scalar"])
     started = []
 
     def end_of(words: Any, given: str, environment: dict[str, str]) -> str:
@@ -613,11 +593,8 @@ def test_triton_s_tools_are_not_asked_for_what_they_get_wrong(tmp_path: Path) ->
     """They would take these, and launch something else."""
     script = tmp_path / "scaled.py"
     script.write_text(ASKED_TOO_MUCH)
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(registry.ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, env=environment, check=False
-    )
+    folders = {"PYTHONPATH": str(registry.ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = python(script, tmp_path, **folders)
     assert done.returncode == 0, done.stderr
     by_value, clusters, constant, registers, plain = done.stdout.splitlines()
     assert "argument factor of its kernel is a float by value" in by_value
@@ -632,10 +609,10 @@ def test_exit_codes() -> None:
         return Outcome("triton.x", ARCH, **fields)
 
     def status(*outcomes: Outcome) -> int:
-        return command.exit_status(Report("op", "x[N] -> y[N]", "N=1", outcomes))
+        return exit_status(Report("op", "x[N] -> y[N]", "N=1", outcomes))
 
     some = Program("triton.x", ARCH, Kernel("k", "k", "k.h", (), "t", 1), Path(), Path(), (), 1)
-    (impl,) = (i for i in registry.implementations("vector_add") if i.label == "torch.eager")
+    (impl,) = registry.implementations("vector_add", ["torch.eager"])
     good = check(ADD, impl, ADD.cases.smoke[0], CPU, (0,))
     ran = Ran(good, Started(), Started(), "triton.x")
     assert status(outcome(program=some)) == 0
@@ -668,16 +645,10 @@ def test_exit_codes() -> None:
         (("vector_add",), "--out"),
     ],
 )
+@pytest.mark.usefixtures("decorated")
 def test_mistakes_are_one_sentence(
-    words: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for op in registry.op_names():
-        registry.implementations(op)  # decorated before the command forgets of the interpreter
-    monkeypatch.setenv("TRITON_INTERPRET", os.environ.get("TRITON_INTERPRET", ""))  # to be put back
     (tmp_path / "FILE").touch()
     (tmp_path / "OUT").mkdir()
     names = [re.sub(r"^(OUT|FILE)", lambda found: str(tmp_path / found[1]), word) for word in words]
@@ -692,12 +663,12 @@ def test_mistakes_are_one_sentence(
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     done = aot("vector_add", "--arch", ARCH, "--out", tmp_path / "out", CC="no-such-compiler")
-    assert done.status == 2
-    assert "no C compiler 'no-such-compiler' on PATH: apt-get install gcc" in done.err
+    assert done.returncode == 2
+    assert "no C compiler 'no-such-compiler' on PATH: apt-get install gcc" in done.stderr
     done = aot("vector_add", "--arch", ARCH, "--out", tmp_path / "out", CUDA_HOME=str(tmp_path))
-    assert done.status == 3, done.out
-    assert "set CUDA_HOME to a CUDA toolkit, or unset it" in " ".join(done.out.split())
-    assert "triton.blocked  sm_80" in done.out, "what needs no nvcc is built"
+    assert done.returncode == 3, done.stdout
+    assert "set CUDA_HOME to a CUDA toolkit, or unset it" in " ".join(done.stdout.split())
+    assert "triton.blocked  sm_80" in done.stdout, "what needs no nvcc is built"
 
 
 def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
@@ -705,8 +676,8 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "thesis.c").write_text("mine")
     done = aot("vector_add", "--only", "triton.*", "--arch", ARCH, "--out", tmp_path)
-    assert done.status == 2
-    assert "holds files that are none of an earlier program's" in done.err
+    assert done.returncode == 2
+    assert "holds files that are none of an earlier program's" in done.stderr
     assert (folder / "thesis.c").read_text() == "mine"
 
 
@@ -721,7 +692,7 @@ def test_programs_run_and_agree_on_this_gpu(op: str, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     done = aot(op, "--out", tmp_path / "programs", "--json", file, CUDA_VISIBLE_DEVICES=seen)
-    assert done.status == 0, done.err + done.out
+    assert done.returncode == 0, done.stderr + done.stdout
     outcomes = json.loads(file.read_text())["outcomes"]
     ran = [one for one in outcomes if one["ran"]]
     assert {one["label"].partition(".")[0] for one in ran} == {"triton", "pybind"}

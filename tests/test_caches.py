@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
+from processes import command, python
 
-from compare import kept, registry
+from compare import kept, records, registry
 from compare.caches import ours
+from compare.caches.records import Found
 from compare.cli import main
 from compare.report import caches as report
 from compare.spec import UsageError
@@ -41,29 +41,7 @@ for impl in registry.implementations(op.name, ["triton.*"]):
 """Compiles what an op's Triton implementations launch, as a comparison on a GPU would."""
 
 
-@dataclass(frozen=True)
-class Done:
-    status: int
-    out: str
-    err: str
-
-
-def run(*words: object, **environment: str) -> Done:
-    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=registry.ROOT,
-        env=inherited | environment,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def cache(*words: object, **environment: str) -> Done:
-    """``python -m compare cache``."""
-    return run("-m", "compare", "cache", *words, **environment)
+cache = partial(command, "cache")
 
 
 @dataclass(frozen=True)
@@ -76,7 +54,7 @@ class Filled:
 
     def asked(self, file: Path, *words: object, **more: str) -> dict[str, Any]:
         done = cache(*words, "--json", file, **self.folders | more)
-        assert done.status == 0, done.err
+        assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(file.read_text())
         return found
 
@@ -87,8 +65,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     folder = tmp_path_factory.mktemp("caches")
     names = ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "COMPARE_CACHE_DIR", "CUDA_CACHE_PATH")
     folders = {name: str(folder / name) for name in (*names, "TORCHINDUCTOR_CACHE_DIR")}
-    done = run("-c", COMPILE, op, ARCH, **folders)
-    assert done.status == 0, done.err
+    done = python("-c", COMPILE, op, ARCH, **folders)
+    assert done.returncode == 0, done.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPARE_CACHE_DIR", folders["COMPARE_CACHE_DIR"])
         image, _ = build.cubin(op, [f"{op}_scalar_kernel<float>"], ARCH)
@@ -140,27 +118,7 @@ def test_what_makes_the_key_is_what_changes_it(filled: Filled, tmp_path: Path) -
     # What is kept under the first key is shown there too, as another's of the same kernel.
     assert other_arch["kernel"] == asked[1]["entries"][1]["kernel"]
     assert asked[1]["entries"][1]["key"] == first["key"]
-    assert "would be" in report.render(_decoded(asked[1]), 120)
-
-
-def _decoded(found: dict[str, Any]) -> Any:
-    from compare.caches.records import Cache, Entry, File, Found, Part
-
-    return Found(
-        found["op"],
-        tuple(Cache(**{**each, "folder": Path(each["folder"])}) for each in found["caches"]),
-        tuple(
-            Entry(
-                **{
-                    **each,
-                    "place": Path(each["place"]),
-                    "files": tuple(File(**file) for file in each["files"]),
-                    "made_of": tuple(Part(**part) for part in each["made_of"]),
-                }
-            )
-            for each in found["entries"]
-        ),
-    )
+    assert "would be" in report.render(records.decode(Found, asked[1]), 120)
 
 
 def test_ours_and_cupy_s_are_found_by_the_kernels_they_hold(filled: Filled, tmp_path: Path) -> None:
@@ -205,9 +163,9 @@ def test_every_cache_is_measured(filled: Filled, tmp_path: Path) -> None:
 @pytest.mark.parametrize("op", registry.op_names())
 def test_every_op_is_shown(op: str, tmp_path: Path) -> None:
     done = cache(op, "--arch", "sm_90", TRITON_CACHE_DIR=str(tmp_path), COMPARE_CACHE_DIR=str(tmp_path / "o"))
-    assert done.status == 0, done.err
+    assert done.returncode == 0, done.stderr
     for impl in registry.implementations(op, ["triton.*"]):
-        assert re.search(rf"\({impl.label} for sm_90\)|{impl.label} for sm_90: \S+", done.out), impl.label
+        assert re.search(rf"\({impl.label} for sm_90\)|{impl.label} for sm_90: \S+", done.stdout), impl.label
     assert not (tmp_path / "o").exists(), "looking makes nothing"
 
 
@@ -301,15 +259,15 @@ def test_the_command_clears_ours_alone(mine: Path, tmp_path: Path) -> None:
     (triton / "kernel.json").write_text("{}")
     file = tmp_path / "cleared.json"
     done = cache("--clear", "--json", file, TRITON_CACHE_DIR=str(triton))
-    assert done.status == 0, done.err
-    assert re.search(r"removed 12 files, [\d.]+ K?B, from", done.out)
-    assert f"Triton's in {triton}" in " ".join(done.out.split())
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"removed 12 files, [\d.]+ K?B, from", done.stdout)
+    assert f"Triton's in {triton}" in " ".join(done.stdout.split())
     assert json.loads(file.read_text())["folder"] == str(mine)
     assert (triton / "kernel.json").exists()
     (mine / "thesis").touch()
     done = cache("--clear")
-    assert done.status == 2
-    assert "nothing that this project builds" in done.err
+    assert done.returncode == 2
+    assert "nothing that this project builds" in done.stderr
 
 
 def test_what_a_build_leaves_is_known_as_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -344,14 +302,9 @@ def test_what_a_build_leaves_is_known_as_ours(monkeypatch: pytest.MonkeyPatch, t
         (("--json", "no/such/folder"), "name a file in a folder that exists"),
     ],
 )
+@pytest.mark.usefixtures("decorated")
 def test_mistakes_are_one_sentence(
-    words: tuple[str, ...],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for op in registry.op_names():
-        registry.implementations(op)  # decorated before the command forgets of the interpreter
-    monkeypatch.setenv("TRITON_INTERPRET", os.environ.get("TRITON_INTERPRET", ""))  # to be put back
     assert main(["cache", *words]) == 2
     assert said in capsys.readouterr().err

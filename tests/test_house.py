@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 import torch
+from processes import command
 
 from compare import registry
 from compare.check import check
@@ -39,19 +38,6 @@ def tracked(*patterns: str) -> list[Path]:
     if listed.returncode != 0:
         pytest.skip("this is no git checkout")
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
-
-
-def compare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user does, from anywhere but a test's process."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return subprocess.run(
-        [sys.executable, "-m", "compare", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def rows_of(file: Path) -> dict[str, str]:
@@ -145,7 +131,7 @@ def test_an_implementation_lives_in_its_own_op_s_files(impl: Implementation):
 def test_a_whole_op_from_one_file(tmp_path: Path):
     """A new op touches nothing but its own file: all three ways are found, run and agree."""
     record = tmp_path / "record.json"
-    done = compare("scale_shift", "--load", str(ONE_FILE_OP), "--json", str(record))
+    done = command("scale_shift", "--load", str(ONE_FILE_OP), "--json", str(record))
     assert done.returncode == 0, done.stderr + done.stdout
     assert rows_of(record) == {"torch.eager": "ok", "triton.blocked": "ok", "cupy.scalar": "ok"}
     assert "scale_shift" in done.stdout
@@ -179,7 +165,7 @@ def test_a_wrong_kernel_in_that_file_is_caught(
 def test_the_example_s_kernels_agree(tmp_path: Path):
     record = tmp_path / "record.json"
     file = ROOT / "examples" / "my_softmax.py"
-    done = compare("softmax", "--load", str(file), "--only", "*.mine", "--json", str(record))
+    done = command("softmax", "--load", str(file), "--only", "*.mine", "--json", str(record))
     assert done.returncode == 0, done.stderr + done.stdout
     rows = rows_of(record)
     assert rows["triton.mine"] == rows["cupy.mine"] == "ok"
@@ -200,7 +186,7 @@ def test_links_lead_somewhere(file: Path):
 
 
 def test_documented_options_exist():
-    known = "".join(compare(*words, "--help").stdout for words in ((), ("pipeline",), ("aot",), ("cache",)))
+    known = "".join(command(*words, "--help").stdout for words in ((), ("pipeline",), ("aot",), ("cache",)))
     for file in tracked("*.md"):
         for line in file.read_text().splitlines():
             if "python -m compare " in line:

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +15,8 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
+from processes import command
 
-from compare import registry
 from compare.pipeline.records import Failure, Opened, Pass, Stage
 from compare.report import page
 from compare.sass.disassembly import instructions
@@ -35,11 +33,7 @@ def softmax(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = shared / "softmax.html"
     with FileLock(shared / "softmax.lock"):
         if not file.is_file():
-            environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-            command = [sys.executable, "-m", "compare", "pipeline", "softmax", "--html", str(file)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, cwd=registry.ROOT, env=environment, check=False
-            )
+            done = command("pipeline", "softmax", "--html", file)
             assert done.returncode == 0, done.stderr
     return file
 

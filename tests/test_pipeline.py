@@ -5,16 +5,16 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
-import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import command, python
 
 from compare import registry
 from compare.pipeline import cuda_way, dots, passes, triton_way
@@ -32,27 +32,8 @@ ARCH = "sm_80"
 STAGES = {"triton": triton_way.STAGES, "cupy": cuda_way.NVRTC_STAGES, "pybind": cuda_way.NVCC_STAGES}
 
 
-@dataclass(frozen=True)
-class Ran:
-    """A run of the command."""
-
-    status: int
-    out: str
-    err: str
-
-
-def pipeline(*words: object, **environment: str) -> Ran:
-    """Run ``python -m compare pipeline`` in a process without Triton's interpreter."""
-    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "compare", "pipeline", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=registry.ROOT,
-        env=inherited | environment,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
+Ran = subprocess.CompletedProcess[str]
+pipeline = partial(command, "pipeline")
 
 
 @dataclass(frozen=True)
@@ -69,12 +50,12 @@ def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp(request.param)
     file, files = folder / "all.json", folder / "stages"
     ran = pipeline(request.param, "--arch", ARCH, "--json", file, "--out", files)
-    assert file.is_file(), ran.err
+    assert file.is_file(), ran.stderr
     return Everything(ran, json.loads(file.read_text()), files)
 
 
 def test_every_implementation_passes_through_every_stage(everything: Everything):
-    assert everything.ran.status == 0, everything.ran.err
+    assert everything.ran.returncode == 0, everything.ran.stderr
     op = everything.kernels[0]["op"]
     labels = {impl.label for impl in registry.implementations(op)}
     assert {kernel["label"] for kernel in everything.kernels} == labels
@@ -92,11 +73,11 @@ def test_every_implementation_passes_through_every_stage(everything: Everything)
 
 
 def test_every_stage_is_on_the_screen(everything: Everything):
-    shown = re.sub(r"\s", "", everything.ran.out)  # long names go over several lines
+    shown = re.sub(r"\s", "", everything.ran.stdout)  # long names go over several lines
     for kernel in everything.kernels:
         assert kernel["label"] in shown
         assert kernel["kernel"].replace(" ", "") in shown
-    assert "Instructions on" in everything.ran.out
+    assert "Instructions on" in everything.ran.stdout
 
 
 def test_instructions_are_counted_as_the_disassembler_lists_them(everything: Everything):
@@ -187,7 +168,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, dict[str, dic
 
 def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     ran, kernels, file = broken
-    assert ran.status == 1
+    assert ran.returncode == 1
     undefined, assembler, cuda = (
         kernels[f"{label}"] for label in ("triton.undefined", "triton.assembler", "cupy.broken")
     )
@@ -200,9 +181,9 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     assert [stage["name"] for stage in cuda["stages"]] == ["source"]
     assert "nowhere" in cuda["failure"]["message"]
     assert cuda["failure"]["line"].endswith(":2")
-    assert "What did not compile" in ran.out
-    assert "nowhere" in ran.out
-    assert "Traceback" not in ran.out + ran.err
+    assert "What did not compile" in ran.stdout
+    assert "nowhere" in ran.stdout
+    assert "Traceback" not in ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -225,38 +206,40 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
 )
 def test_a_mistake_is_one_sentence(words: list[str], said: str):
     ran = pipeline(*words)
-    assert ran.status == 2
-    assert said in ran.err
-    assert len(ran.err.splitlines()) == 1
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 def test_a_pass_that_does_not_exist_offers_the_nearest():
     ran = pipeline("vector_add", "--only", "triton.*", "--arch", ARCH, "--pass", "tritongpu-coalesc")
-    assert ran.status == 2
-    assert "did you mean tritongpu-coalesce" in ran.err
+    assert ran.returncode == 2
+    assert "did you mean tritongpu-coalesce" in ran.stderr
 
 
 def test_without_nvcc_the_other_routes_are_shown(tmp_path: Path):
     only = ("--only", "pybind.scalar", "--only", "cupy.scalar")
     ran = pipeline("vector_add", *only, "--arch", ARCH, CUDA_HOME=str(tmp_path))
-    assert ran.status == 0
-    assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
-    assert "pybind.scalar: no nvcc at" in ran.out
+    assert ran.returncode == 0
+    assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.stdout
+    assert "pybind.scalar: no nvcc at" in ran.stdout
 
 
 def test_without_a_host_compiler_the_other_routes_are_shown():
     only = ("--only", "pybind.scalar", "--only", "cupy.scalar")
     ran = pipeline("vector_add", *only, "--arch", ARCH, CXX="/nowhere/g++")
-    assert ran.status == 0
-    assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.out
-    assert "pybind.scalar: no C++ compiler" in ran.out
+    assert ran.returncode == 0
+    assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.stdout
+    assert "pybind.scalar: no C++ compiler" in ran.stdout
 
 
 def test_tt_dot_is_followed_to_the_instruction_it_becomes(tmp_path: Path):
     file = tmp_path / "all.json"
     ran = pipeline("matmul", "--only", "triton.tiled", "--arch", "sm_75,sm_80,sm_90", "--json", file)
-    assert ran.status == 0, ran.err
-    said = " ".join(ran.out[ran.out.index("What became of tt.dot") : ran.out.index("ms: wall time")].split())
+    assert ran.returncode == 0, ran.stderr
+    said = " ".join(
+        ran.stdout[ran.stdout.index("What became of tt.dot") : ran.stdout.index("ms: wall time")].split()
+    )
     turing, ampere, hopper = re.split(r"triton\.tiled for ", said)[1:]
     assert "this Triton falls back to FMA" in turing
     assert "FFMA" in turing
@@ -320,9 +303,9 @@ def test_why_a_dot_is_multiplied_as_it_is(dtype: str, precision: str, layout: st
 
 def test_tool_names_stand_for_their_stages():
     ran = pipeline("vector_add", "--only", "cupy.scalar", "--arch", ARCH, "--stage", "nvdisasm")
-    assert ran.status == 0
-    assert "LDG.E" in ran.out
-    assert "EXIT" in ran.out
+    assert ran.returncode == 0
+    assert "LDG.E" in ran.stdout
+    assert "EXIT" in ran.stdout
 
 
 # --------------------------------------------------------------------------- reading
@@ -412,11 +395,8 @@ def test_a_pass_that_moved_locations_only_changed_nothing():
     assert passes.diff(inline) == ""
 
 
-def test_kernels_that_others_let_triton_compile_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_kernels_that_others_let_triton_compile_are_told_apart():
     """As Inductor does: one after the other, and some in several configurations."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     script = """
 import io, contextlib, sys, json
 from concurrent.futures import ThreadPoolExecutor
@@ -437,8 +417,7 @@ with ThreadPoolExecutor() as pool:
 print(json.dumps([(one.kernel, [stage.name for stage in one.stages], len(one.instructions), len(one.passes),
     one.failure is None) for one in found]))
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=registry.ROOT, check=False)
+    done = python("-c", script)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [name for name, *_ in found] == [
@@ -470,20 +449,12 @@ with mock.patch.object(JITFunction, "run", lambda *args, **kwargs: made.append(r
 asm = {name: text if isinstance(text, bytes) else text.encode() for name, text in made[0].asm.items()}
 print(json.dumps({name: hashlib.sha256(asm[name]).hexdigest() for name in asm}))
 """
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=registry.ROOT,
-        env=environment,
-        check=False,
-    )
+    done = python("-c", script)
     assert done.returncode == 0, done.stderr
     running = json.loads(done.stdout)
     file = tmp_path / "all.json"
     ran = pipeline("vector_add", "--only", "triton.blocked", "--json", file)
-    assert ran.status == 0, ran.err
+    assert ran.returncode == 0, ran.stderr
     stages = {stage["name"]: stage["sha256"] for stage in json.loads(file.read_text())[0]["stages"]}
     for name in ("ttir", "ttgir", "llir", "ptx", "cubin"):
         assert stages[name] == running[name], name
@@ -493,7 +464,7 @@ print(json.dumps({name: hashlib.sha256(asm[name]).hexdigest() for name in asm}))
 def test_what_pytorch_compiles_is_opened_up_too(tmp_path: Path):
     file = tmp_path / "all.json"
     ran = pipeline("vector_add", "--only", "torch.*", "--json", file)
-    assert ran.status == 0, ran.err
+    assert ran.returncode == 0, ran.stderr
     eager, source, *kernels = json.loads(file.read_text())
     assert "it launches" in eager["unavailable"]
     assert [stage["name"] for stage in source["stages"]] == ["inductor"]

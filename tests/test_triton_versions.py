@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 import triton
+from processes import command
 
 from compare import registry
 from compare.check import check
@@ -87,15 +86,7 @@ def test_compiles_for_every_architecture():
 def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
     file = tmp_path / "all.json"
     words = (op, "--only", "triton.*", "--arch", "sm_90", "--passes", "--json", str(file))
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "compare", "pipeline", *words],
-        capture_output=True,
-        text=True,
-        cwd=registry.ROOT,
-        env=environment,
-        check=False,
-    )
+    done = command("pipeline", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     everything = json.loads(file.read_text())
     kernels = [kernel for kernel in everything if not kernel["unavailable"]]

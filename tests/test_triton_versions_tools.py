@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 from compare import registry, switches
 
@@ -49,16 +47,7 @@ for arch in sys.argv[3:]:
 @pytest.mark.parametrize("op", registry.op_names())
 def test_programs_carry_what_would_be_compiled_at_run_time(op: str, tmp_path: Path) -> None:
     """Of every kernel: the tools' cubin is the compiler's, bit for bit, and its key is worked out right."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, op, str(tmp_path), "sm_90"],
-        capture_output=True,
-        text=True,
-        cwd=registry.ROOT,
-        env=environment,
-        check=False,
-    )
+    done = python("-c", SCRIPT, op, tmp_path, "sm_90", TRITON_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert any("same" in row for row in rows)

@@ -164,11 +164,11 @@ def _outcome(
 
 def _run(found: Outcome, planned: Plan, impl: Implementation, device: torch.device) -> Outcome:
     from compare.aot import running
-    from compare.aot.plan import from_python
+    from compare.capture import captured_route
 
     assert found.program is not None
     try:
-        return replace(found, ran=running.run(found.program, planned, from_python(planned.op, impl), device))
+        return replace(found, ran=running.run(found.program, planned, captured_route(impl), device))
     except running.RunError as error:
         return replace(found, failed=str(error))
 

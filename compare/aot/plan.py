@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compare import registry
-from compare.capture import Launch, capture_call, meta_inputs
+from compare.capture import Launch, capture_call, captured_route, meta_inputs
 from compare.device import lacks
 from compare.spec import Case, CudaLaunch, Implementation, Op
 
@@ -99,13 +99,6 @@ def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
     return [impl for impl in found if impl.route != "cupy" or impl.variant not in ahead]
 
 
-def from_python(op: Op, impl: Implementation) -> Implementation:
-    """The implementation that launches the same kernel from Python, compiled when it is called."""
-    if impl.route != "pybind":
-        return impl
-    return next(i for i in registry.implementations(op.name) if i.label == f"cupy.{impl.variant}")
-
-
 def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
     """What ``impl`` does on ``case``, for a GPU of ``arch`` (``sm_90``).
 
@@ -115,7 +108,7 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
     """
     if impl.requires and (reason := lacks(impl.requires, arch)):
         raise NotImplementedError(reason)
-    source = from_python(op, impl)
+    source = captured_route(impl)
     inputs = meta_inputs(op, case)
     outputs: list[torch.Tensor] = []
     addresses = _Addresses()
