@@ -41,12 +41,7 @@ def python(tree: ast.AST) -> dict[str, int]:
     return dict(Counter(type(node).__name__ for node in ast.walk(tree)).most_common())
 
 
-def nothing(text: str) -> dict[str, int]:
-    """Of a text whose operations are not counted."""
-    return {}
-
-
-OF_STAGE: dict[str, Callable[[str], dict[str, int]]] = {
+_OF_STAGE: dict[str, Callable[[str], dict[str, int]]] = {
     "frontend": mlir,
     "ttir": mlir,
     "ttgir": mlir,
@@ -57,7 +52,7 @@ OF_STAGE: dict[str, Callable[[str], dict[str, int]]] = {
 
 def of(stage: str, text: str) -> dict[str, int]:
     """Of a stage's text, the most frequent first; empty where nothing is counted."""
-    return OF_STAGE.get(stage, nothing)(text)
+    return _OF_STAGE[stage](text) if stage in _OF_STAGE else {}
 
 
 def _counted(pattern: re.Pattern[str], text: str) -> dict[str, int]:

@@ -42,10 +42,10 @@ NVRTC_STAGES = ("source", "ptx", "cubin", "sass")
 # --------------------------------------------------------------------------- NVRTC
 
 
-def by_nvrtc(launch: CudaLaunch, arch: str, blank: Opened) -> Opened:
+def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
     """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
     opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
-    options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
+    options = (*flags.nvrtc(blank.arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
     with turn():
         begin = time.perf_counter()
         try:

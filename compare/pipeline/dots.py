@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compare.pipeline.records import Followed, Opened, Pass
+from compare.pipeline.tracing import mlir
 from compare.sass.mix import multiplications
 
 _DOT = re.compile(
@@ -102,17 +103,8 @@ def _widened(before: Sequence[_Dot], after: Sequence[_Dot]) -> str:
 
 def _places(ttir: str) -> tuple[str, ...]:
     """The source lines of the products, the innermost where one was inlined into another."""
-    named = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", ttir, re.MULTILINE))
-    found = []
-    for line in ttir.splitlines():
-        if _DOT.search(line) and (own := re.search(r"loc\((#loc\d*)\)", line)):
-            name = own[1]
-            while name in named and not (place := re.search(r'"([^"]+)":(\d+)', named[name])):
-                inner = re.search(r"#loc\d*", named[name])
-                name = inner[0] if inner else ""
-            if name in named and place:
-                found.append(f"{place[1]}:{place[2]}")
-    return tuple(dict.fromkeys(found))
+    innermost = (places[0] for line, places in mlir(ttir) if places and _DOT.search(line))
+    return tuple(dict.fromkeys(f"{file}:{line}" for file, line in innermost))
 
 
 def _of_ptx(ops: Mapping[str, int]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from compare import registry
@@ -22,6 +23,10 @@ STAGES = tuple(dict.fromkeys((*triton_way.STAGES, *cuda_way.NVCC_STAGES, *induct
 
 _BY_TOOL = {"cicc": "ptx", "nvrtc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
 _BY_TOOL |= {"nvdisasm": "sass", "llvm": "llir", "make_ttir": "ttir", "make_ttgir": "ttgir"}
+
+_Place = tuple[int, int]
+"""Where a kernel is shown: by architecture, then by implementation."""
+_ForNvcc = tuple[_Place, CudaLaunch, Opened]
 
 
 def select(name: str) -> str:
@@ -51,49 +56,42 @@ def open_up(
         archs: ``sm_90``; one at least.
         dump: with every MLIR pass of Triton's.
     """
-    found: dict[tuple[int, int], list[Opened]] = {}
-    disassembled: list[tuple[tuple[int, int], Future[Opened]]] = []
-    waiting: list[tuple[list[tuple[int, int]], Future[list[Opened]]]] = []
-    triton: list[tuple[int, int, TritonLaunch, Opened]] = []
-    nvcc: list[tuple[int, int, CudaLaunch, Opened]] = []
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        ThreadPoolExecutor() as pool,
-    ):
-        for i, impl in enumerate(impls):
-            for j, arch in enumerate(archs):
-                blank = Opened(op.name, impl.label, str(case), arch)
-                if impl.route == "torch":
-                    found[j, i] = _of_pytorch(op, impl, case, blank, dump, pool)
-                    continue
-                try:
-                    launches = _launches(op, impl, case, arch)
-                except NotImplementedError as error:
-                    found[j, i] = [replace(blank, unavailable=str(error))]
-                    continue
-                except build.BuildError as error:
-                    found[j, i] = [replace(blank, unavailable=str(error).splitlines()[0])]
-                    continue
-                for launch in launches:
-                    if isinstance(launch, TritonLaunch):
-                        triton.append((j, i, launch, blank))
-                    elif impl.route == "pybind":
-                        nvcc.append((j, i, launch, blank))
-                    else:
-                        waiting.append(([(j, i)], pool.submit(_nvrtc, launch, arch, blank)))
+    found: dict[_Place, list[Opened]] = {}
+    single: list[tuple[_Place, Future[Opened]]] = []
+    several: list[tuple[Sequence[_Place], Future[list[Opened]]]] = []
+    triton: list[tuple[_Place, TritonLaunch, Opened]] = []
+    nvcc: list[_ForNvcc] = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
+        for (i, impl), (j, arch) in product(enumerate(impls), enumerate(archs)):
+            place, blank = (j, i), Opened(op.name, impl.label, str(case), arch)
+            if impl.route == "torch":
+                found[place] = _of_pytorch(op, impl, case, blank, dump, pool)
+                continue
+            try:
+                launches = _launches(op, impl, case, arch)
+            except NotImplementedError as error:
+                found[place] = [replace(blank, unavailable=str(error))]
+                continue
+            except build.BuildError as error:
+                found[place] = [replace(blank, unavailable=str(error).splitlines()[0])]
+                continue
+            for launch in launches:
+                if isinstance(launch, TritonLaunch):
+                    triton.append((place, launch, blank))
+                elif impl.route == "pybind":
+                    nvcc.append((place, launch, blank))
+                else:
+                    single.append((place, pool.submit(_nvrtc, launch, blank)))
         for number, group in enumerate(_together(nvcc)):
             folder = Path(scratch, str(number))
             folder.mkdir()
-            launches_of = [launch for _, _, launch, _ in group]
-            blanks = [blank for *_, blank in group]
-            job = pool.submit(_nvcc, launches_of, blanks, folder)
-            waiting.append(([(j, i) for j, i, *_ in group], job))
-        for j, i, launch, blank in triton:
-            one = triton_way.compiled(launch, blank.arch, blank, dump, pool)
-            disassembled.append(((j, i), one))
-        for place, one in disassembled:
+            where, launches_of, blanks = zip(*group, strict=True)
+            several.append((where, pool.submit(_nvcc, launches_of, blanks, folder)))
+        for place, launch, blank in triton:
+            single.append((place, triton_way.compiled(launch, blank, dump, pool)))
+        for place, one in single:
             found.setdefault(place, []).append(one.result())
-        for places, job in waiting:
+        for places, job in several:
             for place, opened in zip(places, job.result(), strict=True):
                 found.setdefault(place, []).append(opened)
     return [opened for place in sorted(found) for opened in found[place]]
@@ -131,11 +129,11 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
     return list(once.values())
 
 
-def _nvrtc(launch: CudaLaunch, arch: str, blank: Opened) -> list[Opened]:
+def _nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
     try:
-        return [cuda_way.by_nvrtc(launch, arch, blank)]
+        return cuda_way.by_nvrtc(launch, blank)
     except build.BuildError as error:  # no compiler
-        return [replace(blank, kernel=launch.kernel, unavailable=str(error))]
+        return replace(blank, kernel=launch.kernel, unavailable=str(error))
 
 
 def _nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
@@ -148,16 +146,14 @@ def _nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path
         ]
 
 
-def _together(
-    nvcc: Sequence[tuple[int, int, CudaLaunch, Opened]],
-) -> list[list[tuple[int, int, CudaLaunch, Opened]]]:
+def _together(nvcc: Sequence[_ForNvcc]) -> list[list[_ForNvcc]]:
     """What one call of nvcc compiles: kernels of one source that are wanted for the same architectures."""
     archs: dict[tuple[str, str], list[str]] = {}
-    for _, _, launch, blank in nvcc:
+    for _, launch, blank in nvcc:
         archs.setdefault((launch.source, launch.kernel), []).append(blank.arch)
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[int, int, CudaLaunch, Opened]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[_ForNvcc]] = {}
     for one in nvcc:
-        launch = one[2]
+        launch = one[1]
         wanted = tuple(dict.fromkeys(archs[launch.source, launch.kernel]))
         groups.setdefault((launch.source, wanted), []).append(one)
     return list(groups.values())

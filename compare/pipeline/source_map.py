@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compare.pipeline import tracing
 from compare.pipeline.records import Opened
 
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
-_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
 _PTX = re.compile(r"^\s*(?:\{\s*)?(?:@!?%\w+\s+)?[a-z][\w.:]*(?:\s.*)?;")
 
 
@@ -50,19 +49,11 @@ def source_map(opened: Opened) -> list[Line]:
 
 def ptx_lines(ptx: str) -> list[tuple[str, int, str]]:
     """Each instruction of PTX with the file and line it came from; ``("", 0)`` where it is not said."""
-    files = {}
-    for row in ptx.splitlines():
-        if match := _FILE.match(row):
-            folder, name = (match[2], match[3]) if match[3] else ("", match[2])
-            files[match[1]] = str(Path(folder, name))
-    found = []
-    place = ("", 0)
-    for row in ptx.splitlines():
-        if match := _LOC.match(row):
-            place = files.get(match[1], ""), int(match[2])
-        elif _PTX.match(row):
-            found.append((*place, re.sub(r"\s+", " ", row.partition("//")[0]).strip()))
-    return found
+    return [
+        (*(places[0] if places else ("", 0)), re.sub(r"\s+", " ", row.partition("//")[0]).strip())
+        for row, places in tracing.ptx(ptx)
+        if _PTX.match(row)
+    ]
 
 
 def _read(file: str) -> Sequence[str]:

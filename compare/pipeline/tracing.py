@@ -49,7 +49,8 @@ def _untraced(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         yield line, ()
 
 
-def _mlir(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def mlir(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+    """Each line, and the places that it comes from, the innermost first."""
     named = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
 
     def places(location: str, depth: int = 0) -> list[Place]:
@@ -116,7 +117,8 @@ def _fields(text: str) -> list[tuple[str, str]]:
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?")
 
 
-def _ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
+    """Each line, and the places that it comes from, the innermost first."""
     files = {}
     for number, folder, name in re.findall(
         r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', text, re.MULTILINE
@@ -141,7 +143,7 @@ def _ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         while at and len(found) < 20:
             found.append((files.get(at[0], ""), int(at[1])))
             at = into.get(at, ())
-        yield row.rstrip(), found if row.strip().endswith(";") else ()
+        yield row.rstrip(), found if row.partition("//")[0].rstrip().endswith(";") else ()
 
 
 def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
@@ -154,11 +156,11 @@ def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
 
 _READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[Place]]]]] = {
     "source": _untraced,
-    "frontend": _mlir,
-    "ttir": _mlir,
-    "ttgir": _mlir,
+    "frontend": mlir,
+    "ttir": mlir,
+    "ttgir": mlir,
     "llir": _llvm,
-    "ptx": _ptx,
+    "ptx": ptx,
     "sass": _sass,
     "inductor": _untraced,
 }

@@ -34,13 +34,12 @@ _MADE_BY = {
 _fresh = itertools.count()
 
 
-def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool, later: Executor) -> Future[Opened]:
-    """Everything that Triton makes of a launch for ``arch``; what it does not get through is the failure.
+def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -> Future[Opened]:
+    """Everything that Triton makes of a launch; what it does not get through is the failure.
 
     Args:
         launch: as captured.
-        arch: ``sm_90``.
-        blank: what is known already.
+        blank: what is known already, the architecture too.
         dump: with every pass, which takes longer.
         later: disassembles, and reads what the passes printed, while this thread compiles the next kernel.
     """
@@ -65,7 +64,7 @@ def compiled(launch: TritonLaunch, arch: str, blank: Opened, dump: bool, later: 
         try:
             # Printed by Triton, for people who did not catch what it raises.
             with contextlib.redirect_stdout(io.StringIO()):
-                compile_triton(launch, arch, device=f"{arch} {next(_fresh)}")
+                compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
         except Exception as error:
             failure = error
     opened = replace(
