@@ -212,8 +212,12 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
     return path
 
 
-def _run(command: Iterable[str | Path], what: str) -> str:
-    """Run a compiler and return what it printed."""
+def run(command: Iterable[str | Path], what: str) -> str:
+    """Run a compiler and return what it printed.
+
+    Raises:
+        BuildError: it failed at ``what``.
+    """
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
@@ -247,7 +251,7 @@ def host_runtime() -> Path:
     """The scheduler of host builds, a shared object that all of them load."""
 
     def make(product: Path) -> None:
-        _run([*_host_command(sanitizing()), _FIBERS, "-o", product], _FIBERS.name)
+        run([*_host_command(sanitizing()), _FIBERS, "-o", product], _FIBERS.name)
 
     return _cached(_host_runtime_name(), make)
 
@@ -275,7 +279,7 @@ def host_kernel(source: str, name: str) -> Path:
     def make(product: Path) -> None:
         file = product.with_suffix(".cpp")
         file.write_text(text)
-        _run([*command, file, runtime, "-o", product], name)
+        run([*command, file, runtime, "-o", product], name)
 
     return _cached(f"{_stem(name)}-{key}.so", make)
 
@@ -429,7 +433,7 @@ def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[byte
     def make(folder: Path) -> tuple[bytes, dict[str, Any]]:
         file, product = folder / "kernels.cu", folder / "kernels.image"
         file.write_text(text)
-        log = _run([*command, file, "-o", product], names[0])
+        log = run([*command, file, "-o", product], names[0])
         _refuse_remarks(log, names[0])
         return product.read_bytes(), {"log": log}
 
@@ -538,5 +542,5 @@ def _nvcc_module_command(archs: tuple[str, ...]) -> list[str]:
 
 
 def _make_module(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
-    log = _run([*command, PYBIND / f"{op}.cu", *libraries, "-o", product], f"{op}.cu")
+    log = run([*command, PYBIND / f"{op}.cu", *libraries, "-o", product], f"{op}.cu")
     _refuse_remarks(log, f"{op}.cu")

@@ -496,8 +496,8 @@ TRACED = {
     ),
     "ptx": (
         '.file 1 "/k.py"\n.loc 1 3 2, function_name $a, inlined_at 1 7 2\nadd.s32 %r1, %r2, %r3;\n'
-        ".loc 1 7 2\nret;\n.section .debug_info\n{\n.b8 1\n}\n",
-        [("add.s32 %r1, %r2, %r3;", (3, 7)), ("ret;", (7,))],
+        "{ mov.b32 %f1, {0,%rs1};}\n.loc 1 7 2\nret; // here\n.section .debug_info\n{\n.b8 1\n}\n",
+        [("add.s32 %r1, %r2, %r3;", (3, 7)), ("{ mov.b32 %f1, {0,%rs1};}", (3, 7)), ("ret; // here", (7,))],
     ),
     "sass": (
         '\t//## File "/k.py", line 3 inlined at "/k.py", line 7\n\t//## File "/k.py", line 7\n'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from compare.aot import cuda_way, triton_tools
@@ -62,10 +61,7 @@ def make(plan: Plan, folder: Path) -> Program:
             (folder / _MARK).write_text(text)
         else:
             shutil.copyfile(file, folder / file.name)
-    command = [make_tool, "--no-print-directory", "-C", str(folder), f"CC={compiler}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        raise build.BuildError(f"{plan.label}: make failed in {folder}\n{done.stdout.strip()}")
+    build.run([make_tool, "--no-print-directory", "-C", folder, f"CC={compiler}"], plan.label)
     executable = folder / "program"
     return Program(
         label=plan.label,

@@ -7,9 +7,8 @@ program has not; such an implementation is refused, with what stands in the way.
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -215,7 +214,6 @@ class _Addresses:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._held: list[torch.UntypedStorage] = []  # a storage that is freed leaves its place to the next
-        self._next: Callable[[], int] = itertools.count(1).__next__
 
         def of(tensor: torch.Tensor) -> int:
             return self.number(tensor) * _SPAN + int(tensor.storage_offset()) * tensor.itemsize
@@ -227,7 +225,7 @@ class _Addresses:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._numbers:
             self._held.append(storage)
-            self._numbers[storage._cdata] = self._next()
+            self._numbers[storage._cdata] = len(self._held)
         return self._numbers[storage._cdata]
 
 

@@ -15,7 +15,6 @@ Three things are to be known of them, in all versions:
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from compare.device import capability
 from compare.occupancy import WARP
 from compare.resources.worker import compile_triton
 from compare.spec import TritonLaunch
-from cuda_impl.build import BuildError
+from cuda_impl.build import BuildError, run
 
 _OPTIONS = ("num_warps", "num_stages")
 
@@ -142,10 +141,7 @@ def _link(headers: list[Path], out: Path) -> None:
     import triton
 
     script = Path(triton.__file__).parent / "tools" / "link.py"
-    command = [sys.executable, str(script), *map(str, headers), "-o", str(out)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{out.name}: triton.tools.link failed\n{done.stdout.strip()}")
+    run([sys.executable, script, *headers, "-o", out], f"{out.name}: triton.tools.link")
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         while at and len(found) < 20:
             found.append((files.get(at[0], ""), int(at[1])))
             at = into.get(at, ())
-        yield row.rstrip(), found if row.partition("//")[0].rstrip().endswith(";") else ()
+        yield row.rstrip(), found if re.search(r";\s*}?\s*(//.*)?$", row) else ()
 
 
 def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
