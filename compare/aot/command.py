@@ -113,7 +113,7 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
         for count, (impl, arch) in enumerate(asked):
             progress(f"{impl.label} for {arch}", count / len(asked))
             folder = out / op.name / impl.label / arch
-            outcomes.append(_outcome(op, case, impl, arch, folder, here, device))
+            outcomes.append(_outcome(op, case, impl, arch, folder, device))
     why = ""
     if here is None:
         why = (
@@ -127,17 +127,12 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
 
 
 def _outcome(
-    op: Op,
-    case: Case,
-    impl: Implementation,
-    arch: str,
-    folder: Path,
-    here: str | None,
-    device: torch.device,
+    op: Op, case: Case, impl: Implementation, arch: str, folder: Path, device: torch.device
 ) -> Outcome:
     from compare.aot.building import make
     from compare.aot.plan import plan
     from compare.aot.records import Outcome
+    from compare.device import arch as arch_of
     from compare.device import capability
     from cuda_impl.build import BuildError
 
@@ -157,7 +152,7 @@ def _outcome(
         raise UsageError(f"--out {folder}: could not be written: {error.strerror}") from None
     except Exception as error:  # of a kernel's own compiler: anything
         return replace(found, failed=f"{type(error).__name__}: {error}")
-    if here and capability(here) == capability(arch):
+    if (here := arch_of(device)) and capability(here) == capability(arch):
         return _run(found, planned, impl, device)
     return found
 
