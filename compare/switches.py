@@ -269,8 +269,9 @@ _RESTS_ON = ("compare/switches.py", "compare/capture.py", "compare/resources/wor
 
 def _all_examples(name: str, arch: str) -> dict[str, str]:
     import torch  # noqa: F401 - once for all; what reads variables at import is imported by each
-    import triton  # noqa: F401
+    from triton.runtime.cache import triton_key
 
+    triton_key()  # reads all of Triton, which takes seconds: once for all as well
     return {variable: _forked(example, name, arch) for variable, example in EXAMPLES.items()}
 
 

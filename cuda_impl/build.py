@@ -244,21 +244,43 @@ def _host_command(sanitize: bool) -> list[str]:
     return [gxx(), "-shared", *flags.host(cuda_include(), sanitize)]
 
 
-_FIBERS = flags.HOST / "fibers.cpp"
+_RUNTIME = tuple(flags.HOST / name for name in ("fibers.cpp", "launch.cpp"))
 
 
 def host_runtime() -> Path:
-    """The scheduler of host builds, a shared object that all of them load."""
+    """What all host builds load and none has to compile again: the scheduler, and a launch's checks."""
 
     def make(product: Path) -> None:
-        run([*_host_command(sanitizing()), _FIBERS, "-o", product], _FIBERS.name)
+        run([*_host_command(sanitizing()), *_RUNTIME, "-o", product], "the scheduler of host builds")
 
     return _cached(_host_runtime_name(), make)
 
 
 def _host_runtime_name() -> str:
-    contents = _contents(_FIBERS.read_text(), (flags.HOST,))
-    return f"libhost-{digest(contents, _host_command(sanitizing()), _identity(gxx()))}.so"
+    contents = [_contents(file.read_text(), (flags.HOST,)) for file in _RUNTIME]
+    return f"libhost-{digest(*contents, _host_command(sanitizing()), _identity(gxx()))}.so"
+
+
+def host_header() -> Path:
+    """What every host build of a kernel begins with; beside it lies its compiled form, which g++ takes.
+
+    To read CUDA's headers takes longer than to compile most kernels.
+    """
+    text = '#include "launch.h"\n'
+    command = _host_command(sanitizing())
+    # g++ does not look whether a header has changed since it was compiled.
+    cuda = _identity(cuda_include() / "cuda_fp16.h")
+    name = f"host-{digest(_contents(text, (flags.HOST,)), command, _identity(gxx()), cuda)}.h"
+
+    def write(product: Path) -> None:
+        product.write_text(text)
+
+    def compile_it(product: Path) -> None:
+        run([*command, "-x", "c++-header", header, "-o", product], name)
+
+    header = _cached(name, write)
+    _cached(f"{name}.gch", compile_it)
+    return header
 
 
 def host_kernel(source: str, name: str) -> Path:
@@ -271,10 +293,10 @@ def host_kernel(source: str, name: str) -> Path:
     Raises:
         BuildError: g++ is missing or refuses the source.
     """
-    text = f'#include "launch.h"\n{source_text(source)}\nHOST_ENTRY({name})\n'
-    runtime = host_runtime()
-    command = _host_command(sanitizing())
-    key = digest(_contents(text, (flags.HOST, flags.KERNELS)), command, runtime.name, _identity(gxx()))
+    text = f"{source_text(source)}\nHOST_ENTRY({name})\n"
+    runtime, header = host_runtime(), host_header()
+    command = [*_host_command(sanitizing()), "-include", str(header)]
+    key = digest(_contents(text, (flags.KERNELS,)), command, runtime.name, _identity(gxx()))
 
     def make(product: Path) -> None:
         file = product.with_suffix(".cpp")

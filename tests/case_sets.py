@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
-    from compare.spec import Case, Op
+    from compare.spec import Case, Implementation, Op
 
 SMALL = 1 << 20
 """Elements that the CPU can be asked for."""
@@ -38,6 +39,26 @@ def tiny(op: Op) -> list[Case]:
 
 
 def sanitized(op: Op) -> list[Case]:
-    """What a host build is run on under the sanitizers, which take seconds to compile a kernel."""
-    layouts = ("misaligned", "padded")
-    return [*op.cases.smoke, *(case for case in op.cases.edge if case.layout in layouts)]
+    """What a host build is run on under the sanitizers, which take a second a kernel to compile it.
+
+    Reading past an end depends on sizes and layout; the dtypes take turns.
+    """
+    laid_out: dict[str, list[Case]] = {}
+    for case in op.cases.edge:
+        if case.layout in ("misaligned", "padded"):
+            laid_out.setdefault(str(replace(case, dtype=op.dtypes[0])), []).append(case)
+    return [*op.cases.smoke, *(same[i % len(same)] for i, same in enumerate(laid_out.values()))]
+
+
+def typical(op: str, way: str) -> list[Implementation]:
+    """An op's first implementation of a way, and the first that needs a newer GPU.
+
+    For what takes seconds for each and is no different for the others.
+    """
+    from compare import registry
+
+    found: dict[bool, Implementation] = {}
+    for impl in registry.implementations(op):
+        if impl.way == way:
+            found.setdefault(impl.requires is None, impl)
+    return list(found.values())

@@ -50,7 +50,7 @@ def run_or_skip(
     reason = supports(impl, device)
     if reason is not None:
         pytest.skip(reason)
-    if impl.label == "torch.compile" and device.type == "cpu" and c not in op.cases.smoke:
+    if impl.label == "torch.compile" and device.type == "cpu" and c != op.cases.smoke[0]:
         pytest.skip("torch.compile takes seconds a shape on a CPU, and no kernel of ours is in it")
     try:
         agreement = check(op, impl, c, device, seeds, probes=probes)
@@ -63,7 +63,9 @@ def run_or_skip(
 
 @pytest.mark.parametrize(("op", "impl", "c"), agreements(case_sets.small))
 def test_it_agrees(op: Op, impl: Implementation, c: Case, device: torch.device) -> None:
-    run_or_skip(op, impl, c, device, (0, 1, 2) if device.type == "cuda" or c in op.cases.smoke else (0,))
+    """With other inputs at the same addresses: on every case of a GPU, and on one of a CPU, which is slow."""
+    seeds = (0, 1, 2) if device.type == "cuda" else (0, 1) if c == op.cases.smoke[0] else (0,)
+    run_or_skip(op, impl, c, device, seeds)
 
 
 class Known(Yardstick):

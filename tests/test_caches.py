@@ -65,7 +65,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     folder = tmp_path_factory.mktemp("caches")
     names = ("TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "COMPARE_CACHE_DIR", "CUDA_CACHE_PATH")
     folders = {name: str(folder / name) for name in (*names, "TORCHINDUCTOR_CACHE_DIR")}
-    done = python("-c", COMPILE, op, ARCH, **folders)
+    done = python("-c", COMPILE, op, ARCH, ready="triton", **folders)
     assert done.returncode == 0, done.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPARE_CACHE_DIR", folders["COMPARE_CACHE_DIR"])
@@ -180,6 +180,8 @@ def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     key = "0123456789abcdef0123"
     for name in (
         f"libhost-{key}.so",
+        f"host-{key}.h",
+        f"host-{key}.h.gch",
         f"vector_add-host-{key}.cpython-311-x86_64-linux-gnu.so",
         f"vector_add-sm_90-{key}.cpython-311-x86_64-linux-gnu.so",
         f"softmax-host-{key}.cpython-311-x86_64-linux-gnu.so",
@@ -260,7 +262,7 @@ def test_the_command_clears_ours_alone(mine: Path, tmp_path: Path) -> None:
     file = tmp_path / "cleared.json"
     done = cache("--clear", "--json", file, TRITON_CACHE_DIR=str(triton))
     assert done.returncode == 0, done.stderr
-    assert re.search(r"removed 12 files, [\d.]+ K?B, from", done.stdout)
+    assert re.search(r"removed 14 files, [\d.]+ K?B, from", done.stdout)
     assert f"Triton's in {triton}" in " ".join(done.stdout.split())
     assert json.loads(file.read_text())["folder"] == str(mine)
     assert (triton / "kernel.json").exists()

@@ -97,7 +97,7 @@ def _checked(job: Job, **environment: str) -> Seen:
     context.set_forkserver_preload(_PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
     if job.device == "cpu":
-        job = replace(job, runtime=str(build.host_runtime()))
+        job = replace(job, runtime=str(build.host_runtime()), header=str(build.host_header()))
     arguments = (job, {**_caches(Path(job.root)), **environment}, sender)
     process = context.Process(target=worker.answer, args=arguments, daemon=True)
     process.start()
@@ -128,7 +128,7 @@ def _host_sanitized(job: Job) -> Seen:
     environment = {**os.environ, **sanitizers.host_environment(), **_caches(Path(job.root))}
     environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
     with mock.patch.dict(os.environ, HOST_SANITIZE="1"):
-        job = replace(job, runtime=str(build.host_runtime()))
+        job = replace(job, runtime=str(build.host_runtime()), header=str(build.host_header()))
     done = subprocess.run(
         [sys.executable, worker.__file__, json.dumps(asdict(job))],
         env=environment,
