@@ -51,7 +51,7 @@ compare: $(ENV)
 test: lint test-cpu test-triton
 
 test-cpu: $(ENV)
-	$(RUN) -m pytest -n $(JOBS) -m 'not gpu' $(PYTEST_ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu' $(PYTEST_ARGS)
 
 test-gpu: $(ENV)
 	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone' --require-gpu $(PYTEST_ARGS)
@@ -60,7 +60,7 @@ test-gpu: $(ENV)
 test-triton: $(TRITONS:%=test-triton-%)
 
 test-triton-%: .tritons/%/installed $(ENV)
-	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) tests/test_triton_versions*.py $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal tests/test_triton_versions*.py $(PYTEST_ARGS)
 
 lint: $(ENV)
 	$(RUN) -m ruff check

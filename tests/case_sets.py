@@ -51,14 +51,14 @@ def sanitized(op: Op) -> list[Case]:
 
 
 def typical(op: str, way: str) -> list[Implementation]:
-    """An op's first implementation of a way, and the first that needs a newer GPU.
+    """Of an op's implementations of a way the first for any GPU, and the first for each newer one.
 
     For what takes seconds for each and is no different for the others.
     """
     from compare import registry
 
-    found: dict[bool, Implementation] = {}
+    found: dict[str | None, Implementation] = {}
     for impl in registry.implementations(op):
         if impl.way == way:
-            found.setdefault(impl.requires is None, impl)
+            found.setdefault(impl.requires, impl)
     return list(found.values())
