@@ -1,9 +1,9 @@
 """The one place that knows how Triton can be watched at work, in all versions that the project serves.
 
 Triton 3.6 to 3.9 have the same three handles: ``knobs.runtime.add_stages_inspection_hook``, called
-with the compiler's stages before they run, ``ASTSource.make_ir``, the step from Python to TTIR, and
-``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to the process's stderr.  The
-line that such a print begins with has changed.
+with the compiler's stages before they run, ``make_ir`` of ``ASTSource`` and of Gluon's, the step from
+Python to TTIR, or to TTGIR, and ``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to
+the process's stderr.  The line that such a print begins with has changed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from unittest import mock
 MARK = "// ===== compare: "
 """Begins a line that tells, in what the passes print, which stage they belong to."""
 
+_AS_IT_WAS = "glir"
+"""A stage of Gluon's from Triton 3.8 on, which hands on what the frontend made."""
 
 _BEGINS = re.compile(r"^// -----// IR Dump Before (?P<title>\S+?):? \(?(?P<name>[\w.-]*)")
 
@@ -43,7 +45,7 @@ class Watched:
     """What was seen of one compilation."""
 
     made: list[tuple[str, Any, float]] = field(default_factory=list)
-    """Stage, what it made - text or bytes - and the seconds it took; ``frontend`` is Python to TTIR."""
+    """Stage, what it made - text or bytes - and the seconds it took; ``frontend`` is what reads Python."""
     began: str = "frontend"
     """The stage that began last."""
     noise: str = ""
@@ -61,13 +63,18 @@ def watched(dump: bool) -> Iterator[Watched]:
     """
     from triton import knobs
     from triton.compiler.compiler import ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     seen = Watched()
-    make_ir = ASTSource.make_ir
 
-    def front(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _stage(seen, "frontend") as done:
-            return done(make_ir(self, *args, **kwargs))
+    def front(source: type[Any]) -> Any:
+        make_ir = source.make_ir
+
+        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with _stage(seen, "frontend") as done:
+                return done(make_ir(self, *args, **kwargs))
+
+        return mock.patch.object(source, "make_ir", timed)
 
     def hook(
         backend: Any = None,
@@ -79,6 +86,8 @@ def watched(dump: bool) -> Iterator[Watched]:
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""
         for name, step in list(stages.items()):
+            if name == _AS_IT_WAS:
+                continue
             stages[name] = _timed(seen, name, _dumping_dots(step) if name == "ttgir" else step)
         return None
 
@@ -87,7 +96,8 @@ def watched(dump: bool) -> Iterator[Watched]:
         tempfile.TemporaryDirectory() as cache,
         _environment(MLIR_ENABLE_DUMP=dumping, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
         mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
-        mock.patch.object(ASTSource, "make_ir", front),
+        front(ASTSource),
+        front(GluonASTSource),
         _last_module(dump),
         tempfile.TemporaryFile() as noise,
     ):
