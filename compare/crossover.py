@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from compare import records
 from compare.report import figures
@@ -39,6 +40,23 @@ MEMORY_SHARE = 8
 """A case may take this fraction of the memory: checking and timing hold several copies of it."""
 BINDS = 0.6
 """From which share of its ceiling on bandwidth or arithmetic is what binds."""
+
+
+Limit = Literal["bandwidth", "arithmetic", "launch"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What keeps an implementation from being faster on a case."""
+
+    limit: Limit | None
+    """None: nothing that is known."""
+    nearest: Limit | None
+    """Of bandwidth and arithmetic the one of whose ceiling more is reached; None without ceilings."""
+    share: float | None
+    """Of that ceiling."""
+    launch_us: float
+    """What the host takes for the call."""
 
 
 @dataclass(frozen=True)
@@ -153,13 +171,20 @@ def recorded(op: Op, dim: str, base: Case, root: Path = records.RESULTS) -> Cros
 
 def standing(size: int, case: CaseComparison) -> Standing:
     """The best of each way, and which of them lead."""
-    best: dict[str, Row] = {}
-    for row in sorted(case.rows, key=_cold_us):
-        if row.status == "ok" and math.isfinite(_cold_us(row)):
-            best.setdefault(way_of(row.label), row)
+    best = best_of_ways(case)
     first = next(iter(best.values()), None)
     leaders = (way for way, row in best.items() if first and not figures.differs(first, row))
     return Standing(size, best, frozenset(leaders), case)
+
+
+def best_of_ways(case: CaseComparison) -> dict[str, Row]:
+    """By way, fastest first: its fastest implementation, of those that compute in the baseline's precision."""
+    best: dict[str, Row] = {}
+    unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
+    for row in sorted(case.rows, key=_cold_us):
+        if row.status == "ok" and math.isfinite(_cold_us(row)) and row.label not in unequal:
+            best.setdefault(way_of(row.label), row)
+    return best
 
 
 def way_of(label: str) -> str:
@@ -174,32 +199,41 @@ def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:
     return tuple(Crossing(timed[below], timed[above]) for below, above in pairs)
 
 
-def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
-    """What keeps ``row`` from being faster: ``bandwidth``, ``arithmetic`` or ``launch``, with the figure.
+def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
+    """What keeps ``row`` from being faster.
 
     Bandwidth or arithmetic where `BINDS` of its ceiling is reached, the higher of the two; else launch where
-    the host takes longer for the call than the GPU; else the nearest, saying how far off it is.
+    the host takes longer for the call than the GPU; else nothing that is known, with the nearest of the two.
     """
     assert row.timing is not None
     assert row.timing.cold_us is not None
     cold_us = row.timing.cold_us.median
-    shares: dict[str, tuple[float, str]] = {}
+    shares: dict[Limit, float] = {}
     if ceilings is not None:
-        best = max(ceilings.copy_gbs, ceilings.read_gbs)
-        shares["bandwidth"] = (cost.bytes / cold_us / 1e3 / best, "of what memory gives")
-        if ceilings.matmul_tflops:
-            shares["arithmetic"] = (
-                cost.flops / cold_us / 1e6 / ceilings.matmul_tflops,
-                "of the library's matrix product",
-            )
-    name = max(shares, key=lambda key: shares[key][0], default="")
-    share, of = shares.get(name, (0.0, ""))
-    if share >= BINDS:
-        return f"{name} binds, {share:.0%} {of}"
+        shares["bandwidth"] = cost.bytes / cold_us / 1e3 / max(ceilings.copy_gbs, ceilings.read_gbs)
+        # A product in less than fp32 is the limit for what computes so, and no other.
+        own = ceilings.product_tflops if row.accumulator == "fp32" else None
+        best = own or ceilings.matmul_tflops
+        if best:
+            shares["arithmetic"] = cost.flops / cold_us / 1e6 / best
+    nearest = max(shares, key=lambda limit: shares[limit], default=None)
+    share = shares[nearest] if nearest else None
     launch_us = row.timing.launch_us.median if row.timing.launch_us else 0.0
-    if launch_us > cold_us:
-        return f"launch binds, the call takes the host {launch_us:.3g} µs"
-    return f"{name} is nearest, at {share:.0%} {of}" if name else "what binds is not known"
+    if share is not None and share >= BINDS:
+        return Bound(nearest, nearest, share, launch_us)
+    return Bound("launch" if launch_us > cold_us else None, nearest, share, launch_us)
+
+
+def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
+    """`bound` in words, with the figure."""
+    found = bound(row, cost, ceilings)
+    of = "of what memory gives" if found.nearest == "bandwidth" else "of the library's matrix product"
+    if found.limit == "launch":
+        return f"launch binds, the call takes the host {found.launch_us:.3g} µs"
+    if found.nearest is None:
+        return "what binds is not known"
+    how = "binds," if found.limit else "is nearest, at"
+    return f"{found.nearest} {how} {found.share:.0%} {of}"
 
 
 def _cold_us(row: Row) -> float:
