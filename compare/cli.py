@@ -31,6 +31,7 @@ _OWN_ARGUMENTS = {
     "pipeline": "compare.pipeline.command",
     "aot": "compare.aot.command",
     "cache": "compare.caches.command",
+    "map": "compare.maps.command",
 }
 """Commands with arguments of their own, and the modules that they are."""
 _COMMANDS = ("all", "list", "doctor", "diff", *_OWN_ARGUMENTS)
@@ -47,6 +48,7 @@ examples:
   python -m compare pipeline vector_add --arch sm_90
   python -m compare aot vector_add --arch sm_90 --out programs/
   python -m compare cache vector_add
+  python -m compare map
 
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
@@ -72,10 +74,11 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "what",
-        metavar="OP|all|list|doctor|diff|pipeline|aot|cache",
+        metavar="OP|all|list|doctor|diff|pipeline|aot|cache|map",
         help="the op to compare; all of them; what there is; what this machine can run; what has changed "
         "between two files; what the compilers make of an op (pipeline --help); its kernels as programs "
-        "without Python (aot --help); or what the compilers keep on disk (cache --help)",
+        "without Python (aot --help); what the compilers keep on disk (cache --help); or which way is "
+        "fastest over all that is recorded (map --help)",
     )
     found.add_argument(
         "files",

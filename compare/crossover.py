@@ -178,7 +178,7 @@ def standing(size: int, case: CaseComparison) -> Standing:
 
 
 def best_of_ways(case: CaseComparison) -> dict[str, Row]:
-    """By way, fastest first: its fastest implementation, of those that compute in the baseline's precision."""
+    """By way, fastest first: its fastest implementation of those that compute in the baseline's precision."""
     best: dict[str, Row] = {}
     unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
     for row in sorted(case.rows, key=_cold_us):

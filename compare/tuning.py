@@ -15,7 +15,7 @@ from compare.code_size.sources import rests_on
 from compare.spec import Implementation, Row, Tuning
 
 MATCHED = "matched"
-"""Behind a label: run with the configuration of another."""
+"""Behind a label and a colon: run with the configuration of another."""
 
 _KIND = "tuned"
 _COMPILERS = ("torch", "triton")
@@ -71,6 +71,11 @@ def _name(impl: Implementation, device: str) -> str:
 
 
 # --------------------------------------------------------------------------- matched
+
+
+def is_registered(label: str) -> bool:
+    """Whether it is an implementation as it is registered, and not run with other parameters."""
+    return ":" not in label
 
 
 def stand_ins(impls: Sequence[Implementation]) -> list[Implementation]:

@@ -1,0 +1,96 @@
+"""``python -m compare map``: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from compare import commands, registry, writing
+from compare.spec import UsageError
+
+_EPILOG = """\
+examples:
+  python -m compare map
+  python -m compare map softmax --plot softmax.svg
+  python -m compare map --only 'triton.*' --only 'cupy.*' --csv map.csv
+  python -m compare map --records run.json
+
+exit status:
+  0  shown
+  2  a mistake in the command or its files, or nothing is recorded
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    found = commands.parser(
+        "map",
+        "Which way is fastest, op by op and case by case, as recorded: its margin over the next way, its "
+        "share of the ceiling, what binds it, and what there is to write for it. Needs no GPU, and measures "
+        "nothing.",
+        _EPILOG,
+    )
+    add = found.add_argument
+    add("ops", nargs="*", metavar="OP", help="only these ops")
+    commands.add_only(add, ", e.g. 'triton.*'")
+    add(
+        "--records",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="DIR|FILE",
+        help="what to read, from --record or --json, of one device (default: results/ of this GPU, or of the "
+        "one device on record)",
+    )
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="effort against share of the ceiling, as .png or .svg",
+    )
+    add("--json", type=Path, metavar="FILE", help="everything that was found")
+    add("--csv", type=Path, metavar="FILE", help="one line for each op and case")
+    add("--markdown", type=Path, metavar="FILE", help="the tables")
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command on what follows ``map``.
+
+    Raises:
+        UsageError: the command asks for what is not recorded, or names a file that cannot be read or written.
+    """
+    arguments = parser().parse_args(argv)
+    writing.check({f"--{name}": getattr(arguments, name) for name in ("plot", "json", "csv", "markdown")})
+    if arguments.plot:
+        from compare.report import plots
+
+        plots.check(arguments.plot)
+
+    from compare.maps import reading, survey
+
+    runs = reading.read(reading.files_of(arguments.records) or reading.recorded_here(_gpu()))
+    known = sorted({run.op for run in runs})
+    for op in arguments.ops:
+        if op not in known:
+            raise UsageError(registry.unknown("op on record", op, known))
+    os.environ.pop("TRITON_INTERPRET", None)  # sources are read, and no kernel is run
+    found = survey.survey(runs, reading.hashes(arguments.ops or known), arguments.ops, arguments.only)
+
+    from compare.report import maps, terminal
+
+    writing.write_json(arguments.json, found)
+    for file, make in ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown)):
+        if file:
+            writing.write(file, make(found))
+    if arguments.plot:
+        plots.draw(found, arguments.plot)
+    terminal.put(lambda width: maps.render(found, width))
+    return 0
+
+
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

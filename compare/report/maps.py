@@ -1,0 +1,223 @@
+"""The map of what is recorded, as a screen, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from compare.maps.survey import Best, Map, Place, Point
+from compare.report import markdown, terminal
+from compare.report.tables import NOTHING, SAME, Table, number, percent, times
+from compare.spec import WAYS
+
+_LEGEND = (
+    "Each way stands with its fastest implementation, cold. of the ceiling: of what a plain copy reached in "
+    "the same run, or the library's product of two matrices (p) where a case is about arithmetic. binds: "
+    "what reaches 60% of its ceiling, or launching where the host takes longer than the GPU; in brackets the "
+    "nearest, where none does. lines / tokens: kernel, launch and binding, without comments. "
+    "indistinguishable: the interval holds 1, or the difference is smaller than what equals show."
+)
+_FEW_LEGEND = "n: rounds, where they are too few for an interval."
+_ACROSS_LEGEND = "~: recorded in different runs, so that the ratio is that of two medians."
+_CHANGED_LEGEND = "*: its source has changed since it was recorded, or is no longer here."
+_FRONT_LEGEND = (
+    "Effort: lines / tokens of kernel, launch and binding. Share: of the ceiling, the median over the cases "
+    "in which bandwidth or arithmetic binds the fastest, with the lowest and the highest. On the Pareto "
+    "front: nothing that takes no more tokens reaches as much, as far as the machine can tell."
+)
+_FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
+
+
+def render(found: Map, width: int) -> str:
+    """The screen as plain text: every case, then who wins how often, then what effort buys."""
+    prose = min(width, terminal.PROSE_WIDTH)
+    blocks = [terminal.paragraph(line, prose) for line in _head(found)]
+    blocks.append(terminal.laid_out(cases(found), width))
+    blocks.append(terminal.paragraph(_legend(found), prose))
+    blocks.append(terminal.laid_out(wins(found), width))
+    if found.points:
+        lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
+        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(_FRONT_LEGEND, prose)]
+    return "\n\n".join(blocks)
+
+
+def as_markdown(found: Map) -> str:
+    shown = [wins(found), cases(found), efforts(found)]
+    parts = ["## The map", *_head(found), *map(markdown.table, shown), _legend(found), _FRONT_LEGEND]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_csv(found: Map) -> str:
+    """One line for each op and case; of every way its fastest implementation."""
+    lines = [dict(_cells(place)) for place in found.places]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(lines[0]))
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def cases(found: Map) -> Table:
+    """A line for each op and case: the fastest way, and how far the next is behind."""
+    return Table(
+        f"The fastest way, by op and case, as recorded on {found.device}",
+        (
+            "case",
+            "fastest",
+            "cold\nµs",
+            "of the\nceiling",
+            "binds",
+            "lines /\ntokens",
+            "times as fast\nas the next way",
+            "the next",
+            "its lines /\ntokens",
+        ),
+        tuple(_case(place) for place in found.places),
+        ("fastest", "binds", "the next"),
+        (_legend(found),),
+    )
+
+
+def wins(found: Map) -> Table:
+    """A line for each op: on how many cases each way is the fastest alone, and on how many nobody is."""
+    rows = []
+    for op in dict.fromkeys(place.op for place in found.places):
+        places = [place for place in found.places if place.op == op]
+        alone = [place.leaders[0] for place in places if len(place.leaders) == 1]
+        counts = [alone.count(way) for way in WAYS]
+        rows.append((op, *map(str, (len(places), *counts, len(places) - len(alone)))))
+    return Table(
+        "On how many cases each way is the fastest alone",
+        ("op", "cases", *WAYS, "level"),
+        tuple(rows),
+        legend=("level: the fastest and another way cannot be told apart.",),
+    )
+
+
+def efforts(found: Map) -> Table:
+    """A line for each implementation, by growing effort."""
+    return Table(
+        f"Effort against speed, as recorded on {found.device}",
+        (
+            "op",
+            "implementation",
+            "lines /\ntokens",
+            "share of\nthe ceiling",
+            "lowest to\nhighest",
+            "cases",
+            "front",
+        ),
+        tuple(
+            (
+                point.op,
+                _marked(point),
+                f"{point.lines} / {point.tokens}",
+                percent(point.share),
+                f"{percent(point.lowest)} to {percent(point.highest)}",
+                f"{point.cases} of {point.of}",
+                "yes" if point.front else "",
+            )
+            for point in found.points
+        ),
+        ("implementation", "front"),
+        (_FRONT_LEGEND,),
+    )
+
+
+def fronts(found: Map) -> list[str]:
+    """A line for each op: ``softmax: torch.eager 35 tokens, 50%; triton.onepass 385, 96%``."""
+    lines = []
+    for op in dict.fromkeys(point.op for point in found.points):
+        said: list[str] = []
+        for point in (point for point in found.points if point.op == op and point.front):
+            unit = "" if said else " tokens"
+            some = f" ({point.cases} of {point.of} cases)" if point.cases < point.of else ""
+            said.append(f"{_marked(point)} {point.tokens}{unit}, {percent(point.share)}{some}")
+        lines.append(f"{op}: {'; '.join(said)}")
+    return lines
+
+
+def _case(place: Place) -> tuple[str, ...]:
+    first, *others = place.ways
+    product = " p" if place.share_of != "a copy" else ""
+    return (
+        f"{place.op} {place.case}",
+        _marked(first),
+        number(first.cold_us.median, 4),
+        f"{percent(first.share)}{product}",
+        _binds(first),
+        _size(first),
+        _lead(place),
+        _marked(others[0]) if others else NOTHING,
+        _size(others[0]) if others else NOTHING,
+    )
+
+
+def _lead(place: Place) -> str:
+    if place.lead is None:
+        return NOTHING
+    if place.rounds:
+        return f"{place.lead.median:.2f} (n={place.rounds})"
+    return (times(place.lead) if place.differs else SAME) + (" ~" if place.across else "")
+
+
+def _binds(best: Best) -> str:
+    bound = best.bound
+    return bound.limit or (f"({bound.nearest} {percent(bound.share)})" if bound.nearest else NOTHING)
+
+
+def _size(best: Best) -> str:
+    return NOTHING if best.tokens is None else f"{best.lines} / {best.tokens}"
+
+
+def _marked(entry: Best | Point) -> str:
+    return f"{entry.label} *" if entry.changed else entry.label
+
+
+def _head(found: Map) -> list[str]:
+    lines = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
+    if found.changed:
+        lines.append(
+            f"Changed since, or no longer here, so that their figures may be too: {', '.join(found.changed)}."
+        )
+    return lines
+
+
+def _legend(found: Map) -> str:
+    more = (
+        (_FEW_LEGEND, any(place.rounds for place in found.places)),
+        (_ACROSS_LEGEND, any(place.across for place in found.places)),
+        (_CHANGED_LEGEND, bool(found.changed)),
+    )
+    return " ".join([_LEGEND, *(text for text, needed in more if needed)])
+
+
+def _cells(place: Place) -> Iterator[tuple[str, object]]:
+    lead = place.lead
+    yield from (
+        ("op", place.op),
+        ("case", place.case),
+        ("share_of", place.share_of),
+        ("fastest", ";".join(place.leaders)),
+        ("times_as_fast", lead.median if lead else ""),
+        ("times_as_fast_low", lead.low if lead else ""),
+        ("times_as_fast_high", lead.high if lead else ""),
+        ("differs", place.differs),
+        ("few_rounds", place.rounds or ""),
+        ("across_runs", place.across),
+    )
+    by_way = {best.way: best for best in place.ways}
+    for way in WAYS:
+        best = by_way.get(way)
+        yield way, best.label if best else ""
+        yield f"{way}_cold_us", best.cold_us.median if best else ""
+        yield f"{way}_cold_us_low", best.cold_us.low if best else ""
+        yield f"{way}_cold_us_high", best.cold_us.high if best else ""
+        yield f"{way}_share", best.share if best else ""
+        yield f"{way}_binds", (best.bound.limit or "") if best else ""
+        for name in ("lines", "tokens", "changed"):
+            yield f"{way}_{name}", getattr(best, name) if best else ""

@@ -1,0 +1,177 @@
+"""Effort against speed as a picture, by matplotlib, which nothing else needs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compare.maps.survey import Map, Point
+from compare.spec import UsageError
+
+REQUIREMENT = "matplotlib>=3.9"
+ENDINGS = (".png", ".svg")
+
+_COLUMNS = 2
+_PANEL = 7.2, 5.4  # inches, wide and high
+_ROUTES = {
+    "torch": ("PyTorch", "o", "#0072B2"),
+    "triton": ("Triton", "^", "#D55E00"),
+    "cupy": ("CUDA through cupy", "s", "#009E73"),
+    "pybind": ("CUDA through pybind11", "D", "#CC79A7"),
+}
+"""What is drawn how: colours that colour-blind readers tell apart (M. Okabe and K. Ito), shapes for print."""
+_FONT = 8.0
+_GREY = "#777777"
+
+
+def check(file: Path) -> None:
+    """Find out before anything is read whether the picture can be drawn.
+
+    Raises:
+        UsageError: of another kind than `ENDINGS`, or matplotlib is missing.
+    """
+    if file.suffix.lower() not in ENDINGS:
+        raise UsageError(f"--plot {file}: name a file that ends in {' or '.join(ENDINGS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
+        raise UsageError(f"--plot draws with matplotlib, which is not installed. To install it: {pip}")
+
+
+def draw(found: Map, file: Path) -> None:
+    """A panel for each op, a point for each implementation, and a line through the Pareto front.
+
+    Raises:
+        UsageError: there is nothing to draw, or the file cannot be written.
+    """
+    ops = list(dict.fromkeys(point.op for point in found.points))
+    if not ops:
+        raise UsageError(
+            "--plot: no implementation on record has both a code size and a share of its ceiling"
+        )
+    figure = _figure(found, ops)
+    try:
+        # Without a date two pictures of one record are the same file.
+        figure.savefig(
+            file, format=file.suffix[1:].lower(), dpi=150, metadata=_UNDATED.get(file.suffix.lower())
+        )
+    except OSError as error:
+        raise UsageError(f"{file} could not be written: {error}") from None
+
+
+_UNDATED = {".svg": {"Date": None}}
+
+
+def _figure(found: Map, ops: Sequence[str]) -> Any:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(_COLUMNS, len(ops))
+    rows = math.ceil(len(ops) / columns)
+    with matplotlib.rc_context({"svg.hashsalt": "map"}):  # else its identifiers are drawn at random
+        figure = Figure((_PANEL[0] * columns, _PANEL[1] * rows + 1), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    handles: dict[str, Any] = {}
+    labels = []
+    for panel, op in zip(panels, ops, strict=False):
+        labels.append((panel, _panel(panel, [point for point in found.points if point.op == op])))
+        handles |= {handle.get_label(): handle for handle in panel.get_legend_handles_labels()[0]}
+    for panel in panels[len(ops) :]:
+        panel.set_visible(False)
+    figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
+    title = f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}"
+    figure.suptitle(f"{title}\n* its source has changed since" if found.changed else title)
+    figure.draw_without_rendering()  # where everything is, is known only then
+    for panel, texts in labels:
+        _keep_apart(panel, texts)
+    return figure
+
+
+def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
+    """One op; its labels, those of the front first."""
+    for route, (name, marker, colour) in _ROUTES.items():
+        mine = [point for point in points if point.label.startswith(f"{route}.")]
+        if mine:
+            tokens, shares = [point.tokens for point in mine], [point.share for point in mine]
+            panel.scatter(tokens, shares, 36, colour, marker, label=name, zorder=3)
+    front = [point for point in points if point.front]
+    edge = max(point.tokens for point in points) * 2
+    panel.plot(
+        [*(point.tokens for point in front), edge],
+        [*(point.share for point in front), front[-1].share],
+        color=_GREY,
+        drawstyle="steps-post",
+        linewidth=1,
+        label="Pareto front: the most for so many tokens",
+        zorder=2,
+    )
+    panel.set_xscale("log")
+    panel.set_xlim(min(point.tokens for point in points) / 2, edge)
+    panel.set_ylim(-0.03, max(1.05, *(point.share * 1.08 for point in points)))
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    panel.grid(color="#dddddd", linewidth=0.5)
+    panel.set_title(points[0].op)
+    panel.set_xlabel("effort: tokens to write, of kernel + launch + binding (logarithmic)")
+    cases = "1 case" if points[0].of == 1 else f"{points[0].of} cases"
+    panel.set_ylabel(f"speed: share of the ceiling\n(median of {cases} in which launching does not bind)")
+    ordered = sorted(points, key=lambda point: not point.front)
+    return [_label(panel, point) for point in ordered]
+
+
+def _label(panel: Any, point: Point) -> Any:
+    """``onepass *``, and on how many of the cases where these are not all."""
+    text = point.label.partition(".")[2] + (" *" if point.changed else "")
+    if point.cases < point.of:
+        text += f" ({point.cases} of {point.of})"
+    return panel.annotate(
+        text,
+        (point.tokens, point.share),
+        (0, 0),
+        textcoords="offset points",
+        fontsize=_FONT,
+        fontweight="bold" if point.front else "normal",
+        color=_ROUTES[point.label.partition(".")[0]][2],
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+    )
+
+
+def _keep_apart(panel: Any, texts: Sequence[Any]) -> None:
+    """Move each label to the nearest place beside its point that no other point or label takes."""
+    scale = panel.figure.dpi / 72  # pixels a point
+    taken = []
+    for text in texts:
+        x, y = panel.transData.transform(text.xy)
+        taken.append((x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale))
+    room = panel.get_window_extent()
+    for text in texts:
+        x, y = panel.transData.transform(text.xy)
+        size = text.get_window_extent()
+        places: list[tuple[float, float]] = []
+        for step in range(30):
+            for up in dict.fromkeys((step, -step)):
+                for beside in (6.0, -6.0 - size.width / scale):
+                    places.append((beside, (up - 1) * _FONT / 2))
+        for across, up in places:
+            box = (
+                x + across * scale,
+                y + up * scale,
+                x + across * scale + size.width,
+                y + up * scale + size.height,
+            )
+            inside = room.x0 <= box[0] and box[2] <= room.x1 and room.y0 <= box[1] and box[3] <= room.y1
+            if inside and not any(_overlap(box, other) for other in taken):
+                text.set_position((across, up))
+                taken.append(box)
+                break
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
