@@ -7,11 +7,11 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from compare import commands, registry, writing
+from compare import commands, registry, trials, writing
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _SEVERITY = (AGREE, INCONCLUSIVE, DISAGREE)
 
 BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
+TRIAL_S = 0.3
+"""More for each row that ``--tune`` adds."""
 TIMEOUT_S = Options.timeout_s
 
 _OWN_ARGUMENTS = {
@@ -44,6 +46,7 @@ examples:
   python -m compare all --sweep --record
   python -m compare softmax --crossover N
   python -m compare matmul --matched
+  python -m compare vector_add --tune BLOCK_SIZE
   python -m compare diff old.json new.json
   python -m compare pipeline vector_add --arch sm_90
   python -m compare aot vector_add --arch sm_90 --out programs/
@@ -110,6 +113,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="run CUDA with the tile, warps and stages that Triton chose as well, so that compiler and "
         "tuning can be told apart",
+    )
+    add(
+        "--tune",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUES]",
+        help="run what has the parameter NAME with other values as well, e.g. BLOCK_SIZE or "
+        "BLOCK_SIZE=64,128,256; repeatable, for every choice of several",
     )
     add("--retune", action="store_true", help="search for configurations again that earlier runs have found")
     add("--sustained", action="store_true", help="time bursts and sustained load as well (longer)")
@@ -217,6 +228,7 @@ class _Outputs:
 
 def _compare(arguments: argparse.Namespace) -> int:
     names = _names(arguments)
+    _check_tune(arguments)
     outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
     outputs.check()
     archs = commands.archs(arguments.arch)
@@ -288,6 +300,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
         (arguments.sweep, "--sweep"),
         (arguments.record, "--record"),
         (len(arguments.case) > 1, "a second --case"),
+        (arguments.tune, "--tune"),
     ):
         if given:
             raise UsageError(f"--crossover goes with one op and one case; leave out {option}")
@@ -347,11 +360,25 @@ def _check_timer(arguments: argparse.Namespace, device_type: str) -> None:
         raise UsageError("--timer nvbench needs a GPU: without one nothing is timed")
     if arguments.load:
         raise UsageError("--timer nvbench times the project's own implementations only; leave out --load")
-    if arguments.matched:
-        raise UsageError("--timer nvbench times implementations as they are registered; leave out --matched")
+    for given in ("matched", "tune"):
+        if getattr(arguments, given):
+            raise UsageError(
+                f"--timer nvbench times implementations as they are registered; leave out --{given}"
+            )
     from compare import nvbench
 
     nvbench.load()
+
+
+def _check_tune(arguments: argparse.Namespace) -> None:
+    """Before anything is imported: whether it can be read, and goes with the rest."""
+    trials.parse(arguments.tune)
+    if arguments.tune and arguments.what == "all":
+        raise UsageError(
+            "--tune goes with one op, as ops differ in what can be chosen; name it instead of 'all'"
+        )
+    if arguments.tune and arguments.matched:
+        raise UsageError("--tune and --matched both say what rows are run with; give one of them")
 
 
 def _check_matched(names: Sequence[str], only: Sequence[str]) -> None:
@@ -423,7 +450,7 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
     budget = arguments.budget
     if budget is None:
         budget = SWEEP_BUDGET_S * len(cases) if arguments.sweep else BUDGET_S * max(1, len(cases))
-    return Options(
+    options = Options(
         cases=tuple(cases),
         only=tuple(arguments.only),
         archs=archs,
@@ -434,8 +461,17 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
         timer=arguments.timer,
         timeout_s=arguments.timeout,
         matched=arguments.matched,
+        tune=trials.parse(arguments.tune),
         retune=arguments.retune,
     )
+    if not options.tune:
+        return options
+    from compare.run import tuned
+
+    added = tuned(op, options)
+    if added is None or arguments.budget is not None:
+        return options
+    return replace(options, budget_s=budget + TRIAL_S * added.count * max(1, len(cases)))
 
 
 # --------------------------------------------------------------------------- diff, list, doctor

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare import calibration, floor, records, registry, tuning
+from compare import calibration, floor, records, registry, trials, tuning
 from compare.spec import (
     WRONG,
     Card,
@@ -167,9 +167,12 @@ def run(
     impls = _chosen(op, options.only)
     if options.matched:
         impls = tuning.stand_ins(impls)
+    tried = tuned(op, options)
+    if tried is not None:
+        impls = list(tried.impls)
     interrupted = False
     with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
-        able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.base]
+        able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         crew.build(able)
         if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here
             progress("starting workers", 0.0)
@@ -181,7 +184,7 @@ def run(
             if step.check:
                 _fits(op, step.case, environment.memory_bytes)
         meter = _Meter(progress, _weight(steps, impls, device))
-        bench = _Bench(op, impls, options, device, steps, results, meter, crew)
+        bench = _Bench(op, impls, options, device, steps, results, meter, crew, tried)
         try:
             bench.run()
         except KeyboardInterrupt:
@@ -222,6 +225,7 @@ class _Bench:
         results: Path,
         meter: _Meter,
         crew: Crew,
+        tried: trials.Trials | None = None,
     ) -> None:
         self.op, self.impls, self.options, self.device = op, impls, options, device
         self.archs = options.archs or default_archs(device)
@@ -232,6 +236,7 @@ class _Bench:
         self.code_sizes: dict[str, CodeSize] = {}
         self.hashes: dict[str, str] = {}
         self.matched: dict[tuple[Case, str], tuple[str, str]] = {}
+        self.tried = tried
         self.first_calls_ms: dict[tuple[Case, str], float] = {}
         self.held_bytes: dict[tuple[Case, str], int] = {}
         self.requests: list[Request] = []
@@ -332,13 +337,13 @@ class _Bench:
             for step in self.steps
             if step.inspect
             for impl in self.impls
-            if not impl.foreign and not impl.base  # a user's is, once it is known to be right
+            if not impl.foreign and not impl.stand_in  # a user's is, once it is known to be right
             for arch in self._archs(impl)
         ]
         self.compiling = Compiling(self.requests, nice=_LESS_URGENT if self.device.type == "cuda" else 0)
 
     def _row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
-        return Row(
+        row = Row(
             impl.label,
             impl.rung,
             status,
@@ -348,6 +353,11 @@ class _Bench:
             default=impl.base or impl.untuned,
             model=impl.matches if impl.base else "",
         )
+        if self.tried is None:
+            return row
+        values = self.tried.parameters.get(impl.label, ())
+        note = self.tried.notes.get(impl.label, "")
+        return replace(row, parameters=values, configuration=trials.worded(values), unmatched=note)
 
     def _exchange(self, case: Case) -> Exchange:
         """The memory through which the judge and the workers see a case's tensors while it is timed."""
@@ -381,7 +391,7 @@ class _Bench:
         )
         at_once = checking.width(len(runnable)) > 1
         if at_once:
-            self.crew.start(impl for impl in runnable if not impl.base)
+            self.crew.start(impl for impl in runnable if not impl.stand_in)
             self.meter.say(f"building, calling and checking {len(runnable)} at once on {step.case}")
 
         def begin(impl: Implementation) -> None:
@@ -393,11 +403,11 @@ class _Bench:
                 if at_once:
                     self.meter.step(f"checking the others than {impl.label} ({outcome})")
 
-        take([impl for impl in runnable if not impl.base and not impl.untuned])
+        take([impl for impl in runnable if not impl.stand_in and not impl.untuned])
         for impl in runnable:
             if impl.untuned:  # a search that shares the GPU with others finds what suits it then
                 take([impl])
-        take(self._matched(step.case, [impl for impl in runnable if impl.base]))
+        take(self._matched(step.case, [impl for impl in runnable if impl.stand_in]))
 
     def _matched(self, case: Case, stand_ins: Sequence[Implementation]) -> list[Implementation]:
         """Those of them that there is a configuration for, to be run with it."""
@@ -432,20 +442,17 @@ class _Bench:
         self.held_bytes[case, impl.label] = outcome.held_bytes
         if outcome.first_call_ms is not None:
             self.first_calls_ms[case, impl.label] = outcome.first_call_ms
-        configuration, unmatched = self.matched.get((case, impl.label), ("", ""))
         if outcome.error is not None:
             row = self._row(impl, *_verdict(outcome.error))
-            return replace(row, configuration=configuration, unmatched=unmatched)
-        agreement = outcome.agreement
-        assert agreement is not None
-        row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
-        return replace(
-            row,
-            agreement=agreement,
-            tunings=outcome.tunings,
-            configuration=configuration,
-            unmatched=unmatched,
-        )
+        else:
+            agreement = outcome.agreement
+            assert agreement is not None
+            row = self._row(impl) if agreement.passed else self._row(impl, "disagrees", agreement.reason)
+            row = replace(row, agreement=agreement, tunings=outcome.tunings)
+        if (case, impl.label) in self.matched:
+            configuration, unmatched = self.matched[case, impl.label]
+            row = replace(row, configuration=configuration, unmatched=unmatched)
+        return row
 
     def _left_out(self, impl: Implementation) -> bool:
         unasked = not self.options.cases and not self.options.only
@@ -533,13 +540,15 @@ class _Bench:
             if row is None or row.status in (*WRONG, "failed") or recorded.row.timing is None:
                 continue
             replayed = records.provenance(recorded.run, recorded.row, row.source_hash)
+            # What a row runs with for --tune is known here, and not of interest where that is not asked for.
+            said = row if row.parameters or recorded.row.parameters else recorded.row
             rows[label] = replace(
                 row,
                 timing=recorded.row.timing,
                 replayed=replayed,
                 tunings=recorded.row.tunings,
-                configuration=recorded.row.configuration,
-                unmatched=recorded.row.unmatched,
+                configuration=said.configuration,
+                unmatched=said.unmatched,
             )
             if recorded.comparison.ceilings:
                 self.ceilings[case] = recorded.comparison.ceilings
@@ -607,7 +616,7 @@ class _Bench:
         theirs = [
             Request(self.op, impl, case, arch)
             for impl in self.impls
-            if (impl.foreign or impl.parameters) and impl.label in labels
+            if (impl.foreign or (impl.stand_in and impl.parameters)) and impl.label in labels
             for arch in self._archs(impl)
         ]
         later = Compiling(theirs)
@@ -645,6 +654,21 @@ class _Bench:
 
         generator = torch.Generator(self.device).manual_seed(self.options.seed)
         return self.op.make_inputs(case, generator, self.device)
+
+
+def tuned(op: Op, options: Options) -> trials.Trials | None:
+    """What is run for ``--tune``; None where nothing is asked for.
+
+    Only what has the parameters is, and the baseline, unless other rows are asked for by name.
+
+    Raises:
+        UsageError: as `trials.trials`.
+    """
+    if not options.tune:
+        return None
+    chosen = [impl.label for impl in _chosen(op, options.only)]
+    keep = chosen if options.only else [op.baseline]
+    return trials.trials(registry.implementations(op.name), options.tune, chosen, keep)
 
 
 def _chosen(op: Op, only: Sequence[str]) -> list[Implementation]:

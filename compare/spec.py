@@ -234,6 +234,11 @@ class Implementation:
     """What ``run`` is called with in place of its defaults."""
 
     @property
+    def stand_in(self) -> bool:
+        """Whether it is run with what another's search finds, and so not before that."""
+        return bool(self.base and self.matches)
+
+    @property
     def route(self) -> str:
         """``torch``, ``triton``, ``cupy`` or ``pybind``."""
         return self.label.partition(".")[0]
@@ -545,6 +550,9 @@ class Row:
     """that, as far as it takes it: ``128x256x64, 8 warps, 3 stages``,"""
     unmatched: str = ""
     """and what of it it does not take, in a sentence; empty where it takes all of it."""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """What ``--tune`` was given for, with the values that this row has: of one that it added others than the
+    defaults, which the row named by ``default`` has."""
     replayed: str = ""
     """Empty where measured now; else where and when the timing was recorded and whether the source
     has changed since."""
@@ -601,5 +609,7 @@ class Options:
     turn of timing."""
     matched: bool = False
     """Run CUDA with Triton's configuration as well, where an implementation says whose."""
+    tune: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Run what has these parameters with other values as well; none given: with all that it declares."""
     retune: bool = False
     """Search for configurations again that an earlier run has found."""

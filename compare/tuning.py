@@ -73,9 +73,9 @@ def _name(impl: Implementation, device: str) -> str:
 # --------------------------------------------------------------------------- matched
 
 
-def is_registered(label: str) -> bool:
-    """Whether it is an implementation as it is registered, and not run with other parameters."""
-    return ":" not in label
+def registered_as(label: str) -> str:
+    """The implementation that a row is of, whatever it is run with."""
+    return label.partition(":")[0]
 
 
 def stand_ins(impls: Sequence[Implementation]) -> list[Implementation]:

@@ -8,6 +8,7 @@ reading.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import types
 from collections.abc import Sequence
@@ -67,16 +68,25 @@ def _load(path: str, timeout_s: float) -> None:
 def _described(each: dict[str, Any], path: str) -> Implementation:
     """An implementation known by what a worker told of it."""
     # Registering it checks its words as those of any other, and that they are not taken.
+    tunable = {str(name): tuple(map(int, values)) for name, values in each["tunable"].items()}
     declare = registry.implementation(
         each["op"],
         each["label"],
         rung=each["rung"],
         requires=each["requires"],
         accumulator=each["accumulator"],
+        tunable=tunable,
     )
     where = str(Path(path).resolve())
     code = _only_a_worker_runs_it.__code__.replace(co_filename=where, co_firstlineno=int(each["line"]))
     run = types.FunctionType(code, globals(), each["label"])
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=int(each["defaults"][name]))
+            for name in tunable
+            if name in each["defaults"]
+        ]
+    )
     declare(run)
     return Implementation(
         each["op"],
@@ -87,6 +97,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         each["accumulator"],
         where,
         foreign=True,
+        tunable=tuple(tunable.items()),
     )
 
 

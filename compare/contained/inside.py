@@ -182,6 +182,12 @@ class _Work:
                     "rung": impl.rung,
                     "requires": impl.requires,
                     "accumulator": impl.accumulator,
+                    "tunable": dict(impl.tunable),
+                    "defaults": {
+                        name: default
+                        for name, default in registry.keywords(impl.run).items()
+                        if name in dict(impl.tunable)
+                    },
                     "line": code_of(impl.run).co_firstlineno,
                 }
                 for impl in loaded.implementations

@@ -16,7 +16,7 @@ from compare.crossover import Bound
 from compare.records import Recorded
 from compare.report import figures
 from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError
-from compare.tuning import is_registered
+from compare.tuning import registered_as
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Best:
     label: str
     cold_us: Estimate
     share: float | None
-    """Of what the library's product reached where the case is about arithmetic, else of what a copy did."""
+    """Of what the library's product reached, or a copy: whichever the fastest is nearer to."""
     bound: Bound
     lines: int | None
     """Of kernel, launch and binding together; None: not recorded."""
@@ -168,7 +168,7 @@ class _Chart:
         self.rows = {
             label: recorded
             for label, recorded in newest.items()
-            if is_registered(label)
+            if registered_as(label) == label
             and label not in unequal
             and recorded.row.status == "ok"
             and recorded.row.timing
@@ -183,9 +183,19 @@ class _Chart:
         return crossover.bound(recorded.row, self.case.cost, recorded.comparison.ceilings)
 
     @property
-    def busy(self) -> bool:
-        """Whether bandwidth or arithmetic binds the fastest: neither launching nor latency."""
-        return self.bound(next(iter(self.best.values()))).limit in ("bandwidth", "arithmetic")
+    def fastest(self) -> Bound:
+        """What binds the fastest."""
+        return self.bound(next(iter(self.best.values())))
+
+    @property
+    def by_product(self) -> bool:
+        """Whether shares are of the library's product: not where memory is what a product is kept by."""
+        return self.case.cost.busy and self.fastest.nearest != "bandwidth"
+
+    def share(self, recorded: Recorded) -> float | None:
+        """Of the ceiling that the fastest is nearest to."""
+        of = figures.share_of_product if self.by_product else figures.share_of_copy
+        return of(recorded.comparison, recorded.row)
 
 
 def _place(chart: _Chart, sizes: Sizes, stale: Stale) -> Place:
@@ -196,7 +206,7 @@ def _place(chart: _Chart, sizes: Sizes, stale: Stale) -> Place:
     return Place(
         chart.op,
         chart.case.case,
-        figures.share_of(chart.case),
+        "the library's product" if chart.by_product else "a copy",
         tuple(_best(chart, way, recorded, sizes, stale) for way, recorded in chart.best.items()),
         (next(iter(chart.best)), *level),
         lead,
@@ -225,7 +235,7 @@ def _best(chart: _Chart, way: str, recorded: Recorded, sizes: Sizes, stale: Stal
         way,
         label,
         replace(_cold_us(recorded.row), samples=()),
-        figures.share(recorded.comparison, recorded.row),
+        chart.share(recorded),
         chart.bound(recorded),
         size.lines if size else None,
         size.tokens if size else None,
@@ -244,11 +254,11 @@ def _cold_us(row: Row) -> Estimate:
 
 def _points(charts: Sequence[_Chart], sizes: Sizes, stale: Stale) -> list[Point]:
     """Of one op: every implementation, by growing effort."""
-    charts = [chart for chart in charts if chart.busy] or list(charts)
+    charts = [chart for chart in charts if chart.fastest.limit in ("bandwidth", "arithmetic")] or list(charts)
     found = []
     for label in dict.fromkeys(label for chart in charts for label in chart.rows):
-        op, rows = charts[0].op, [chart.rows[label] for chart in charts if label in chart.rows]
-        shares = [share for each in rows if (share := figures.share(each.comparison, each.row)) is not None]
+        op, mine = charts[0].op, [chart for chart in charts if label in chart.rows]
+        shares = [share for chart in mine if (share := chart.share(chart.rows[label])) is not None]
         size = sizes.get((op, label))
         if shares and size:
             found.append(
@@ -262,7 +272,7 @@ def _points(charts: Sequence[_Chart], sizes: Sizes, stale: Stale) -> list[Point]
                     max(shares),
                     len(shares),
                     len(charts),
-                    plain.median(figures.detectable(each.row) for each in rows),
+                    plain.median(figures.detectable(chart.rows[label].row) for chart in mine),
                     front=False,
                     changed=(op, label) in stale,
                 )

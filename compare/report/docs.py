@@ -8,22 +8,26 @@ A document holds a block between two comments; what lies between is replaced:
 
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
-tables, ``implementations`` the list of everything there is, ``mutations`` the seeded bugs and what caught
+tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case, ``wins``
+how often each way is the fastest, ``effort`` every implementation's code size against its speed, ``mutations`` the seeded bugs and what caught
 them, ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an
 environment variable makes the compilers print.  ``all`` in place of an op means each in turn.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from compare import records, registry
+from compare import records, registry, tuning
+from compare.maps import reading
+from compare.maps.survey import Map, survey
 from compare.registry import ROOT
-from compare.report import exploits, markdown, mutations, switches, tables, terminal
+from compare.report import exploits, maps, markdown, mutations, switches, tables, terminal
 from compare.report.tables import Table
 from compare.spec import CaseComparison, Comparison, Op, UsageError
 
@@ -81,6 +85,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return mutations.block(results)
     if what == "exploits":
         return exploits.block()
+    if what in _OF_THE_MAP:
+        return _of_the_map(what, results)
     if kind == "switch":
         return switches.block(name, was)
     makers: dict[str, Callable[[Op, Comparison], str]] = {
@@ -95,6 +101,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
     if kind not in makers or name not in registry.op_names():
         raise UsageError(
             f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', "
+            f"{', '.join(map(repr, _OF_THE_MAP))}, "
             f"or one of {', '.join(makers)} and an op or all"
         )
     op = registry.get_op(name)
@@ -119,13 +126,40 @@ def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
     for run in runs:
         for case in run.cases:
             rows = tuple(
-                replace(row, replayed=records.provenance(run, row, hashes.get(row.label, "")))
+                replace(
+                    row,
+                    replayed=records.provenance(run, row, hashes.get(tuning.registered_as(row.label), "")),
+                )
                 for row in case.rows
             )
             seen = cases.get(case.case)
             cases[case.case] = replace(seen, rows=(*seen.rows, *rows)) if seen else replace(case, rows=rows)
     sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
     return replace(runs[0], cases=tuple(cases.values()), code_sizes=sizes)
+
+
+_OF_THE_MAP: dict[str, Callable[[Map], str]] = {
+    "map": lambda found: f"{markdown.table(maps.cases(found))}\n\n{maps.legend(found)}",
+    "wins": lambda found: markdown.table(maps.wins(found)),
+    "effort": lambda found: f"{markdown.table(maps.efforts(found))}\n\n{maps.FRONT_LEGEND}",
+}
+
+
+def _of_the_map(what: str, results: Path) -> str:
+    """A part of the map of the device recorded last."""
+    files = sorted(results.glob("*/*.json"))
+    if not files:
+        return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
+    return _OF_THE_MAP[what](_surveyed(tuple((file, file.stat().st_mtime_ns) for file in files)))
+
+
+@functools.lru_cache(1)
+def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
+    """Read once for all blocks."""
+    runs = reading.read(file for file, _ in files)
+    device = max(runs, key=lambda run: run.created).environment.device
+    runs = [run for run in runs if run.environment.device == device]
+    return survey(runs, reading.hashes({run.op for run in runs}))
 
 
 def _default(op: Op, comparison: Comparison) -> Comparison:

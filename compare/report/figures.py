@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from compare import calibration, statistics
 from compare.spec import WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.statistics import estimate
+from compare.tuning import registered_as
 
 LISTED_CASES = 3
 """This many timed cases get a table each; more become one table of the sweep, beside the first."""
@@ -105,6 +107,37 @@ def few(*rows: Row) -> int:
 
 def row_of(case: CaseComparison, label: str) -> Row | None:
     return next((row for row in case.rows if row.label == label), None)
+
+
+def is_trial(row: Row) -> bool:
+    """Whether ``--tune`` has added it."""
+    return bool(row.parameters) and registered_as(row.label) != row.label
+
+
+def trials(case: CaseComparison) -> list[list[Row]]:
+    """For each implementation that ``--tune`` was given for: its rows, the default's among them, by value."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in case.rows:
+        if row.parameters:
+            groups[registered_as(row.label)].append(row)
+    if not any(map(is_trial, case.rows)):
+        return []
+    return [sorted(rows, key=lambda row: row.parameters) for rows in groups.values()]
+
+
+def timed_trials(rows: Iterable[Row]) -> bool:
+    """Whether any other value than the default was timed."""
+    return any(is_trial(row) and row.timing and row.timing.cold_us for row in rows)
+
+
+def fastest(rows: Iterable[Row]) -> Row | None:
+    """Cold, of those that are right."""
+
+    def cold_us(row: Row) -> float:
+        return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
+
+    found = min((row for row in rows if row.status == "ok"), key=cold_us, default=None)
+    return None if found is None or cold_us(found) == math.inf else found
 
 
 def timed_cases(comparison: Comparison) -> list[CaseComparison]:

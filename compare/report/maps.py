@@ -13,7 +13,7 @@ from compare.spec import WAYS
 
 _LEGEND = (
     "Each way stands with its fastest implementation, cold. of the ceiling: of what a plain copy reached in "
-    "the same run, or the library's product of two matrices (p) where a case is about arithmetic. binds: "
+    "the same run, or the library's product of two matrices (p) where arithmetic is nearer to bind. binds: "
     "what reaches 60% of its ceiling, or launching where the host takes longer than the GPU; in brackets the "
     "nearest, where none does. lines / tokens: kernel, launch and binding, without comments. "
     "indistinguishable: the interval holds 1, or the difference is smaller than what equals show."
@@ -21,7 +21,7 @@ _LEGEND = (
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so that the ratio is that of two medians."
 _CHANGED_LEGEND = "*: its source has changed since it was recorded, or is no longer here."
-_FRONT_LEGEND = (
+FRONT_LEGEND = (
     "Effort: lines / tokens of kernel, launch and binding. Share: of the ceiling, the median over the cases "
     "in which bandwidth or arithmetic binds the fastest, with the lowest and the highest. On the Pareto "
     "front: nothing that takes no more tokens reaches as much, as far as the machine can tell."
@@ -34,17 +34,17 @@ def render(found: Map, width: int) -> str:
     prose = min(width, terminal.PROSE_WIDTH)
     blocks = [terminal.paragraph(line, prose) for line in _head(found)]
     blocks.append(terminal.laid_out(cases(found), width))
-    blocks.append(terminal.paragraph(_legend(found), prose))
+    blocks.append(terminal.paragraph(legend(found), prose))
     blocks.append(terminal.laid_out(wins(found), width))
     if found.points:
         lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
-        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(_FRONT_LEGEND, prose)]
+        blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(FRONT_LEGEND, prose)]
     return "\n\n".join(blocks)
 
 
 def as_markdown(found: Map) -> str:
     shown = [wins(found), cases(found), efforts(found)]
-    parts = ["## The map", *_head(found), *map(markdown.table, shown), _legend(found), _FRONT_LEGEND]
+    parts = ["## The map", *_head(found), *map(markdown.table, shown), legend(found), FRONT_LEGEND]
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,7 +78,7 @@ def cases(found: Map) -> Table:
         ),
         tuple(_case(place) for place in found.places),
         ("fastest", "binds", "the next"),
-        (_legend(found),),
+        (legend(found),),
     )
 
 
@@ -124,7 +124,7 @@ def efforts(found: Map) -> Table:
             for point in found.points
         ),
         ("implementation", "front"),
-        (_FRONT_LEGEND,),
+        (FRONT_LEGEND,),
     )
 
 
@@ -187,7 +187,8 @@ def _head(found: Map) -> list[str]:
     return lines
 
 
-def _legend(found: Map) -> str:
+def legend(found: Map) -> str:
+    """What the columns of `cases` mean."""
     more = (
         (_FEW_LEGEND, any(place.rounds for place in found.places)),
         (_ACROSS_LEGEND, any(place.across for place in found.places)),

@@ -156,9 +156,9 @@ def _keep_apart(panel: Any, texts: Sequence[Any]) -> None:
         size = text.get_window_extent()
         places: list[tuple[float, float]] = []
         for step in range(30):
-            for up in dict.fromkeys((step, -step)):
+            for rise in dict.fromkeys((step, -step)):
                 for beside in (6.0, -6.0 - size.width / scale):
-                    places.append((beside, (up - 1) * _FONT / 2))
+                    places.append((beside, (rise - 1) * _FONT / 2))
         for across, up in places:
             box = (
                 x + across * scale,

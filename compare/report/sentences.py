@@ -153,6 +153,34 @@ def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Sa
         yield Said("same algorithm", weight, text + effort)
 
 
+def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """What the best of other values buys over the default."""
+    for rows in figures.trials(case):
+        best = figures.fastest(rows)
+        default = next((row for row in rows if not figures.is_trial(row)), None)
+        if not figures.timed_trials(rows) or best is None or default is None or not _timed_row(default):
+            continue
+        lead = figures.ratio(best, default)
+        if best is not default and lead is not None and figures.differs(best, default):
+            text = (
+                f"{default.label} is the fastest with {best.configuration}{_there(case)}: {times(lead)} "
+                f"times as fast as with its default, {default.configuration}."
+            )
+        else:
+            slowest = max(filter(_timed_row, rows), key=_cold_us)
+            behind = figures.ratio(default, slowest)
+            loss = (
+                f"; the worst, {slowest.configuration}, is {times(behind)} times as slow"
+                if behind is not None and figures.differs(default, slowest)
+                else ""
+            )
+            text = (
+                f"No other value is measurably faster{_there(case)} than the default of {default.label}, "
+                f"{default.configuration}{loss}."
+            )
+        yield Said(f"trials of {default.label}", 0.95, text)
+
+
 def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     baseline = figures.row_of(case, figures.baseline_of(case))
     naive = next((r for r in case.rows if r.rung == "naive" and r.label.startswith("torch.")), None)
@@ -318,6 +346,7 @@ _RULES: tuple[Rule, ...] = (
     _agreement,
     _fastest,
     _same_algorithm,
+    _trials,
     _naive,
     _launch,
     _resources,
@@ -336,13 +365,13 @@ def _timed_row(row: Row) -> bool:
 
 def _timed(case: CaseComparison) -> list[Row]:
     """Timed rows, fastest first."""
+    return sorted(filter(_timed_row, case.rows), key=_cold_us)
 
-    def cold(row: Row) -> float:
-        assert row.timing is not None
-        assert row.timing.cold_us is not None
-        return row.timing.cold_us.median
 
-    return sorted(filter(_timed_row, case.rows), key=cold)
+def _cold_us(row: Row) -> float:
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    return row.timing.cold_us.median
 
 
 def _cold(row: Row) -> str:

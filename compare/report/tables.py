@@ -282,7 +282,7 @@ def configurations(case: CaseComparison) -> Table | None:
     rows: list[tuple[str, ...]] = []
     spaces: dict[str, None] = {}
     for row in case.rows:
-        if not row.tunings and not row.configuration:
+        if row.parameters or not (row.tunings or row.configuration):
             continue
         found = [
             (
@@ -345,50 +345,78 @@ def sweep(cases: Sequence[CaseComparison]) -> Table:
 
 
 def resources(case: CaseComparison) -> Table | None:
-    """Registers, shared memory, spills and occupancy, a line a kernel; ``a / b``: by architecture."""
-    found = figures.kernels(case.rows)
+    """Registers, shared memory, spills and occupancy, a line a kernel; ``a / b``: by architecture.
+
+    Rows that ``--tune`` has added have a table of their own.
+    """
+    found = figures.kernels(row for row in case.rows if not figures.is_trial(row))
     if not found:
         return None
-    archs = sorted({arch for _, _, by_arch in found for arch in by_arch}, key=lambda a: int(a[3:]))
-
-    def cell(by_arch: dict[str, KernelResources], read: Callable[[KernelResources], str]) -> str:
-        values = [read(by_arch[arch]) for arch in archs if arch in by_arch]
-        return values[0] if len(set(values)) == 1 else " / ".join(values)
-
-    def named(name: str, by_arch: dict[str, KernelResources]) -> str:
-        here = [arch for arch in archs if arch in by_arch]
-        return name if here == archs else f"{name} ({', '.join(here)})"
-
-    readers: list[tuple[str, Callable[[KernelResources], str]]] = [
-        ("registers", lambda k: str(k.registers)),
-        ("shared B\nstatic", lambda k: str(k.static_shared_bytes)),
-        ("shared B\ndynamic", lambda k: str(k.dynamic_shared_bytes)),
-        ("spilled B\na thread", lambda k: _whole(k.spilled_bytes)),
-        ("occupancy", lambda k: percent(k.occupancy)),
-        ("limited by", lambda k: k.limiter or NOTHING),
-        ("threads\na block", lambda k: _whole(math.prod(k.block) if k.block else None)),
-        ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
-    ]
+    archs = archs_of(found)
+    readers = list(KERNEL_COLUMNS)
     instructed = any(k.instruction for _, _, by_arch in found for k in by_arch.values())
     if instructed:
         readers.insert(0, ("multiplies by", lambda k: k.instruction or NOTHING))
     rows = [
-        (row.label, named(name, by_arch), *(cell(by_arch, read) for _, read in readers))
+        (
+            row.label,
+            kernel_name(name, by_arch, archs),
+            *(by_archs(by_arch, archs, read) for _, read in readers),
+        )
         for row, name, by_arch in found
     ]
-    measured = any(k.reader == "profiler" for _, _, by_arch in found for k in by_arch.values())
-    how = "as run on" if measured and len(archs) == 1 else "compiled for"
     return Table(
-        f"What each kernel takes, {how} {' / '.join(archs)}, {case.case}",
+        f"What each kernel takes, {how_known(found)}, {case.case}",
         ("implementation", "kernel", *(header for header, _ in readers)),
         _blank_repeats(rows),
         ("kernel", "multiplies by", "limited by"),
-        (
-            _OCCUPANCY_LEGEND,
-            *([_INSTRUCTION_LEGEND] if instructed else []),
-            *([_ARCHS_LEGEND] if len(archs) > 1 else []),
-        ),
+        (*resources_legend(archs), *([_INSTRUCTION_LEGEND] if instructed else [])),
     )
+
+
+KERNEL_COLUMNS: tuple[tuple[str, Callable[[KernelResources], str]], ...] = (
+    ("registers", lambda k: str(k.registers)),
+    ("shared B\nstatic", lambda k: str(k.static_shared_bytes)),
+    ("shared B\ndynamic", lambda k: str(k.dynamic_shared_bytes)),
+    ("spilled B\na thread", lambda k: _whole(k.spilled_bytes)),
+    ("occupancy", lambda k: percent(k.occupancy)),
+    ("limited by", lambda k: k.limiter or NOTHING),
+    ("threads\na block", lambda k: _whole(math.prod(k.block) if k.block else None)),
+    ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
+)
+
+Kernels = Sequence[tuple[Row, str, dict[str, KernelResources]]]
+"""As `figures.kernels` has them."""
+
+
+def archs_of(found: Kernels) -> list[str]:
+    """The architectures that there is something of, oldest first."""
+    return sorted({arch for _, _, by_arch in found for arch in by_arch}, key=lambda a: int(a[3:]))
+
+
+def by_archs(
+    by_arch: dict[str, KernelResources], archs: Sequence[str], read: Callable[[KernelResources], str]
+) -> str:
+    """``32 / 40``: a figure for each architecture, or one for all where they agree."""
+    values = [read(by_arch[arch]) for arch in archs if arch in by_arch] or [NOTHING]
+    return values[0] if len(set(values)) == 1 else " / ".join(values)
+
+
+def kernel_name(name: str, by_arch: dict[str, KernelResources], archs: Sequence[str]) -> str:
+    """The kernel, and for which of the architectures it is, if not for all."""
+    here = [arch for arch in archs if arch in by_arch]
+    return name if here == list(archs) else f"{name} ({', '.join(here)})"
+
+
+def how_known(found: Kernels) -> str:
+    """``as run on sm_90``, ``compiled for sm_75 / sm_80``"""
+    archs = archs_of(found)
+    measured = any(k.reader == "profiler" for _, _, by_arch in found for k in by_arch.values())
+    return f"{'as run on' if measured and len(archs) == 1 else 'compiled for'} {' / '.join(archs)}"
+
+
+def resources_legend(archs: Sequence[str]) -> tuple[str, ...]:
+    return (_OCCUPANCY_LEGEND, *([_ARCHS_LEGEND] if len(archs) > 1 else []))
 
 
 def code(comparison: Comparison) -> Table | None:

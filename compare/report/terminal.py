@@ -14,7 +14,7 @@ from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
 
-from compare.report import figures, tables
+from compare.report import figures, tables, trials
 from compare.report.sentences import sentences
 from compare.report.tables import Table
 from compare.spec import CaseComparison, Comparison
@@ -100,6 +100,7 @@ def render(comparison: Comparison, width: int) -> str:
     elif not timed:
         blocks.append(paragraph(_no_speed(comparison, main), prose))
     add(*map(tables.configurations, listed or comparison.cases))
+    add(*map(trials.table, comparison.cases))
     add(*map(tables.resources, comparison.cases))
     add(tables.code(comparison))
     for labels, words in tables.concepts(comparison):
