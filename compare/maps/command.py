@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,7 +74,6 @@ def main(argv: Sequence[str]) -> int:
     for op in arguments.ops:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
-    os.environ.pop("TRITON_INTERPRET", None)  # sources are read, and no kernel is run
     found = survey.survey(runs, reading.hashes(arguments.ops or known), arguments.ops, arguments.only)
 
     from compare.report import maps, terminal

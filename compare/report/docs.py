@@ -8,10 +8,11 @@ A document holds a block between two comments; what lies between is replaced:
 
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
-tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case, ``wins``
-how often each way is the fastest, ``effort`` every implementation's code size against its speed, ``mutations`` the seeded bugs and what caught
-them, ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an
-environment variable makes the compilers print.  ``all`` in place of an op means each in turn.
+tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case,
+``wins`` how often each way is the fastest, ``effort`` every implementation's code size against its speed,
+``mutations`` the seeded bugs and what caught them, ``exploits`` the files that try to cheat and what catches
+those, ``switch VARIABLE OP`` what an environment variable makes the compilers print.  ``all`` in place of an
+op means each in turn.
 """
 
 from __future__ import annotations

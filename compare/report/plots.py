@@ -54,28 +54,25 @@ def draw(found: Map, file: Path) -> None:
         raise UsageError(
             "--plot: no implementation on record has both a code size and a share of its ceiling"
         )
-    figure = _figure(found, ops)
+    import matplotlib
+
+    figure, kind = _figure(found, ops), file.suffix[1:].lower()
+    # Without a date, and with identifiers that are not drawn at random, one record makes one and the same file.
+    undated = {"Date": None} if kind == "svg" else None
     try:
-        # Without a date two pictures of one record are the same file.
-        figure.savefig(
-            file, format=file.suffix[1:].lower(), dpi=150, metadata=_UNDATED.get(file.suffix.lower())
-        )
+        with matplotlib.rc_context({"svg.hashsalt": "map"}):
+            figure.savefig(file, format=kind, dpi=150, metadata=undated)
     except OSError as error:
         raise UsageError(f"{file} could not be written: {error}") from None
 
 
-_UNDATED = {".svg": {"Date": None}}
-
-
 def _figure(found: Map, ops: Sequence[str]) -> Any:
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     columns = min(_COLUMNS, len(ops))
     rows = math.ceil(len(ops) / columns)
-    with matplotlib.rc_context({"svg.hashsalt": "map"}):  # else its identifiers are drawn at random
-        figure = Figure((_PANEL[0] * columns, _PANEL[1] * rows + 1), layout="constrained")
+    figure = Figure((_PANEL[0] * columns, _PANEL[1] * rows + 1), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     handles: dict[str, Any] = {}
@@ -100,7 +97,7 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
         mine = [point for point in points if point.label.startswith(f"{route}.")]
         if mine:
             tokens, shares = [point.tokens for point in mine], [point.share for point in mine]
-            panel.scatter(tokens, shares, 36, colour, marker, label=name, zorder=3)
+            panel.scatter(tokens, shares, s=36, color=colour, marker=marker, label=name, zorder=3)
     front = [point for point in points if point.front]
     edge = max(point.tokens for point in points) * 2
     panel.plot(
