@@ -57,7 +57,7 @@ def draw(found: Map, file: Path) -> None:
     import matplotlib
 
     figure, kind = _figure(found, ops), file.suffix[1:].lower()
-    # Without a date, and with identifiers that are not drawn at random, one record makes one and the same file.
+    # Without a date, and with identifiers that are not drawn at random, one record makes one file.
     undated = {"Date": None} if kind == "svg" else None
     try:
         with matplotlib.rc_context({"svg.hashsalt": "map"}):
