@@ -81,6 +81,7 @@ def diagnose() -> list[Capability]:
         _look("gcc, make", "programs without Python", _gcc, optional=True),
         _look("cuobjdump", "spills and machine code size", _disassembler),
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
+        _look("matplotlib", "'map --plot', effort against speed", _matplotlib, optional=True),
         _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
         _look("cache", "compiled kernels between runs", _cache),
         _look("calibration", "what counts as a difference in speed", _calibration, optional=True),
@@ -314,6 +315,13 @@ def _clang_format() -> str:
     if found is None:
         raise Missing("not on PATH", f"{PIP} clang-format")
     return _version_of(found, "--version").rpartition("version ")[2]
+
+
+def _matplotlib() -> str:
+    try:
+        return importlib.metadata.version("matplotlib")
+    except importlib.metadata.PackageNotFoundError:
+        raise Missing("not installed", f"{PIP} 'matplotlib>=3.9'") from None
 
 
 def _nvbench() -> str:

@@ -186,7 +186,9 @@ def test_links_lead_somewhere(file: Path):
 
 
 def test_documented_options_exist():
-    known = "".join(command(*words, "--help").stdout for words in ((), ("pipeline",), ("aot",), ("cache",)))
+    known = "".join(
+        command(*words, "--help").stdout for words in ((), ("pipeline",), ("aot",), ("cache",), ("map",))
+    )
     for file in tracked("*.md"):
         for line in file.read_text().splitlines():
             if "python -m compare " in line:
