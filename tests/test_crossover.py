@@ -182,6 +182,26 @@ def test_what_binds(us: float, launch_us: float, tflops: float | None, says: str
     assert crossover.binding(row("cupy.a", us, launch_us), cost, ceilings).startswith(says)
 
 
+def test_what_computes_in_less_leads_nothing() -> None:
+    made = (row("torch.eager", 60), row("cupy.a", 50), replace(row("torch.tf32", 9), accumulator="tf32"))
+    standing = crossover.standing(7, CaseComparison("", Cost(0, 0, 0), made))
+    assert {way: best.label for way, best in standing.best.items()} == {
+        "cuda": "cupy.a",
+        "torch": "torch.eager",
+    }
+    assert standing.leaders == {"cuda"}
+
+
+def test_a_product_is_held_against_the_library_s_of_its_own_precision() -> None:
+    cost = Cost(flops=10**10, read_bytes=10**6, written_bytes=10**6)
+    ceilings = Ceilings(3000.0, 2970.0, matmul_tflops=800.0, product_tflops=50.0)
+    own = crossover.bound(row("cupy.a", 250.0), cost, ceilings)  # 40 TFLOP/s
+    assert (own.limit, own.nearest) == ("arithmetic", "arithmetic")
+    assert own.share == pytest.approx(0.8)
+    less = crossover.bound(replace(row("torch.tf32", 250.0), accumulator="tf32"), cost, ceilings)
+    assert (less.limit, less.share) == (None, pytest.approx(0.05))
+
+
 def test_without_ceilings_only_launching_can_be_named() -> None:
     cost = Cost(1, 1, 1)
     assert crossover.binding(row("cupy.a", 3.0, 12.0), cost, None).startswith("launch binds")
@@ -280,9 +300,18 @@ def test_a_mistake_is_one_clear_line(
 @pytest.mark.parametrize("op", registry.op_names())
 def test_every_op_has_an_answer_from_its_record(op: str, capsys: pytest.CaptureFixture[str]) -> None:
     found_op: Op = registry.get_op(op)
-    if not records.runs_of(op):
-        pytest.skip("nothing is recorded")
-    assert cli.main([op, "--crossover", found_op.dims[-1], "--device", "cpu"]) == cli.AGREE
+    default = found_op.cases.default
+    names = {case.case for run in records.runs_of(op) for case in run.cases}
+    on_record = [Case.parse(name, found_op) for name in names]
+
+    def sizes(dim: str) -> set[int]:
+        """Of this dimension, with all others as they are by default."""
+        return {case[dim] for case in on_record if crossover._sized(case, dim, default[dim]) == default}
+
+    dim = max(found_op.dims, key=lambda dim: len(sizes(dim)))
+    if len(sizes(dim)) < 2:
+        pytest.skip("no two sizes are recorded")
+    assert cli.main([op, "--crossover", dim, "--device", "cpu"]) == cli.AGREE
     assert "the fastest way" in capsys.readouterr().out
 
 

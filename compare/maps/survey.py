@@ -171,6 +171,7 @@ class _Chart:
             if registered_as(label) == label
             and label not in unequal
             and recorded.row.status == "ok"
+            and not recorded.row.replayed  # that is another run's, and maybe another device's
             and recorded.row.timing
             and recorded.row.timing.cold_us
             and (not only or any(fnmatch.fnmatchcase(label, pattern) for pattern in only))
