@@ -157,12 +157,12 @@ def test_what_has_changed_since_is_marked_and_named() -> None:
     now = hashes(run) | {("softmax", "torch.compile"): "another"}
     del now["softmax", "triton.onepass"]
     found = survey([run], now)
-    assert set(found.changed) == {"softmax torch.compile", "softmax triton.onepass"}
+    assert set(found.changed) == {("softmax", "torch.compile"), ("softmax", "triton.onepass")}
     (place,) = found.places
     assert [best.changed for best in place.ways] == [False, True, True]
     text = maps.render(found, 200)
     assert "torch.compile *" in text
-    assert "Changed since, or no longer here" in text
+    assert "softmax: torch.compile, triton.onepass" in " ".join(text.split())
     assert "its source has changed" in " ".join(text.split())
     fresh = maps.render(charted(run), 200)
     assert "*" not in fresh

@@ -89,8 +89,8 @@ class Map:
     places: tuple[Place, ...]
     points: tuple[Point, ...]
     """By op, by growing effort."""
-    changed: tuple[str, ...]
-    """``op label`` of everything on record whose source is no longer what was measured."""
+    changed: tuple[tuple[str, str], ...]
+    """Op and label of everything on record whose source is no longer what was measured."""
 
 
 def survey(
@@ -143,7 +143,7 @@ def survey(
         tuple(dict.fromkeys((dates[0], dates[-1]))),
         tuple(_place(chart, sizes, stale) for chart in charted),
         tuple(points),
-        tuple(f"{op} {label}" for op, label in stale),
+        tuple(stale),
     )
 
 

@@ -180,10 +180,12 @@ def _marked(entry: Best | Point) -> str:
 
 def _head(found: Map) -> list[str]:
     lines = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
-    if found.changed:
-        lines.append(
-            f"Changed since, or no longer here, so that their figures may be too: {', '.join(found.changed)}."
-        )
+    by_op: dict[str, list[str]] = {}
+    for op, label in found.changed:
+        by_op.setdefault(op, []).append(label)
+    if by_op:
+        named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
+        lines.append(f"Changed since, or no longer here, so that their figures may be too. {named}.")
     return lines
 
 
