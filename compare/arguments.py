@@ -98,3 +98,32 @@ def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) 
         )
     if bias.device != x.device:
         raise ValueError(f"{op}: bias is on {bias.device} and x on {x.device}; it takes one device")
+
+
+def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
+    """Check that ``logits[M,V]`` and ``targets[M]`` are rows of numbers and the index of one in each.
+
+    Raises:
+        TypeError: as `check_same`, or targets is no strided tensor of int64.
+        ValueError: as `check_same`, or targets is no vector, on another device, or has another length.
+    """
+    check_same(op, 2, logits=logits)
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"{op}: targets is a {type(targets).__name__}; it takes a torch.Tensor")
+    if targets.layout is not strided:
+        raise TypeError(f"{op}: targets is {targets.layout}; it takes a strided (dense) tensor")
+    if targets.dtype is not torch.int64:
+        raise TypeError(f"{op}: targets is {targets.dtype}; it takes {torch.int64}")
+    if targets.dim() != 1:
+        raise ValueError(
+            f"{op}: targets has {targets.dim()} dimensions, shape {tuple(targets.shape)}; it takes 1"
+        )
+    if targets.shape[0] != logits.shape[0]:
+        raise ValueError(
+            f"{op}: targets has shape {tuple(targets.shape)} and logits {tuple(logits.shape)}; "
+            "it takes as many elements of targets as logits has rows"
+        )
+    if targets.device != logits.device:
+        raise ValueError(
+            f"{op}: targets is on {targets.device} and logits on {logits.device}; it takes one device"
+        )

@@ -246,8 +246,11 @@ def _borrowing(operators: tuple[str, ...]) -> str | None:
 
 
 def _nudged(op: Op, probe: Probe) -> Probe | None:
-    """The same with one element changed, so far that it shows; None where there is none."""
-    sizes = [x.numel() for x in probe.inputs]
+    """The same with one element changed, so far that it shows; None where there is none.
+
+    Whole numbers stay as they are: which others would do only the op knows.
+    """
+    sizes = [x.numel() if x.is_floating_point() else 0 for x in probe.inputs]
     if sum(sizes) == 0:
         return None
     inputs = tuple(_as_it_lies(x) for x in probe.inputs)
@@ -443,7 +446,7 @@ def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     effortless = sum(x.numel() for x in inputs) + of_output < _EFFORTLESS_ELEMENTS[device.type]
     where = device if effortless else torch.device("meta")
     output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
-    return output.to("meta", TORCH_DTYPES[case.dtype])
+    return output.to("meta", TORCH_DTYPES[op.output_dtype or case.dtype])
 
 
 def errors_of(
