@@ -133,7 +133,7 @@ ROUNDED_ONCE_ULP = 0.27
 @every_op_and_long_case
 def test_one_rounding_more_on_the_way_is_caught(op: Op, c: Case, device: torch.device) -> None:
     """As if a factor of the result had been stored in the narrow dtype, before the last rounding."""
-    wide = TORCH_DTYPES[c.dtype]
+    wide = TORCH_DTYPES[op.output_dtype or c.dtype]
     narrow = torch.bfloat16 if wide is torch.float32 else wide
     if narrow is wide and checked(op, c, device, baseline(op)).ulp_p50 > ROUNDED_ONCE_ULP:
         pytest.skip("PyTorch's own rounds on the way as well, and what it does is allowed")
@@ -161,7 +161,11 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
         pytest.skip("only fp32 has two next lower precisions")
     narrow = NARROWER[c.dtype][which]
     right = baseline(op)
-    agreement = checked(op, c, device, lambda *inputs: right(*(x.to(narrow).to(x.dtype) for x in inputs)))
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return x.to(narrow).to(x.dtype) if x.is_floating_point() else x
+
+    agreement = checked(op, c, device, lambda *inputs: right(*map(rounded, inputs)))
     assert "values" in failed(agreement)
 
 
@@ -234,7 +238,8 @@ def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         values = right(*inputs)
-        return inputs[0].flatten()[: values.numel()].view(values.shape).copy_(values)
+        first = inputs[0].flatten()[: values.numel() * values.itemsize // inputs[0].itemsize]
+        return first.view(values.dtype).view(values.shape).copy_(values)
 
     agreement = checked(op, c, device, run)
     assert failed(agreement) >= {"inputs unchanged", "output is fresh"}
@@ -295,7 +300,7 @@ def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: 
 @every_op_and_long_case
 def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.device) -> None:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
-        return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[c.dtype])
+        return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[op.output_dtype or c.dtype])
 
     agreement = checked(op, c, device, run, seeds=(0, 1))
     assert agreement.passed, agreement.reason

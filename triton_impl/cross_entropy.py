@@ -45,7 +45,8 @@ def reduce(part_ptr, count, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.
     own_sum = tl.zeros([PACKS * THREADS], tl.float32)
     for begin in range(0, count, BLOCK):
         x = tl.load(part_ptr + begin + tile, mask=tile < count - begin, other=-float("inf")).to(tl.float32)
-        new_max = tl.maximum(own_max, tl.max(x, axis=1))
+        pack_max = tl.max(x, axis=1) if VEC > 1 else tl.reshape(x, [PACKS * THREADS])
+        new_max = tl.maximum(own_max, pack_max)
         shift = finite_shift(new_max)
         own_sum = own_sum * fast_expf(own_max - shift) + tl.sum(fast_expf(x - shift[:, None]), axis=1)
         own_max = new_max

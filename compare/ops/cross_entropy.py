@@ -69,7 +69,7 @@ CASES = Cases(
     default=case("bf16", M=4096, V=32000),
     smoke=(
         case("fp32", M=8, V=1024),
-        case("fp16", M=7, V=781),
+        case("fp16", M=8, V=781),
         case("bf16", M=6, V=2049),
     ),
     edge=(
