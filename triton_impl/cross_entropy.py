@@ -5,8 +5,9 @@ The ladder; ``cuda_impl/kernels/cross_entropy.cuh`` has the same variants under 
 * ``online``: a program reads a row once, tile by tile, with a running maximum and sum
 * ``split``: many programs share a row; the last one to finish puts their parts together: few long rows
 
-A tile has PACKS times as many rows as there are threads, each of VEC neighbours: 16 bytes, which are one thread's.
-So a maximum along VEC stays within a thread, and costs no exchange between threads as that of a whole tile would.
+A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.  So
+maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange between threads
+at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
 Where rows do not begin on 16-byte boundaries VEC is 1: a thread cannot be told to peel off what lies before one.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
@@ -40,15 +41,16 @@ def reduce(part_ptr, count, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
     BLOCK: tl.constexpr = PACKS * THREADS * VEC
-    tile = tl.arange(0, PACKS * THREADS)[:, None] * VEC + tl.arange(0, VEC)[None, :]
-    own_max = tl.full([PACKS * THREADS], -float("inf"), tl.float32)
-    own_sum = tl.zeros([PACKS * THREADS], tl.float32)
+    pack = tl.arange(0, PACKS)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
+    tile = pack * VEC + tl.arange(0, VEC)[None, None, :]
+    own_max = tl.full([THREADS], -float("inf"), tl.float32)
+    own_sum = tl.zeros([THREADS], tl.float32)
     for begin in range(0, count, BLOCK):
         x = tl.load(part_ptr + begin + tile, mask=tile < count - begin, other=-float("inf")).to(tl.float32)
-        pack_max = tl.max(x, axis=1) if VEC > 1 else tl.reshape(x, [PACKS * THREADS])
-        new_max = tl.maximum(own_max, pack_max)
+        new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=0), axis=1))
         shift = finite_shift(new_max)
-        own_sum = own_sum * fast_expf(own_max - shift) + tl.sum(fast_expf(x - shift[:, None]), axis=1)
+        new_sum = tl.sum(tl.sum(fast_expf(x - shift[None, :, None]), axis=0), axis=1)
+        own_sum = own_sum * fast_expf(own_max - shift) + new_sum
         own_max = new_max
     return combined(own_max, own_sum)
 
@@ -129,12 +131,11 @@ def vec(logits: torch.Tensor) -> int:
 
 
 def tile(logits: torch.Tensor) -> tuple[int, int, int]:
-    """PACKS, THREADS and VEC: enough on its way at a time, and little of it past the end of a short row."""
+    """PACKS, THREADS and VEC: up to 32 elements a thread, which it holds in registers, and no more than a row has."""
     VEC = vec(logits)
-    packs = triton.cdiv(logits.size(1), VEC)
+    packs = max(1, triton.cdiv(logits.size(1), VEC))
     THREADS = 128 if packs <= 128 * 8 else 256
-    most = 8 if VEC > 1 else 16  # an element alone moves few bytes
-    return max(1, min(most, triton.next_power_of_2(triton.cdiv(packs, THREADS)))), THREADS, VEC
+    return min(32 // VEC, triton.next_power_of_2(triton.cdiv(packs, THREADS))), THREADS, VEC
 
 
 @implementation("cross_entropy", "triton.online", rung="tiled")
