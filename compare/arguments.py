@@ -127,3 +127,31 @@ def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
         raise ValueError(
             f"{op}: targets is on {targets.device} and logits on {logits.device}; it takes one device"
         )
+
+
+def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads that ``cos[S,D/2]`` and ``sin[S,D/2]`` can rotate.
+
+    Raises:
+        TypeError: as `check_same`, or they are of several dtypes.
+        ValueError: as `check_same`, D is odd, a shape does not go with q's, or a device is another than q's.
+    """
+    check_same(op, 4, q=q)
+    check_same(op, 4, k=k)
+    check_same(op, 2, cos=cos, sin=sin)
+    B, S, _, D = q.shape
+    if D % 2 != 0:
+        raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of an even length")
+    if k.shape[:2] != q.shape[:2] or k.shape[3] != D:
+        raise ValueError(
+            f"{op}: k has shape {tuple(k.shape)} and q {tuple(q.shape)}; it takes ({B}, {S}, any, {D}) for k"
+        )
+    if cos.shape != (S, D // 2):
+        raise ValueError(
+            f"{op}: cos has shape {tuple(cos.shape)} and q {tuple(q.shape)}; it takes {(S, D // 2)} for cos"
+        )
+    for name, tensor in (("k", k), ("cos", cos)):
+        if tensor.dtype is not q.dtype:
+            raise TypeError(f"{op}: {name} is {tensor.dtype} and q is {q.dtype}; it takes one dtype")
+        if tensor.device != q.device:
+            raise ValueError(f"{op}: {name} is on {tensor.device} and q on {q.device}; it takes one device")
