@@ -75,20 +75,22 @@ static int vec(const Rotary& r) {
 static py::object token(py::object q, py::object k, py::object cos, py::object sin) {
     const Rotary r = checked(q, k, cos, sin);
     if (r.out.numel() == 0) return r.out.object;
-    constexpr int HEADS = 4, THREADS = 256;
+    constexpr int HEADS = 4, THREADS = 128;
     const std::int64_t tokens = r.out.shape[0] * r.S;
     const int VEC = vec(r);
-    const int lanes = int(std::min<std::int64_t>(ceil_div(r.half, VEC), THREADS));
-    const int groups = int(std::min<std::int64_t>(ceil_div(r.heads, HEADS), THREADS / lanes));
-    const int token_threads = lanes * groups, block_tokens = std::max(1, 128 / token_threads);
-    const int threads = int(ceil_div(block_tokens * token_threads, WARP)) * WARP;
-    const LaunchShape shape = {ceil_div(tokens, block_tokens), threads};
+    const std::int64_t packs = ceil_div(r.half, VEC);
+    const int lanes = int(std::min<std::int64_t>(packs, THREADS)), pieces = int(ceil_div(packs, lanes));
+    // As many heads side by side as let a thread have HEADS of the queries, or of the keys where these are more.
+    const std::int64_t most_heads = std::max(r.H, r.heads - r.H);
+    const int groups = int(std::min<std::int64_t>(ceil_div(most_heads, HEADS), THREADS / lanes));
+    const int token_threads = lanes * groups, block_tokens = THREADS / token_threads;
+    const LaunchShape shape = {ceil_div(tokens, block_tokens) * pieces, THREADS};
     dispatch(r.q, [&](auto zero) {
         using T = decltype(zero);
         constexpr int PACK = 16 / sizeof(T);
         const auto kernel =
             VEC == PACK ? rotary_token_kernel<T, PACK, HEADS> : rotary_token_kernel<T, 1, HEADS>;
-        launch_on<T>(r, shape, kernel, tokens, lanes, token_threads, block_tokens);
+        launch_on<T>(r, shape, kernel, tokens, lanes, pieces, token_threads, block_tokens);
     });
     return r.out.object;
 }

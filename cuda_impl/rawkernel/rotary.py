@@ -60,22 +60,26 @@ def vec(inputs: tuple[torch.Tensor, ...]) -> int:
     return pack if aligned else 1
 
 
-@implementation("rotary", "cupy.token", rung="tiled")
-def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+@implementation("rotary", "cupy.token", rung="tiled", tunable={"HEADS": (1, 2, 4)})
+def token(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, HEADS: int = 4
+) -> torch.Tensor:
     """Threads share the heads of a token, and keep cosines and sines for all of them."""
     inputs, out = checked(q, k, cos, sin)
     if out.numel() == 0:
         return out
-    B, S, heads, D = out.shape
-    HEADS, THREADS = 4, 256
-    VEC = vec(inputs)
-    lanes = min(ceil_div(D // 2, VEC), THREADS)
-    token_threads = lanes * min(ceil_div(heads, HEADS), THREADS // lanes)
-    block_tokens = max(1, 128 // token_threads)
-    threads = ceil_div(block_tokens * token_threads, 32) * 32
+    B, S, _, D = out.shape
+    THREADS, VEC = 128, vec(inputs)
+    packs = ceil_div(D // 2, VEC)
+    lanes = min(packs, THREADS)
+    pieces = ceil_div(packs, lanes)
+    # As many heads side by side as let a thread have HEADS of the queries, or of the keys where these are more.
+    groups = min(ceil_div(max(q.shape[2], k.shape[2]), HEADS), THREADS // lanes)
+    token_threads = lanes * groups
+    block_tokens = THREADS // token_threads
     run = kernel("rotary", f"rotary_token_kernel<{CTYPES[q.dtype]}, {VEC}, {HEADS}>", q.device)
     pointers = (*(x.data_ptr() for x in inputs), out.data_ptr())
-    shape = (np.int32(lanes), np.int32(token_threads), np.int32(block_tokens))
-    grid = (ceil_div(B * S, block_tokens),)
-    run(grid, (threads,), (*pointers, np.int64(B * S), *layout_of(inputs), *shape))
+    shape = (np.int32(lanes), np.int32(pieces), np.int32(token_threads), np.int32(block_tokens))
+    grid = (ceil_div(B * S, block_tokens) * pieces,)
+    run(grid, (THREADS,), (*pointers, np.int64(B * S), *layout_of(inputs), *shape))
     return out

@@ -18,7 +18,10 @@ online, split, cluster = (
     partial(Mutation, "cross_entropy", f"cupy.{variant}", file="cuda_impl/kernels/cross_entropy.cuh")
     for variant in ("online", "split", "cluster")
 )
-running = partial(Mutation, "cross_entropy", "cupy.online", file="cuda_impl/kernels/running.cuh")
+running, running_split = (
+    partial(Mutation, "cross_entropy", f"cupy.{variant}", file="cuda_impl/kernels/running.cuh")
+    for variant in ("online", "split")
+)
 launch_split = partial(Mutation, "cross_entropy", "cupy.split", file="cuda_impl/rawkernel/cross_entropy.py")
 
 MUTATIONS = (
@@ -158,7 +161,7 @@ MUTATIONS = (
         wrong="warp_combine<WARPS / 2>(",
         sign=UNDEFINED,
     ),
-    running(
+    running_split(
         bug="dropped barrier",
         what="warps read each other's results before they are there",
         right="    __syncthreads();\n",
@@ -183,7 +186,7 @@ MUTATIONS = (
         bug="boundary not looked for",
         what="rows that begin between two 16-byte boundaries are read in packs of 16",
         right="(VEC - misplaced) % VEC",
-        wrong="0",
+        wrong="0 * misplaced",
         without_gpu="sanitizers",
         sign="misaligned address",
     ),
