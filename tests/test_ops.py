@@ -142,6 +142,13 @@ def cross_entropy_through_logarithms(logits: np.ndarray, targets: np.ndarray) ->
     return scipy.special.logsumexp(logits, axis=1) - picked
 
 
+def rotary_by_complex_numbers(q: np.ndarray, k: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    x = np.concatenate((q, k), axis=2)
+    half = x.shape[-1] // 2
+    turned = (x[..., :half] + 1j * x[..., half:]) * (cos + 1j * sin)[None, :, None]
+    return np.concatenate((turned.real, turned.imag), axis=-1)
+
+
 def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
     v = matmul_by_exact_sums(x, w) + bias
     return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
@@ -152,6 +159,7 @@ def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np
     [
         ("cross_entropy", cross_entropy_through_logarithms),
         ("linear_gelu", linear_gelu_by_sigmoid),
+        ("rotary", rotary_by_complex_numbers),
         ("vector_add", add_in_extended_precision),
         ("softmax", softmax_through_logarithms),
         ("matmul", matmul_by_exact_sums),
