@@ -59,11 +59,12 @@ def turn_heads(
 
 @triton.jit
 def rotary_token_kernel(
-    q_ptr, k_ptr, cos_ptr, sin_ptr, out_ptr, S, H, Hk, half,
+    q_ptr, k_ptr, cos_ptr, sin_ptr, out_ptr, S, H, Hk, packs,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_cs, stride_ss,
-    BLOCK_H: tl.constexpr, BLOCK_HK: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_HK: tl.constexpr, BLOCK_D: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a token."""
+    """Grid: a program a token.  Half a head is ``packs`` packs of VEC elements, which move together."""
+    half = packs * VEC  # says by what it can be divided, which is what the compiler has to know
     token = tl.program_id(0).to(tl.int64)
     s, b = token % S, token // S
     d = tl.arange(0, BLOCK_D)[None, :]
@@ -91,6 +92,15 @@ def strides_of(inputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
     return (*q.stride()[:3], *k.stride()[:3], cos.stride(0), sin.stride(0))
 
 
+def vec(inputs: tuple[torch.Tensor, ...]) -> int:
+    """Elements that may move at a time: 16 bytes' worth if every half of a head starts on such a boundary."""
+    pack = 16 // inputs[0].element_size()
+    aligned = inputs[2].shape[1] % pack == 0 and all(
+        x.data_ptr() % 16 == 0 and all(stride % pack == 0 for stride in x.stride()[:-1]) for x in inputs
+    )
+    return pack if aligned else 1
+
+
 @implementation("rotary", "triton.pairs", rung="naive")
 def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """A program turns a block of pairs, wherever they lie."""
@@ -114,12 +124,13 @@ def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
         return out
     B, S, _, D = out.shape
     H, Hk = q.shape[2], k.shape[2]
+    VEC = vec(inputs)
     BLOCK_D = triton.next_power_of_2(D // 2)
     most = max(1, 2048 // BLOCK_D)  # 16 elements of either half a thread
     rotary_token_kernel[(B * S,)](
-        *inputs, out, S, H, Hk, D // 2, *strides_of(inputs),
+        *inputs, out, S, H, Hk, D // 2 // VEC, *strides_of(inputs),
         BLOCK_H=min(most, triton.next_power_of_2(max(H, 1))),
         BLOCK_HK=min(most, triton.next_power_of_2(max(Hk, 1))),
-        BLOCK_D=BLOCK_D, num_warps=4,
+        BLOCK_D=BLOCK_D, VEC=VEC, num_warps=4,
     )  # fmt: skip
     return out
