@@ -130,7 +130,7 @@ def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
 
 
 def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads that ``cos[S,D/2]`` and ``sin[S,D/2]`` can rotate.
+    """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads that ``cos[S,D/2]`` and ``sin[S,D/2]`` turn.
 
     Raises:
         TypeError: as `check_same`, or they are of several dtypes.

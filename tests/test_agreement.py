@@ -114,7 +114,7 @@ def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("op", "impl"), implementations())
 def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
-    """Its inputs arrive late on a side stream: what reads them on any other stream reads NaN, or nothing but 0."""
+    """Its inputs arrive late on a side stream: what reads them on another stream reads NaN, or 0."""
     device = torch.device("cuda")
     reason = supports(impl, device)
     if reason is not None:

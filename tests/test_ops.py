@@ -111,7 +111,13 @@ def test_its_inputs_are_what_the_case_says(op: Op, c: Case) -> None:
         assert (x.shape, x.stride()) == (meta.shape, meta.stride())
     again = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
     assert all(torch.equal(x.nan_to_num(3.0), y.nan_to_num(3.0)) for x, y in zip(inputs, again, strict=True))
-    if len(inputs) > 1 and inputs[0].dtype is inputs[1].dtype and c.fill == "normal" and c.dims[0][1] > 1 and c.layout != "expanded":
+    if (
+        len(inputs) > 1
+        and inputs[0].dtype is inputs[1].dtype
+        and c.fill == "normal"
+        and c.dims[0][1] > 1
+        and c.layout != "expanded"
+    ):
         assert not torch.equal(inputs[0], inputs[1])
 
 

@@ -1,4 +1,4 @@
-"""Targets that are no column: every kernel gives NaN for their rows alone, and reads nothing outside of them."""
+"""Targets that are no column: every kernel gives NaN for their rows, and for no others."""
 
 from __future__ import annotations
 

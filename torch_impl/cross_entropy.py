@@ -6,9 +6,9 @@ logits[M,V], targets[M] -> loss[M], in fp32
     eager    what F.cross_entropy calls: log_softmax, which writes as many elements as it reads, and nll_loss
     compile  the naive expression through torch.compile, which fuses it
 
-Of half-precision logits F.cross_entropy itself rounds all logarithms to half precision, and so every loss; here
-log_softmax is asked for fp32.  A target that is no column is an error of the library call: an IndexError on a CPU,
-and on a GPU an assertion that ends the process's use of it.
+Of half-precision logits F.cross_entropy itself rounds all logarithms to half precision, and so every loss;
+here log_softmax is asked for fp32.  A target that is no column is an error of the library call: an IndexError
+on a CPU, and on a GPU an assertion that ends the process's use of it.
 """
 
 import functools
@@ -25,7 +25,7 @@ IGNORED = -100
 
 
 def _primitives(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    M, V = logits.shape
+    V = logits.shape[1]
     if V == 0:  # no maximum of nothing
         return torch.where(targets == IGNORED, 0.0, math.nan)
     wide = logits.float()

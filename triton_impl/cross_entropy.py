@@ -5,10 +5,10 @@ The ladder; ``cuda_impl/kernels/cross_entropy.cuh`` has the same variants under 
 * ``online``: a program reads a row once, tile by tile, with a running maximum and sum
 * ``split``: many programs share a row; the last one to finish puts their parts together: few long rows
 
-A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.  So
-maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange between threads
-at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
-Where rows do not begin on 16-byte boundaries VEC is 1: a thread cannot be told to peel off what lies before one.
+A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.
+So maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange
+between threads at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
+Where rows do not begin on 16-byte boundaries VEC is 1: no thread can be told to peel off what lies before one.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 """
@@ -92,9 +92,9 @@ def cross_entropy_split_kernel(
 ):  # fmt: skip
     """Grid: ``splits`` programs for a row, each with ``slice_columns`` columns of it; splits <= BLOCK_S.
 
-    A program leaves its part in max[M,splits] and sum[M,splits] and counts itself in arrived[M], which starts as
-    0; the one that finds all others counted combines the parts, in the order of the columns, whichever program
-    it is.  No program waits for another.
+    A program leaves its part in max[M,splits] and sum[M,splits] and counts itself in arrived[M], which starts
+    as 0; the one that finds all others counted combines the parts, in the order of the columns, whichever
+    program it is.  No program waits for another.
     """
     program = tl.program_id(0)
     m = (program // splits).to(tl.int64)
@@ -131,7 +131,7 @@ def vec(logits: torch.Tensor) -> int:
 
 
 def tile(logits: torch.Tensor) -> tuple[int, int, int]:
-    """PACKS, THREADS and VEC: up to 32 elements a thread, which it holds in registers, and no more than a row has."""
+    """PACKS, THREADS and VEC: up to 32 elements a thread, which registers hold, and no more than a row has."""
     VEC = vec(logits)
     packs = max(1, triton.cdiv(logits.size(1), VEC))
     THREADS = 128 if packs <= 128 * 8 else 256

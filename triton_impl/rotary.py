@@ -80,7 +80,7 @@ def rotary_token_kernel(
 def checked(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """The inputs with the elements of heads and rows side by side, copies where they are not; and the output."""
+    """The inputs, copies where the elements of heads or rows are not side by side; and the output."""
     check_heads("rotary", q, k, cos, sin)
     inputs = tuple(x if x.stride(-1) == 1 or x.size(-1) <= 1 else x.contiguous() for x in (q, k, cos, sin))
     B, S, H, D = q.shape

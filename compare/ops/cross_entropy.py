@@ -1,4 +1,4 @@
-"""cross_entropy: how unlikely each row's logits make its target.  One pass over rows as long as a vocabulary."""
+"""cross_entropy: how unlikely each row's logits make its target.  One pass over long rows."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def tolerance(case: Case) -> Tolerance:
     """What the sum of exponentials loses at worst, as an addend to the loss.
 
     The exponential of -t is wrong by 2 t roundings or so (softmax says why), and those that count most in a
-    row of a million have t near 10; with the instruction's own error 24, and what a sum by halves loses.  A loss
-    of a few units, with the 1 that is added, is held to a third of that and less.
+    row of a million have t near 10; with the instruction's own error 24, and what a sum by halves loses.  A
+    loss of a few units, with the 1 that is added, is held to a third of that and less.
     """
     return Tolerance(least=8.0 + math.log2(max(case["V"], 1)) / 4)
 

@@ -1,4 +1,4 @@
-"""rotary: queries and keys rotated by their position, both in one go.  Traffic, and what it saves to share."""
+"""rotary: queries and keys turned by their position, both in one launch.  Nothing but traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``q[B,S,H,D]``, ``k[B,S,Hk,D]``, ``cos[S,D/2]`` and ``sin[S,D/2]``; a fill other than the usual is q's and k's.
+    """``q[B,S,H,D]``, ``k[B,S,Hk,D]``, ``cos[S,D/2]`` and ``sin[S,D/2]``; an unusual fill is q's and k's.
 
     Angles are those of positions 1 to S, as Llama has them: at position 0 nothing would turn.
     """
@@ -92,7 +92,9 @@ CASES = Cases(
         *(heads(dtype, 2, 3, 4, 2, 32, layout) for dtype in DTYPES for layout in _LAYOUTS),
         # A head longer than a block has threads, and one of more packs.
         heads("fp32", 1, 2, 1, 1, 1030),
-        heads("bf16", 1, 2, 1, 1, 4112),
+        heads("bf16", 1, 2, 5, 2, 4112),
+        # Rows of cosines at no distance, whose length is no multiple of 16 bytes.
+        heads("fp16", 2, 3, 2, 1, 24, "expanded"),
         *(
             case(dtype, fill=fill, B=2, S=3, H=4, Hk=2, D=16)
             for dtype in DTYPES

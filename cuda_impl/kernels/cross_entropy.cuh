@@ -1,10 +1,12 @@
-// cross_entropy: logits[M,V], targets[M] -> loss[M],  loss[m] = log(sum_v exp(logits[m,v])) - logits[m,targets[m]]
+// cross_entropy: logits[M,V], targets[M] -> loss[M]
+//
+//   loss[m] = log(sum_v exp(logits[m,v])) - logits[m,targets[m]]
 //
 // The ladder. triton_impl/cross_entropy.py has the same variants under the same names, but for the last, for
 // which Triton has no words:
-//   online   a row is read once, tile by tile, with a running maximum and sum: by a warp if short, else by a block
-//   split    many blocks share a row; the last one to finish puts their parts together: few long rows, any GPU
-//   cluster  the blocks of a cluster share a row, and send their parts to the first one's shared memory: Hopper
+//   online   a warp or a block reads a row once, tile by tile, with a running maximum and sum
+//   split    many blocks share a row; the last one to finish puts their parts together: few long rows
+//   cluster  the blocks of a cluster share a row, and send their parts to the first one: Hopper
 //
 // Nothing of a row has to be kept, as no output is as long as it: what counts is how many bytes are on their
 // way at a time. Rows of logits are stride_lm elements apart, and begin anywhere.
@@ -16,9 +18,9 @@
 
 constexpr index_t IGNORED = -100;  // as PyTorch's ignore_index: the loss of such a row is 0
 
-// What THREADS threads see of `count` elements that lie side by side; each gets its own share. Most are read in
-// packs of 16 bytes, PACKS of them on their way at a time, from the first 16-byte boundary on. What lies before
-// it and what is left at the end are less than two packs together: an element a thread.
+// What THREADS threads see of `count` elements that lie side by side; each gets its own share. Most are read
+// in packs of 16 bytes, PACKS of them on their way at a time, from the first 16-byte boundary on. What lies
+// before it and what is left at the end are less than two packs together: an element a thread.
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
     constexpr int VEC = 16 / sizeof(T);
@@ -58,7 +60,8 @@ __device__ __forceinline__ float pick(const T* row_ptr, index_t V, index_t targe
     return target >= 0 && target < V ? to_float(row_ptr[target]) : __int_as_float(0x7fc00000);
 }
 
-// log(sum(exp(x))) - picked, in an order that loses nothing of the logarithm where maximum and picked are large.
+// log(sum(exp(x))) - picked, in an order that loses nothing of the logarithm where maximum and picked are
+// large.
 __device__ __forceinline__ float loss_of(Running row, float picked, index_t target) {
     return target == IGNORED ? 0.0f : logf(row.sum) - (picked - row.max);
 }
@@ -90,9 +93,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_
 }
 
 // ---- split ---------------------------------------------------------------------------------------------
-// Grid: `splits` blocks for a row, each with `slice` columns of it. A block leaves its part in of_part[M,splits]
-// and counts itself in arrived[M], which starts as 0; the one that finds all others counted combines the parts,
-// in the order of the columns, whichever block it is. No block waits for another.
+// Grid: `splits` blocks for a row, each with `slice` columns of it. A block leaves its part in
+// of_part[M,splits] and counts itself in arrived[M], which starts as 0; the one that finds all others counted
+// combines the parts, in the order of the columns, whichever block it is. No block waits for another.
 
 template <typename T, int PACKS, int THREADS>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_kernel(
@@ -102,7 +105,8 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
     const index_t begin = blockIdx.x % splits * slice;
     const T* row_ptr = logits_ptr + m * stride_lm;
     const index_t count = begin + slice < V ? slice : V - begin;
-    const Running part = block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
+    const Running part =
+        block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
 
     __shared__ bool is_last;
     if (threadIdx.x == 0) {
@@ -125,8 +129,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it. Every block sends its part into
-// the shared memory of the cluster's first one, which has nothing to ask of memory but the target and its logit.
+// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it. Every block sends its part
+// into the shared memory of the cluster's first one, which has nothing to ask of memory but the target and
+// its logit.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS)

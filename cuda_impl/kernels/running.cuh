@@ -1,6 +1,6 @@
-// The maximum of numbers seen so far and the sum of their exponentials, which many threads keep each for their
-// own share and combine.
-// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+// The maximum of numbers seen so far and the sum of their exponentials, which many threads keep each for
+// their own share and combine. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"
+// (2018).
 #pragma once
 
 #include "common.cuh"

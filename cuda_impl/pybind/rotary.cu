@@ -80,7 +80,7 @@ static py::object token(py::object q, py::object k, py::object cos, py::object s
     const int VEC = vec(r);
     const std::int64_t packs = ceil_div(r.half, VEC);
     const int lanes = int(std::min<std::int64_t>(packs, THREADS)), pieces = int(ceil_div(packs, lanes));
-    // As many heads side by side as let a thread have HEADS of the queries, or of the keys where these are more.
+    // As many heads side by side as leave a thread HEADS of the queries, or of the keys if these are more.
     const std::int64_t most_heads = std::max(r.H, r.heads - r.H);
     const int groups = int(std::min<std::int64_t>(ceil_div(most_heads, HEADS), THREADS / lanes));
     const int token_threads = lanes * groups, block_tokens = THREADS / token_threads;

@@ -22,7 +22,7 @@ def ceil_div(a: int, b: int) -> int:
 def checked(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """The inputs with the elements of heads and rows side by side, copies where they are not; and the output."""
+    """The inputs, copies where the elements of heads or rows are not side by side; and the output."""
     check_heads("rotary", q, k, cos, sin)
     inputs = tuple(x if x.stride(-1) == 1 or x.size(-1) <= 1 else x.contiguous() for x in (q, k, cos, sin))
     B, S, H, D = q.shape
@@ -73,7 +73,7 @@ def token(
     packs = ceil_div(D // 2, VEC)
     lanes = min(packs, THREADS)
     pieces = ceil_div(packs, lanes)
-    # As many heads side by side as let a thread have HEADS of the queries, or of the keys where these are more.
+    # As many heads side by side as leave a thread HEADS of the queries, or of the keys if these are more.
     groups = min(ceil_div(max(q.shape[2], k.shape[2]), HEADS), THREADS // lanes)
     token_threads = lanes * groups
     block_tokens = THREADS // token_threads

@@ -142,8 +142,8 @@ MUTATIONS = (
     token(
         bug="wrong position",
         what="every token is turned as the first one",
-        right="s * stride_cs + d",
-        wrong="0 * stride_cs + d",
+        right="cos_ptr + s * stride_cs",
+        wrong="cos_ptr + 0 * stride_cs",
         sign="values",
     ),
     token(
