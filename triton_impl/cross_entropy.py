@@ -8,7 +8,7 @@ The ladder; ``cuda_impl/kernels/cross_entropy.cuh`` has the same variants under 
 A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.
 So maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange
 between threads at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
-Where rows do not begin on 16-byte boundaries VEC is 1: no thread can be told to peel off what lies before one.
+Where rows do not begin on 16-byte boundaries VEC is 1: no thread can be told to peel off what lies before.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 """
@@ -131,7 +131,7 @@ def vec(logits: torch.Tensor) -> int:
 
 
 def tile(logits: torch.Tensor) -> tuple[int, int, int]:
-    """PACKS, THREADS and VEC: up to 32 elements a thread, which registers hold, and no more than a row has."""
+    """PACKS, THREADS and VEC: up to 32 elements a thread, which registers hold, but no more than a row."""
     VEC = vec(logits)
     packs = max(1, triton.cdiv(logits.size(1), VEC))
     THREADS = 128 if packs <= 128 * 8 else 256
