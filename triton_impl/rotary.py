@@ -111,7 +111,16 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     BLOCK_SIZE = 1024
     _, S, heads, D = out.shape
     rotary_pairs_kernel[(triton.cdiv(count, BLOCK_SIZE),)](
-        *inputs, out, count, S, q.shape[2], heads, D // 2, *strides_of(inputs), BLOCK_SIZE=BLOCK_SIZE
+        *inputs,
+        out,
+        count,
+        S,
+        q.shape[2],
+        heads,
+        D // 2,
+        *strides_of(inputs),
+        BLOCK_SIZE=BLOCK_SIZE,
+        num_warps=4,
     )
     return out
 
