@@ -55,8 +55,8 @@ struct alignas(8) Moments {
 };
 
 // Lane by lane the moments of `count` elements become those of all `total` elements of WIDTH lanes. Source:
-// Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979),
-// for many parts at once: deviations within a part, and of each part's mean from the mean of all.
+// Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+// (1979), for many parts at once: deviations within a part, and of each part's mean from the mean of all.
 template <typename Norm, typename Sum>
 __device__ __forceinline__ Moments combine(Moments part, float count, float total, Sum&& sum) {
     Moments all = {0.0f, part.squares};
@@ -96,8 +96,8 @@ __device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* til
     }
 }
 
-// Does nothing, and the compiler cannot know: what it has unpacked into fp32 it would otherwise keep for the next
-// time, in twice the registers.
+// Does nothing, and the compiler cannot know: what it has unpacked into fp32 it would otherwise keep for the
+// next time, in twice the registers.
 template <typename T, int VEC, int PACKS>
 __device__ __forceinline__ void stay_packed(Pack<T, VEC> (&x)[PACKS]) {
     if constexpr (VEC > 1) {
@@ -252,9 +252,11 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
 // registers a thread: where two blocks fit, one reads while the other writes.
 
 template <typename Norm, typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, 1024 / THREADS) void norm_onepass_kernel(
-    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
-    float eps) {
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void norm_onepass_kernel(const T* x_ptr,
+                                                                               const T* weight_ptr,
+                                                                               const T* bias_ptr, T* y_ptr,
+                                                                               index_t M, index_t N,
+                                                                               index_t stride_xm, float eps) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
     static_assert(BLOCK_M == 1 || ROW_THREADS <= WARP, "several rows a block: each within a warp");
     __shared__ float of_warp[2][THREADS / WARP];
@@ -280,12 +282,11 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void norm_onepass_kernel(
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// Grid: a cluster of CLUSTER blocks for BLOCK_M rows, each block with the same `slice` columns of all of them.
-// The copy engine brings the slices into shared memory, while the weights come into registers, once for all
-// rows. A block reduces its part of a row and sends the moments into the shared memory of all; then it writes
-// its part of the row before, whose moments have come meanwhile.
-// Rows of x start on 16-byte boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
-// BLOCK_M <= 4.
+// Grid: a cluster of CLUSTER blocks for BLOCK_M rows, each block with the same `slice` columns of all of
+// them. The copy engine brings the slices into shared memory, while the weights come into registers, once for
+// all rows. A block reduces its part of a row and sends the moments into the shared memory of all; then it
+// writes its part of the row before, whose moments have come meanwhile. Rows of x start on 16-byte
+// boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC; BLOCK_M <= 4.
 
 using word_t = unsigned long long;
 
@@ -297,9 +298,10 @@ __device__ __forceinline__ Moments from_word(word_t word) {
 }
 
 template <typename Norm, typename T, int PACKS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS) CLUSTER_OF(CLUSTER) void norm_cluster_kernel(
-    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
-    int slice, int BLOCK_M, float eps) {
+__global__ __launch_bounds__(THREADS)
+    CLUSTER_OF(CLUSTER) void norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, const T* bias_ptr,
+                                                 T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
+                                                 int BLOCK_M, float eps) {
 #if HAS_HOPPER_UNITS
     constexpr int VEC = 16 / sizeof(T);
     constexpr int MOST_ROWS = 4;

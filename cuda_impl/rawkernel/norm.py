@@ -36,13 +36,13 @@ class Rows(NamedTuple):
         return tuple(tensor.data_ptr() for tensor in self)
 
 
-def checked(norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Rows:
+def checked(norm: Norm, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
     """Copies of what does not lie as the kernels take it; without a bias the weight, which none reads there."""
-    check_norm(norm.op, x, weight=weight, **({} if bias is None else {"bias": bias}))
+    check_norm(norm.op, x, **parameters)
     x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
-    weight = packed(weight)
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return Rows(x, weight, weight if bias is None else packed(bias), y)
+    weight = packed(parameters["weight"])
+    bias = packed(parameters["bias"]) if "bias" in parameters else weight
+    return Rows(x, weight, bias, torch.empty_like(x, memory_format=torch.contiguous_format))
 
 
 def packed(parameter: torch.Tensor) -> torch.Tensor:
@@ -58,10 +58,8 @@ def vec(x: torch.Tensor) -> int:
     return pack if aligned else 1
 
 
-def online(
-    norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
-) -> torch.Tensor:
-    rows = checked(norm, x, weight, bias)
+def online(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(norm, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:
@@ -84,10 +82,8 @@ def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
-def onepass(
-    norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
-) -> torch.Tensor:
-    rows = checked(norm, x, weight, bias)
+def onepass(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(norm, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:
@@ -107,11 +103,9 @@ def onepass(
 FEW_ROWS = 256  # a cluster for each keeps a GPU busy
 
 
-def cluster(
-    norm: Norm, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
-) -> torch.Tensor:
+def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     VEC, PACKS = 16 // x.element_size(), 4
-    rows = checked(norm, x, weight, bias)
+    rows = checked(norm, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:

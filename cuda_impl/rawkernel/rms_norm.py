@@ -14,16 +14,16 @@ RMS_NORM = norm.Norm("rms_norm", "RmsNorm")
 @implementation("rms_norm", "cupy.online", rung="tiled")
 def online(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A block reads its row twice: any row length."""
-    return norm.online(RMS_NORM, x, weight, None, eps)
+    return norm.online(RMS_NORM, eps, x, weight=weight)
 
 
 @implementation("rms_norm", "cupy.onepass", rung="tiled")
 def onepass(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row waits in registers: up to 64 KB of them."""
-    return norm.onepass(RMS_NORM, x, weight, None, eps)
+    return norm.onepass(RMS_NORM, eps, x, weight=weight)
 
 
 @implementation("rms_norm", "cupy.cluster", rung="hopper", requires="sm_90")
 def cluster(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The blocks of a cluster share rows: up to 512 KB each."""
-    return norm.cluster(RMS_NORM, x, weight, None, eps)
+    return norm.cluster(RMS_NORM, eps, x, weight=weight)
