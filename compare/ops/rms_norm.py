@@ -1,6 +1,6 @@
 """rms_norm: each row divided by the root of its mean square, then scaled column by column.
 
-Cases, tolerance and eps are those of layer_norm, of which this is a part: nothing is centred, nothing cancels.
+Cases, tolerance and eps are those of layer_norm, of which this is a part.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 def checked(norm: Norm, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
-    """Copies of what does not lie as the kernels take it; without a bias the weight, which none reads there."""
+    """Copies of what does not lie as kernels take it; without a bias the weight, which is not read as one."""
     check_norm(norm.op, x, **parameters)
     x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
     weight = packed(parameters["weight"])

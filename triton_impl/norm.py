@@ -1,0 +1,254 @@
+"""What layer_norm and rms_norm share, in Triton: kernels over rows of ``x[M,N]``, and their launch.
+
+rms_norm is layer_norm with a mean of 0 and without a bias: CENTERED tells them apart.  The ladder stands in
+``layer_norm.py`` and ``rms_norm.py``; ``cuda_impl/kernels/norm.cuh`` has the same kernels under the same names.
+
+The variance is the mean of squared deviations from the mean, never the mean of the squares less the square of the
+mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of 0.06.
+
+eps is a compile-time constant: a model has one, and a float by value is what Triton's ahead-of-time tools
+do not take.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_norm
+from triton_impl.softmax import INTERPRETED, resident_programs
+
+
+@triton.jit
+def tile_moments(x, inside, count, axis: tl.constexpr, CENTERED: tl.constexpr):
+    """Mean, and sum of the squared deviations from it, of ``count`` elements; the others are 0 and not inside."""
+    if CENTERED:
+        mean = tl.sum(x, axis=axis, keep_dims=True) / count
+        deviation = tl.where(inside, x - mean, 0.0)
+    else:
+        mean = tl.sum(tl.zeros_like(x), axis=axis, keep_dims=True)
+        deviation = x
+    return mean, tl.sum(deviation * deviation, axis=axis, keep_dims=True)
+
+
+@triton.jit
+def combine(mean, squares, count, total, CENTERED: tl.constexpr):
+    """Moments of all ``total`` elements from those of parts with ``count`` each.
+
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+    (1979), for many parts at once: deviations within a part, and of each part's mean from the mean of all.
+    """
+    if CENTERED:
+        of_all = tl.sum(count * mean, axis=0) / total
+        deviation = mean - of_all
+        return of_all, tl.sum(squares + count * deviation * deviation, axis=0)
+    return 0.0, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def normalised(x, mean, scale, weight, bias, CENTERED: tl.constexpr):
+    if CENTERED:
+        return (x - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
+    return x * scale * weight.to(tl.float32)
+
+
+@triton.jit
+def norm_online_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
+    eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a row.  Each lane keeps the moments of what it has seen until the row ends."""
+    m = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + m * stride_xm
+    y_row = y_ptr + m * N
+    lane_mean = tl.zeros([BLOCK_N], tl.float32)
+    lane_squares = tl.zeros([BLOCK_N], tl.float32)
+    lane_count = tl.zeros([BLOCK_N], tl.float32)
+    for begin in range(0, N, BLOCK_N):
+        n = begin + tl.arange(0, BLOCK_N)
+        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
+        if CENTERED:  # Welford's update, by one element
+            lane_count += tl.where(n < N, 1.0, 0.0)
+            further = x - lane_mean
+            new_mean = lane_mean + further / tl.maximum(lane_count, 1.0)
+            lane_squares += tl.where(n < N, further * (x - new_mean), 0.0)
+            lane_mean = tl.where(n < N, new_mean, lane_mean)
+        else:
+            lane_squares += x * x
+    mean, squares = combine(lane_mean, lane_squares, lane_count, N, CENTERED)
+    scale = tl.rsqrt(squares / N + eps)
+
+    for begin in range(0, N, BLOCK_N):
+        n = begin + tl.arange(0, BLOCK_N)
+        x = tl.load(x_row + n, mask=n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        weight = tl.load(weight_ptr + n, mask=n < N, other=0.0)
+        bias = tl.load(bias_ptr + n, mask=n < N, other=0.0) if CENTERED else weight
+        tl.store(y_row + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=n < N)
+
+
+@triton.jit
+def norm_onepass_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm,
+    eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers.
+
+    Weights are asked for together with the rows, so that nothing is waited for after the reduction.
+    """
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    inside = (m < M) & (n < N)
+    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0, eviction_policy="evict_first")
+    weight = tl.load(weight_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
+    bias = tl.load(bias_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last") if CENTERED else weight
+    x = x.to(tl.float32)
+    mean, squares = tile_moments(x, inside, N, 1, CENTERED)
+    scale = tl.rsqrt(squares / N + eps)
+    tl.store(y_ptr + m * N + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=inside)
+
+
+@triton.jit
+def pack(mean, squares):
+    """Two floats in one 8-byte word, which arrives whole; squares below 0, so that no word is 0."""
+    low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return low | ((-squares).to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def wait_for_row(
+    of_chunk_ptr, chunks, N, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, CENTERED: tl.constexpr
+):
+    """Moments of a row from all its chunks, as soon as all are there (not 0)."""
+    c = tl.arange(0, BLOCK_C)
+    part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
+        part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    mean = tl.where(c < chunks, part.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+    squares = tl.where(c < chunks, -(part >> 32).to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+    count = tl.minimum(tl.maximum(N - c * BLOCK_N, 0), BLOCK_N).to(tl.float32)
+    return combine(mean, squares, count, N, CENTERED)
+
+
+@triton.jit
+def norm_split_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr,
+    eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Rows are cut into ``chunks`` chunks of BLOCK_N columns, and a program has the same columns of many rows.
+
+    So its weights stay in registers.  At every turn it reduces its chunk of a row, publishes the moments and
+    keeps the chunk; two turns later the row's other programs have published theirs, and the output can be
+    written.  Every element is read once, and the next chunk is on its way meanwhile.
+
+    Programs wait for each other: all of the grid, a multiple of ``chunks``, must be resident together; the
+    host ensures it.  of_chunk[M * chunks] starts as 0: a word is both the result and the news that it is there.
+    """
+    c = tl.program_id(0) % chunks
+    step = tl.num_programs(0) // chunks
+    first = (tl.program_id(0) // chunks).to(tl.int64)
+    n = c * BLOCK_N + tl.arange(0, BLOCK_N)
+    weight = tl.load(weight_ptr + n, mask=n < N, other=0.0)
+    bias = tl.load(bias_ptr + n, mask=n < N, other=0.0) if CENTERED else weight
+    count = tl.minimum(N - c * BLOCK_N, BLOCK_N)
+
+    x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0.0)
+    # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
+    kept, old = tl.where(n < N, x, x), tl.where(n < N, x, x)
+    for m in tl.range(first, M + 2 * step, step):
+        if m < M:
+            mean, squares = tile_moments(x.to(tl.float32), n < N, count, 0, CENTERED)
+            tl.store(of_chunk_ptr + m * chunks + c + tl.arange(0, 1), pack(mean, squares))
+        next_m = m + step
+        next_x = tl.load(x_ptr + next_m * stride_xm + n, mask=(n < N) & (next_m < M), other=0.0)
+        old_m = m - 2 * step
+        if old_m >= first:
+            mean, squares = wait_for_row(of_chunk_ptr + old_m * chunks, chunks, N, BLOCK_N, BLOCK_C, CENTERED)
+            scale = tl.rsqrt(squares / N + eps)
+            y = normalised(old.to(tl.float32), mean, scale, weight, bias, CENTERED)
+            tl.store(y_ptr + old_m * N + n, y, mask=n < N)
+        old = kept
+        kept = x
+        x = next_x
+
+
+class Rows(NamedTuple):
+    """Arguments as the kernels take them, and an output."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    y: torch.Tensor
+
+
+def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
+    """Copies of what is not dense along a row; without a bias the weight, which is not read as one."""
+    check_norm(op, x, **parameters)
+    x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+    weight, *bias = (values.contiguous() for values in parameters.values())
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return Rows(x, weight, bias[0] if bias else weight, y)
+
+
+def online(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    M, N = x.shape
+    if rows.y.numel() == 0:
+        return rows.y
+    BLOCK_N = min(4096, triton.next_power_of_2(N))
+    num_warps = 16 if BLOCK_N == 4096 else 4
+    CENTERED = "bias" in parameters
+    norm_online_kernel[(M,)](
+        *rows, N, rows.x.stride(0), eps, CENTERED=CENTERED, BLOCK_N=BLOCK_N, num_warps=num_warps
+    )
+    return rows.y
+
+
+ONEPASS_COLUMNS = 32768
+
+
+def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    M, N = x.shape
+    if rows.y.numel() == 0:
+        return rows.y
+    if N > ONEPASS_COLUMNS:
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
+    BLOCK_N = triton.next_power_of_2(N)
+    BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # short rows share a program
+    num_warps = max(4, BLOCK_N // 1024)  # 32 elements of a long row a thread
+    norm_onepass_kernel[(triton.cdiv(M, BLOCK_M),)](
+        *rows, M, N, rows.x.stride(0), eps, CENTERED="bias" in parameters, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        num_warps=num_warps,
+    )  # fmt: skip
+    return rows.y
+
+
+def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    x, y = rows.x, rows.y
+    M, N = x.shape
+    if y.numel() == 0:
+        return y
+    num_warps = 4
+    PROGRAMS = 4  # a multiprocessor
+    # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
+    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 8192 // x.element_size()
+    chunks = triton.cdiv(N, BLOCK_N)
+    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    # Not fewer than there are threads: two threads that poll the same word may not see the same.
+    BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
+    arguments = (*rows, M, N, x.stride(0), chunks, of_chunk, eps)
+    options = {"CENTERED": "bias" in parameters, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
+    launch = {**options, "num_warps": num_warps, "num_stages": 1}
+    programs = resident_programs(
+        functools.partial(norm_split_kernel.warmup, *arguments, **launch), x.device, 32 * num_warps, PROGRAMS
+    )
+    if chunks > programs:
+        raise NotImplementedError(f"N={N}: {programs} programs hold rows of {programs * BLOCK_N} columns")
+    rows_at_a_time = min(programs // chunks, M)
+    norm_split_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
+    return y
