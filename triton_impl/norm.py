@@ -1,10 +1,10 @@
 """What layer_norm and rms_norm share, in Triton: kernels over rows of ``x[M,N]``, and their launch.
 
 rms_norm is layer_norm with a mean of 0 and without a bias: CENTERED tells them apart.  The ladder stands in
-``layer_norm.py`` and ``rms_norm.py``; ``cuda_impl/kernels/norm.cuh`` has the same kernels under the same names.
+``layer_norm.py`` and ``rms_norm.py``; ``cuda_impl/kernels/norm.cuh`` has CUDA's kernels.
 
-The variance is the mean of squared deviations from the mean, never the mean of the squares less the square of the
-mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of 0.06.
+The variance is the mean of squared deviations from the mean, never the mean of the squares less the square of
+the mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of 0.06.
 
 eps is a compile-time constant: a model has one, and a float by value is what Triton's ahead-of-time tools
 do not take.
@@ -25,7 +25,7 @@ from triton_impl.softmax import INTERPRETED, resident_programs
 
 @triton.jit
 def tile_moments(x, inside, count, axis: tl.constexpr, CENTERED: tl.constexpr):
-    """Mean, and sum of the squared deviations from it, of ``count`` elements; the others are 0 and not inside."""
+    """Mean and sum of the squared deviations from it; the ``count`` elements are inside, and the others 0."""
     if CENTERED:
         mean = tl.sum(x, axis=axis, keep_dims=True) / count
         deviation = tl.where(inside, x - mean, 0.0)
@@ -39,8 +39,8 @@ def tile_moments(x, inside, count, axis: tl.constexpr, CENTERED: tl.constexpr):
 def combine(mean, squares, count, total, CENTERED: tl.constexpr):
     """Moments of all ``total`` elements from those of parts with ``count`` each.
 
-    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
-    (1979), for many parts at once: deviations within a part, and of each part's mean from the mean of all.
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances" (1979), for many parts at once: deviations within a part, and of its mean from the mean of all.
     """
     if CENTERED:
         of_all = tl.sum(count * mean, axis=0) / total
@@ -57,36 +57,46 @@ def normalised(x, mean, scale, weight, bias, CENTERED: tl.constexpr):
 
 
 @triton.jit
+def parameters(weight_ptr, bias_ptr, n, N, CENTERED: tl.constexpr):
+    """Weight and bias of these columns; the caches keep them, as every row needs them."""
+    weight = tl.load(weight_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
+    if CENTERED:
+        return weight, tl.load(bias_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
+    return weight, weight
+
+
+@triton.jit
 def norm_online_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
     eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a row.  Each lane keeps the moments of what it has seen until the row ends."""
+    """Grid: a program a row.  Each lane keeps the moments of what it has seen until the row ends.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
+    """
     m = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + m * stride_xm
     y_row = y_ptr + m * N
+    column = tl.arange(0, BLOCK_N)
     lane_mean = tl.zeros([BLOCK_N], tl.float32)
     lane_squares = tl.zeros([BLOCK_N], tl.float32)
-    lane_count = tl.zeros([BLOCK_N], tl.float32)
     for begin in range(0, N, BLOCK_N):
-        n = begin + tl.arange(0, BLOCK_N)
+        n = begin + column
         x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
-        if CENTERED:  # Welford's update, by one element
-            lane_count += tl.where(n < N, 1.0, 0.0)
-            further = x - lane_mean
-            new_mean = lane_mean + further / tl.maximum(lane_count, 1.0)
-            lane_squares += tl.where(n < N, further * (x - new_mean), 0.0)
-            lane_mean = tl.where(n < N, new_mean, lane_mean)
+        if CENTERED:
+            further = tl.where(n < N, x - lane_mean, 0.0)
+            lane_mean += further * (1.0 / (begin // BLOCK_N + 1))
+            lane_squares += further * (x - lane_mean)
         else:
             lane_squares += x * x
+    lane_count = ((N - column + BLOCK_N - 1) // BLOCK_N).to(tl.float32)
     mean, squares = combine(lane_mean, lane_squares, lane_count, N, CENTERED)
     scale = tl.rsqrt(squares / N + eps)
 
     for begin in range(0, N, BLOCK_N):
-        n = begin + tl.arange(0, BLOCK_N)
+        n = begin + column
         x = tl.load(x_row + n, mask=n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        weight = tl.load(weight_ptr + n, mask=n < N, other=0.0)
-        bias = tl.load(bias_ptr + n, mask=n < N, other=0.0) if CENTERED else weight
+        weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
         tl.store(y_row + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=n < N)
 
 
@@ -97,17 +107,21 @@ def norm_onepass_kernel(
 ):  # fmt: skip
     """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers.
 
-    Weights are asked for together with the rows, so that nothing is waited for after the reduction.
+    Of short rows the weights are asked for together with the rows, so that nothing is waited for after the
+    reduction; of long ones they come later, as registers bound how many programs run side by side.
     """
+    WEIGHTS_FIRST: tl.constexpr = BLOCK_N <= 2048
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     inside = (m < M) & (n < N)
     x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0, eviction_policy="evict_first")
-    weight = tl.load(weight_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
-    bias = tl.load(bias_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last") if CENTERED else weight
+    if WEIGHTS_FIRST:
+        weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     x = x.to(tl.float32)
     mean, squares = tile_moments(x, inside, N, 1, CENTERED)
     scale = tl.rsqrt(squares / N + eps)
+    if not WEIGHTS_FIRST:
+        weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     tl.store(y_ptr + m * N + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=inside)
 
 
@@ -219,7 +233,7 @@ def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) ->
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     BLOCK_N = triton.next_power_of_2(N)
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # short rows share a program
-    num_warps = max(4, BLOCK_N // 1024)  # 32 elements of a long row a thread
+    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row a thread
     norm_onepass_kernel[(triton.cdiv(M, BLOCK_M),)](
         *rows, M, N, rows.x.stride(0), eps, CENTERED="bias" in parameters, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
         num_warps=num_warps,
