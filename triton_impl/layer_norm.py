@@ -1,10 +1,11 @@
 """layer_norm over rows, in Triton: ``x[M,N], weight[N], bias[N] -> y[M,N]``.
 
-The ladder; ``cuda_impl/kernels/layer_norm.cuh`` has the same variants under the same names:
+The ladder; ``cuda_impl/kernels/layer_norm.cuh`` has the first two under the same names:
 
 * ``online``: a program reads its row twice, tile by tile: any row length
 * ``onepass``: the row waits in registers between reduction and output, so it is read once: 32768 columns
-* ``split``: many programs share rows and tell each other their parts of the sums: long rows
+* ``split``: many programs share rows and tell each other their parts of the sums: long rows, where CUDA has
+  the ``cluster``
 """
 
 from __future__ import annotations

@@ -24,15 +24,25 @@ from triton_impl.softmax import INTERPRETED, resident_programs
 
 
 @triton.jit
-def tile_moments(x, inside, count, axis: tl.constexpr, CENTERED: tl.constexpr):
-    """Mean and sum of the squared deviations from it; the ``count`` elements are inside, and the others 0."""
+def row_moments(x, inside, count, CENTERED: tl.constexpr):
+    """Of each row mean and sum of squared deviations; ``count`` elements are inside, the others are 0."""
+    mean = 0.0
+    deviation = x
     if CENTERED:
-        mean = tl.sum(x, axis=axis, keep_dims=True) / count
+        mean = tl.sum(x, axis=1, keep_dims=True) / count
         deviation = tl.where(inside, x - mean, 0.0)
-    else:
-        mean = tl.sum(tl.zeros_like(x), axis=axis, keep_dims=True)
-        deviation = x
-    return mean, tl.sum(deviation * deviation, axis=axis, keep_dims=True)
+    return mean, tl.sum(deviation * deviation, axis=1, keep_dims=True)
+
+
+@triton.jit
+def all_moments(x, inside, count, CENTERED: tl.constexpr):
+    """The same of all rows together."""
+    mean = 0.0
+    deviation = x
+    if CENTERED:
+        mean = tl.sum(x) / count
+        deviation = tl.where(inside, x - mean, 0.0)
+    return mean, tl.sum(deviation * deviation)
 
 
 @triton.jit
@@ -118,7 +128,7 @@ def norm_onepass_kernel(
     if WEIGHTS_FIRST:
         weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     x = x.to(tl.float32)
-    mean, squares = tile_moments(x, inside, N, 1, CENTERED)
+    mean, squares = row_moments(x, inside, N, CENTERED)
     scale = tl.rsqrt(squares / N + eps)
     if not WEIGHTS_FIRST:
         weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
@@ -134,8 +144,9 @@ def pack(mean, squares):
 
 @triton.jit
 def wait_for_row(
-    of_chunk_ptr, chunks, N, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, CENTERED: tl.constexpr
-):
+    of_chunk_ptr, chunks, N,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr,
+):  # fmt: skip
     """Moments of a row from all its chunks, as soon as all are there (not 0)."""
     c = tl.arange(0, BLOCK_C)
     part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
@@ -143,48 +154,78 @@ def wait_for_row(
         part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
     mean = tl.where(c < chunks, part.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
     squares = tl.where(c < chunks, -(part >> 32).to(tl.int32).to(tl.float32, bitcast=True), 0.0)
-    count = tl.minimum(tl.maximum(N - c * BLOCK_N, 0), BLOCK_N).to(tl.float32)
-    return combine(mean, squares, count, N, CENTERED)
+    count = tl.minimum(tl.maximum(N - c * BLOCK_N, 0), BLOCK_N) * PER_WORD
+    return combine(mean, squares, count.to(tl.float32), N * PER_WORD, CENTERED)
+
+
+@triton.jit
+def widen(words, DTYPE: tl.constexpr):
+    """fp32 elements of words, which hold one each, or two of 16 bits: ``[BLOCK_N]`` or ``[BLOCK_N, 2]``.
+
+    Every element that a loop carries takes a register of its own in Triton; two in a word take one.
+    """
+    if DTYPE.primitive_bitwidth == 32:
+        elements = words.to(tl.float32, bitcast=True)
+    else:
+        low = (words & 0xFFFF).to(tl.int16).to(DTYPE, bitcast=True)
+        high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+        elements = tl.join(low, high).to(tl.float32)
+    return elements
+
+
+@triton.jit
+def narrow(elements, DTYPE: tl.constexpr):
+    """The words that hold these elements, each rounded once."""
+    if DTYPE.primitive_bitwidth == 32:
+        words = elements.to(tl.int32, bitcast=True)
+    else:
+        low, high = tl.split(elements.to(DTYPE).to(tl.int16, bitcast=True))
+        words = (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16)
+    return words
 
 
 @triton.jit
 def norm_split_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr,
-    eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, eps: tl.constexpr,
+    CENTERED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Rows are cut into ``chunks`` chunks of BLOCK_N columns, and a program has the same columns of many rows.
+    """Rows are cut into ``chunks`` chunks of BLOCK_N words, and a program has the same columns of many rows.
 
-    So its weights stay in registers.  At every turn it reduces its chunk of a row, publishes the moments and
-    keeps the chunk; two turns later the row's other programs have published theirs, and the output can be
+    So its weights stay in the L1.  At every turn it reduces its chunk of a row, publishes the moments and
+    keeps the chunk; at the next the row's other programs have published theirs, and the output can be
     written.  Every element is read once, and the next chunk is on its way meanwhile.
 
     Programs wait for each other: all of the grid, a multiple of ``chunks``, must be resident together; the
-    host ensures it.  of_chunk[M * chunks] starts as 0: a word is both the result and the news that it is there.
+    host ensures it.  of_chunk[M * chunks] starts as 0: a word is result and news in one.
+    Other pointers are to words of 32 bits; N and stride_xm count words.
     """
+    PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     c = tl.program_id(0) % chunks
     step = tl.num_programs(0) // chunks
     first = (tl.program_id(0) // chunks).to(tl.int64)
     n = c * BLOCK_N + tl.arange(0, BLOCK_N)
-    weight = tl.load(weight_ptr + n, mask=n < N, other=0.0)
-    bias = tl.load(bias_ptr + n, mask=n < N, other=0.0) if CENTERED else weight
-    count = tl.minimum(N - c * BLOCK_N, BLOCK_N)
+    count = tl.minimum(N - c * BLOCK_N, BLOCK_N) * PER_WORD
 
-    x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0.0)
+    x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0)
     # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
-    kept, old = tl.where(n < N, x, x), tl.where(n < N, x, x)
-    for m in tl.range(first, M + 2 * step, step):
+    kept = tl.where(n < N, x, 0)
+    for m in tl.range(first, M + step, step):
         if m < M:
-            mean, squares = tile_moments(x.to(tl.float32), n < N, count, 0, CENTERED)
-            tl.store(of_chunk_ptr + m * chunks + c + tl.arange(0, 1), pack(mean, squares))
+            inside = n < N if PER_WORD == 1 else (n < N)[:, None]
+            mean, squares = all_moments(widen(x, DTYPE), inside, count, CENTERED)
+            tl.store(of_chunk_ptr + m * chunks + c, pack(mean, squares))
         next_m = m + step
-        next_x = tl.load(x_ptr + next_m * stride_xm + n, mask=(n < N) & (next_m < M), other=0.0)
-        old_m = m - 2 * step
+        next_x = tl.load(x_ptr + next_m * stride_xm + n, mask=(n < N) & (next_m < M), other=0)
+        old_m = m - step
         if old_m >= first:
-            mean, squares = wait_for_row(of_chunk_ptr + old_m * chunks, chunks, N, BLOCK_N, BLOCK_C, CENTERED)
-            scale = tl.rsqrt(squares / N + eps)
-            y = normalised(old.to(tl.float32), mean, scale, weight, bias, CENTERED)
-            tl.store(y_ptr + old_m * N + n, y, mask=n < N)
-        old = kept
+            of_row = of_chunk_ptr + old_m * chunks
+            mean, squares = wait_for_row(of_row, chunks, N, BLOCK_N, BLOCK_C, PER_WORD, CENTERED)
+            weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
+            scale = tl.rsqrt(squares / (N * PER_WORD) + eps)
+            y = normalised(
+                widen(kept, DTYPE), mean, scale, widen(weight, DTYPE), widen(bias, DTYPE), CENTERED
+            )
+            tl.store(y_ptr + old_m * N + n, narrow(y, DTYPE), mask=n < N)
         kept = x
         x = next_x
 
@@ -241,28 +282,41 @@ def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) ->
     return rows.y
 
 
+def as_words(values: torch.Tensor) -> torch.Tensor:
+    """The same memory as words of 32 bits; a copy where elements are not next to each other in pairs."""
+    pairs = 4 // values.element_size()
+    whole = values.data_ptr() % 4 == 0 and all(stride % pairs == 0 for stride in values.stride()[:-1])
+    return (values if whole else values.clone(memory_format=torch.contiguous_format)).view(torch.int32)
+
+
+TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
 def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     rows = checked(op, x, **parameters)
-    x, y = rows.x, rows.y
-    M, N = x.shape
+    y, DTYPE = rows.y, TYPES[x.dtype]
     if y.numel() == 0:
         return y
+    if x.size(1) * x.element_size() % 4 != 0:
+        raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
+    words = [as_words(values) for values in rows]
+    (M, N), stride_xm = words[0].shape, words[0].stride(0)
     num_warps = 4
-    PROGRAMS = 4  # a multiprocessor
+    PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # a multiprocessor
     # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
-    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 8192 // x.element_size()
+    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 2048
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     # Not fewer than there are threads: two threads that poll the same word may not see the same.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
-    arguments = (*rows, M, N, x.stride(0), chunks, of_chunk, eps)
-    options = {"CENTERED": "bias" in parameters, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
+    arguments = (*words, M, N, stride_xm, chunks, of_chunk, eps)
+    options = {"CENTERED": "bias" in parameters, "DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
     launch = {**options, "num_warps": num_warps, "num_stages": 1}
     programs = resident_programs(
         functools.partial(norm_split_kernel.warmup, *arguments, **launch), x.device, 32 * num_warps, PROGRAMS
     )
     if chunks > programs:
-        raise NotImplementedError(f"N={N}: {programs} programs hold rows of {programs * BLOCK_N} columns")
+        raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
     rows_at_a_time = min(programs // chunks, M)
     norm_split_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
     return y
