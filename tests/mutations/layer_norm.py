@@ -35,8 +35,8 @@ MUTATIONS = (
     t_onepass(
         bug="columns that are not there",
         what="what lies beyond the last column counts as a deviation",
-        right="deviation = tl.where(inside, x - mean, 0.0)\n    return mean, tl.sum(deviation * deviation, axis=1",
-        wrong="deviation = x - mean\n    return mean, tl.sum(deviation * deviation, axis=1",
+        right="tl.where(inside, x - mean, 0.0)\n    return mean, tl.sum(deviation * deviation, axis=1",
+        wrong="x - mean\n    return mean, tl.sum(deviation * deviation, axis=1",
         sign="values",
     ),
     t_onepass(
