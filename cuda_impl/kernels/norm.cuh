@@ -227,11 +227,10 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
     for (index_t begin = 0; begin < N; begin += BLOCK_N) {
         const int columns = tile_columns(N, begin, BLOCK_N);
         load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, columns, thread, load<T, VEC>);
-        const int packs = (columns / VEC - thread + THREADS - 1) / THREADS;  // of this thread
-        if (packs <= 0) break;
+        const int count = (columns / VEC - thread + THREADS - 1) / THREADS * VEC;  // of this thread
         const auto alone = [](float value) { return value; };
-        const Moments tile = tile_moments<Norm, THREADS>(x, columns, thread, packs * VEC, alone);
-        include<Norm>(seen, seen_count, tile, static_cast<float>(packs * VEC));
+        const Moments tile = tile_moments<Norm, THREADS>(x, columns, thread, count, alone);
+        if (count > 0) include<Norm>(seen, seen_count, tile, static_cast<float>(count));
     }
     const Moments row = combine<Norm>(seen, seen_count, static_cast<float>(N), block_sum);
     const float scale = scale_of(row, N, eps);

@@ -200,8 +200,8 @@ MUTATIONS = (
     online(
         bug="packs counted for elements",
         what="a thread's count is that of its packs",
-        right="include<Norm>(seen, seen_count, tile, static_cast<float>(packs * VEC));",
-        wrong="include<Norm>(seen, seen_count, tile, static_cast<float>(packs));",
+        right="/ THREADS * VEC;  // of this thread",
+        wrong="/ THREADS;  // of this thread",
         sign="values",
     ),
     launch_onepass(
