@@ -6,13 +6,13 @@ rms_norm is layer_norm with a mean of 0 and without a bias: CENTERED tells them 
 The variance is the mean of squared deviations from the mean, never the mean of the squares less the square of
 the mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of 0.06.
 
-eps is a compile-time constant: a model has one, and a float by value is what Triton's ahead-of-time tools
-do not take.
+eps comes as the bits of an fp32: Triton's ahead-of-time tools hand over no float by value.
 """
 
 from __future__ import annotations
 
 import functools
+import struct
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,11 @@ import triton.language as tl
 
 from compare.arguments import check_norm
 from triton_impl.softmax import INTERPRETED, resident_programs
+
+
+@triton.jit
+def as_float(bits):
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -78,7 +83,7 @@ def parameters(weight_ptr, bias_ptr, n, N, CENTERED: tl.constexpr):
 @triton.jit
 def norm_online_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
-    eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr,
+    eps_bits, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program a row.  Each lane keeps the moments of what it has seen until the row ends.
 
@@ -101,7 +106,7 @@ def norm_online_kernel(
             lane_squares += x * x
     lane_count = ((N - column + BLOCK_N - 1) // BLOCK_N).to(tl.float32)
     mean, squares = combine(lane_mean, lane_squares, lane_count, N, CENTERED)
-    scale = tl.rsqrt(squares / N + eps)
+    scale = tl.rsqrt(squares / N + as_float(eps_bits))
 
     for begin in range(0, N, BLOCK_N):
         n = begin + column
@@ -113,7 +118,7 @@ def norm_online_kernel(
 @triton.jit
 def norm_onepass_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm,
-    eps: tl.constexpr, CENTERED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    eps_bits, CENTERED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers.
 
@@ -129,7 +134,7 @@ def norm_onepass_kernel(
         weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     x = x.to(tl.float32)
     mean, squares = row_moments(x, inside, N, CENTERED)
-    scale = tl.rsqrt(squares / N + eps)
+    scale = tl.rsqrt(squares / N + as_float(eps_bits))
     if not WEIGHTS_FIRST:
         weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     tl.store(y_ptr + m * N + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=inside)
@@ -186,7 +191,7 @@ def narrow(elements, DTYPE: tl.constexpr):
 
 @triton.jit
 def norm_split_kernel(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, eps: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, eps_bits,
     CENTERED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Rows are cut into ``chunks`` chunks of BLOCK_N words, and a program has the same columns of many rows.
@@ -221,7 +226,7 @@ def norm_split_kernel(
             of_row = of_chunk_ptr + old_m * chunks
             mean, squares = wait_for_row(of_row, chunks, N, BLOCK_N, BLOCK_C, PER_WORD, CENTERED)
             weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
-            scale = tl.rsqrt(squares / (N * PER_WORD) + eps)
+            scale = tl.rsqrt(squares / (N * PER_WORD) + as_float(eps_bits))
             y = normalised(
                 widen(kept, DTYPE), mean, scale, widen(weight, DTYPE), widen(bias, DTYPE), CENTERED
             )
@@ -237,6 +242,11 @@ class Rows(NamedTuple):
     weight: torch.Tensor
     bias: torch.Tensor
     y: torch.Tensor
+
+
+def bits(value: float) -> int:
+    """Of the nearest fp32."""
+    return int.from_bytes(struct.pack("<f", value), "little", signed=True)
 
 
 def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
@@ -257,7 +267,7 @@ def online(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> 
     num_warps = 16 if BLOCK_N == 4096 else 4
     CENTERED = "bias" in parameters
     norm_online_kernel[(M,)](
-        *rows, N, rows.x.stride(0), eps, CENTERED=CENTERED, BLOCK_N=BLOCK_N, num_warps=num_warps
+        *rows, N, rows.x.stride(0), bits(eps), CENTERED=CENTERED, BLOCK_N=BLOCK_N, num_warps=num_warps
     )
     return rows.y
 
@@ -276,8 +286,8 @@ def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) ->
     BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # short rows share a program
     num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row a thread
     norm_onepass_kernel[(triton.cdiv(M, BLOCK_M),)](
-        *rows, M, N, rows.x.stride(0), eps, CENTERED="bias" in parameters, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        num_warps=num_warps,
+        *rows, M, N, rows.x.stride(0), bits(eps),
+        CENTERED="bias" in parameters, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
     )  # fmt: skip
     return rows.y
 
@@ -309,7 +319,7 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     # Not fewer than there are threads: two threads that poll the same word may not see the same.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
-    arguments = (*words, M, N, stride_xm, chunks, of_chunk, eps)
+    arguments = (*words, M, N, stride_xm, chunks, of_chunk, bits(eps))
     options = {"CENTERED": "bias" in parameters, "DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
     launch = {**options, "num_warps": num_warps, "num_stages": 1}
     programs = resident_programs(

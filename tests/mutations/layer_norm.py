@@ -106,8 +106,8 @@ MUTATIONS = (
     t_split(
         bug="words counted for elements",
         what="a row of 16-bit elements is taken for half as long",
-        right="scale = tl.rsqrt(squares / (N * PER_WORD) + eps)",
-        wrong="scale = tl.rsqrt(squares / N + eps)",
+        right="tl.rsqrt(squares / (N * PER_WORD) +",
+        wrong="tl.rsqrt(squares / N +",
         sign="values",
     ),
     # ------------------------------------------------------------------ CUDA

@@ -35,8 +35,8 @@ MUTATIONS = (
     t_onepass(
         bug="sum taken for the mean",
         what="the root is taken of the sum of the squares",
-        right="mean, squares = row_moments(x, inside, N, CENTERED)\n    scale = tl.rsqrt(squares / N + eps)",
-        wrong="mean, squares = row_moments(x, inside, N, CENTERED)\n    scale = tl.rsqrt(squares + eps)",
+        right="mean, squares = row_moments(x, inside, N, CENTERED)\n    scale = tl.rsqrt(squares / N +",
+        wrong="mean, squares = row_moments(x, inside, N, CENTERED)\n    scale = tl.rsqrt(squares +",
         sign="values",
     ),
     t_onepass(
