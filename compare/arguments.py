@@ -155,3 +155,31 @@ def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, si
             raise TypeError(f"{op}: {name} is {tensor.dtype} and q is {q.dtype}; it takes one dtype")
         if tensor.device != q.device:
             raise ValueError(f"{op}: {name} is on {tensor.device} and q on {q.device}; it takes one device")
+
+
+def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
+    """Check that the rows of ``x[M,N]`` can be normalised with these: ``check_norm(op, x, weight=weight)``.
+
+    Args:
+        op: the op's name, for the message.
+        x: the rows.
+        parameters: vectors of N elements, by their names.
+
+    Raises:
+        TypeError: as `check_same`.
+        ValueError: as `check_same`, or a parameter is no vector of N elements, or on another device than x.
+    """
+    check_same(op, 2, x=x)
+    for name, parameter in parameters.items():
+        check_same(op, 1, **{name: parameter})
+        if parameter.dtype is not x.dtype:
+            raise TypeError(f"{op}: {name} is {parameter.dtype} and x is {x.dtype}; it takes one dtype")
+        if parameter.shape[0] != x.shape[1]:
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(parameter.shape)} and x {tuple(x.shape)}; "
+                f"it takes as many elements of {name} as x has columns"
+            )
+        if parameter.device != x.device:
+            raise ValueError(
+                f"{op}: {name} is on {parameter.device} and x on {x.device}; it takes one device"
+            )

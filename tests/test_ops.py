@@ -160,10 +160,25 @@ def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np
     return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
 
 
+def layer_norm_in_extended_precision(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.longdouble)
+    variance = wide.var(axis=1, keepdims=True)
+    return (wide - wide.mean(axis=1, keepdims=True)) * (
+        variance + np.longdouble(1e-5)
+    ) ** -0.5 * weight + bias
+
+
+def rms_norm_by_length(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    return x * math.sqrt(x.shape[1]) / np.hypot(length, math.sqrt(x.shape[1] * 1e-5)) * weight
+
+
 @pytest.mark.parametrize(
     ("name", "formulation"),
     [
         ("cross_entropy", cross_entropy_through_logarithms),
+        ("layer_norm", layer_norm_in_extended_precision),
+        ("rms_norm", rms_norm_by_length),
         ("linear_gelu", linear_gelu_by_sigmoid),
         ("rotary", rotary_by_complex_numbers),
         ("vector_add", add_in_extended_precision),
