@@ -27,6 +27,12 @@ __device__ __forceinline__ Corner tile_of_block(index_t N) {
             static_cast<index_t>(blockIdx.x % tiles_n) * BLOCK};
 }
 
+// How many rows, or columns, the tile has that begins at `begin` of `size`.
+template <int BLOCK>
+__device__ __forceinline__ int part_of_tile(index_t size, index_t begin) {
+    return static_cast<int>(size - begin < BLOCK ? size - begin : BLOCK);
+}
+
 // ---- naive ---------------------------------------------------------------------------------------------
 // Grid: a block a tile of TILE x TILE. A warp reads 32 neighbours of a row of x, and writes each to another
 // row of y.
@@ -161,42 +167,47 @@ __global__ __launch_bounds__(THREADS) void transpose_vectorized_kernel(const T* 
     constexpr int ROW_PACKS = BLOCK / VEC, PACKS = BLOCK * ROW_PACKS / THREADS;
     DYNAMIC_SHARED(unsigned, tile);
     const Corner corner = tile_of_block<BLOCK>(N);
-    Pack<T, VEC> x[PACKS];
+    const int rows = part_of_tile<BLOCK>(M, corner.m), columns = part_of_tile<BLOCK>(N, corner.n);
 
-    // All of a thread's loads are on their way before it waits for the first.
+    // All of a thread's loads are on their way before it waits for the first. Where the tile is cut short, its
+    // last row and pack are read again instead: a condition on each load would have the compiler wait between.
+    {
+        constexpr int STEP = THREADS / ROW_PACKS;
+        const int row = threadIdx.x / ROW_PACKS, column = threadIdx.x % ROW_PACKS * VEC;
+        const T* x = x_ptr + corner.m * stride_xm + corner.n + (column < columns ? column : columns - VEC);
+        Pack<T, VEC> pack[PACKS];
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const int i = p * THREADS + threadIdx.x;
-        const index_t m = corner.m + i / ROW_PACKS, n = corner.n + i % ROW_PACKS * VEC;
-        if (m < M && n < N) x[p] = load<T, VEC>(x_ptr + m * stride_xm + n);
-    }
+        for (int p = 0; p < PACKS; ++p) {
+            const int there = row + p * STEP < rows ? row + p * STEP : rows - 1;
+            pack[p] = load<T, VEC>(x + there * stride_xm);
+        }
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const int i = p * THREADS + threadIdx.x;
-        const int row = i / ROW_PACKS, pack = i % ROW_PACKS;
-        if (corner.m + row < M && corner.n + pack * VEC < N) {
-            *reinterpret_cast<uint4*>(tile + Layout::place(row, pack * 4)) =
-                make_uint4(x[p].word[0], x[p].word[1], x[p].word[2], x[p].word[3]);
+        for (int p = 0; p < PACKS; ++p) {
+            *reinterpret_cast<uint4*>(tile + Layout::place(row + p * STEP, column / COLUMNS)) =
+                make_uint4(pack[p].word[0], pack[p].word[1], pack[p].word[2], pack[p].word[3]);
         }
     }
     __syncthreads();
 
     // A warp gathers 4 words wide and 8 packs high: all banks at every step, and 128 bytes of a row of y.
-    constexpr int HIGH = ROW_PACKS / 8;
+    {
+        constexpr int HIGH = ROW_PACKS / 8, STEP = THREADS / WARP / HIGH * 4;
+        const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+        const int row = (warp % HIGH * 8 + lane / 4) * VEC, word = warp / HIGH * 4 + lane % 4;
+        T* y = y_ptr + (corner.n + word * COLUMNS) * M + corner.m + row;
 #pragma unroll
-    for (int p = 0; p < PACKS / COLUMNS; ++p) {
-        const int i = p * THREADS + threadIdx.x;
-        const int lane = i % WARP, warp = i / WARP;
-        const int word = warp / HIGH * 4 + lane % 4, row = (warp % HIGH * 8 + lane / 4) * VEC;
-        unsigned gathered[VEC];
+        for (int p = 0; p < PACKS / COLUMNS; ++p) {
+            const unsigned* in_tile = tile + Layout::place(row, word + p * STEP);
+            unsigned gathered[VEC];
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) gathered[v] = tile[Layout::place(row + v, word)];
-        Pack<T, VEC> y[COLUMNS];
-        columns_of(gathered, y);
+            for (int v = 0; v < VEC; ++v) gathered[v] = in_tile[v * Layout::ROW_WORDS];
+            Pack<T, VEC> pack[COLUMNS];
+            columns_of(gathered, pack);
 #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-            const index_t m = corner.m + row, n = corner.n + word * COLUMNS + c;
-            if (m < M && n < N) store(y_ptr + n * M + m, y[c]);
+            for (int c = 0; c < COLUMNS; ++c) {
+                const int column = p * STEP * COLUMNS + c;
+                if (row < rows && word * COLUMNS + column < columns) store(y + column * M, pack[c]);
+            }
         }
     }
 }
