@@ -33,17 +33,15 @@ def transpose_naive_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK_SIZE:
 
 
 @triton.jit
-def transpose_vectorized_kernel(
-    x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):
-    """Grid: a program a tile of BLOCK_M x BLOCK_N; tiles are counted along x's rows.
+def transpose_vectorized_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK: tl.constexpr):
+    """Grid: a program a tile of BLOCK x BLOCK; tiles are counted along x's rows.
 
     Where M, N and x's strides are multiples of 16, which the compiler is told, it moves 16 bytes a thread.
     """
-    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles_n = (N - 1) // BLOCK + 1
     tile = tl.program_id(0)
-    m = (tile // tiles_n).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = (tile % tiles_n).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = (tile // tiles_n).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n = (tile % tiles_n).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = (m < M)[:, None] & (n < N)[None, :]
     x = tl.load(x_ptr + m[:, None] * stride_xm + n[None, :] * stride_xn, mask=inside)
     tl.store(y_ptr + n[:, None] * M + m[None, :], tl.trans(x), mask=tl.trans(inside))
@@ -66,18 +64,15 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     "transpose",
     "triton.vectorized",
     rung="tiled",
-    tunable={"BLOCK_M": (32, 64, 128), "BLOCK_N": (32, 64, 128), "WARPS": (2, 4, 8)},
+    tunable={"ROW_BYTES": (256, 512), "WARPS": (4, 8, 16, 32)},
 )
-def vectorized(
-    x: torch.Tensor, *, BLOCK_M: int = 64, BLOCK_N: int = 64, WARPS: int = 4
-) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 8) -> torch.Tensor:
     """A tile at a time, which the compiler turns round in shared memory."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))
     if y.numel() > 0:
-        grid = (triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N),)
-        transpose_vectorized_kernel[grid](
-            x, y, M, N, x.stride(0), x.stride(1), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=WARPS
-        )
+        BLOCK = ROW_BYTES // x.element_size()
+        grid = (triton.cdiv(M, BLOCK) * triton.cdiv(N, BLOCK),)
+        transpose_vectorized_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), BLOCK=BLOCK, num_warps=WARPS)
     return y

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from compare.arguments import check_same
 from compare.registry import implementation
+from compare.resources.banks import WARP, Access
 from cuda_impl.loader import kernel
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
@@ -71,7 +74,8 @@ def whole_packs(x: torch.Tensor) -> bool:
     "transpose",
     "cupy.vectorized",
     rung="tiled",
-    tunable={"ROW_BYTES": (128, 256, 512), "THREADS": (128, 256, 512, 1024)},
+    tunable={"ROW_BYTES": (256, 512), "THREADS": (128, 256, 512, 1024)},
+    matches="triton.vectorized",
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
     """16 bytes an access both ways; what does not lie in whole packs takes `swizzled`."""
@@ -93,3 +97,34 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> 
         shared_mem=BLOCK * ROW_BYTES,
     )
     return y
+
+
+# --------------------------------------------------------------------------- where a tile's elements lie
+
+PLACES: dict[str, Callable[[int, int], int]] = {
+    "Shared": lambda row, column: row * TILE + column,
+    "Padded": lambda row, column: row * (TILE + 1) + column,
+    "Swizzled": lambda row, column: row * TILE + (column ^ row),
+}
+"""As in the kernels' file: of an element of a tile of 32 x 32, in elements."""
+
+
+def packed_place(row: int, word: int, itemsize: int, ROW_BYTES: int = 256) -> int:
+    """As in the kernels' file: of a word of `vectorized`'s tile, in words."""
+    VEC = 16 // itemsize
+    return row * (ROW_BYTES // 4) + (word ^ (row // VEC % 8 * 4))
+
+
+def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
+    """How the first warp of each variant accesses shared memory, for elements of that many bytes."""
+    found: dict[str, tuple[Access, ...]] = {"naive": ()}
+    lanes = range(WARP)
+    for layout, place in PLACES.items():
+        row = tuple(place(0, lane) * itemsize for lane in lanes)
+        column = tuple(place(lane, 0) * itemsize for lane in lanes)
+        found[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
+    VEC, ROW_PACKS = 16 // itemsize, 256 // 16
+    packs = tuple(4 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS * 4, itemsize) for lane in lanes)
+    words = tuple(4 * packed_place(lane // 4 * VEC, lane % 4, itemsize) for lane in lanes)
+    found["vectorized"] = (Access("store", packs, 16), Access("load", words, 4))
+    return found
