@@ -197,6 +197,8 @@ class Op:
     magnitude: Callable[..., torch.Tensor] | None = None
     """Like ``oracle``, of the terms' magnitudes: what an element's error is held against beside the element
     itself, where it is a sum whose terms may cancel.  None: what `Tolerance` says."""
+    output_dtype: str | None = None
+    """Of the output, where it has one whatever the case's: ``fp32``."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
@@ -217,6 +219,8 @@ class Implementation:
     accumulator: str = "fp32"
     """In what precision it computes, one of `ROUNDOFF`: ratios are printed only between equals, and errors
     are counted in roundings of it."""
+    deterministic: bool = True
+    """Whether it gives the same bits for the same inputs, every time and by every route."""
     origin: str = ""
     """The file it was loaded from."""
     foreign: bool = False

@@ -1,4 +1,4 @@
-"""Bank conflicts: the helper's arithmetic, that it is of the kernels' own addresses, and what a GPU counts."""
+"""Bank conflicts: the arithmetic, that it is of the kernels' own addresses, and what a GPU counts."""
 
 from __future__ import annotations
 

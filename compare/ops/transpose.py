@@ -26,7 +26,7 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Nothing is lost: an fp32 element that is off by its last bit is off by half a rounding more than this."""
+    """Nothing is lost: an element of fp32 that is off by its last bit is off by half a rounding and more."""
     return Tolerance(least=0.25)
 
 
