@@ -46,7 +46,7 @@ def shuffle(x: torch.Tensor) -> torch.Tensor:
     return by_elements("shuffle", x)
 
 
-SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512, 1024)}
+SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512)}
 
 
 @dataclass(frozen=True)
