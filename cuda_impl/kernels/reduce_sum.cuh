@@ -1,8 +1,8 @@
 // reduce_sum: x[N] -> y[],  y = sum_n x[n], in fp32
 //
 // The ladder, slow to fast. Every element is read once and added once; what changes is how threads meet, how
-// much of x is on its way at a time, and what becomes of the blocks' sums. triton_impl/reduce_sum.py has the same
-// but for shuffle, which its compiler does by itself:
+// much of x is on its way at a time, and what becomes of the blocks' sums. triton_impl/reduce_sum.py has the
+// same but for shuffle, which its compiler does by itself:
 //   tree        an element a thread; a block's threads add in halves, in shared memory, and meet at each
 //   shuffle     the same, but that warps add from register to register, and the block meets once
 //   vectorized  16 packs of 16 bytes a thread are on their way at once; few blocks, which go on and on
@@ -69,11 +69,11 @@ __global__ __launch_bounds__(THREADS) void reduce_sum_shuffle_kernel(const T* __
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: as many blocks as the GPU holds, or fewer. x is cut into chunks of THREADS * PACKS packs, and the blocks
-// take every gridDim.x-th. No thread waits for another before the chunks are over.
+// Grid: as many blocks as the GPU holds, or fewer. x is cut into chunks of THREADS * PACKS packs, and the
+// blocks take every gridDim.x-th. No thread waits for another before the chunks are over.
 //
-// The first `head` elements lie before a 16-byte boundary, where packs begin; block 0 adds them one by one, and
-// those behind the last whole pack. A strided x has packs of one element, and no such ends.
+// The first `head` elements lie before a 16-byte boundary, where packs begin; block 0 adds them one by one,
+// and those behind the last whole pack. A strided x has packs of one element, and no such ends.
 
 // Sums that do not wait for each other.
 constexpr int SUMS = 4;
@@ -132,8 +132,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_vectorized_kernel(
 }
 
 // ---- atomic --------------------------------------------------------------------------------------------
-// Grid: as vectorized. y starts as 0. Which block comes first is different every time, and with it how the sum
-// is rounded.
+// Grid: as vectorized. y starts as 0. Which block comes first is different every time, and with it how the
+// sum is rounded.
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(const T* __restrict__ x_ptr,
@@ -145,8 +145,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(cons
 }
 
 // ---- last_block ----------------------------------------------------------------------------------------
-// Grid: as vectorized. Every block writes its sum to of_block and counts itself in blocks_done, which starts as 0.
-// Who counts last knows that all sums are there, and adds them in the order of the blocks.
+// Grid: as vectorized. Every block writes its sum to of_block and counts itself in blocks_done, which starts
+// as 0. Who counts last knows that all sums are there, and adds them in the order of the blocks.
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(

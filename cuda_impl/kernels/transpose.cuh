@@ -127,9 +127,9 @@ __global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __
 // Grid: a block a tile of BLOCK x BLOCK, BLOCK * BLOCK elements of dynamic shared memory. Rows of x and of y
 // are whole packs that start on 16-byte boundaries.
 //
-// A pack of y is VEC rows of the tile, one below the other, so a thread gathers it word by word: a word is one
-// fp32 element or two 16-bit ones, whose columns become two packs. Packs keep whole in shared memory; what
-// changes places are the 8 packs of 128 bytes, in every VEC rows in another way.
+// A pack of y is VEC rows of the tile, one below the other, so a thread gathers it word by word: a word is
+// one fp32 element or two 16-bit ones, whose columns become two packs. Packs keep whole in shared memory;
+// what changes places are the 8 packs of 128 bytes, in every VEC rows in another way.
 
 template <typename T, int BLOCK>
 struct Packed {
@@ -143,7 +143,8 @@ struct Packed {
     }
 };
 
-// The words of a column, or of two: of 16-bit elements the lower halves are one and the upper halves the other.
+// The words of a column, or of two: of 16-bit elements the lower halves are one and the upper halves the
+// other.
 template <typename T>
 __device__ __forceinline__ void columns_of(const unsigned (&word)[4], Pack<T, 4> (&column)[1]) {
 #pragma unroll
@@ -169,8 +170,9 @@ __global__ __launch_bounds__(THREADS) void transpose_vectorized_kernel(const T* 
     const Corner corner = tile_of_block<BLOCK>(N);
     const int rows = part_of_tile<BLOCK>(M, corner.m), columns = part_of_tile<BLOCK>(N, corner.n);
 
-    // All of a thread's loads are on their way before it waits for the first. Where the tile is cut short, its
-    // last row and pack are read again instead: a condition on each load would have the compiler wait between.
+    // All of a thread's loads are on their way before it waits for the first. Where the tile is cut short,
+    // its last row and pack are read again instead: a condition on each load would have the compiler wait
+    // between.
     {
         constexpr int STEP = THREADS / ROW_PACKS;
         const int row = threadIdx.x / ROW_PACKS, column = threadIdx.x % ROW_PACKS * VEC;

@@ -5,8 +5,8 @@
 
 #include "tensor.h"
 
-// What `like.METHOD(shape)` returns: a dense tensor of that shape on the device of `like`. With `fp32` it holds
-// fp32, else what `like` holds.
+// What `like.METHOD(shape)` returns: a dense tensor of that shape on the device of `like`. With `fp32` it
+// holds fp32, else what `like` holds.
 inline Tensor fresh(const py::str& method, const Tensor& like, std::initializer_list<std::int64_t> shape,
                     bool fp32) {
     static const py::tuple& of_dtype = *new py::tuple(py::make_tuple(Torch::name("dtype")));

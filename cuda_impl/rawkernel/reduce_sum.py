@@ -105,9 +105,7 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256) -> torch.Ten
     return y
 
 
-@implementation(
-    "reduce_sum", "cupy.last_block", rung="tiled", tunable=SIZES, matches="triton.last_block"
-)
+@implementation("reduce_sum", "cupy.last_block", rung="tiled", tunable=SIZES, matches="triton.last_block")
 def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256) -> torch.Tensor:
     """The last block to be done adds all blocks' sums, in their order."""
     check_same("reduce_sum", 1, x=x)
