@@ -95,11 +95,11 @@ def implementation(
             run,
             requires,
             accumulator,
-            deterministic,
             origin,
             tunable=choices,
             untuned=untuned,
             matches=matches,
+            deterministic=deterministic,
         )
         return run
 

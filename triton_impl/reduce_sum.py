@@ -58,7 +58,7 @@ def reduce_sum_vectorized_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr
 
 @triton.jit
 def reduce_sum_atomic_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
-    """Grid: as vectorized.  y starts as 0; the order of the programs, and so the rounding, is never the same."""
+    """Grid: as vectorized.  y starts as 0; the order, and so the rounding, is never the same."""
     tl.atomic_add(y_ptr, sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES), sem="relaxed")
 
 
@@ -103,8 +103,9 @@ def tree(x: torch.Tensor) -> torch.Tensor:
         x = y
 
 
-# As many programs as a multiprocessor holds, or a multiple: what is left over would run nearly alone. How many it
-# holds the compiler decides: 40 registers a thread for fp32, of 16 packs some 5 at a time, let 6 in; 88 let 2 in.
+# As many programs as a multiprocessor holds, or a multiple: what is left over would run nearly alone. How many
+# that is the compiler decides, which keeps some 5 of fp32's 16 packs on their way and needs 40 registers a
+# thread: 6 programs. For 16-bit elements it needs 88: 2.
 SIZES = {"PACKS": (4, 8, 16), "WARPS": (4, 8, 16), "PROGRAMS": (1, 2, 3, 4, 6, 8)}
 
 
