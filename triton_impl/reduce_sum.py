@@ -11,6 +11,11 @@ How the threads of a program meet is not said here: ``tl.sum`` becomes additions
 within a warp and shared memory between warps, which in CUDA are three things to write.
 """
 
+from __future__ import annotations
+
+import functools
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +23,7 @@ import triton.language as tl
 from compare.arguments import check_same
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.softmax import resident_programs
 
 
 @triton.jit
@@ -64,17 +70,9 @@ def reduce_sum_atomic_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr, LA
 
 @triton.jit
 def reduce_sum_last_block_kernel(
-    x_ptr,
-    y_ptr,
-    N,
-    stride_xn,
-    of_block_ptr,
-    blocks_done_ptr,
-    PACKS: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK_B: tl.constexpr,
+    x_ptr, y_ptr, N, stride_xn, of_block_ptr, blocks_done_ptr, PACKS: tl.constexpr, LANES: tl.constexpr
 ):
-    """Grid: as vectorized, of BLOCK_B programs at most.
+    """Grid: as vectorized.
 
     Each writes its sum and counts itself in blocks_done, which starts as 0; who counts last adds them all.
     """
@@ -83,8 +81,10 @@ def reduce_sum_last_block_kernel(
     # Release: whoever sees the count sees the sum.  Acquire: the last sees all.
     done = tl.atomic_add(blocks_done_ptr, 1, sem="acq_rel")
     if done == tl.num_programs(0) - 1:
-        b = tl.arange(0, BLOCK_B)
-        sums = tl.load(of_block_ptr + b, mask=b < tl.num_programs(0), other=0.0, volatile=True)
+        sums = tl.zeros([LANES], tl.float32)
+        for begin in range(0, tl.num_programs(0), LANES):
+            b = begin + tl.arange(0, LANES)
+            sums += tl.load(of_block_ptr + b, mask=b < tl.num_programs(0), other=0.0, volatile=True)
         tl.store(y_ptr, tl.sum(sums, axis=0))
 
 
@@ -103,64 +103,65 @@ def tree(x: torch.Tensor) -> torch.Tensor:
         x = y
 
 
-# As many programs as a multiprocessor holds, or a multiple: what is left over would run nearly alone. How many
-# that is the compiler decides, which keeps some 5 of fp32's 16 packs on their way and needs 40 registers a
-# thread: 6 programs. For 16-bit elements it needs 88: 2.
 SIZES = {"PACKS": (4, 8, 16), "WARPS": (4, 8, 16), "PROGRAMS": (1, 2, 3, 4, 6, 8)}
 
+_resident: dict[tuple[object, ...], int] = {}
 
-def chunks_of(x: torch.Tensor, PACKS: int, WARPS: int, PROGRAMS: int) -> tuple[int, int]:
-    """How many programs share a vector, at most PROGRAMS a multiprocessor, and LANES."""
+
+def grid_of(
+    kernel: Any, x: torch.Tensor, PACKS: int, WARPS: int, PROGRAMS: int, *scratch: torch.Tensor
+) -> tuple[int, dict[str, int]]:
+    """How many programs share a vector, and what they are launched with.
+
+    No more than a GPU holds at a time, at most PROGRAMS a multiprocessor: what is left over would run nearly
+    alone.  How many registers each takes only the compiler knows; it is asked once.
+    """
     LANES = 16 // x.element_size() * 32 * WARPS
-    chunks = triton.cdiv(x.numel(), PACKS * LANES)
-    return max(1, min(chunks, PROGRAMS * multiprocessors(x.device))), LANES
+    N, options = x.numel(), {"PACKS": PACKS, "LANES": LANES, "num_warps": WARPS}
+    chunks = max(1, triton.cdiv(N, PACKS * LANES))
+    if chunks <= multiprocessors(x.device) or x.device.type != "cuda":
+        return min(chunks, PROGRAMS * multiprocessors(x.device)), options
+    # All that Triton makes code of its own for.
+    layout = (N % 16 == 0, N < 2**31, x.stride(0) == 1, x.stride(0) % 16 == 0, x.data_ptr() % 16 == 0)
+    key = (kernel, x.device, x.dtype, PACKS, WARPS, PROGRAMS, *layout)
+    if key not in _resident:
+        y = x.new_empty((1,), dtype=torch.float32)
+        launch = functools.partial(kernel.warmup, x, y, N, x.stride(0), *scratch, **options)
+        _resident[key] = resident_programs(launch, x.device, 32 * WARPS, PROGRAMS)
+    return min(chunks, _resident[key]), options
 
 
 @implementation("reduce_sum", "triton.vectorized", rung="tiled", tunable=SIZES)
-def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
     """16 packs of 16 bytes a thread at a time, then once more on the programs' sums."""
     check_same("reduce_sum", 1, x=x)
     while True:
-        blocks, LANES = chunks_of(x, PACKS, WARPS, PROGRAMS)
-        y = x.new_empty((blocks,) if blocks > 1 else (), dtype=torch.float32)
-        reduce_sum_vectorized_kernel[(blocks,)](
-            x, y, x.numel(), x.stride(0), PACKS=PACKS, LANES=LANES, num_warps=WARPS
-        )
-        if blocks == 1:
+        programs, options = grid_of(reduce_sum_vectorized_kernel, x, PACKS, WARPS, PROGRAMS)
+        y = x.new_empty((programs,) if programs > 1 else (), dtype=torch.float32)
+        reduce_sum_vectorized_kernel[(programs,)](x, y, x.numel(), x.stride(0), **options)
+        if programs == 1:
             return y
         x = y
 
 
 @implementation("reduce_sum", "triton.atomic", rung="tiled", deterministic=False, tunable=SIZES)
-def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
+def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
     """Each program adds its sum to y, in the order in which they are done."""
     check_same("reduce_sum", 1, x=x)
-    blocks, LANES = chunks_of(x, PACKS, WARPS, PROGRAMS)
+    programs, options = grid_of(reduce_sum_atomic_kernel, x, PACKS, WARPS, PROGRAMS)
     y = x.new_zeros((), dtype=torch.float32)
-    reduce_sum_atomic_kernel[(blocks,)](
-        x, y, x.numel(), x.stride(0), PACKS=PACKS, LANES=LANES, num_warps=WARPS
-    )
+    reduce_sum_atomic_kernel[(programs,)](x, y, x.numel(), x.stride(0), **options)
     return y
 
 
 @implementation("reduce_sum", "triton.last_block", rung="tiled", tunable=SIZES)
-def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
+def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
     """The last program to be done adds all programs' sums, in their order."""
     check_same("reduce_sum", 1, x=x)
-    blocks, LANES = chunks_of(x, PACKS, WARPS, PROGRAMS)
     y = x.new_empty((), dtype=torch.float32)
-    of_block = x.new_empty((blocks,), dtype=torch.float32)
+    of_block = x.new_empty((PROGRAMS * multiprocessors(x.device),), dtype=torch.float32)
     blocks_done = x.new_zeros((1,), dtype=torch.int32)
-    reduce_sum_last_block_kernel[(blocks,)](
-        x,
-        y,
-        x.numel(),
-        x.stride(0),
-        of_block,
-        blocks_done,
-        PACKS=PACKS,
-        LANES=LANES,
-        BLOCK_B=triton.next_power_of_2(blocks),
-        num_warps=WARPS,
-    )
+    scratch = (of_block, blocks_done)
+    programs, options = grid_of(reduce_sum_last_block_kernel, x, PACKS, WARPS, PROGRAMS, *scratch)
+    reduce_sum_last_block_kernel[(programs,)](x, y, x.numel(), x.stride(0), *scratch, **options)
     return y
