@@ -45,15 +45,16 @@ __global__ __launch_bounds__(THREADS) void reduce_sum_tree_kernel(const T* __res
                                                                   float* __restrict__ y_ptr, index_t N,
                                                                   index_t stride_xn) {
     __shared__ float of_thread[THREADS];
-    const index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x;
-    of_thread[threadIdx.x] = n < N ? to_float(x_ptr[n * stride_xn]) : 0.0f;
+    const int thread = threadIdx.x;
+    const index_t n = index_t(blockIdx.x) * THREADS + thread;
+    of_thread[thread] = n < N ? to_float(x_ptr[n * stride_xn]) : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) of_thread[threadIdx.x] += of_thread[threadIdx.x + half];
+        if (thread < half) of_thread[thread] += of_thread[thread + half];
         __syncthreads();
     }
-    if (threadIdx.x == 0) y_ptr[blockIdx.x] = of_thread[0];
+    if (thread == 0) y_ptr[blockIdx.x] = of_thread[0];
 }
 
 // ---- shuffle -------------------------------------------------------------------------------------------
@@ -115,8 +116,9 @@ __device__ __forceinline__ float sum_of_chunks(const T* x_ptr, index_t N, index_
         add_chunk<T, VEC, PACKS, THREADS>(sum, x_ptr + head + begin * step, step, packs - begin);
     }
     if (VEC > 1 && blockIdx.x == 0) {
-        const index_t behind = head + packs * VEC + threadIdx.x;
-        if (threadIdx.x < head) sum[0] += to_float(x_ptr[threadIdx.x]);
+        const int thread = threadIdx.x;
+        const index_t behind = head + packs * VEC + thread;
+        if (thread < head) sum[0] += to_float(x_ptr[thread]);
         if (behind < N) sum[0] += to_float(x_ptr[behind]);
     }
     return block_sum<THREADS>((sum[0] + sum[1]) + (sum[2] + sum[3]));
@@ -164,7 +166,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
     if (!is_last) return;
 
     float total = 0.0f;
-    for (int i = threadIdx.x; i < gridDim.x; i += THREADS) total += __ldcg(of_block + i);  // past the L1
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) total += __ldcg(of_block + i);  // past the L1
     total = block_sum<THREADS>(total);
     if (threadIdx.x == 0) *y_ptr = total;
 }

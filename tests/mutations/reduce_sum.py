@@ -77,8 +77,8 @@ MUTATIONS = (
     tree(
         bug="missing barrier",
         what="a step of the tree begins before the one above has ended",
-        right="of_thread[threadIdx.x + half];\n        __syncthreads();",
-        wrong="of_thread[threadIdx.x + half];",
+        right="of_thread[thread + half];\n        __syncthreads();",
+        wrong="of_thread[thread + half];",
         sign=UNDEFINED,
         without_gpu="apart",
         with_gpu="racecheck",
@@ -94,8 +94,8 @@ MUTATIONS = (
     tree(
         bug="wrong stride",
         what="elements are taken to be neighbours",
-        right="of_thread[threadIdx.x] = n < N ? to_float(x_ptr[n * stride_xn])",
-        wrong="of_thread[threadIdx.x] = n < N ? to_float(x_ptr[n])",
+        right="of_thread[thread] = n < N ? to_float(x_ptr[n * stride_xn])",
+        wrong="of_thread[thread] = n < N ? to_float(x_ptr[n])",
         sign=UNDEFINED,
     ),
     shuffle(
@@ -116,8 +116,8 @@ MUTATIONS = (
     vectorized(
         bug="missed head",
         what="elements before the first 16-byte boundary are left out",
-        right="if (threadIdx.x < head) sum[0] +=",
-        wrong="if (threadIdx.x < 0) sum[0] +=",
+        right="if (thread < head) sum[0] +=",
+        wrong="if (thread < 0) sum[0] +=",
         sign="values",
     ),
     vectorized(
