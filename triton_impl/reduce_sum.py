@@ -97,7 +97,7 @@ def tree(x: torch.Tensor) -> torch.Tensor:
         N = x.numel()
         blocks = max(1, triton.cdiv(N, BLOCK_SIZE))
         y = x.new_empty((blocks,) if blocks > 1 else (), dtype=torch.float32)
-        reduce_sum_tree_kernel[(blocks,)](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE)
+        reduce_sum_tree_kernel[(blocks,)](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
         if blocks == 1:
             return y
         x = y
@@ -110,25 +110,26 @@ _resident: dict[tuple[object, ...], int] = {}
 
 def grid_of(
     kernel: Any, x: torch.Tensor, PACKS: int, WARPS: int, PROGRAMS: int, *scratch: torch.Tensor
-) -> tuple[int, dict[str, int]]:
-    """How many programs share a vector, and what they are launched with.
+) -> tuple[int, int]:
+    """How many programs share a vector, and their LANES.
 
     No more than a GPU holds at a time, at most PROGRAMS a multiprocessor: what is left over would run nearly
     alone.  How many registers each takes only the compiler knows; it is asked once.
     """
     LANES = 16 // x.element_size() * 32 * WARPS
-    N, options = x.numel(), {"PACKS": PACKS, "LANES": LANES, "num_warps": WARPS}
+    N = x.numel()
     chunks = max(1, triton.cdiv(N, PACKS * LANES))
     if chunks <= multiprocessors(x.device) or x.device.type != "cuda":
-        return min(chunks, PROGRAMS * multiprocessors(x.device)), options
+        return min(chunks, PROGRAMS * multiprocessors(x.device)), LANES
     # All that Triton makes code of its own for.
     layout = (N % 16 == 0, N < 2**31, x.stride(0) == 1, x.stride(0) % 16 == 0, x.data_ptr() % 16 == 0)
     key = (kernel, x.device, x.dtype, PACKS, WARPS, PROGRAMS, *layout)
     if key not in _resident:
         y = x.new_empty((1,), dtype=torch.float32)
+        options = {"PACKS": PACKS, "LANES": LANES, "num_warps": WARPS}
         launch = functools.partial(kernel.warmup, x, y, N, x.stride(0), *scratch, **options)
         _resident[key] = resident_programs(launch, x.device, 32 * WARPS, PROGRAMS)
-    return min(chunks, _resident[key]), options
+    return min(chunks, _resident[key]), LANES
 
 
 @implementation("reduce_sum", "triton.vectorized", rung="tiled", tunable=SIZES)
@@ -136,9 +137,11 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
     """16 packs of 16 bytes a thread at a time, then once more on the programs' sums."""
     check_same("reduce_sum", 1, x=x)
     while True:
-        programs, options = grid_of(reduce_sum_vectorized_kernel, x, PACKS, WARPS, PROGRAMS)
+        programs, LANES = grid_of(reduce_sum_vectorized_kernel, x, PACKS, WARPS, PROGRAMS)
         y = x.new_empty((programs,) if programs > 1 else (), dtype=torch.float32)
-        reduce_sum_vectorized_kernel[(programs,)](x, y, x.numel(), x.stride(0), **options)
+        reduce_sum_vectorized_kernel[(programs,)](
+            x, y, x.numel(), x.stride(0), PACKS=PACKS, LANES=LANES, num_warps=WARPS
+        )
         if programs == 1:
             return y
         x = y
@@ -148,9 +151,11 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
 def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
     """Each program adds its sum to y, in the order in which they are done."""
     check_same("reduce_sum", 1, x=x)
-    programs, options = grid_of(reduce_sum_atomic_kernel, x, PACKS, WARPS, PROGRAMS)
+    programs, LANES = grid_of(reduce_sum_atomic_kernel, x, PACKS, WARPS, PROGRAMS)
     y = x.new_zeros((), dtype=torch.float32)
-    reduce_sum_atomic_kernel[(programs,)](x, y, x.numel(), x.stride(0), **options)
+    reduce_sum_atomic_kernel[(programs,)](
+        x, y, x.numel(), x.stride(0), PACKS=PACKS, LANES=LANES, num_warps=WARPS
+    )
     return y
 
 
@@ -162,6 +167,8 @@ def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
     of_block = x.new_empty((PROGRAMS * multiprocessors(x.device),), dtype=torch.float32)
     blocks_done = x.new_zeros((1,), dtype=torch.int32)
     scratch = (of_block, blocks_done)
-    programs, options = grid_of(reduce_sum_last_block_kernel, x, PACKS, WARPS, PROGRAMS, *scratch)
-    reduce_sum_last_block_kernel[(programs,)](x, y, x.numel(), x.stride(0), *scratch, **options)
+    programs, LANES = grid_of(reduce_sum_last_block_kernel, x, PACKS, WARPS, PROGRAMS, *scratch)
+    reduce_sum_last_block_kernel[(programs,)](
+        x, y, x.numel(), x.stride(0), *scratch, PACKS=PACKS, LANES=LANES, num_warps=WARPS
+    )
     return y

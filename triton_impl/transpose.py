@@ -56,7 +56,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     if y.numel() > 0:
         BLOCK_SIZE = 1024
         grid = (triton.cdiv(M * N, BLOCK_SIZE),)
-        transpose_naive_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), BLOCK_SIZE=BLOCK_SIZE)
+        transpose_naive_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
     return y
 
 
