@@ -22,7 +22,7 @@ from compare.registry import implementation
 def transpose_naive_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK_SIZE: tl.constexpr):
     """Grid: a program for BLOCK_SIZE elements of x, counted row by row.
 
-    One dimension leaves the compiler no other order for the store than the load's.
+    However the compiler shares these out, neighbouring threads have neighbours of x, and none of y.
     """
     begin = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     i = begin + tl.arange(0, BLOCK_SIZE)
