@@ -44,7 +44,7 @@ static py::object shuffle(py::object x) {
 
 constexpr int PACKS = 16;  // of 16 bytes a thread, on their way at once: 64 registers
 constexpr int THREADS = 256;
-constexpr int BLOCKS = 768 / THREADS;  // a multiprocessor
+constexpr int BLOCKS = 3;  // a multiprocessor
 
 // How a vector is shared out: chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are
 // chunks.

@@ -46,7 +46,7 @@ def shuffle(x: torch.Tensor) -> torch.Tensor:
     return by_elements("shuffle", x)
 
 
-SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512)}
+SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512), "BLOCKS": (1, 2, 3, 4, 6, 8)}
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Chunks:
     head: np.int32
 
 
-def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int) -> Chunks:
-    """Chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are chunks."""
+def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int) -> Chunks:
+    """Chunks of THREADS * PACKS packs, for BLOCKS blocks a multiprocessor or as many as there are chunks."""
     N = x.numel()
     dense = N <= 1 or x.stride(0) == 1
     VEC = 16 // x.element_size() if dense else 1
     head = min(N, -x.data_ptr() % 16 // x.element_size()) if dense else 0
-    BLOCKS = 768 // THREADS or 1  # a multiprocessor: 16 packs of 16 bytes are 64 registers a thread
+    BLOCKS = min(BLOCKS, 2048 // THREADS)  # no more threads fit; 16 packs of 16 bytes are 64 registers each
     chunks = ceil_div((N - head) // VEC, THREADS * PACKS)
     blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
     name = f"reduce_sum_{variant}_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
@@ -76,11 +76,11 @@ def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int) -> Chunks
 
 
 @implementation("reduce_sum", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
-def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """16 packs of 16 bytes a thread at a time, then once more on the blocks' sums."""
     check_same("reduce_sum", 1, x=x)
     while True:
-        of = chunks_of("vectorized", x, PACKS, THREADS)
+        of = chunks_of("vectorized", x, PACKS, THREADS, BLOCKS)
         y = x.new_empty((of.blocks,) if of.blocks > 1 else (), dtype=torch.float32)
         of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head))
         if of.blocks == 1:
@@ -96,20 +96,20 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256) -> torch
     tunable=SIZES,
     matches="triton.atomic",
 )
-def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256) -> torch.Tensor:
+def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """Each block adds its sum to y, in the order in which they are done."""
     check_same("reduce_sum", 1, x=x)
     y = x.new_zeros((), dtype=torch.float32)
-    of = chunks_of("atomic", x, PACKS, THREADS)
+    of = chunks_of("atomic", x, PACKS, THREADS, BLOCKS)
     of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head))
     return y
 
 
 @implementation("reduce_sum", "cupy.last_block", rung="tiled", tunable=SIZES, matches="triton.last_block")
-def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256) -> torch.Tensor:
+def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """The last block to be done adds all blocks' sums, in their order."""
     check_same("reduce_sum", 1, x=x)
-    of = chunks_of("last_block", x, PACKS, THREADS)
+    of = chunks_of("last_block", x, PACKS, THREADS, BLOCKS)
     y = x.new_empty((), dtype=torch.float32)
     of_block = x.new_empty((of.blocks,), dtype=torch.float32)
     blocks_done = x.new_zeros((1,), dtype=torch.int64)
