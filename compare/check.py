@@ -548,12 +548,14 @@ def _compare(
     step: int,
 ) -> None:
     """Add the errors of ``out`` against the fp64 ``ref``; every ``step``-th goes into the quantiles."""
+    if ref.dim() == 0:  # a number alone is a row of one
+        ref, out, sizes = ref[None], out[None], None if sizes is None else sizes[None]
     scale = None if sizes is None else tolerance.floor * sizes
     if scale is None and tolerance.reduced_dim is not None:
         finite = ref.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         scale = tolerance.floor * finite.abs().amax(tolerance.reduced_dim, keepdim=True)
         del finite
-    columns = max(1, _PIECE * ref.shape[-1] // ref.numel()) if ref.dim() else 1
+    columns = max(1, _PIECE * ref.shape[-1] // ref.numel())
     for begin in range(0, ref.shape[-1], columns):
         length = min(columns, ref.shape[-1] - begin)
         of_scale = scale.narrow(-1, begin, length) if scale is not None and scale.shape[-1] > 1 else scale

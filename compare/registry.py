@@ -44,6 +44,7 @@ def implementation(
     rung: str,
     requires: str | None = None,
     accumulator: str = "fp32",
+    deterministic: bool = True,
     tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
     untuned: str = "",
     matches: str = "",
@@ -59,6 +60,7 @@ def implementation(
         rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
+        deterministic: whether it gives the same bits for the same inputs, every time and by every route.
         tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
             function has a keyword-only parameter of that name, with what it runs with otherwise as its
             default; it may do without for what has one value only.
@@ -97,6 +99,7 @@ def implementation(
             tunable=choices,
             untuned=untuned,
             matches=matches,
+            deterministic=deterministic,
         )
         return run
 

@@ -234,6 +234,8 @@ class Implementation:
     """Label of the implementation that it is with other ``parameters``; empty for what is registered."""
     parameters: tuple[tuple[str, int], ...] = ()
     """What ``run`` is called with in place of its defaults."""
+    deterministic: bool = True
+    """Whether it gives the same bits for the same inputs, every time and by every route."""
 
     @property
     def stand_in(self) -> bool:

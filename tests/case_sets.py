@@ -21,7 +21,7 @@ def elements(op: Op, case: Case) -> int:
     from compare.inputs import ITEM_BYTES
 
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
-    output = op.cost(case).written_bytes // ITEM_BYTES[case.dtype]
+    output = op.cost(case).written_bytes // ITEM_BYTES[op.output_dtype or case.dtype]
     return max(output, *(x.numel() for x in inputs))
 
 

@@ -137,7 +137,10 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
         output = impl.run(*late)
         copied = output.clone()
     torch.cuda.synchronize()
-    assert torch.equal(copied, expected)
+    if impl.deterministic:
+        assert torch.equal(copied, expected)
+    else:
+        torch.testing.assert_close(copied, expected, rtol=1e-4, atol=1e-2)
 
 
 # ----------------------------------------------------------------------- arguments it does not take

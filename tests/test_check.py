@@ -77,17 +77,17 @@ def shuffled_rows(right: torch.Tensor) -> torch.Tensor:
 
 
 def last_element_lost(right: torch.Tensor) -> torch.Tensor:
-    right[..., -1] = 0
+    (right if right.dim() > 0 else right[None])[..., -1] = 0
     return right
 
 
 def one_element_not_a_number(right: torch.Tensor) -> torch.Tensor:
-    right[..., 5] = math.nan
+    right.view(-1)[min(5, right.numel() - 1)] = math.nan
     return right
 
 
 def one_element_infinite(right: torch.Tensor) -> torch.Tensor:
-    right[..., 5] = math.inf
+    right.view(-1)[min(5, right.numel() - 1)] = math.inf
     return right
 
 
@@ -105,12 +105,15 @@ WRONG_VALUES = (
     last_element_lost,
     slightly_scaled,
 )
+OF_MANY = (shuffled_along_the_row, rolled_by_one, two_neighbours_swapped, shuffled_rows)
 
 
 @pytest.mark.parametrize("mutate", WRONG_VALUES)
 @every_op_and_long_case
 def test_wrong_values_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.device) -> None:
     right = baseline(op)
+    if mutate in OF_MANY and op.signature.endswith("[]"):
+        pytest.skip("a single number has no order")
     agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)).clone())
     assert "values" in failed(agreement)
     assert agreement.error > agreement.limit
@@ -282,7 +285,7 @@ WRONG_KINDS: dict[str, Mutant] = {
     "wider": lambda right: right.double(),
     "narrower": lambda right: right.to(torch.float8_e4m3fn),
     "one row more": lambda right: right[None],
-    "short": lambda right: right[..., :-1],
+    "short": lambda right: right.flatten()[:-1],
     "flat": lambda right: right.new_zeros(right.numel() + 1),
     "elsewhere": lambda right: right.to("meta"),
     "sparse": lambda right: right.to_sparse(),
@@ -310,7 +313,11 @@ def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.devi
     agreement = checked(op, c, device, run, seeds=(0, 1))
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
-    assert 0.4 < agreement.ulp_max <= 0.5 + 1e-4  # the GPU does not sum twice in the same order
+    # Of many that are rounded, one lies nearly in the middle; what is only moved is not rounded.
+    rounded = op.cost(c).flops > 0 and not op.signature.endswith("[]")
+    assert (
+        (0.4 if rounded else 0) <= agreement.ulp_max <= 0.5 + 1e-4
+    )  # the GPU does not sum twice in the same order
     assert agreement.ulp_p50 <= agreement.ulp_p99 <= agreement.ulp_max
     assert agreement.within == 1
     assert agreement.seeds == 2

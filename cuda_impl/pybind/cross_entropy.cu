@@ -39,7 +39,7 @@ static Rows checked(const py::object& logits_object, const py::object& targets_o
         throw std::runtime_error("cross_entropy: these arguments are not taken");
     }
     if (logits.strides[1] != 1 && rows.V > 1) rows.logits = logits.contiguous();
-    rows.loss = fresh_tensor({rows.M}, Element::FP32, rows.logits);
+    rows.loss = new_empty_fp32(rows.logits, {rows.M});
     return rows;
 }
 

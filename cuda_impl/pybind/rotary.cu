@@ -33,7 +33,7 @@ static Rotary checked(const py::object& q, const py::object& k, const py::object
         if (x->strides[x->ndim - 1] != 1 && x->shape[x->ndim - 1] > 1) *x = x->contiguous();
     }
     r.S = of_q[1], r.H = of_q[2], r.heads = of_q[2] + of_k[2], r.half = of_q[3] / 2;
-    r.out = fresh_tensor({of_q[0], r.S, r.heads, of_q[3]}, r.q.element, r.q);
+    r.out = new_empty(r.q, {of_q[0], r.S, r.heads, of_q[3]});
     return r;
 }
 
