@@ -108,7 +108,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
     const Running part =
         block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
 
-    __shared__ bool is_last;
+    __shared__ word_t is_last;  // less than 8 bytes nvcc and NVRTC fill up in different ways
     if (threadIdx.x == 0) {
         of_part[blockIdx.x] = to_word(part);
         __threadfence();  // whoever sees the count sees the part

@@ -154,7 +154,7 @@ template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
     const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, index_t stride_xn, int head,
     float* of_block, unsigned long long* blocks_done) {
-    __shared__ bool is_last;
+    __shared__ unsigned long long is_last;  // less than 8 bytes nvcc and NVRTC fill up in different ways
     const float sum = sum_of_chunks<T, VEC, PACKS, THREADS>(x_ptr, N, stride_xn, head);
     if (threadIdx.x == 0) {
         of_block[blockIdx.x] = sum;

@@ -104,12 +104,12 @@ FEW_ROWS = 256  # a cluster for each keeps a GPU busy
 
 
 def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
-    VEC, PACKS = 16 // x.element_size(), 4
     rows = checked(norm, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:
         return y
+    VEC, PACKS = 16 // x.element_size(), 4
     if N % VEC != 0:
         raise NotImplementedError(f"N={N}: the copy engine moves 16 bytes, {VEC} columns, at a time")
     if vec(x) == 1:
