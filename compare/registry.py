@@ -175,7 +175,18 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
     for pattern in only:
         if not any(fnmatch.fnmatchcase(impl.label, pattern) for impl in found):
             raise UsageError(unknown(f"implementation of {op}", pattern, [impl.label for impl in found]))
-    return [i for i in found if not only or any(fnmatch.fnmatchcase(i.label, p) for p in only)]
+    return [impl for impl in found if is_among(impl.label, only)]
+
+
+def is_among(label: str, only: Sequence[str]) -> bool:
+    """Whether a label is one of those that these glob patterns name; none names all."""
+    return not only or any(fnmatch.fnmatchcase(label, pattern) for pattern in only)
+
+
+def through_cupy(impl: Implementation, among: Iterable[Implementation]) -> Implementation | None:
+    """Of one through pybind11 its sibling, which launches the same kernels from Python; None: it has none."""
+    label = f"cupy.{impl.variant}"
+    return next((other for other in among if other.label == label), None)
 
 
 def op_files() -> list[str]:
