@@ -2,10 +2,10 @@
 
 Cases, tolerance and eps are those of layer_norm, of which this is a part.
 
-A row that holds both infinite and finite elements is left undefined, as PyTorch's own kernels differ: its kernel
-for rows of whole packs gives 0 where x is finite, as the formula does, and its kernel for any other row, which
-gets the mean square from a mean and a variance, gives NaN throughout.  A row with a NaN in it is NaN
-throughout, and so is one of nothing but infinities.
+A row that holds both infinite and finite elements is left undefined, as PyTorch's own kernels differ: one,
+for rows of whole packs, gives 0 where x is finite, as the formula does; the other, which gets the mean
+square from a mean and a variance, gives NaN throughout.  A row with a NaN in it is NaN throughout, and so
+is one of nothing but infinities.
 """
 
 from __future__ import annotations
