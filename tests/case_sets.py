@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,25 +30,42 @@ def small(op: Op) -> list[Case]:
     return [case for case in (*op.cases.smoke, *op.cases.edge) if elements(op, case) <= SMALL]
 
 
+def brief(op: Op) -> list[Case]:
+    """Of `small`, what a CPU is asked for, as it builds a kernel for every dtype and runs it slowly.
+
+    Of edge cases with usual values that differ in their dtype alone there is one, the dtypes in turns.  A GPU
+    runs them all.  No seeded mistake gets by what is left: `mutations.instruments` has a CPU run that alone.
+    """
+    edge = [case for case in op.cases.edge if elements(op, case) <= SMALL]
+    usual = [case for case in edge if case.fill == "normal"]
+    return [*op.cases.smoke, *(case for case in edge if case.fill != "normal"), *_in_turns(op, usual)]
+
+
+def _in_turns(op: Op, cases: Iterable[Case]) -> list[Case]:
+    """Of those that differ in their dtype alone one each, now of this dtype and now of that."""
+    alike: dict[str, list[Case]] = {}
+    for case in cases:
+        alike.setdefault(str(replace(case, dtype=op.dtypes[0])), []).append(case)
+    return [same[i % len(same)] for i, same in enumerate(alike.values())]
+
+
 def huge(op: Op) -> list[Case]:
     return [case for case in (*op.cases.smoke, *op.cases.edge) if elements(op, case) > SMALL]
 
 
 def tiny(op: Op) -> list[Case]:
-    """What a host build is run on in every order of threads."""
-    return [*op.cases.smoke, *(case for case in op.cases.edge if elements(op, case) <= TINY)]
+    """What a host build is run on in every order of threads, which is no matter of values."""
+    edge = [case for case in brief(op) if case not in op.cases.smoke and case.fill == "normal"]
+    return [*op.cases.smoke, *(case for case in edge if elements(op, case) <= TINY)]
 
 
 def sanitized(op: Op) -> list[Case]:
     """What a host build is run on under the sanitizers, which take a second a kernel to compile it.
 
-    Reading past an end depends on sizes and layout; the dtypes take turns.
+    Reading past an end depends on sizes and layout.
     """
-    laid_out: dict[str, list[Case]] = {}
-    for case in op.cases.edge:
-        if case.layout.endswith(("misaligned", "padded")):
-            laid_out.setdefault(str(replace(case, dtype=op.dtypes[0])), []).append(case)
-    return [*op.cases.smoke, *(same[i % len(same)] for i, same in enumerate(laid_out.values()))]
+    edge = [case for case in op.cases.edge if case.layout.endswith(("misaligned", "padded"))]
+    return [*op.cases.smoke, *_in_turns(op, edge)]
 
 
 def typical(op: str, way: str) -> list[Implementation]:

@@ -15,6 +15,7 @@ from typing import Any
 import case_sets
 import pytest
 import torch
+from conftest import HAS_GPU
 
 from compare import registry
 from compare.check import Probes, Reference, Yardstick, check
@@ -61,7 +62,7 @@ def run_or_skip(
         assert "around the output" in [finding.detail for finding in agreement.findings]
 
 
-@pytest.mark.parametrize(("op", "impl", "c"), agreements(case_sets.small))
+@pytest.mark.parametrize(("op", "impl", "c"), agreements(case_sets.small if HAS_GPU else case_sets.brief))
 def test_it_agrees(op: Op, impl: Implementation, c: Case, device: torch.device) -> None:
     """With other inputs at the same addresses: on every case of a GPU, and on one of a CPU, which is slow."""
     seeds = (0, 1, 2) if device.type == "cuda" else (0, 1) if c == op.cases.smoke[0] else (0,)

@@ -174,7 +174,7 @@ class Instrument:
 
 INSTRUMENTS: dict[str, dict[str, Instrument]] = {
     "cpu": {
-        "check": Instrument(_checked, "small"),
+        "check": Instrument(_checked, "brief"),
         **{
             order: Instrument(
                 functools.partial(_checked, HOST_THREAD_ORDER=order), "tiny", f"host build, threads {order}"
