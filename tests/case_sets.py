@@ -68,8 +68,12 @@ def sanitized(op: Op) -> list[Case]:
     return [*op.cases.smoke, *_in_turns(op, edge)]
 
 
-def typical(op: str, way: str) -> list[Implementation]:
-    """Of an op's implementations of a way the first for any GPU, and the first for each newer one.
+WHOLE = "softmax"
+"""The op of which tools that take seconds a kernel are given every implementation."""
+
+
+def typical(op: str, route: str) -> list[Implementation]:
+    """Of an op's implementations by a route the first for any GPU, and the first for each newer one.
 
     For what takes seconds for each and is no different for the others.
     """
@@ -77,6 +81,16 @@ def typical(op: str, way: str) -> list[Implementation]:
 
     found: dict[str | None, Implementation] = {}
     for impl in registry.implementations(op):
-        if impl.way == way:
+        if impl.route == route:
             found.setdefault(impl.requires, impl)
     return list(found.values())
+
+
+def watched(op: str) -> list[str]:
+    """Labels of what such tools are given: what is typical, and of one op all."""
+    from compare import registry
+
+    impls = registry.implementations(op)
+    if op == WHOLE:
+        return [impl.label for impl in impls]
+    return [impl.label for route in dict.fromkeys(i.route for i in impls) for impl in typical(op, route)]

@@ -197,21 +197,11 @@ MACHINE_CODE = [
 ]
 
 
-def of_each_template(groups: list[list[str]]) -> Iterator[list[str]]:
-    """Of kernels that are compiled one by one, the first of each template: nvcc takes seconds for each."""
-    seen = set()
-    for names in groups:
-        template = names[0].partition("<")[0]
-        if len(names) > 1 or template not in seen:
-            yield names
-        seen.add(template)
-
-
 @pytest.mark.parametrize(("op", "arch"), MACHINE_CODE)
 def test_both_routes_make_the_same_machine_code(op: str, arch: str, tmp_path: Path) -> None:
     groups = together(op, arch, dtype_for(op, arch))
     assert groups
-    for names in of_each_template(groups) if arch == "sm_90" else groups[:1]:
+    for names in groups if arch == "sm_90" else groups[:1]:
         cubin, mangled = build.cubin(op, names, arch)
         nvrtc = instructions(cubin, tmp_path)
         assert set(mangled.values()) <= set(nvrtc)
