@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,10 +62,12 @@ def tiny(op: Op) -> list[Case]:
 def sanitized(op: Op) -> list[Case]:
     """What a host build is run on under the sanitizers, which take a second a kernel to compile it.
 
-    Reading past an end depends on sizes and layout.
+    Reading past an end depends on sizes and layout: of the dtypes, which come one after another with the most
+    elements a pack first, the first that a kernel takes will do.
     """
-    edge = [case for case in op.cases.edge if case.layout.endswith(("misaligned", "padded"))]
-    return [*op.cases.smoke, *_in_turns(op, edge)]
+    laid_out = [case for case in op.cases.edge if case.layout.endswith(("misaligned", "padded"))]
+    cases = [*op.cases.smoke, *laid_out]
+    return list(dict.fromkeys(replace(c, dtype=dtype) for dtype in reversed(op.dtypes) for c in cases))
 
 
 WHOLE = "softmax"
@@ -86,11 +88,17 @@ def typical(op: str, route: str) -> list[Implementation]:
     return list(found.values())
 
 
-def watched(op: str) -> list[str]:
-    """Labels of what such tools are given: what is typical, and of one op all."""
+def watched(op: str, routes: Sequence[str]) -> list[str]:
+    """Labels of what such tools are given: of one op all, of the others what is typical of some routes."""
     from compare import registry
 
-    impls = registry.implementations(op)
-    if op == WHOLE:
-        return [impl.label for impl in impls]
-    return [impl.label for route in dict.fromkeys(i.route for i in impls) for impl in typical(op, route)]
+    impls = registry.implementations(op) if op == WHOLE else [i for r in routes for i in typical(op, r)]
+    return [impl.label for impl in impls]
+
+
+def in_turn(op: str) -> list[str]:
+    """One of the routes of Triton and CUDA, which take turns at the ops."""
+    from compare import registry
+
+    routes = ("triton", "cupy", "pybind")
+    return [routes[registry.op_names().index(op) % len(routes)]]

@@ -63,11 +63,15 @@ class Built:
         return plan(self.op, impl, self.op.cases.smoke[0], program.arch)
 
 
+def labels_of(op: str) -> list[str]:
+    return case_sets.watched(op, ("triton", "pybind"))
+
+
 @pytest.fixture(scope="module", params=registry.op_names())
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp(request.param)
     file = folder / "found.json"
-    only = [word for label in case_sets.watched(request.param) for word in ("--only", label)]
+    only = [word for label in labels_of(request.param) for word in ("--only", label)]
     done = aot(request.param, *only, "--arch", ARCH, "--out", folder / "programs", "--json", file)
     outcomes = json.loads(file.read_text())["outcomes"] if file.exists() else []
     return Built(registry.get_op(request.param), done, outcomes, folder)
@@ -184,9 +188,8 @@ def checked(program: Program, planned: Plan, tmp_path: Path) -> tuple[Any, runni
 
 def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
     assert built.done.returncode == 0, built.done.stderr + built.done.stdout
-    assert [one["label"] for one in built.outcomes] == [
-        i.label for i in candidates(built.op, case_sets.watched(built.op.name))
-    ]
+    labels = labels_of(built.op.name)
+    assert [one["label"] for one in built.outcomes] == [i.label for i in candidates(built.op, labels)]
     for one in built.outcomes:
         assert not one["failed"]
         assert bool(one["program"]) != bool(one["cannot"])
