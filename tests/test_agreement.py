@@ -1,7 +1,8 @@
 """Every implementation agrees with its op's oracle, on smoke and edge cases.
 
-Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build.  With one:
-everything on it, cases of more than 2^31 elements where its memory allows.
+Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build, and dtypes in turns
+where cases differ in nothing else.  With one: everything on it, cases of more than 2^31 elements where its
+memory allows.
 """
 
 from __future__ import annotations

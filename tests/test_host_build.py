@@ -317,7 +317,7 @@ def _run_fault(name: str) -> None:
 
 
 def run_op(name: str, cases: Callable[[Op], Sequence[Case]], one_dtype: bool = False) -> dict[str, int]:
-    """How many cases each kernel of an op ran and was right on; of the first dtype that it takes, or of all."""
+    """How many cases each kernel of an op ran and was right on; of its first dtype, or of all."""
     op = registry.get_op(name)
     ran: dict[str, int] = {}
     for impl in registry.implementations(name):
