@@ -71,7 +71,7 @@ def sanitized(op: Op) -> list[Case]:
 
 
 WHOLE = "softmax"
-"""The op of which tools that take seconds a kernel are given every implementation."""
+"""The op of which what takes seconds a kernel, and is no kernel of ours, is given everything."""
 
 
 def typical(op: str, route: str) -> list[Implementation]:
