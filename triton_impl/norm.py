@@ -20,7 +20,10 @@ import triton
 import triton.language as tl
 
 from compare.arguments import check_norm
-from triton_impl.softmax import INTERPRETED, resident_programs
+from triton_impl import softmax
+from triton_impl.softmax import resident_programs
+
+INTERPRETED = tl.constexpr(softmax.INTERPRETED)
 
 
 @triton.jit
@@ -141,6 +144,80 @@ def norm_onepass_kernel(
 
 
 @triton.jit
+def halves(words, DTYPE: tl.constexpr):
+    """Both elements of 16 bits in each word, as fp32."""
+    low = (words & 0xFFFF).to(tl.int16).to(DTYPE, bitcast=True)
+    high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def stay_packed(words):
+    """The same words, though the compiler cannot know it.
+
+    It would keep what an earlier pass has unpacked, in twice as many registers; now it unpacks them anew.
+    """
+    if not INTERPRETED:
+        words = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [words], dtype=tl.int32, is_pure=False, pack=1
+        )
+    return words
+
+
+@triton.jit
+def in_order(words, DTYPE: tl.constexpr):
+    """fp32 elements of words, which hold one each, or two of 16 bits."""
+    if DTYPE.primitive_bitwidth == 32:
+        elements = words.to(tl.float32, bitcast=True)
+    else:
+        low, high = halves(words, DTYPE)
+        elements = tl.interleave(low, high)
+    return elements
+
+
+@triton.jit
+def norm_packed_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm, eps_bits,
+    CENTERED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a row, which it holds in registers as TILES tiles of BLOCK_N words, as they came.
+
+    Twice as many elements of 16 bits find room that way, and the weights come tile by tile: 64 registers a
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.
+    x_ptr points to words of 32 bits; N and stride_xm count words.
+    """
+    PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
+    m = tl.program_id(0).to(tl.int64)
+    columns = N * PER_WORD
+    word = tl.arange(0, BLOCK_N)
+    column = tl.arange(0, BLOCK_N * PER_WORD)
+    tiles = ()
+    for t in tl.static_range(TILES):
+        n = t * BLOCK_N + word
+        x = tl.load(x_ptr + m * stride_xm + n, mask=n < N, other=0, eviction_policy="evict_first")
+        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not know (*tiles, x)
+
+    mean = 0.0
+    if CENTERED:
+        lane_sum = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
+        for t in tl.static_range(TILES):
+            lane_sum += in_order(tiles[t], DTYPE)
+        mean = tl.sum(lane_sum) / columns
+    lane_squares = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
+    for t in tl.static_range(TILES):
+        n = t * BLOCK_N * PER_WORD + column
+        deviation = tl.where(n < columns, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
+        lane_squares += deviation * deviation
+    scale = tl.rsqrt(tl.sum(lane_squares) / columns + as_float(eps_bits))
+
+    for t in tl.static_range(TILES):
+        n = t * BLOCK_N * PER_WORD + column
+        weight, bias = parameters(weight_ptr, bias_ptr, n, columns, CENTERED)
+        y = normalised(in_order(stay_packed(tiles[t]), DTYPE), mean, scale, weight, bias, CENTERED)
+        tl.store(y_ptr + m * columns + n, y, mask=n < columns)
+
+
+@triton.jit
 def pack(mean, squares):
     """Two floats in one 8-byte word, which arrives whole; squares below 0, so that no word is 0."""
     low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
@@ -172,9 +249,8 @@ def widen(words, DTYPE: tl.constexpr):
     if DTYPE.primitive_bitwidth == 32:
         elements = words.to(tl.float32, bitcast=True)
     else:
-        low = (words & 0xFFFF).to(tl.int16).to(DTYPE, bitcast=True)
-        high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True)
-        elements = tl.join(low, high).to(tl.float32)
+        low, high = halves(words, DTYPE)
+        elements = tl.join(low, high)
     return elements
 
 
@@ -292,6 +368,15 @@ def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) ->
     return rows.y
 
 
+def whole_words(x: torch.Tensor) -> None:
+    """
+    Raises:
+        NotImplementedError: a row is not a whole number of words of 32 bits.
+    """
+    if x.size(1) * x.element_size() % 4 != 0:
+        raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
+
+
 def as_words(values: torch.Tensor) -> torch.Tensor:
     """The same memory as words of 32 bits; a copy where elements are not next to each other in pairs."""
     pairs = 4 // values.element_size()
@@ -302,13 +387,37 @@ def as_words(values: torch.Tensor) -> torch.Tensor:
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
+PACKED_BYTES = 1 << 17
+
+
+def packed(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    y, size = rows.y, x.element_size()
+    if y.numel() == 0:
+        return y
+    if x.size(1) * size > PACKED_BYTES:
+        raise NotImplementedError(
+            f"N={x.size(1)}: registers hold rows of up to {PACKED_BYTES // size} columns"
+        )
+    whole_words(x)
+    words = as_words(rows.x)
+    M, N = words.shape
+    num_warps = min(32, max(4, triton.next_power_of_2(N) // 1024))  # 32 words a thread, 16 bytes at a time
+    BLOCK_N = 128 * num_warps
+    norm_packed_kernel[(M,)](
+        words, rows.weight, rows.bias, y, N, words.stride(0), bits(eps),
+        CENTERED="bias" in parameters, DTYPE=TYPES[x.dtype], BLOCK_N=BLOCK_N, TILES=triton.cdiv(N, BLOCK_N),
+        num_warps=num_warps,
+    )  # fmt: skip
+    return y
+
+
 def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     rows = checked(op, x, **parameters)
     y, DTYPE = rows.y, TYPES[x.dtype]
     if y.numel() == 0:
         return y
-    if x.size(1) * x.element_size() % 4 != 0:
-        raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
+    whole_words(x)
     words = [as_words(values) for values in rows]
     (M, N), stride_xm = words[0].shape, words[0].stride(0)
     num_warps = 4

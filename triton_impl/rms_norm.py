@@ -4,6 +4,7 @@ The ladder; ``cuda_impl/kernels/rms_norm.cuh`` has the first two under the same 
 
 * ``online``: a program reads its row twice, tile by tile: any row length
 * ``onepass``: the row waits in registers between reduction and output, so it is read once: 32768 columns
+* ``packed``: it waits there as it came, two elements of 16 bits to a register, in tiles: rows of 128 KB
 * ``split``: many programs share rows and tell each other their parts of the sums: long rows, where CUDA has
   the ``cluster``
 """
@@ -28,6 +29,12 @@ def online(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Ten
 def onepass(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row waits in registers: up to 32768 columns."""
     return norm.onepass("rms_norm", eps, x, weight=weight)
+
+
+@implementation("rms_norm", "triton.packed", rung="tiled")
+def packed(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    """The row waits in registers as it came: up to 65536 columns of 16 bits, or 32768 of 32."""
+    return norm.packed("rms_norm", eps, x, weight=weight)
 
 
 @implementation("rms_norm", "triton.split", rung="tiled")

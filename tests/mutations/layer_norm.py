@@ -10,9 +10,9 @@ WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
 
-t_online, t_onepass, t_split = (
+t_online, t_onepass, t_packed, t_split = (
     partial(Mutation, "layer_norm", f"triton.{variant}", file="triton_impl/norm.py")
-    for variant in ("online", "onepass", "split")
+    for variant in ("online", "onepass", "packed", "split")
 )
 online, onepass, cluster = (
     partial(Mutation, "layer_norm", f"cupy.{variant}", file="cuda_impl/kernels/norm.cuh")
@@ -95,6 +95,27 @@ MUTATIONS = (
         wrong="    m = tl.program_id(0)\n",
         sign=WILD,
         **HUGE,
+    ),
+    t_packed(
+        bug="halves swapped",
+        what="neighbouring columns change places on their way in",
+        right="tl.interleave(low, high)",
+        wrong="tl.interleave(high, low)",
+        sign="values",
+    ),
+    t_packed(
+        bug="missed tile",
+        what="a row's last tile, which is cut short, is not taken",
+        right="TILES=triton.cdiv(N, BLOCK_N)",
+        wrong="TILES=max(1, N // BLOCK_N)",
+        sign="all written",
+    ),
+    t_packed(
+        bug="padding deviates",
+        what="columns that are not there count as deviations from the mean",
+        right="tl.where(n < columns, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)",
+        wrong="in_order(stay_packed(tiles[t]), DTYPE) - mean",
+        sign="values",
     ),
     t_split(
         bug="halves swapped",
