@@ -1,0 +1,229 @@
+"""batched_matmul in Triton: ``a[B,N,N], b[B,N,N] -> c[B,N,N]``, sums in fp32.
+
+The ladder; ``cuda_impl/kernels/batched_matmul.cuh`` climbs the same way:
+
+* ``naive``: a program a small tile of c, one term of each element's sum at a time, straight from memory
+* ``tiled``: a program a few whole matrices, each read once, multiplied without tensor cores
+* ``tensor_core``: as tiled, by tensor cores
+* ``pipelined``: as tensor_core, and a program takes group after group: the next is fetched meanwhile
+
+A block of ``tl.arange`` is a power of two, so a matrix lies in a tile of BLOCK_N x BLOCK_N that it may not
+fill: of 48 in 64, 56% of the elements and 42% of the products are asked for.  What is not is masked: it costs
+instructions, registers and shared memory, but no traffic.  `useful_share` counts it.
+
+Matrices may lie any way: every kernel takes all strides of a and b, and c is dense.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_batched_squares
+from compare.device import multiprocessors
+from compare.registry import implementation
+
+
+@triton.jit
+def batched_matmul_naive_kernel(
+    a_ptr, b_ptr, c_ptr, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a tile of a matrix of c.  Each term is a column of a times a row of b."""
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    matrix = tl.program_id(0).to(tl.int64) // (tiles_n * tiles_n)
+    tile = tl.program_id(0) % (tiles_n * tiles_n)
+    i = tile // tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
+    j = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    a_ptrs = a_ptr + matrix * stride_ab + i.to(tl.int64) * stride_ai
+    b_ptrs = b_ptr + matrix * stride_bb + j.to(tl.int64) * stride_bj
+    total = tl.zeros([BLOCK_N, BLOCK_N], tl.float32)
+    for _ in range(N):
+        a = tl.load(a_ptrs, mask=i < N, other=0.0).to(tl.float32)
+        b = tl.load(b_ptrs, mask=j < N, other=0.0).to(tl.float32)
+        total += a * b
+        a_ptrs += stride_aj
+        b_ptrs += stride_bi
+    c_ptrs = c_ptr + (matrix * N + i) * N + j
+    tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(i < N) & (j < N))
+
+
+@triton.jit
+def multiply_group(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, TENSOR_CORES: tl.constexpr,
+):  # fmt: skip
+    """MATRICES matrices beside each other: all of a and b, their product, all of c.
+
+    Square matrices of one size: rows i and columns j of a tile are the same for a, b and c.
+    """
+    if MATRICES == 1:  # its rows are shared out among the warps
+        matrix = group.to(tl.int64)
+        i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
+        j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
+    else:  # a warp a matrix
+        matrix = group.to(tl.int64) * MATRICES + tl.arange(0, MATRICES)[:, None, None]
+        i = tl.arange(0, BLOCK_N)[None, :, None].to(tl.int64)
+        j = tl.arange(0, BLOCK_N)[None, None, :].to(tl.int64)
+    inside = (matrix < B) & (i < N) & (j < N)
+    a = tl.load(a_ptr + matrix * stride_ab + i * stride_ai + j * stride_aj, mask=inside, other=0.0)
+    b = tl.load(b_ptr + matrix * stride_bb + i * stride_bi + j * stride_bj, mask=inside, other=0.0)
+    if not TENSOR_CORES:  # products of fp32 by IEEE are made without them
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    c = tl.dot(a, b, input_precision="ieee")
+    tl.store(c_ptr + (matrix * N + i) * N + j, c.to(c_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def batched_matmul_tiled_kernel(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program MATRICES matrices, multiplied in fp32."""
+    multiply_group(
+        a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+        tl.program_id(0), BLOCK_N, MATRICES, False,
+    )  # fmt: skip
+
+
+@triton.jit
+def batched_matmul_tensor_core_kernel(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program MATRICES matrices, multiplied by tensor cores."""
+    multiply_group(
+        a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+        tl.program_id(0), BLOCK_N, MATRICES, True,
+    )  # fmt: skip
+
+
+@triton.jit
+def batched_matmul_pipelined_kernel(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a few programs a multiprocessor; each takes every ``num_programs``-th group of MATRICES matrices.
+
+    With STAGES the compiler fetches the loop's next groups into shared memory while one is multiplied.
+    """
+    for group in tl.range(tl.program_id(0), tl.cdiv(B, MATRICES), tl.num_programs(0), num_stages=STAGES):
+        multiply_group(
+            a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+            group, BLOCK_N, MATRICES, True,
+        )  # fmt: skip
+
+
+LARGEST = 128
+"""Rows of a matrix that a program holds whole."""
+
+
+def block_of(N: int) -> int:
+    """BLOCK_N: the least power of two that holds N rows, and 16 at least, which ``tl.dot`` asks for."""
+    return max(16, triton.next_power_of_2(N))
+
+
+def useful_share(N: int, BLOCK_N: int) -> tuple[float, float]:
+    """Of the elements and of the products of a tile of BLOCK_N x BLOCK_N, those that N x N matrices ask for.
+
+    Elements count what is addressed, masked and held: (N / BLOCK_N)^2.  Products count what tensor cores do:
+    (N / BLOCK_N)^3.  Masked elements are not fetched, so neither is a share of the memory's traffic.
+    """
+    return (N / BLOCK_N) ** 2, (N / BLOCK_N) ** 3
+
+
+def group_of(N: int) -> tuple[int, int]:
+    """MATRICES and num_warps: small matrices, which a warp holds, come one a warp."""
+    return (4, 4) if block_of(N) <= 32 else (1, 4 if block_of(N) == 64 else 8)
+
+
+def check_size(N: int) -> None:
+    if N > LARGEST:
+        raise NotImplementedError(f"N={N}: a program holds whole matrices of up to {LARGEST} rows")
+
+
+def check_tensor_cores(a: torch.Tensor) -> None:
+    if a.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+
+
+@implementation("batched_matmul", "triton.naive", rung="naive")
+def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_batched_squares("batched_matmul", a, b)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    BLOCK_N = 32
+    grid = (B * triton.cdiv(N, BLOCK_N) ** 2,)
+    batched_matmul_naive_kernel[grid](a, b, c, N, *a.stride(), *b.stride(), BLOCK_N=BLOCK_N)
+    return c
+
+
+@implementation("batched_matmul", "triton.tiled", rung="tiled")
+def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_batched_squares("batched_matmul", a, b)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    MATRICES, WARPS = group_of(N)
+    grid = (triton.cdiv(B, MATRICES),)
+    batched_matmul_tiled_kernel[grid](
+        a, b, c, B, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), MATRICES=MATRICES, num_warps=WARPS
+    )
+    return c
+
+
+TUNABLE = {"MATRICES": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8)}
+
+
+@implementation("batched_matmul", "triton.tensor_core", rung="tensor_core", tunable=TUNABLE)
+def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0) -> torch.Tensor:
+    """MATRICES and WARPS of 0 are chosen by N."""
+    check_batched_squares("batched_matmul", a, b)
+    check_tensor_cores(a)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
+    grid = (triton.cdiv(B, MATRICES),)
+    batched_matmul_tensor_core_kernel[grid](
+        a, b, c, B, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), MATRICES=MATRICES, num_warps=WARPS
+    )
+    return c
+
+
+@implementation(
+    "batched_matmul", "triton.pipelined", rung="tensor_core", tunable={**TUNABLE, "STAGES": (2, 3, 4)}
+)
+def pipelined(
+    a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0, STAGES: int = 2
+) -> torch.Tensor:
+    """MATRICES and WARPS of 0 are chosen by N."""
+    check_batched_squares("batched_matmul", a, b)
+    check_tensor_cores(a)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
+    # As many as shared memory has room for: two operands of STAGES groups, in 200 KB of a multiprocessor.
+    group_bytes = 2 * MATRICES * block_of(N) ** 2 * a.element_size()
+    programs = multiprocessors(a.device) * max(1, min(200 * 1024 // (STAGES * group_bytes), 32 // WARPS))
+    grid = (min(programs, triton.cdiv(B, MATRICES)),)
+    batched_matmul_pipelined_kernel[grid](
+        a, b, c, B, N, *a.stride(), *b.stride(),
+        BLOCK_N=block_of(N), MATRICES=MATRICES, STAGES=STAGES, num_warps=WARPS,
+    )  # fmt: skip
+    return c
