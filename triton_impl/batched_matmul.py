@@ -2,8 +2,8 @@
 
 The ladder; ``cuda_impl/kernels/batched_matmul.cuh`` climbs the same way:
 
-* ``naive``: a program a small tile of c, one term of each element's sum at a time, straight from memory
-* ``tiled``: a program a few whole matrices, each read once, multiplied without tensor cores
+* ``naive``: a program a matrix, one term of each element's sum at a time, straight from memory
+* ``tiled``: a program one or a few matrices, each read once, multiplied without tensor cores
 * ``tensor_core``: as tiled, by tensor cores
 * ``pipelined``: as tensor_core, and a program takes group after group: the next is fetched meanwhile
 
@@ -31,14 +31,12 @@ def batched_matmul_naive_kernel(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a tile of a matrix of c.  Each term is a column of a times a row of b."""
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    matrix = tl.program_id(0).to(tl.int64) // (tiles_n * tiles_n)
-    tile = tl.program_id(0) % (tiles_n * tiles_n)
-    i = tile // tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
-    j = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-    a_ptrs = a_ptr + matrix * stride_ab + i.to(tl.int64) * stride_ai
-    b_ptrs = b_ptr + matrix * stride_bb + j.to(tl.int64) * stride_bj
+    """Grid: a program a matrix.  Each term is a column of a times a row of b."""
+    matrix = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
+    j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
+    a_ptrs = a_ptr + matrix * stride_ab + i * stride_ai
+    b_ptrs = b_ptr + matrix * stride_bb + j * stride_bj
     total = tl.zeros([BLOCK_N, BLOCK_N], tl.float32)
     for _ in range(N):
         a = tl.load(a_ptrs, mask=i < N, other=0.0).to(tl.float32)
@@ -56,19 +54,19 @@ def multiply_group(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, TENSOR_CORES: tl.constexpr,
 ):  # fmt: skip
-    """MATRICES matrices beside each other: all of a and b, their product, all of c.
+    """MATRICES matrices beside each other, of the ``group`` of that number, in 64 bits.
 
     Square matrices of one size: rows i and columns j of a tile are the same for a, b and c.
     """
     if MATRICES == 1:  # its rows are shared out among the warps
-        matrix = group.to(tl.int64)
+        matrix = group
         i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
         j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
     else:  # a warp a matrix
-        matrix = group.to(tl.int64) * MATRICES + tl.arange(0, MATRICES)[:, None, None]
+        matrix = group * MATRICES + tl.arange(0, MATRICES)[:, None, None]
         i = tl.arange(0, BLOCK_N)[None, :, None].to(tl.int64)
         j = tl.arange(0, BLOCK_N)[None, None, :].to(tl.int64)
-    inside = (matrix < B) & (i < N) & (j < N)
+    inside = (i < N) & (j < N) & (matrix < B)
     a = tl.load(a_ptr + matrix * stride_ab + i * stride_ai + j * stride_aj, mask=inside, other=0.0)
     b = tl.load(b_ptr + matrix * stride_bb + i * stride_bi + j * stride_bj, mask=inside, other=0.0)
     if not TENSOR_CORES:  # products of fp32 by IEEE are made without them
@@ -86,7 +84,7 @@ def batched_matmul_tiled_kernel(
     """Grid: a program MATRICES matrices, multiplied in fp32."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-        tl.program_id(0), BLOCK_N, MATRICES, False,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, False,
     )  # fmt: skip
 
 
@@ -99,7 +97,7 @@ def batched_matmul_tensor_core_kernel(
     """Grid: a program MATRICES matrices, multiplied by tensor cores."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-        tl.program_id(0), BLOCK_N, MATRICES, True,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, True,
     )  # fmt: skip
 
 
@@ -113,7 +111,8 @@ def batched_matmul_pipelined_kernel(
 
     With STAGES the compiler fetches the loop's next groups into shared memory while one is multiplied.
     """
-    for group in tl.range(tl.program_id(0), tl.cdiv(B, MATRICES), tl.num_programs(0), num_stages=STAGES):
+    first = tl.program_id(0).to(tl.int64)
+    for group in tl.range(first, tl.cdiv(B, MATRICES), tl.num_programs(0), num_stages=STAGES):
         multiply_group(
             a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
             group, BLOCK_N, MATRICES, True,
@@ -160,9 +159,10 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel() == 0:
         return c
     B, N, _ = a.shape
-    BLOCK_N = 32
-    grid = (B * triton.cdiv(N, BLOCK_N) ** 2,)
-    batched_matmul_naive_kernel[grid](a, b, c, N, *a.stride(), *b.stride(), BLOCK_N=BLOCK_N)
+    check_size(N)
+    batched_matmul_naive_kernel[(B,)](
+        a, b, c, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), num_warps=group_of(N)[1]
+    )
     return c
 
 

@@ -78,7 +78,7 @@ __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t
 }
 
 template <typename T, int BLOCK_N, int MATRICES, bool DENSE>
-__global__ __launch_bounds__(MATRICES* BLOCK_N* BLOCK_N / 16) void batched_matmul_tiled_kernel(
+__global__ __launch_bounds__(MATRICES * BLOCK_N * BLOCK_N / 16) void batched_matmul_tiled_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
     constexpr int ACROSS = BLOCK_N / 4, THREADS = MATRICES * ACROSS * ACROSS;
@@ -166,8 +166,8 @@ __device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t firs
     }
 }
 
-// A warp's 16 rows of c: its rows of a times all of b. They take the place of a's rows in shared memory, which
-// no other warp reads, and leave from there in packs: a lane's sums are pairs, scattered over 8 rows.
+// A warp's 16 rows of c: its rows of a times all of b. They take the place of a's rows in shared memory,
+// which no other warp reads, and leave from there in packs: a lane's sums are pairs, scattered over 8 rows.
 template <typename T, int BLOCK_N, int MATRICES, bool DENSE>
 __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c_ptr, index_t first,
                                               index_t B, int N) {
@@ -222,7 +222,7 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
 }
 
 template <typename T, int BLOCK_N, int MATRICES, bool DENSE>
-__global__ __launch_bounds__(MATRICES* BLOCK_N * 2) void batched_matmul_tensor_core_kernel(
+__global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_core_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
     DYNAMIC_SHARED(T, tiles);
@@ -244,7 +244,7 @@ __global__ __launch_bounds__(MATRICES* BLOCK_N * 2) void batched_matmul_tensor_c
 // that the memory is never idle while tensor cores are at work.
 
 template <typename T, int BLOCK_N, int MATRICES, int BLOCKS, bool DENSE>
-__global__ __launch_bounds__(MATRICES* BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
+__global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
     constexpr int OPERAND = MATRICES * HalfTile<BLOCK_N>::ELEMENTS;

@@ -40,9 +40,7 @@ constexpr int LARGEST = 128;  // rows of a matrix that a block holds whole
 
 // Whether both move in packs of 16 bytes: dense, aligned, and rows as long as a tile's.
 static bool is_dense(const Batch& p) {
-    const auto dense = [](const Tensor& x) {
-        return x.strides == x.dense_strides() && x.address % 16 == 0;
-    };
+    const auto dense = [](const Tensor& x) { return x.strides == x.dense_strides() && x.address % 16 == 0; };
     return p.N % 16 == 0 && dense(p.a) && dense(p.b);
 }
 
@@ -130,8 +128,8 @@ static py::object pipelined(py::object a_object, py::object b_object) {
             using T = decltype(zero);
             if constexpr (sizeof(T) == 2) {
                 constexpr int MATRICES = matrices_of(BLOCK_N), BLOCKS = blocks_of(BLOCK_N);
-                const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.B, MATRICES),
-                                                                   BLOCKS * multiprocessors(p.a));
+                const std::int64_t blocks =
+                    std::min<std::int64_t>(ceil_div(p.B, MATRICES), BLOCKS * multiprocessors(p.a));
                 launch_group(p, {blocks, MATRICES * BLOCK_N * 2, 2 * group_bytes(BLOCK_N)},
                              batched_matmul_pipelined_kernel<T, BLOCK_N, MATRICES, BLOCKS, DENSE>);
             }

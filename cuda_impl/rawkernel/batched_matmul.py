@@ -29,9 +29,7 @@ def check_size(N: int) -> None:
 
 def is_dense(BLOCK_N: int, *operands: torch.Tensor) -> bool:
     """Whether all move in packs of 16 bytes: dense, aligned, and rows as long as a tile's."""
-    return all(
-        x.size(1) == BLOCK_N and x.is_contiguous() and x.data_ptr() % 16 == 0 for x in operands
-    )
+    return all(x.size(1) == BLOCK_N and x.is_contiguous() and x.data_ptr() % 16 == 0 for x in operands)
 
 
 def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
