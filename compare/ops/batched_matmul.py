@@ -13,7 +13,7 @@ from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``a[B,N,N]`` and ``b[B,N,N]``; a fill other than the usual is a's alone: it spoils rows of c, not all."""
+    """``a[B,N,N]`` and ``b[B,N,N]``; an unusual fill is a's alone: it spoils rows of c, not all."""
     shape = _shape(case)
     usual = Case(case.dims, case.dtype, case.layout)
     return tensor(shape, case, generator, device), tensor(shape, usual, generator, device)
@@ -52,7 +52,7 @@ def tolerance(case: Case) -> Tolerance:
 
 
 DTYPES = ("fp32", "fp16", "bf16")
-_EDGES = ((0, 16), (3, 0), (1, 1), (5, 3), (2, 17), (1, 127))
+_EDGES = ((0, 16), (1, 0), (1, 1), (5, 3), (2, 17), (1, 127))
 
 CASES = Cases(
     default=case("fp16", B=65536, N=48),
@@ -72,7 +72,7 @@ CASES = Cases(
             for dtype in DTYPES
             for layout in LAYOUTS
             if layout != "contiguous"
-            for size in (32, 19)
+            for size in ((32, 19) if dtype == "bf16" else (32,))
         ),
         *(case(dtype, fill=fill, B=3, N=20) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         # fp32 sums hold the products of fp16's largest numbers, and of no other dtype's.

@@ -112,7 +112,7 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
     return p.c.object;
 }
 
-// BLOCKS that run at a time on a multiprocessor: what 227 KB and 1536 threads' registers have room for.
+// BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for.
 constexpr int blocks_of(int BLOCK_N) {
     return std::min((227 << 10) / (2 * group_bytes(BLOCK_N) + 1024),
                     1536 / (matrices_of(BLOCK_N) * BLOCK_N * 2));

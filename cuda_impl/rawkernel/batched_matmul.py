@@ -100,7 +100,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def blocks_of(BLOCK_N: int) -> int:
-    """BLOCKS that run at a time on a multiprocessor: what 227 KB and 1536 threads' registers have room for."""
+    """BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for."""
     threads, shared_bytes = matrices_of(BLOCK_N) * BLOCK_N * 2, 2 * group_bytes(BLOCK_N)
     return min((227 << 10) // (shared_bytes + 1024), 1536 // threads)
 
