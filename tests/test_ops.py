@@ -132,6 +132,10 @@ def matmul_by_exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.array([[math.fsum(row * column) for column in b.T] for row in a])
 
 
+def batched_matmul_by_exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.stack([matmul_by_exact_sums(*pair) for pair in zip(a, b, strict=True)])
+
+
 def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
     v = matmul_by_exact_sums(x, w) + bias
     return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
@@ -144,6 +148,7 @@ def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np
         ("vector_add", add_in_extended_precision),
         ("softmax", softmax_through_logarithms),
         ("matmul", matmul_by_exact_sums),
+        ("batched_matmul", batched_matmul_by_exact_sums),
     ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -14,13 +15,18 @@ def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``a[B,N,N]`` and ``b[B,N,N]``; an unusual fill is a's alone: it spoils rows of c, not all."""
-    shape = _shape(case)
-    usual = Case(case.dims, case.dtype, case.layout)
-    return tensor(shape, case, generator, device), tensor(shape, usual, generator, device)
+    a = tensor(_shape(case), _of(case, "a"), generator, device)
+    return a, tensor(_shape(case), replace(_of(case, "b"), fill="normal"), generator, device)
 
 
 def _shape(case: Case) -> tuple[int, int, int]:
     return case["B"], case["N"], case["N"]
+
+
+def _of(case: Case, name: str) -> Case:
+    """The case as one operand sees it: ``b_transposed`` is ``transposed`` for b and nothing for a."""
+    which, _, layout = case.layout.rpartition("_")
+    return replace(case, layout=layout if which in ("", name) else "contiguous")
 
 
 def oracle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -36,7 +42,7 @@ def cost(case: Case) -> Cost:
     """A multiplication and an addition for each of B * N^3 terms: N / 3 operations a byte in 16 bits."""
     return Cost(
         flops=2 * case["B"] * case["N"] ** 3,
-        read_bytes=2 * stored_bytes(_shape(case), case),
+        read_bytes=sum(stored_bytes(_shape(case), _of(case, name)) for name in ("a", "b")),
         written_bytes=math.prod(_shape(case)) * ITEM_BYTES[case.dtype],
     )
 
@@ -52,6 +58,8 @@ def tolerance(case: Case) -> Tolerance:
 
 
 DTYPES = ("fp32", "fp16", "bf16")
+# Of one operand alone: one that lies as the other does hides a stride taken for the other's.
+_LAYOUTS = (*LAYOUTS, "a_transposed", "b_transposed", "a_expanded", "b_expanded")
 _EDGES = ((0, 16), (1, 0), (1, 1), (5, 3), (2, 17), (1, 127))
 
 CASES = Cases(
@@ -70,7 +78,7 @@ CASES = Cases(
         *(
             case(dtype, layout, B=3, N=size)
             for dtype in DTYPES
-            for layout in LAYOUTS
+            for layout in _LAYOUTS
             if layout != "contiguous"
             for size in ((32, 19) if dtype == "bf16" else (32,))
         ),
@@ -115,6 +123,7 @@ OP = Op(
     signature="a[B,N,N], b[B,N,N] -> c[B,N,N]",
     dims=("B", "N"),
     dtypes=DTYPES,
+    layouts=_LAYOUTS,
     make_inputs=make_inputs,
     oracle=oracle,
     magnitude=magnitude,
