@@ -82,7 +82,7 @@ def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
     for c in all_cases(op):
         inputs = meta_inputs(op, c)
         cost = op.cost(c)
-        distinct = [x[:1] if c.layout == "expanded" else x for x in inputs]
+        distinct = [x[:1] if c.layout.endswith("expanded") and x.stride(0) == 0 else x for x in inputs]
         assert cost.read_bytes == sum(x.numel() * x.itemsize for x in distinct)
         output = op.oracle(*(x.double() for x in inputs))
         assert cost.written_bytes == output.numel() * TORCH_DTYPES[c.dtype].itemsize
