@@ -4,8 +4,8 @@ from functools import partial
 
 from mutations import Mutation
 
-RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": "values", "sign_with_gpu": "Race reported"}
 UNDEFINED = "values|NaN and infinity"
+RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
 
 t_naive, t_tiled, t_tensor_core, t_pipelined = (
     partial(Mutation, "batched_matmul", f"triton.{variant}", file="triton_impl/batched_matmul.py")
@@ -112,14 +112,14 @@ MUTATIONS = (
         wrong="index_t(gridDim.x + 1) * MATRICES;",
         sign="all written",
     ),
-    launch(
+    launch_tensor_core(
         bug="layout not looked at",
         what="matrices that lie by columns are read in packs along their rows",
         right="x.is_contiguous() and ",
         wrong="",
         sign=UNDEFINED,
     ),
-    launch(
+    launch_tiled(
         bug="alignment not looked at",
         what="matrices that start between 16-byte boundaries are read in packs of 16",
         right="x.data_ptr() % 16 == 0",
