@@ -15,7 +15,10 @@ naive, tiled, tensor_core, pipelined = (
     partial(Mutation, "batched_matmul", f"cupy.{variant}", file="cuda_impl/kernels/batched_matmul.cuh")
     for variant in ("naive", "tiled", "tensor_core", "pipelined")
 )
-launch = partial(Mutation, "batched_matmul", "cupy.tensor_core", file="cuda_impl/rawkernel/batched_matmul.py")
+launch_tiled, launch_tensor_core = (
+    partial(Mutation, "batched_matmul", f"cupy.{variant}", file="cuda_impl/rawkernel/batched_matmul.py")
+    for variant in ("tiled", "tensor_core")
+)
 
 MUTATIONS = (
     # ------------------------------------------------------------------ Triton
