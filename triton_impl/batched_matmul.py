@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from compare.arguments import check_batched_squares
-from compare.device import multiprocessors
+from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
 
 
@@ -52,11 +52,12 @@ def batched_matmul_naive_kernel(
 def multiply_group(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, TENSOR_CORES: tl.constexpr,
+    group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, TENSOR_CORES: tl.constexpr,
 ):  # fmt: skip
     """MATRICES matrices beside each other, of the ``group`` of that number, in 64 bits.
 
-    Square matrices of one size: rows i and columns j of a tile are the same for a, b and c.
+    Square matrices of one size: rows i and columns j of a tile are the same for a, b and c.  FULL: they fill
+    their tiles and the last group, so that nothing is masked.
     """
     if MATRICES == 1:  # its rows are shared out among the warps
         matrix = group
@@ -66,25 +67,33 @@ def multiply_group(
         matrix = group * MATRICES + tl.arange(0, MATRICES)[:, None, None]
         i = tl.arange(0, BLOCK_N)[None, :, None].to(tl.int64)
         j = tl.arange(0, BLOCK_N)[None, None, :].to(tl.int64)
+    a_ptrs = a_ptr + matrix * stride_ab + i * stride_ai + j * stride_aj
+    b_ptrs = b_ptr + matrix * stride_bb + i * stride_bi + j * stride_bj
+    c_ptrs = c_ptr + (matrix * N + i) * N + j
     inside = (i < N) & (j < N) & (matrix < B)
-    a = tl.load(a_ptr + matrix * stride_ab + i * stride_ai + j * stride_aj, mask=inside, other=0.0)
-    b = tl.load(b_ptr + matrix * stride_bb + i * stride_bi + j * stride_bj, mask=inside, other=0.0)
+    if FULL:
+        a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+    else:
+        a, b = tl.load(a_ptrs, mask=inside, other=0.0), tl.load(b_ptrs, mask=inside, other=0.0)
     if not TENSOR_CORES:  # products of fp32 by IEEE are made without them
         a, b = a.to(tl.float32), b.to(tl.float32)
-    c = tl.dot(a, b, input_precision="ieee")
-    tl.store(c_ptr + (matrix * N + i) * N + j, c.to(c_ptr.dtype.element_ty), mask=inside)
+    c = tl.dot(a, b, input_precision="ieee").to(c_ptr.dtype.element_ty)
+    if FULL:
+        tl.store(c_ptrs, c)
+    else:
+        tl.store(c_ptrs, c, mask=inside)
 
 
 @triton.jit
 def batched_matmul_tiled_kernel(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program MATRICES matrices, multiplied in fp32."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, False,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, False,
     )  # fmt: skip
 
 
@@ -92,12 +101,12 @@ def batched_matmul_tiled_kernel(
 def batched_matmul_tensor_core_kernel(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program MATRICES matrices, multiplied by tensor cores."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, True,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, True,
     )  # fmt: skip
 
 
@@ -105,7 +114,7 @@ def batched_matmul_tensor_core_kernel(
 def batched_matmul_pipelined_kernel(
     a_ptr, b_ptr, c_ptr, B, N,
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid: a few programs a multiprocessor; each takes every ``num_programs``-th group of MATRICES matrices.
 
@@ -115,7 +124,7 @@ def batched_matmul_pipelined_kernel(
     for group in tl.range(first, tl.cdiv(B, MATRICES), tl.num_programs(0), num_stages=STAGES):
         multiply_group(
             a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
-            group, BLOCK_N, MATRICES, True,
+            group, BLOCK_N, MATRICES, FULL, True,
         )  # fmt: skip
 
 
@@ -140,6 +149,11 @@ def useful_share(N: int, BLOCK_N: int) -> tuple[float, float]:
 def group_of(N: int) -> tuple[int, int]:
     """MATRICES and num_warps: small matrices, which a warp holds, come one a warp."""
     return (4, 4) if block_of(N) <= 32 else (1, 4 if block_of(N) == 64 else 8)
+
+
+def is_full(B: int, N: int, MATRICES: int) -> bool:
+    """Whether matrices fill their tiles, and groups are whole."""
+    return block_of(N) == N and B % MATRICES == 0
 
 
 def check_size(N: int) -> None:
@@ -177,8 +191,9 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     MATRICES, WARPS = group_of(N)
     grid = (triton.cdiv(B, MATRICES),)
     batched_matmul_tiled_kernel[grid](
-        a, b, c, B, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), MATRICES=MATRICES, num_warps=WARPS
-    )
+        a, b, c, B, N, *a.stride(), *b.stride(),
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
+    )  # fmt: skip
     return c
 
 
@@ -198,8 +213,9 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: i
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
     grid = (triton.cdiv(B, MATRICES),)
     batched_matmul_tensor_core_kernel[grid](
-        a, b, c, B, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), MATRICES=MATRICES, num_warps=WARPS
-    )
+        a, b, c, B, N, *a.stride(), *b.stride(),
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
+    )  # fmt: skip
     return c
 
 
@@ -207,7 +223,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: i
     "batched_matmul", "triton.pipelined", rung="tensor_core", tunable={**TUNABLE, "STAGES": (2, 3, 4)}
 )
 def pipelined(
-    a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0, STAGES: int = 2
+    a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0, STAGES: int = 3
 ) -> torch.Tensor:
     """MATRICES and WARPS of 0 are chosen by N."""
     check_batched_squares("batched_matmul", a, b)
@@ -218,12 +234,15 @@ def pipelined(
     B, N, _ = a.shape
     check_size(N)
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
-    # As many as shared memory has room for: two operands of STAGES groups, in 200 KB of a multiprocessor.
+    # As many programs as shared memory has room for: each holds STAGES groups' operands, and all of them a
+    # multiprocessor's, which is a little more than what one block may have.
     group_bytes = 2 * MATRICES * block_of(N) ** 2 * a.element_size()
-    programs = multiprocessors(a.device) * max(1, min(200 * 1024 // (STAGES * group_bytes), 32 // WARPS))
+    room = shared_bytes_of_a_block(a.device)
+    STAGES = max(min(STAGES, room // group_bytes), 1)
+    programs = multiprocessors(a.device) * max(1, min(room // (STAGES * group_bytes + 1024), 32 // WARPS))
     grid = (min(programs, triton.cdiv(B, MATRICES)),)
     batched_matmul_pipelined_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
-        BLOCK_N=block_of(N), MATRICES=MATRICES, STAGES=STAGES, num_warps=WARPS,
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip
     return c
