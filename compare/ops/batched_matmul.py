@@ -71,16 +71,16 @@ CASES = Cases(
     ),
     edge=(
         *(case(dtype, B=count, N=size) for dtype in DTYPES for count, size in _EDGES),
-        # Every size of tile, a last group of matrices that is no whole one, and of the largest more than run
-        # at a time: a block takes several, one after another.
-        *(case("fp16", B=5, N=size) for size in (32, 64, 80, 96, 112)),
-        case("fp16", B=9, N=128),
+        # Every size of tile, rows of whole packs that are shorter than it, and a last group of matrices that
+        # is no whole one.
+        *(case("fp16", B=3, N=size) for size in (32, 40, 64, 80, 96, 128)),
+        # So many that a block takes more groups, one after another, than it has places for.
+        case("fp16", B=13, N=112),
         *(
             case(dtype, layout, B=3, N=size)
-            for dtype in DTYPES
             for layout in _LAYOUTS
             if layout != "contiguous"
-            for size in ((32, 19) if dtype == "bf16" else (32,))
+            for dtype, size in (("fp32", 20), ("fp16", 32), ("bf16", 19))
         ),
         *(case(dtype, fill=fill, B=3, N=20) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         # fp32 sums hold the products of fp16's largest numbers, and of no other dtype's.
