@@ -161,6 +161,20 @@ def check_size(N: int) -> None:
         raise NotImplementedError(f"N={N}: a program holds whole matrices of up to {LARGEST} rows")
 
 
+def operand_bytes(N: int, MATRICES: int, element_bytes: int) -> int:
+    """Of a group's tiles of a and b, which ``tl.dot`` takes from shared memory."""
+    return 2 * MATRICES * block_of(N) ** 2 * element_bytes
+
+
+def check_shared(a: torch.Tensor, shared_bytes: int) -> None:
+    """Refuse what needs more than a program may have on this GPU."""
+    most = shared_bytes_of_a_block(a.device)
+    if shared_bytes > most:
+        raise NotImplementedError(
+            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}"
+        )
+
+
 def check_tensor_cores(a: torch.Tensor) -> None:
     if a.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
@@ -189,6 +203,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     B, N, _ = a.shape
     check_size(N)
     MATRICES, WARPS = group_of(N)
+    check_shared(a, operand_bytes(N, MATRICES, 4))
     grid = (triton.cdiv(B, MATRICES),)
     batched_matmul_tiled_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
@@ -211,6 +226,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: i
     B, N, _ = a.shape
     check_size(N)
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
+    check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
     grid = (triton.cdiv(B, MATRICES),)
     batched_matmul_tensor_core_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),
@@ -234,12 +250,13 @@ def pipelined(
     B, N, _ = a.shape
     check_size(N)
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
-    # As many programs as shared memory has room for: each holds STAGES groups' operands, and all of them a
-    # multiprocessor's, which is a little more than what one block may have.
-    group_bytes = 2 * MATRICES * block_of(N) ** 2 * a.element_size()
-    room = shared_bytes_of_a_block(a.device)
-    STAGES = max(min(STAGES, room // group_bytes), 1)
-    programs = multiprocessors(a.device) * max(1, min(room // (STAGES * group_bytes + 1024), 32 // WARPS))
+    check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
+    # As many programs as shared memory has room for: STAGES groups' operands, and tiles of c on their way out.
+    # A multiprocessor has 1 KB more than a program may have, and keeps 1 KB for each.
+    room, group_bytes = shared_bytes_of_a_block(a.device), operand_bytes(N, MATRICES, a.element_size())
+    STAGES = max(min(STAGES, (room - group_bytes // 2) // group_bytes), 1)
+    most = (room + 1024) // (STAGES * group_bytes + group_bytes // 2 + 1024)
+    programs = multiprocessors(a.device) * max(1, min(most, 32 // WARPS))
     grid = (min(programs, triton.cdiv(B, MATRICES)),)
     batched_matmul_pipelined_kernel[grid](
         a, b, c, B, N, *a.stride(), *b.stride(),

@@ -32,8 +32,8 @@ MUTATIONS = (
     t_tiled(
         bug="missing mask over the batch",
         what="the last group writes matrices that are not there",
-        right="(i < N) & (j < N) & (matrix < B)",
-        wrong="(i < N) & (j < N) & (matrix < B + 1)",
+        right="inside = (i < N) & (j < N) & (matrix < B)",
+        wrong="inside = (i < N) & (j < N) & (matrix < B + 1)",
         sign="guard zones",
     ),
     t_tensor_core(
@@ -97,15 +97,15 @@ MUTATIONS = (
     tensor_core(
         bug="missing bound over the batch",
         what="the last block writes matrices that are not there",
-        right="if (matrix >= B) return;\n    if constexpr (DENSE)",
-        wrong="if constexpr (DENSE)",
+        right="if (matrix >= B) return;\n    T* c_rows",
+        wrong="T* c_rows",
         sign="guard zones",
     ),
     pipelined(
         bug="stages mixed up",
-        what="the group that is on its way is multiplied in place of the one that is there",
-        right="first += step, stage ^= 1",
-        wrong="first += step",
+        what="a group is multiplied that is still on its way",
+        right="stage + 1 == STAGES ? 0 : stage + 1;",
+        wrong="stage + 2 >= STAGES ? 0 : stage + 2;",
         sign=UNDEFINED,
     ),
     pipelined(
@@ -115,11 +115,33 @@ MUTATIONS = (
         wrong="index_t(gridDim.x + 1) * MATRICES;",
         sign="all written",
     ),
+    pipelined(
+        bug="place fetched into too early",
+        what="the next group arrives where the present one is still to be multiplied",
+        right="fetch(free, first",
+        wrong="fetch(stage, first",
+        sign=UNDEFINED,
+    ),
+    tensor_core(
+        bug="packs misplaced",
+        what="a row's packs change places on their way in, and not when they are read",
+        right="rows + Tile::place(lane % 16, k / 8 + lane / 16)",
+        wrong="rows + (lane % 16 * Tile::PACKS + k / 8 + lane / 16) * 8",
+        sign="values|" + UNDEFINED,
+    ),
+    tensor_core(
+        bug="missing bound over rows",
+        what="rows of the next matrix fill a tile that is higher than this one",
+        right="const bool there = inside && row + i < N;",
+        wrong="const bool there = inside;",
+        without_gpu="sanitizers",
+        sign="heap-buffer-overflow",
+    ),
     launch_tensor_core(
         bug="layout not looked at",
         what="matrices that lie by columns are read in packs along their rows",
-        right="x.is_contiguous() and ",
-        wrong="",
+        right="x.stride(2) == 1",
+        wrong="True",
         sign=UNDEFINED,
     ),
     launch_tiled(
