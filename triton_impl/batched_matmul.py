@@ -251,7 +251,7 @@ def pipelined(
     check_size(N)
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
     check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
-    # As many programs as shared memory has room for: STAGES groups' operands, and tiles of c on their way out.
+    # As many programs as shared memory has room for: STAGES groups' operands, and tiles of c on the way out.
     # A multiprocessor has 1 KB more than a program may have, and keeps 1 KB for each.
     room, group_bytes = shared_bytes_of_a_block(a.device), operand_bytes(N, MATRICES, a.element_size())
     STAGES = max(min(STAGES, (room - group_bytes // 2) // group_bytes), 1)
