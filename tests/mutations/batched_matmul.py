@@ -97,8 +97,8 @@ MUTATIONS = (
     tensor_core(
         bug="missing bound over the batch",
         what="the last block writes matrices that are not there",
-        right="if (matrix >= B) return;\n    T* c_rows",
-        wrong="T* c_rows",
+        right="if (matrix >= B) return;\n    const int begin",
+        wrong="const int begin",
         sign="guard zones",
     ),
     pipelined(
@@ -131,7 +131,7 @@ MUTATIONS = (
     ),
     tensor_core(
         bug="missing bound over columns",
-        what="the next row's packs fill a tile wider than the matrix: they are multiplied with 0, but may be NaN",
+        what="the next row's packs fill a wider tile: they are multiplied with 0, but may be NaN",
         right="first + own < B && pack * 8 < N;",
         wrong="first + own < B;",
         sign=UNDEFINED,
