@@ -100,6 +100,20 @@ def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) 
         raise ValueError(f"{op}: bias is on {bias.device} and x on {x.device}; it takes one device")
 
 
+def check_batched_squares(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Check that ``a[B,N,N]`` and ``b[B,N,N]`` are as many square matrices of one size.
+
+    Raises:
+        TypeError: as `check_same`.
+        ValueError: as `check_same`, or the matrices are not square.
+    """
+    check_same(op, 3, a=a, b=b)
+    if a.shape[1] != a.shape[2]:
+        raise ValueError(
+            f"{op}: a and b have shape {tuple(a.shape)}; it takes square matrices, as many rows as columns"
+        )
+
+
 def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
     """Check that ``logits[M,V]`` and ``targets[M]`` are rows of numbers and the index of one in each.
 

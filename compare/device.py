@@ -32,6 +32,19 @@ ARCH_MULTIPROCESSORS = {"sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 58, "sm
 OTHER_MULTIPROCESSORS = 100
 """Of any other architecture: only the grid of a persistent kernel depends on it, and nothing is run."""
 
+ARCH_SHARED_BYTES = {
+    "sm_75": 64 << 10,
+    "sm_80": 163 << 10,
+    "sm_86": 99 << 10,
+    "sm_89": 99 << 10,
+    "sm_90": 227 << 10,
+    "sm_100": 227 << 10,
+}
+"""The most that a block may have.  Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
+
+OTHER_SHARED_BYTES = 99 << 10
+"""Of any other architecture, as of sm_120."""
+
 _HOPPER = 90
 
 _PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "numpy", "nvidia-cuda-nvrtc")
@@ -94,6 +107,15 @@ def multiprocessors(device: torch.device) -> int:
         name = arch(device) or ""
         return ARCH_MULTIPROCESSORS.get(name.rstrip("af"), OTHER_MULTIPROCESSORS)
     return CPU_MULTIPROCESSORS
+
+
+def shared_bytes_of_a_block(device: torch.device) -> int:
+    """The most shared memory that a launch may ask for; the CPU build of kernels allows what sm_90 has."""
+    if device.type == "cuda":
+        return int(_properties(device).shared_memory_per_block_optin)
+    if device.type == "meta":
+        return ARCH_SHARED_BYTES.get((arch(device) or "").rstrip("af"), OTHER_SHARED_BYTES)
+    return ARCH_SHARED_BYTES["sm_90"]
 
 
 def l2_bytes(device: torch.device) -> int:

@@ -1,0 +1,139 @@
+"""batched_matmul: many products of small square matrices, with sums in fp32."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``a[B,N,N]`` and ``b[B,N,N]``; an unusual fill is a's alone: it spoils rows of c, not all."""
+    a = tensor(_shape(case), _of(case, "a"), generator, device)
+    return a, tensor(_shape(case), replace(_of(case, "b"), fill="normal"), generator, device)
+
+
+def _shape(case: Case) -> tuple[int, int, int]:
+    return case["B"], case["N"], case["N"]
+
+
+def _of(case: Case, name: str) -> Case:
+    """The case as one operand sees it: ``b_transposed`` is ``transposed`` for b and nothing for a."""
+    which, _, layout = case.layout.rpartition("_")
+    return replace(case, layout=layout if which in ("", name) else "contiguous")
+
+
+def oracle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """What every element is the sum of, without signs: where terms cancel, their roundings do not."""
+    return a.abs() @ b.abs()
+
+
+def cost(case: Case) -> Cost:
+    """A multiplication and an addition for each of B * N^3 terms: N / 3 operations a byte in 16 bits."""
+    return Cost(
+        flops=2 * case["B"] * case["N"] ** 3,
+        read_bytes=sum(stored_bytes(_shape(case), _of(case, name)) for name in ("a", "b")),
+        written_bytes=math.prod(_shape(case)) * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """What sums of N products in fp32 lose, of the sum of the products' magnitudes.
+
+    Rounded to nearest that is a random walk, a few roundings however long the sum; tensor cores cut off, once
+    for every 4 to 16 products and always the same way: N^1/2 / 15 expected, four times as much allowed.
+    """
+    cut_off = 0.0 if case.dtype == "fp32" else math.sqrt(case["N"]) / 4
+    return Tolerance(least=8.0 + cut_off)
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+# Of one operand alone: one that lies as the other does hides a stride taken for the other's.
+_LAYOUTS = (*LAYOUTS, "a_transposed", "b_transposed", "a_expanded", "b_expanded")
+_EDGES = ((0, 16), (1, 0), (1, 1), (5, 3), (2, 17), (1, 127))
+
+CASES = Cases(
+    default=case("fp16", B=65536, N=48),
+    smoke=(
+        case("fp32", B=3, N=24),
+        case("fp16", B=5, N=48),
+        case("bf16", B=9, N=16),
+    ),
+    edge=(
+        *(case(dtype, B=count, N=size) for dtype in DTYPES for count, size in _EDGES),
+        # Every size of tile, rows of whole packs that are shorter than it, and a last group of matrices that
+        # is no whole one.
+        *(case("fp16", B=3, N=size) for size in (32, 40, 64, 80, 96, 128)),
+        # So many that a block takes more groups, one after another, than it has places for.
+        case("fp16", B=13, N=112),
+        *(
+            case(dtype, layout, B=3, N=size)
+            for layout in _LAYOUTS
+            if layout != "contiguous"
+            for dtype, size in (("fp32", 20), ("fp16", 32), ("bf16", 19))
+        ),
+        # Where a tile is larger than the matrix, 0 times what is none of it has to be 0; packs and elements.
+        *(
+            case(dtype, fill=fill, B=3, N=size)
+            for dtype, size in (("fp32", 20), ("fp16", 24), ("bf16", 20))
+            for fill in ("neg_inf", "nan")
+        ),
+        # fp32 sums hold the products of fp16's largest numbers, and of no other dtype's.
+        case("fp16", fill="huge", B=3, N=48),
+        # The same for a GPU, which runs thousands at a time.
+        case("fp16", B=20011, N=16),
+        # More than 2^31 elements.
+        case("bf16", B=2**20 + 3, N=48),
+        case("bf16", B=2**18 + 3, N=91),
+    ),
+    sweep=(
+        *(
+            case("fp16", B=count, N=size)
+            for count, size in (
+                (524288, 16),
+                (131072, 32),
+                (65536, 48),
+                (65536, 64),
+                (32768, 80),
+                (32768, 96),
+                (16384, 128),
+            )
+        ),
+        case("bf16", B=65536, N=48),
+        case("fp32", B=65536, N=48),
+        case("fp32", B=32768, N=64),
+        # Rows of whole packs, and no multiple of any tile; rows that begin between two packs.
+        case("fp16", B=65536, N=40),
+        case("fp16", B=65536, N=47),
+        case("fp16", "transposed", B=65536, N=48),
+        # Few matrices: a launch's own time.
+        case("fp16", B=1024, N=48),
+        case("fp16", B=64, N=64),
+    ),
+)
+
+OP = Op(
+    name="batched_matmul",
+    summary="c = a @ b for many small square matrices, of sizes that are no powers of two",
+    signature="a[B,N,N], b[B,N,N] -> c[B,N,N]",
+    dims=("B", "N"),
+    dtypes=DTYPES,
+    layouts=_LAYOUTS,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    magnitude=magnitude,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    independent="B",
+)

@@ -1,0 +1,286 @@
+// batched_matmul: a[B,N,N] @ b[B,N,N] -> c[B,N,N],  products of small matrices, sums in fp32
+//
+// The ladder, slow to fast:
+//   naive        a thread an element of c, straight from memory: every element is asked for N times
+//   tiled        a block whole matrices, each read once; a thread 4 x 4 elements, without tensor cores
+//   tensor_core  a block whole matrices, a warp 16 rows of one, by tensor cores
+//   pipelined    as tensor_core, and a block takes group after group: the next are fetched meanwhile
+//
+// A matrix of 16 bits an element takes N / 3 operations a byte, so from tensor_core on memory is what binds,
+// and what counts is how much of it is on its way at a time. Tiles have BLOCK_N rows: N if that is a multiple
+// of 16, the height of what tensor cores multiply, else the next. Triton's are powers of two: 64 for N = 48.
+//
+// PACKED operands, whose rows are whole packs of 16 bytes that start on such a boundary, move so; all others,
+// whatever their strides, element by element.
+#pragma once
+
+#include "tensor_core.cuh"
+
+// Elements from one matrix, row and column of an operand to the next.
+struct Strides {
+    index_t matrix, row, column;
+};
+
+// ---- naive -------------------------------------------------------------------------------------------
+// Grid: THREADS elements of c a block, neighbouring threads beside each other.
+
+template <typename T, int THREADS>
+__global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* a_ptr, const T* b_ptr,
+                                                                       T* c_ptr, index_t B, index_t N,
+                                                                       index_t stride_ab, index_t stride_ai,
+                                                                       index_t stride_aj, index_t stride_bb,
+                                                                       index_t stride_bi, index_t stride_bj) {
+    const index_t element = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    if (element >= B * N * N) return;
+    const index_t matrix = element / (N * N), i = element / N % N, j = element % N;
+    const T* a_row = a_ptr + matrix * stride_ab + i * stride_ai;
+    const T* b_column = b_ptr + matrix * stride_bb + j * stride_bj;
+    float sum = 0;
+    for (index_t k = 0; k < N; ++k) {
+        sum += to_float(a_row[k * stride_aj]) * to_float(b_column[k * stride_bi]);
+    }
+    c_ptr[element] = from_float<T>(sum);
+}
+
+// ---- tiled -------------------------------------------------------------------------------------------
+// Grid: a block `matrices` matrices. A thread computes 4 x 4 elements of c, so that 8 reads of 16 bytes from
+// shared memory, where a and b lie in fp32, serve 64 multiplications. Rows of a tile are `side` long, N or as
+// many more as make it a multiple of 4, and a pack further apart, so that rows 4 apart lie in different
+// banks.
+
+// Brings the matrices from `first` on into tiles below each other; zeros where there is nothing.
+template <typename T, bool PACKED>
+__device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t first, index_t B, int N,
+                                             int matrices, const Strides& stride) {
+    const int side = (N + 3) / 4 * 4, pitch = side + 4;
+    constexpr int VEC = PACKED ? 16 / sizeof(T) : 1;
+    const int packs = side / VEC;  // of a row; where there are packs, side is N
+    for (int p = threadIdx.x; p < matrices * side * packs; p += blockDim.x) {
+        const int row = p / packs, i = row % side, j = p % packs * VEC;
+        const index_t matrix = first + row / side;
+        float* to = tiles + row * pitch + j;
+        const T* from = ptr + matrix * stride.matrix + i * stride.row + j * stride.column;
+        if (matrix < B && i < N && j < N) {
+            const Pack<T, VEC> pack = load<T, VEC>(from);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) to[v] = get(pack, v);
+        } else {
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) to[v] = 0;
+        }
+    }
+}
+
+constexpr int MOST_THREADS = 1024;
+
+template <typename T, bool PACKED>
+__global__ __launch_bounds__(MOST_THREADS) void batched_matmul_tiled_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, int matrices, index_t stride_ab,
+    index_t stride_ai, index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
+    const int across = (N + 3) / 4, side = 4 * across, pitch = side + 4;
+    DYNAMIC_SHARED(float, tiles);
+    float* a_tiles = tiles;
+    float* b_tiles = tiles + matrices * side * pitch;
+    const index_t first = index_t(blockIdx.x) * matrices;
+    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
+    fetch_floats<T, PACKED>(a_tiles, a_ptr, first, B, N, matrices, a_stride);
+    fetch_floats<T, PACKED>(b_tiles, b_ptr, first, B, N, matrices, b_stride);
+    __syncthreads();
+
+    const int own = threadIdx.x / (across * across);
+    const int i = threadIdx.x / across % across * 4, j = threadIdx.x % across * 4;
+    const index_t matrix = first + own;
+    if (matrix >= B) return;
+    const float* a_rows = a_tiles + (own * side + i) * pitch;
+    const float* b_columns = b_tiles + own * side * pitch + j;
+    float sum[4][4] = {};
+    for (int k = 0; k < side; k += 4) {
+        Pack<float, 4> a[4], b[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            a[r] = load<float, 4>(a_rows + r * pitch + k);
+            b[r] = load<float, 4>(b_columns + (k + r) * pitch);
+        }
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+#pragma unroll
+                for (int s = 0; s < 4; ++s) sum[r][s] += get(a[r], step) * get(b[step], s);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+            if (i + r < N && j + s < N) {
+                c_ptr[(matrix * N + i + r) * N + j + s] = from_float<T>(sum[r][s]);
+            }
+        }
+    }
+}
+
+// ---- tensor_core -------------------------------------------------------------------------------------
+// Grid: a block MATRICES matrices, a warp 16 rows of one. T is a 16-bit type. Tiles lie below each other in
+// shared memory, so that rows of all of a block's matrices are numbered through: warp w has rows 16 * w on.
+
+template <int BLOCK_N>
+struct HalfTile {
+    static_assert(BLOCK_N % 16 == 0, "tensor cores multiply 16 rows at a time");
+    static constexpr int ELEMENTS = BLOCK_N * BLOCK_N;
+    static constexpr int PACKS = BLOCK_N / 8;  // of a row
+
+    // Where a row's pack begins. Tensor cores' operands are read 8 rows at a time, a pack of each, and all
+    // banks hold 8 packs. Rows of an odd number of packs would begin in 8 different places; here so many
+    // times fewer as TWOS divides PACKS, and so many packs of a row change places, from row to row in other
+    // ways, that the 8 do not meet.
+    static constexpr int TWOS = PACKS % 8 == 0 ? 8 : PACKS % 4 == 0 ? 4 : 2;
+    static __device__ __forceinline__ int place(int row, int pack) {
+        return (row * PACKS + (pack ^ (row / (8 / TWOS) % TWOS))) * 8;
+    }
+};
+
+// Starts the copies of the matrices from `first` on; zeros where there is nothing.
+template <typename T, int BLOCK_N, int MATRICES, bool PACKED>
+__device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t first, index_t B, int N,
+                                            const Strides& stride) {
+    using Tile = HalfTile<BLOCK_N>;
+    if constexpr (PACKED) {
+        // A matrix's threads have 16 rows at a time, a pack each: all packs are on their way at once, none
+        // passes through a register, and neighbours' addresses follow each other if the rows do.
+        constexpr int THREADS = 2 * BLOCK_N;
+        const int own = threadIdx.x / THREADS;
+        const int row = threadIdx.x % THREADS / Tile::PACKS, pack = threadIdx.x % Tile::PACKS;
+        const bool inside = first + own < B && pack * 8 < N;
+        T* to = tiles + Tile::place(own * BLOCK_N + row, pack);
+        const T* from = ptr + (first + own) * stride.matrix + row * stride.row + pack * 8;
+#pragma unroll
+        for (int i = 0; i < BLOCK_N; i += 16) {
+            const bool there = inside && row + i < N;
+            cp_async_16(to + i * BLOCK_N, there ? from + i * stride.row : ptr, there ? 16 : 0);
+        }
+    } else {
+        constexpr int THREADS = MATRICES * 2 * BLOCK_N;
+        for (int e = threadIdx.x; e < MATRICES * Tile::ELEMENTS; e += THREADS) {
+            const int row = e / BLOCK_N, i = row % BLOCK_N, j = e % BLOCK_N;
+            const index_t matrix = first + row / BLOCK_N;
+            const T* from = ptr + matrix * stride.matrix + i * stride.row + j * stride.column;
+            const bool there = matrix < B && i < N && j < N;
+            tiles[Tile::place(row, j / 8) + j % 8] = there ? *from : from_float<T>(0.0f);
+        }
+    }
+}
+
+// A warp's 16 rows of c: its rows of a times all of b. They take the place of a's rows in shared memory,
+// which no other warp reads, and leave from there in packs: a lane's sums are pairs, scattered over 8 rows.
+template <typename T, int BLOCK_N, bool PACKED>
+__device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c_ptr, index_t first,
+                                              index_t B, int N) {
+    using Tile = HalfTile<BLOCK_N>;
+    constexpr int WARPS = BLOCK_N / 16;  // of a matrix
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    T* rows = a_tiles + warp * 16 * BLOCK_N;
+    const T* b_tile = b_tiles + warp / WARPS * Tile::ELEMENTS;
+
+    float sum[BLOCK_N / 8][4] = {};
+#pragma unroll
+    for (int k = 0; k < BLOCK_N; k += 16) {
+        unsigned a[4];
+        ldmatrix_x4(a, rows + Tile::place(lane % 16, k / 8 + lane / 16));
+#pragma unroll
+        for (int j = 0; j < BLOCK_N; j += 16) {
+            unsigned b[4];
+            ldmatrix_x4_trans(b, b_tile + k * BLOCK_N + Tile::place(lane % 16, j / 8 + lane / 16));
+            mma_m16n8k16<T>(sum[j / 8], a, b[0], b[1]);
+            mma_m16n8k16<T>(sum[j / 8 + 1], a, b[2], b[3]);
+        }
+    }
+
+    __syncwarp();  // all lanes have read their rows of a
+#pragma unroll
+    for (int j = 0; j < BLOCK_N / 8; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            T* pair = rows + Tile::place(half * 8 + lane / 4, j) + lane % 4 * 2;
+            T two[2] = {from_float<T>(sum[j][half * 2]), from_float<T>(sum[j][half * 2 + 1])};
+            *reinterpret_cast<unsigned*>(pair) = *reinterpret_cast<const unsigned*>(two);
+        }
+    }
+    __syncwarp();
+
+    const index_t matrix = first + warp / WARPS;
+    if (matrix >= B) return;
+    const int begin = warp % WARPS * 16;
+    T* c_rows = c_ptr + (matrix * N + begin) * N;
+    if constexpr (PACKED) {
+#pragma unroll
+        for (int p = lane; p < 16 * Tile::PACKS; p += WARP) {
+            const int row = p / Tile::PACKS, pack = p % Tile::PACKS;
+            if (begin + row < N && pack * 8 < N) {
+                store(c_rows + row * N + pack * 8, load<T, 8>(rows + Tile::place(row, pack)));
+            }
+        }
+    } else {
+        for (int e = lane; e < 16 * BLOCK_N; e += WARP) {
+            const int row = e / BLOCK_N, j = e % BLOCK_N;
+            if (begin + row < N && j < N) {
+                c_rows[row * N + j] = rows[Tile::place(row, j / 8) + j % 8];
+            }
+        }
+    }
+}
+
+template <typename T, int BLOCK_N, int MATRICES, bool PACKED>
+__global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_core_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
+    index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
+    DYNAMIC_SHARED(T, tiles);
+    T* a_tiles = tiles;
+    T* b_tiles = tiles + MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
+    const index_t first = index_t(blockIdx.x) * MATRICES;
+    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
+    fetch_tiles<T, BLOCK_N, MATRICES, PACKED>(a_tiles, a_ptr, first, B, N, a_stride);
+    fetch_tiles<T, BLOCK_N, MATRICES, PACKED>(b_tiles, b_ptr, first, B, N, b_stride);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncthreads();  // other blocks of the multiprocessor multiply meanwhile
+    multiply_rows<T, BLOCK_N, PACKED>(a_tiles, b_tiles, c_ptr, first, B, N);
+}
+
+// ---- pipelined ---------------------------------------------------------------------------------------
+// Grid: as many blocks as run at a time, BLOCKS a multiprocessor; each takes every gridDim-th group of
+// MATRICES matrices. STAGES groups have a place in shared memory: one is multiplied, the others are on their
+// way, so that the memory is never idle while tensor cores are at work. Only packs are copied past the
+// registers: operands that are none are tensor_core's.
+
+template <typename T, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
+    const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
+    index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
+    constexpr int OPERAND = MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
+    DYNAMIC_SHARED(T, tiles);
+    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
+    const index_t step = index_t(gridDim.x) * MATRICES;
+    const auto fetch = [&](int stage, index_t first) {
+        T* a_tiles = tiles + stage * 2 * OPERAND;
+        if (first < B) {
+            fetch_tiles<T, BLOCK_N, MATRICES, true>(a_tiles, a_ptr, first, B, N, a_stride);
+            fetch_tiles<T, BLOCK_N, MATRICES, true>(a_tiles + OPERAND, b_ptr, first, B, N, b_stride);
+        }
+        cp_async_commit();  // of nothing too: groups are waited for by their number
+    };
+    index_t first = index_t(blockIdx.x) * MATRICES;
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage, first + stage * step);
+    int stage = 0, free = STAGES - 1;
+    for (; first < B; first += step) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();  // this group is there, and all are done with the one before, whose place is free
+        fetch(free, first + (STAGES - 1) * step);
+        T* a_tiles = tiles + stage * 2 * OPERAND;
+        multiply_rows<T, BLOCK_N, true>(a_tiles, a_tiles + OPERAND, c_ptr, first, B, N);
+        free = stage;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+    }
+}

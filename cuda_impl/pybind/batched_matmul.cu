@@ -1,0 +1,163 @@
+// batched_matmul from C++: checks and launches the kernels of kernels/batched_matmul.cuh.
+#include "batched_matmul.cuh"
+
+#include <map>
+#include <string>
+#include <type_traits>
+
+#include "product.h"
+#include "tensor.h"
+
+struct Batch {
+    Tensor a, b, c;
+    std::int64_t B, N;
+    bool empty() const { return B == 0 || N == 0; }
+};
+
+// a, b and an empty c; a TypeError or ValueError, which compare.arguments words, if they are no such batches.
+static Batch checked(const py::object& a, const py::object& b) {
+    const auto tensors = check_same("batched_matmul", 3, {{"a", a}, {"b", b}});
+    if (tensors[0].shape[1] != tensors[0].shape[2]) {
+        py::module_::import("compare.arguments").attr("check_batched_squares")("batched_matmul", a, b);
+    }
+    return {tensors[0], tensors[1], tensors[0].empty_like(), tensors[0].shape[0], tensors[0].shape[1]};
+}
+
+// A thread an element.
+static py::object naive(py::object a_object, py::object b_object) {
+    const Batch p = checked(a_object, b_object);
+    if (p.empty()) return p.c.object;
+    dispatch(p.a, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int THREADS = 256;
+        launch(p.a, {ceil_div(p.c.numel(), THREADS), THREADS}, batched_matmul_naive_kernel<T, THREADS>,
+               p.a.data<T>(), p.b.data<T>(), p.c.data<T>(), p.B, p.N, p.a.strides[0], p.a.strides[1],
+               p.a.strides[2], p.b.strides[0], p.b.strides[1], p.b.strides[2]);
+    });
+    return p.c.object;
+}
+
+constexpr int LARGEST = 128;  // rows of a matrix that a block holds whole
+
+static void check_size(const Batch& p) {
+    if (p.N <= LARGEST) return;
+    not_taken("N=" + std::to_string(p.N) + ": a block holds whole matrices of up to " +
+              std::to_string(LARGEST) + " rows");
+}
+
+// Refuses what needs more shared memory than a block may have on this GPU.
+static void check_shared(const Batch& p, int bytes) {
+    if (p.a.device < 0) return;
+    static std::map<int, int> known;
+    int& most = known[p.a.device];
+    if (most == 0) check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, p.a.device));
+    if (bytes <= most) return;
+    not_taken("N=" + std::to_string(p.N) + ": " + std::to_string(bytes) +
+              " bytes of shared memory a block, and this GPU has " + std::to_string(most));
+}
+
+// Whether the rows of both are whole packs of 16 bytes that start on such a boundary.
+static bool is_packed(const Batch& p) {
+    const int VEC = 16 / p.a.element_size;
+    const auto packed = [&](const Tensor& x) {
+        return x.strides[2] == 1 && x.strides[1] % VEC == 0 && x.strides[0] % VEC == 0 && x.address % 16 == 0;
+    };
+    return p.N % VEC == 0 && packed(p.a) && packed(p.b);
+}
+
+template <typename T, typename Kernel, typename... Sizes>
+static void launch_group(const Batch& p, const LaunchShape& shape, Kernel* kernel, Sizes... sizes) {
+    check_shared(p, shape.shared_bytes);
+    launch(p.a, shape, kernel, p.a.data<T>(), p.b.data<T>(), p.c.data<T>(), p.B, int(p.N), sizes...,
+           p.a.strides[0], p.a.strides[1], p.a.strides[2], p.b.strides[0], p.b.strides[1], p.b.strides[2]);
+}
+
+// Whole matrices in shared memory, 4 x 4 elements a thread.
+static py::object tiled(py::object a_object, py::object b_object) {
+    const Batch p = checked(a_object, b_object);
+    if (p.empty()) return p.c.object;
+    check_size(p);
+    const int across = int(ceil_div(p.N, 4)), side = 4 * across;
+    const int matrices = std::max(128 / (across * across), 1);  // about 128 threads at least
+    const int shared_bytes = 2 * matrices * side * (side + 4) * 4;
+    const LaunchShape shape = {ceil_div(p.B, matrices), matrices * across * across, shared_bytes};
+    dispatch(p.a, [&](auto zero) {
+        using T = decltype(zero);
+        const auto kernel =
+            is_packed(p) ? &batched_matmul_tiled_kernel<T, true> : &batched_matmul_tiled_kernel<T, false>;
+        launch_group<T>(p, shape, kernel, matrices);
+    });
+    return p.c.object;
+}
+
+// Calls `function` with an element of the operands' 16-bit type, and with BLOCK_N, the next multiple of 16.
+template <int BLOCK_N = 16, typename Function>
+static void dispatch_tiles(const Batch& p, Function function) {
+    if constexpr (BLOCK_N < LARGEST) {
+        if (p.N > BLOCK_N) return dispatch_tiles<BLOCK_N + 16>(p, function);
+    }
+    dispatch(p.a, [&](auto zero) {
+        if constexpr (sizeof(zero) == 2) function(zero, std::integral_constant<int, BLOCK_N>());
+    });
+}
+
+// MATRICES of a block: so many that it has 4 to 8 warps, each 16 rows.
+constexpr int matrices_of(int BLOCK_N) {
+    return BLOCK_N < 64 ? (64 + BLOCK_N - 1) / BLOCK_N : 1;
+}
+
+// Of a group's tiles of a and b.
+constexpr int group_bytes(int BLOCK_N) {
+    return 2 * matrices_of(BLOCK_N) * BLOCK_N * BLOCK_N * 2;
+}
+
+template <typename T, int BLOCK_N>
+static void launch_tensor_core(const Batch& p) {
+    constexpr int MATRICES = matrices_of(BLOCK_N);
+    const auto kernel = is_packed(p) ? &batched_matmul_tensor_core_kernel<T, BLOCK_N, MATRICES, true>
+                                     : &batched_matmul_tensor_core_kernel<T, BLOCK_N, MATRICES, false>;
+    launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)}, kernel);
+}
+
+// Whole matrices in shared memory, 16 rows a warp.
+static py::object tensor_core(py::object a_object, py::object b_object) {
+    const Batch p = checked(a_object, b_object);
+    check_tensor_cores(p.a);
+    if (p.empty()) return p.c.object;
+    check_size(p);
+    dispatch_tiles(p, [&](auto zero, auto BLOCK_N) { launch_tensor_core<decltype(zero), BLOCK_N>(p); });
+    return p.c.object;
+}
+
+constexpr int STAGES = 3;
+
+// BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for.
+constexpr int blocks_of(int BLOCK_N) {
+    return std::min((227 << 10) / (STAGES * group_bytes(BLOCK_N) + 1024),
+                    1536 / (matrices_of(BLOCK_N) * BLOCK_N * 2));
+}
+
+// Group after group, the next on their way meanwhile.
+static py::object pipelined(py::object a_object, py::object b_object) {
+    const Batch p = checked(a_object, b_object);
+    check_tensor_cores(p.a);
+    if (p.empty()) return p.c.object;
+    check_size(p);
+    dispatch_tiles(p, [&](auto zero, auto BLOCK_N) {
+        using T = decltype(zero);
+        if (!is_packed(p)) return launch_tensor_core<T, BLOCK_N>(p);
+        constexpr int MATRICES = matrices_of(BLOCK_N), BLOCKS = blocks_of(BLOCK_N);
+        const std::int64_t blocks =
+            std::min<std::int64_t>(ceil_div(p.B, MATRICES), BLOCKS * multiprocessors(p.a));
+        launch_group<T>(p, {blocks, MATRICES * BLOCK_N * 2, STAGES * group_bytes(BLOCK_N)},
+                        &batched_matmul_pipelined_kernel<T, BLOCK_N, MATRICES, STAGES, BLOCKS>);
+    });
+    return p.c.object;
+}
+
+PYBIND11_MODULE(batched_matmul, m) {
+    m.def("naive", &naive);
+    m.def("tiled", &tiled);
+    m.def("tensor_core", &tensor_core);
+    m.def("pipelined", &pipelined);
+}

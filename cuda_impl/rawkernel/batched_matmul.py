@@ -1,0 +1,151 @@
+"""batched_matmul through cupy: ``a[B,N,N], b[B,N,N] -> c[B,N,N]``, with ``kernels/batched_matmul.cuh``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compare.arguments import check_batched_squares
+from compare.device import multiprocessors, shared_bytes_of_a_block
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores, cpp
+
+LARGEST = 128
+"""Rows of a matrix that a block holds whole."""
+
+
+def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, torch.Tensor]:
+    """B, N and an empty c."""
+    check_batched_squares("batched_matmul", a, b)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    return a.size(0), a.size(1), c
+
+
+def check_size(N: int) -> None:
+    if N > LARGEST:
+        raise NotImplementedError(f"N={N}: a block holds whole matrices of up to {LARGEST} rows")
+
+
+def check_shared(a: torch.Tensor, shared_bytes: int) -> int:
+    """``shared_bytes``; refuses what needs more than a block may have on this GPU."""
+    most = shared_bytes_of_a_block(a.device)
+    if shared_bytes > most:
+        raise NotImplementedError(
+            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}"
+        )
+    return shared_bytes
+
+
+def is_packed(*operands: torch.Tensor) -> bool:
+    """Whether the rows of all are whole packs of 16 bytes that start on such a boundary."""
+    VEC = 16 // operands[0].element_size()
+    return all(
+        x.stride(2) == 1
+        and x.size(1) % VEC == x.stride(1) % VEC == x.stride(0) % VEC == 0
+        and x.data_ptr() % 16 == 0
+        for x in operands
+    )
+
+
+def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
+    return [np.int64(value) for value in (*a.stride(), *b.stride())]
+
+
+@implementation("batched_matmul", "cupy.naive", rung="naive")
+def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A thread an element."""
+    B, N, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+    THREADS = 256
+    run = kernel("batched_matmul", f"batched_matmul_naive_kernel<{CTYPES[a.dtype]}, {THREADS}>", a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+    sizes = (np.int64(B), np.int64(N))
+    run((ceil_div(c.numel(), THREADS),), (THREADS,), (*pointers, *sizes, *strides(a, b)))
+    return c
+
+
+@implementation("batched_matmul", "cupy.tiled", rung="tiled")
+def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Whole matrices in shared memory, 4 x 4 elements a thread."""
+    B, N, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+    check_size(N)
+    across = ceil_div(N, 4)
+    side = 4 * across
+    matrices = max(128 // across**2, 1)  # about 128 threads at least
+    shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4)
+    PACKED = is_packed(a, b)
+    run = kernel("batched_matmul", f"batched_matmul_tiled_kernel<{CTYPES[a.dtype]}, {cpp(PACKED)}>", a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+    sizes = (np.int64(B), np.int32(N), np.int32(matrices))
+    blocks, threads = ceil_div(B, matrices), matrices * across**2
+    run((blocks,), (threads,), (*pointers, *sizes, *strides(a, b)), shared_mem=shared_bytes)
+    return c
+
+
+def matrices_of(BLOCK_N: int) -> int:
+    """MATRICES of a block: so many that it has 4 to 8 warps, each 16 rows."""
+    return ceil_div(64, BLOCK_N)
+
+
+def group_bytes(MATRICES: int, BLOCK_N: int) -> int:
+    """Of a group's tiles of a and b."""
+    return 2 * MATRICES * BLOCK_N * BLOCK_N * 2
+
+
+@implementation("batched_matmul", "cupy.tensor_core", rung="tensor_core", tunable={"MATRICES": (1, 2, 4, 8)})
+def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch.Tensor:
+    """Whole matrices in shared memory, 16 rows a warp; MATRICES of 0 are chosen by N."""
+    B, N, c = checked(a, b)
+    check_tensor_cores(a)
+    if c.numel() == 0:
+        return c
+    check_size(N)
+    BLOCK_N = ceil_div(N, 16) * 16
+    MATRICES, PACKED = MATRICES or matrices_of(BLOCK_N), is_packed(a, b)
+    shared_bytes = check_shared(a, group_bytes(MATRICES, BLOCK_N))
+    tile = f"{CTYPES[a.dtype]}, {BLOCK_N}, {MATRICES}, {cpp(PACKED)}"
+    run = kernel("batched_matmul", f"batched_matmul_tensor_core_kernel<{tile}>", a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+    sizes = (np.int64(B), np.int32(N))
+    blocks, threads = ceil_div(B, MATRICES), MATRICES * BLOCK_N * 2
+    run((blocks,), (threads,), (*pointers, *sizes, *strides(a, b)), shared_mem=shared_bytes)
+    return c
+
+
+def blocks_of(MATRICES: int, BLOCK_N: int, STAGES: int) -> int:
+    """BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for."""
+    threads, shared_bytes = MATRICES * BLOCK_N * 2, STAGES * group_bytes(MATRICES, BLOCK_N)
+    return max(min((227 << 10) // (shared_bytes + 1024), 1536 // threads), 1)
+
+
+@implementation(
+    "batched_matmul",
+    "cupy.pipelined",
+    rung="tensor_core",
+    tunable={"MATRICES": (1, 2, 4, 8), "STAGES": (2, 3, 4)},
+)
+def pipelined(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, STAGES: int = 3) -> torch.Tensor:
+    """Group after group, the next on their way meanwhile; MATRICES of 0 are chosen by N."""
+    B, N, c = checked(a, b)
+    check_tensor_cores(a)
+    if c.numel() == 0:
+        return c
+    check_size(N)
+    if not is_packed(a, b):
+        return tensor_core(a, b, MATRICES=MATRICES)
+    BLOCK_N = ceil_div(N, 16) * 16
+    MATRICES = MATRICES or matrices_of(BLOCK_N)
+    BLOCKS = blocks_of(MATRICES, BLOCK_N, STAGES)
+    shared_bytes = check_shared(a, STAGES * group_bytes(MATRICES, BLOCK_N))
+    tile = f"{CTYPES[a.dtype]}, {BLOCK_N}, {MATRICES}, {STAGES}, {BLOCKS}"
+    run = kernel("batched_matmul", f"batched_matmul_pipelined_kernel<{tile}>", a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+    sizes = (np.int64(B), np.int32(N))
+    blocks = min(ceil_div(B, MATRICES), BLOCKS * multiprocessors(a.device))
+    threads = MATRICES * BLOCK_N * 2
+    run((blocks,), (threads,), (*pointers, *sizes, *strides(a, b)), shared_mem=shared_bytes)
+    return c

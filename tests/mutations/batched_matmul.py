@@ -1,0 +1,154 @@
+"""Mistakes in batched_matmul."""
+
+from functools import partial
+
+from mutations import Mutation
+
+UNDEFINED = "values|NaN and infinity"
+RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
+
+t_naive, t_tiled, t_tensor_core, t_pipelined = (
+    partial(Mutation, "batched_matmul", f"triton.{variant}", file="triton_impl/batched_matmul.py")
+    for variant in ("naive", "tiled", "tensor_core", "pipelined")
+)
+naive, tiled, tensor_core, pipelined = (
+    partial(Mutation, "batched_matmul", f"cupy.{variant}", file="cuda_impl/kernels/batched_matmul.cuh")
+    for variant in ("naive", "tiled", "tensor_core", "pipelined")
+)
+launch_tiled, launch_tensor_core = (
+    partial(Mutation, "batched_matmul", f"cupy.{variant}", file="cuda_impl/rawkernel/batched_matmul.py")
+    for variant in ("tiled", "tensor_core")
+)
+
+MUTATIONS = (
+    # ------------------------------------------------------------------ Triton
+    t_naive(
+        bug="wrong stride",
+        what="the next term takes b's next column, not its next row",
+        right="b_ptrs += stride_bi",
+        wrong="b_ptrs += stride_bj",
+        sign=UNDEFINED,
+    ),
+    t_tiled(
+        bug="missing mask over the batch",
+        what="the last group writes matrices that are not there",
+        right="inside = (i < N) & (j < N) & (matrix < B)",
+        wrong="inside = (i < N) & (j < N) & (matrix < B + 1)",
+        sign="guard zones",
+    ),
+    t_tensor_core(
+        bug="the other operand's stride",
+        what="b's matrices are taken to be as far apart as a's",
+        right="b_ptr + matrix * stride_bb + i * stride_bi",
+        wrong="b_ptr + matrix * stride_ab + i * stride_bi",
+        sign=UNDEFINED,
+    ),
+    t_pipelined(
+        bug="missed group",
+        what="matrices that do not fill a group are nobody's",
+        right="tl.range(first, tl.cdiv(B, MATRICES),",
+        wrong="tl.range(first, B // MATRICES,",
+        sign="all written",
+    ),
+    # ------------------------------------------------------------------ CUDA
+    naive(
+        bug="off-by-one bound",
+        what="the element after the last is written",
+        right="if (element >= B * N * N) return;",
+        wrong="if (element > B * N * N) return;",
+        sign="guard zones",
+    ),
+    naive(
+        bug="wrong stride",
+        what="rows of a are taken to be as far apart as its columns",
+        right="i * stride_ai;",
+        wrong="i * stride_aj;",
+        sign=UNDEFINED,
+    ),
+    tiled(
+        bug="transposed operand",
+        what="b's four rows are read as columns",
+        right="get(a[r], step) * get(b[step], s)",
+        wrong="get(a[r], step) * get(b[s], step)",
+        sign="values",
+    ),
+    tensor_core(
+        bug="fragments swapped",
+        what="the halves of b's fragment along K change places",
+        right="a, b[0], b[1]);",
+        wrong="a, b[1], b[0]);",
+        sign="values",
+    ),
+    tensor_core(
+        bug="missing wait",
+        what="what is multiplied is still on its way",
+        right="cp_async_wait<0>();\n    __syncthreads();  // other",
+        wrong="__syncthreads();  // other",
+        without_gpu="apart",
+        sign=UNDEFINED + "|all written",
+    ),
+    tensor_core(
+        bug="missing barrier",
+        what="a warp multiplies rows of b that another has not seen arrive",
+        right="__syncthreads();  // other",
+        wrong="// other",
+        **RACE,
+    ),
+    tensor_core(
+        bug="missing bound over the batch",
+        what="the last block writes matrices that are not there",
+        right="if (matrix >= B) return;\n    const int begin",
+        wrong="const int begin",
+        sign="guard zones",
+    ),
+    pipelined(
+        bug="stages mixed up",
+        what="a group is multiplied that is still on its way",
+        right="stage + 1 == STAGES ? 0 : stage + 1;",
+        wrong="stage + 2 >= STAGES ? 0 : stage + 2;",
+        sign=UNDEFINED,
+    ),
+    pipelined(
+        bug="wrong step",
+        what="a group between one turn and the next is nobody's",
+        right="index_t(gridDim.x) * MATRICES;",
+        wrong="index_t(gridDim.x + 1) * MATRICES;",
+        sign="all written",
+    ),
+    pipelined(
+        bug="place fetched into too early",
+        what="the next group arrives where the present one is still to be multiplied",
+        right="fetch(free, first",
+        wrong="fetch(stage, first",
+        sign=UNDEFINED,
+    ),
+    tensor_core(
+        bug="packs misplaced",
+        what="a row's packs change places on their way in, and not when they are read",
+        right="rows + Tile::place(lane % 16, k / 8 + lane / 16)",
+        wrong="rows + (lane % 16 * Tile::PACKS + k / 8 + lane / 16) * 8",
+        sign=UNDEFINED,
+    ),
+    tensor_core(
+        bug="missing bound over columns",
+        what="the next row's packs fill a wider tile: they are multiplied with 0, but may be NaN",
+        right="first + own < B && pack * 8 < N;",
+        wrong="first + own < B;",
+        sign=UNDEFINED,
+    ),
+    launch_tensor_core(
+        bug="layout not looked at",
+        what="matrices that lie by columns are read in packs along their rows",
+        right="x.stride(2) == 1",
+        wrong="True",
+        sign=UNDEFINED,
+    ),
+    launch_tiled(
+        bug="alignment not looked at",
+        what="matrices that start between 16-byte boundaries are read in packs of 16",
+        right="x.data_ptr() % 16 == 0",
+        wrong="x.data_ptr() % 2 == 0",
+        without_gpu="sanitizers",
+        sign="misaligned address",
+    ),
+)

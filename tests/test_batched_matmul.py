@@ -1,0 +1,194 @@
+"""batched_matmul: what padding a tile to a power of two wastes, and what its launches ask of a GPU."""
+
+from __future__ import annotations
+
+import functools
+import re
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from compare import device, registry
+from compare.capture import capture
+from compare.registry import ROOT
+from compare.resources.banks import WARP, Access, conflicts
+from compare.spec import CudaLaunch, Implementation, case
+from cuda_impl.loader import kernel
+from cuda_impl.rawkernel import batched_matmul as cuda
+from triton_impl.batched_matmul import block_of, useful_share
+
+SIZES = (16, 32, 40, 48, 64, 80, 96, 128)
+
+
+def padding_table() -> str:
+    """The table of docs/ops/batched_matmul.md: what of a tile is useful, by Triton's block and by CUDA's."""
+    lines = [
+        "| N | Triton's BLOCK_N | elements | products | CUDA's BLOCK_N | elements | products |",
+        "|--:|-----------------:|---------:|---------:|---------------:|---------:|---------:|",
+    ]
+    for N in SIZES:
+        cells = [str(N)]
+        for BLOCK_N in (block_of(N), cuda.ceil_div(N, 16) * 16):
+            cells += [str(BLOCK_N), *(f"{share:.0%}" for share in useful_share(N, BLOCK_N))]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("N", SIZES)
+def test_the_useful_share_counts_what_is_in_the_tile(N: int):
+    BLOCK_N = block_of(N)
+    inside = torch.arange(BLOCK_N) < N
+    elements, products = useful_share(N, BLOCK_N)
+    assert elements == pytest.approx((inside[:, None] & inside).double().mean().item())
+    assert products == pytest.approx(
+        (inside[:, None, None] & inside[:, None] & inside).double().mean().item()
+    )
+
+
+def test_the_page_s_table_is_what_the_helper_counts():
+    page = (ROOT / "docs/ops/batched_matmul.md").read_text()
+    found = re.search(r"(?s)<!-- padding -->\n(.*?)\n<!-- /padding -->", page)
+    assert found
+    assert found[1] == padding_table()
+
+
+@pytest.mark.parametrize("N", [1, 15, 16, 17, 48, 100, 128])
+def test_a_block_of_triton_holds_the_matrix_and_is_a_power_of_two(N: int):
+    BLOCK_N = block_of(N)
+    assert max(N, 16) <= BLOCK_N
+    assert BLOCK_N & (BLOCK_N - 1) == 0
+    assert 2 * max(N, 16) > BLOCK_N
+
+
+LIMITED = [
+    impl
+    for impl in registry.implementations("batched_matmul")
+    if impl.way != "torch" and impl.label not in ("cupy.naive", "pybind.naive")
+]
+
+
+@pytest.mark.parametrize("impl", LIMITED, ids=lambda impl: impl.label)
+def test_larger_matrices_are_refused_with_the_reason(impl, device: torch.device):
+    a = torch.ones(1, 129, 129, dtype=torch.float16, device=device)
+    with pytest.raises(NotImplementedError, match=r"N=129: .* up to 128 rows"):
+        impl.run(a, a)
+
+
+@pytest.mark.parametrize("impl", registry.implementations("batched_matmul"), ids=lambda impl: impl.label)
+def test_matrices_that_are_not_square_are_refused(impl, device: torch.device):
+    a = torch.ones(2, 3, 4, device=device)
+    with pytest.raises(ValueError, match=r"batched_matmul: .*\(2, 3, 4\); it takes square matrices"):
+        impl.run(a, a)
+
+
+def on(label: str) -> Implementation:
+    return next(impl for impl in registry.implementations("batched_matmul") if impl.label == label)
+
+
+@pytest.mark.parametrize("arch", device.ARCH_SHARED_BYTES)
+@pytest.mark.parametrize("label", [impl.label for impl in LIMITED if impl.route != "pybind"])
+def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: str):
+    """Every size either asks for no more than a block may have, or says so; and those of the issue's run."""
+    most, op = device.ARCH_SHARED_BYTES[arch], registry.get_op("batched_matmul")
+    taken, refused = set(), []
+    for dtype, N in product(("fp32", "fp16"), SIZES):
+        try:
+            (launch,) = capture(on(label), op, case(dtype, B=100_000, N=N), arch)
+        except NotImplementedError as reason:
+            refused.append(str(reason))
+            continue
+        taken.add(N)
+        if isinstance(launch, CudaLaunch):
+            assert launch.dynamic_shared_bytes <= most
+            assert launch.block[0] <= 1024
+    why = re.compile(rf"fp32: tensor cores|N=\d+: \d+ bytes of shared memory a block, .* {most}$")
+    assert all(why.match(reason) for reason in refused), refused
+    assert taken >= {N for N in SIZES if N <= 48}
+    if most >= device.ARCH_SHARED_BYTES["sm_90"]:
+        assert taken == set(SIZES)
+
+
+def test_the_gpu_itself_is_asked_how_much_shared_memory_it_has(monkeypatch: pytest.MonkeyPatch):
+    properties = SimpleNamespace(shared_memory_per_block_optin=1000)
+    monkeypatch.setattr(device, "_properties_of", lambda index: properties)
+    assert device.shared_bytes_of_a_block(torch.device("cuda", 0)) == 1000
+    assert device.shared_bytes_of_a_block(torch.device("cpu")) == 227 << 10
+
+
+@pytest.mark.gpu
+def test_it_is_what_the_table_says_of_such_a_gpu():
+    here = torch.device("cuda", torch.cuda.current_device())
+    arch = device.arch(here)
+    if arch not in device.ARCH_SHARED_BYTES:
+        pytest.skip(f"{arch} is not in the table")
+    assert device.shared_bytes_of_a_block(here) == device.ARCH_SHARED_BYTES[arch]
+
+
+@pytest.mark.parametrize("N", SIZES)
+def test_a_hopper_multiprocessor_has_room_for_the_blocks_and_they_keep_it_busy(N: int):
+    op = registry.get_op("batched_matmul")
+    (launch,) = capture(on("cupy.pipelined"), op, case("fp16", B=100_000, N=N), "sm_90")
+    BLOCK_N, STAGES = cuda.ceil_div(N, 16) * 16, 3
+    MATRICES = cuda.matrices_of(BLOCK_N)
+    BLOCKS = cuda.blocks_of(MATRICES, BLOCK_N, STAGES)
+    assert launch.grid[0] == 132 * BLOCKS
+    assert BLOCKS * (launch.dynamic_shared_bytes + 1024) <= 228 << 10
+    on_their_way = BLOCKS * (STAGES - 1) * cuda.group_bytes(MATRICES, BLOCK_N)
+    assert on_their_way >= 64 << 10, "bytes in flight that a multiprocessor needs to copy at full speed"
+
+
+# --------------------------------------------------------------------------- where tiles lie, and their banks
+
+PLACES = """
+#include "batched_matmul.cuh"
+template <int BLOCK_N>
+__global__ void places(int* y) {
+    y[blockIdx.x * BLOCK_N / 8 + threadIdx.x] = HalfTile<BLOCK_N>::place(blockIdx.x, threadIdx.x);
+}
+"""
+TILES = range(16, 129, 16)
+
+
+@functools.cache
+def places(BLOCK_N: int) -> list[list[int]]:
+    """Where the kernels' own function puts the packs of a tile's rows, in elements."""
+    y = torch.empty(BLOCK_N, BLOCK_N // 8, dtype=torch.int32)
+    run = kernel(PLACES, f"places<{BLOCK_N}>", torch.device("cpu"))
+    run((BLOCK_N,), (BLOCK_N // 8,), (y.data_ptr(),))
+    return y.tolist()
+
+
+@pytest.mark.parametrize("BLOCK_N", TILES)
+def test_packs_of_a_tile_have_a_place_each(BLOCK_N: int):
+    found = sorted(at for row in places(BLOCK_N) for at in row)
+    assert found == [8 * i for i in range(BLOCK_N * BLOCK_N // 8)]
+
+
+@pytest.mark.parametrize("BLOCK_N", TILES)
+def test_no_access_of_the_tensor_core_rungs_has_bank_conflicts(BLOCK_N: int):
+    place, packs = places(BLOCK_N), BLOCK_N // 8
+    lanes = range(WARP)
+    rows_of_a_warp = [place[row][pack] for row in range(16) for pack in range(packs)]
+    accesses = [
+        # ldmatrix: 8 rows at a time, a pack of each, as a quarter of a warp
+        *(
+            Access("load", tuple(2 * place[k + lane % 16][pack + lane // 16] for lane in lanes), 16)
+            for k in range(0, BLOCK_N, 16)
+            for pack in range(0, packs, 2)
+        ),
+        # a lane's pairs of c
+        *(
+            Access("store", tuple(2 * place[half + lane // 4][pack] + lane % 4 * 4 for lane in lanes), 4)
+            for half in (0, 8)
+            for pack in range(packs)
+        ),
+        # packs along the rows, on their way in and out
+        *(
+            Access(kind, tuple(2 * at for at in rows_of_a_warp[first : first + WARP]), 16)
+            for kind in ("store", "load")
+            for first in range(0, len(rows_of_a_warp), WARP)
+        ),
+    ]
+    assert [conflicts(access) for access in accesses] == [0] * len(accesses)

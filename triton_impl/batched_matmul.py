@@ -1,0 +1,265 @@
+"""batched_matmul in Triton: ``a[B,N,N], b[B,N,N] -> c[B,N,N]``, sums in fp32.
+
+The ladder; ``cuda_impl/kernels/batched_matmul.cuh`` climbs the same way:
+
+* ``naive``: a program a matrix, one term of each element's sum at a time, straight from memory
+* ``tiled``: a program one or a few matrices, each read once, multiplied without tensor cores
+* ``tensor_core``: as tiled, by tensor cores
+* ``pipelined``: as tensor_core, and a program takes group after group: the next is fetched meanwhile
+
+A block of ``tl.arange`` is a power of two, so a matrix lies in a tile of BLOCK_N x BLOCK_N that it may not
+fill: of 48 in 64, 56% of the elements and 42% of the products are asked for.  What is not is masked: it costs
+instructions, registers and shared memory, but no traffic.  `useful_share` counts it.
+
+Matrices may lie any way: every kernel takes all strides of a and b, and c is dense.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_batched_squares
+from compare.device import multiprocessors, shared_bytes_of_a_block
+from compare.registry import implementation
+
+
+@triton.jit
+def batched_matmul_naive_kernel(
+    a_ptr, b_ptr, c_ptr, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a matrix.  Each term is a column of a times a row of b."""
+    matrix = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
+    j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
+    a_ptrs = a_ptr + matrix * stride_ab + i * stride_ai
+    b_ptrs = b_ptr + matrix * stride_bb + j * stride_bj
+    total = tl.zeros([BLOCK_N, BLOCK_N], tl.float32)
+    for _ in range(N):
+        a = tl.load(a_ptrs, mask=i < N, other=0.0).to(tl.float32)
+        b = tl.load(b_ptrs, mask=j < N, other=0.0).to(tl.float32)
+        total += a * b
+        a_ptrs += stride_aj
+        b_ptrs += stride_bi
+    c_ptrs = c_ptr + (matrix * N + i) * N + j
+    tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), mask=(i < N) & (j < N))
+
+
+@triton.jit
+def multiply_group(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, TENSOR_CORES: tl.constexpr,
+):  # fmt: skip
+    """MATRICES matrices beside each other, of the ``group`` of that number, in 64 bits.
+
+    Square matrices of one size: rows i and columns j of a tile are the same for a, b and c.  FULL: they fill
+    their tiles and the last group, so that nothing is masked.
+    """
+    if MATRICES == 1:  # its rows are shared out among the warps
+        matrix = group
+        i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
+        j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
+    else:  # a warp a matrix
+        matrix = group * MATRICES + tl.arange(0, MATRICES)[:, None, None]
+        i = tl.arange(0, BLOCK_N)[None, :, None].to(tl.int64)
+        j = tl.arange(0, BLOCK_N)[None, None, :].to(tl.int64)
+    a_ptrs = a_ptr + matrix * stride_ab + i * stride_ai + j * stride_aj
+    b_ptrs = b_ptr + matrix * stride_bb + i * stride_bi + j * stride_bj
+    c_ptrs = c_ptr + (matrix * N + i) * N + j
+    inside = (i < N) & (j < N) & (matrix < B)
+    if FULL:
+        a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+    else:
+        a, b = tl.load(a_ptrs, mask=inside, other=0.0), tl.load(b_ptrs, mask=inside, other=0.0)
+    if not TENSOR_CORES:  # products of fp32 by IEEE are made without them
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    c = tl.dot(a, b, input_precision="ieee").to(c_ptr.dtype.element_ty)
+    if FULL:
+        tl.store(c_ptrs, c)
+    else:
+        tl.store(c_ptrs, c, mask=inside)
+
+
+@triton.jit
+def batched_matmul_tiled_kernel(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program MATRICES matrices, multiplied in fp32."""
+    multiply_group(
+        a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, False,
+    )  # fmt: skip
+
+
+@triton.jit
+def batched_matmul_tensor_core_kernel(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program MATRICES matrices, multiplied by tensor cores."""
+    multiply_group(
+        a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+        tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, True,
+    )  # fmt: skip
+
+
+@triton.jit
+def batched_matmul_pipelined_kernel(
+    a_ptr, b_ptr, c_ptr, B, N,
+    stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+    BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a few programs a multiprocessor; each takes every ``num_programs``-th group of MATRICES matrices.
+
+    With STAGES the compiler fetches the loop's next groups into shared memory while one is multiplied.
+    """
+    first = tl.program_id(0).to(tl.int64)
+    for group in tl.range(first, tl.cdiv(B, MATRICES), tl.num_programs(0), num_stages=STAGES):
+        multiply_group(
+            a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
+            group, BLOCK_N, MATRICES, FULL, True,
+        )  # fmt: skip
+
+
+LARGEST = 128
+"""Rows of a matrix that a program holds whole."""
+
+
+def block_of(N: int) -> int:
+    """BLOCK_N: the least power of two that holds N rows, and 16 at least, which ``tl.dot`` asks for."""
+    return max(16, triton.next_power_of_2(N))
+
+
+def useful_share(N: int, BLOCK_N: int) -> tuple[float, float]:
+    """Of the elements and of the products of a tile of BLOCK_N x BLOCK_N, those that N x N matrices ask for.
+
+    Elements count what is addressed, masked and held: (N / BLOCK_N)^2.  Products count what tensor cores do:
+    (N / BLOCK_N)^3.  Masked elements are not fetched, so neither is a share of the memory's traffic.
+    """
+    return (N / BLOCK_N) ** 2, (N / BLOCK_N) ** 3
+
+
+def group_of(N: int) -> tuple[int, int]:
+    """MATRICES and num_warps: small matrices, which a warp holds, come one a warp."""
+    return (4, 4) if block_of(N) <= 32 else (1, 4 if block_of(N) == 64 else 8)
+
+
+def is_full(B: int, N: int, MATRICES: int) -> bool:
+    """Whether matrices fill their tiles, and groups are whole."""
+    return block_of(N) == N and B % MATRICES == 0
+
+
+def check_size(N: int) -> None:
+    if N > LARGEST:
+        raise NotImplementedError(f"N={N}: a program holds whole matrices of up to {LARGEST} rows")
+
+
+def operand_bytes(N: int, MATRICES: int, element_bytes: int) -> int:
+    """Of a group's tiles of a and b, which ``tl.dot`` takes from shared memory."""
+    return 2 * MATRICES * block_of(N) ** 2 * element_bytes
+
+
+def check_shared(a: torch.Tensor, shared_bytes: int) -> None:
+    """Refuse what needs more than a program may have on this GPU."""
+    most = shared_bytes_of_a_block(a.device)
+    if shared_bytes > most:
+        raise NotImplementedError(
+            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}"
+        )
+
+
+def check_tensor_cores(a: torch.Tensor) -> None:
+    if a.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+
+
+@implementation("batched_matmul", "triton.naive", rung="naive")
+def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_batched_squares("batched_matmul", a, b)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    batched_matmul_naive_kernel[(B,)](
+        a, b, c, N, *a.stride(), *b.stride(), BLOCK_N=block_of(N), num_warps=group_of(N)[1]
+    )
+    return c
+
+
+@implementation("batched_matmul", "triton.tiled", rung="tiled")
+def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    check_batched_squares("batched_matmul", a, b)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    MATRICES, WARPS = group_of(N)
+    check_shared(a, operand_bytes(N, MATRICES, 4))
+    grid = (triton.cdiv(B, MATRICES),)
+    batched_matmul_tiled_kernel[grid](
+        a, b, c, B, N, *a.stride(), *b.stride(),
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
+    )  # fmt: skip
+    return c
+
+
+TUNABLE = {"MATRICES": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8)}
+
+
+@implementation("batched_matmul", "triton.tensor_core", rung="tensor_core", tunable=TUNABLE)
+def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0) -> torch.Tensor:
+    """MATRICES and WARPS of 0 are chosen by N."""
+    check_batched_squares("batched_matmul", a, b)
+    check_tensor_cores(a)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
+    check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
+    grid = (triton.cdiv(B, MATRICES),)
+    batched_matmul_tensor_core_kernel[grid](
+        a, b, c, B, N, *a.stride(), *b.stride(),
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), num_warps=WARPS,
+    )  # fmt: skip
+    return c
+
+
+@implementation(
+    "batched_matmul", "triton.pipelined", rung="tensor_core", tunable={**TUNABLE, "STAGES": (2, 3, 4)}
+)
+def pipelined(
+    a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0, STAGES: int = 3
+) -> torch.Tensor:
+    """MATRICES and WARPS of 0 are chosen by N."""
+    check_batched_squares("batched_matmul", a, b)
+    check_tensor_cores(a)
+    c = torch.empty_like(a, memory_format=torch.contiguous_format)
+    if c.numel() == 0:
+        return c
+    B, N, _ = a.shape
+    check_size(N)
+    MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
+    check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
+    # As many programs as shared memory has room for: STAGES groups' operands, and tiles of c on the way out.
+    # A multiprocessor has 1 KB more than a program may have, and keeps 1 KB for each.
+    room, group_bytes = shared_bytes_of_a_block(a.device), operand_bytes(N, MATRICES, a.element_size())
+    STAGES = max(min(STAGES, (room - group_bytes // 2) // group_bytes), 1)
+    most = (room + 1024) // (STAGES * group_bytes + group_bytes // 2 + 1024)
+    programs = multiprocessors(a.device) * max(1, min(most, 32 // WARPS))
+    grid = (min(programs, triton.cdiv(B, MATRICES)),)
+    batched_matmul_pipelined_kernel[grid](
+        a, b, c, B, N, *a.stride(), *b.stride(),
+        BLOCK_N=block_of(N), MATRICES=MATRICES, FULL=is_full(B, N, MATRICES), STAGES=STAGES, num_warps=WARPS,
+    )  # fmt: skip
+    return c
