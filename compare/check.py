@@ -224,6 +224,7 @@ def _try(
         return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings))
     found("output is fresh", called.shared)
     with _COMPARING:
+        op.settle(made, output)
         unwritten = int(untouched(output).sum())
         found("all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None)
         errors = errors_of(op, case, probe.reference, output, limit, impl.accumulator)
@@ -294,6 +295,7 @@ class Yardstick:
             return 0.0
         if output is None:
             return 0.0
+        self._op.settle(reference.inputs, output)
         return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
 
 

@@ -172,6 +172,10 @@ class Cases:
     """Timed by ``--sweep`` and recorded."""
 
 
+def nothing_open(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    """`Op.settle` of an op that says of every element of its output what it is."""
+
+
 @dataclass(frozen=True)
 class Op:
     """What is computed, independent of how."""
@@ -197,6 +201,9 @@ class Op:
     magnitude: Callable[..., torch.Tensor] | None = None
     """Like ``oracle``, of the terms' magnitudes: what an element's error is held against beside the element
     itself, where it is a sum whose terms may cancel.  None: what `Tolerance` says."""
+    settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
+    """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds, before
+    outputs are compared: behind the last kept element of a compaction may stand anything, or nothing written."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
