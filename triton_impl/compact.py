@@ -3,12 +3,12 @@
 Where an element goes is how many before it are kept.  The ladder, slow to fast, as in
 ``cuda_impl/kernels/compact.cuh``; what changes is how a program learns what the programs before it keep:
 
-* ``twopass``: one launch counts the kept of every tile, a second adds up the counts, a third reads x again and
-  writes: x is read twice
+* ``twopass``: one launch counts the kept of every tile, a second adds up the counts, a third reads x again
+  and writes: x is read twice
 * ``onepass``: a tile is counted, and looks back at what the tiles before it have published: x is read once
 
-Within a tile ``tl.cumsum`` is the ballots and shuffles of CUDA.  It cannot be said that what is kept be gathered
-in shared memory first: each element is stored to where it belongs.
+Within a tile ``tl.cumsum`` is the ballots and shuffles of CUDA.  It cannot be said that what is kept be
+gathered in shared memory first: each element is stored to where it belongs.
 """
 
 import torch
@@ -135,7 +135,7 @@ def look_back(of_tile_ptr, tile, LANES: tl.constexpr):
 def compact_onepass_kernel(
     x_ptr, y_ptr, N, stride_xn, words_ptr, BLOCK_SIZE: tl.constexpr, LANES: tl.constexpr
 ):
-    """Grid: a program for a tile.  words[0] counts tickets, words[1 + tile] are the tiles'; all start as 0."""
+    """Grid: a program for a tile.  words[0] counts tickets, the others are the tiles'; all start as 0."""
     tile = tl.atomic_add(words_ptr, 1, sem="relaxed")
     of_tile_ptr = words_ptr + 1
     x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)

@@ -1,4 +1,4 @@
-"""compact: the elements of a vector that are greater than 0, in order and without gaps.  What is kept is moved.
+"""compact: the elements of a vector that are greater than 0, in order and without gaps: stream compaction.
 
 How many are kept depends on values, and outputs have a shape that does not.  So y has room for all of x, and
 ends early, as text does in C: behind the last kept element stands a NaN, if there is room.  A NaN is greater

@@ -58,9 +58,9 @@ __device__ __forceinline__ Counted among_warps(int count) {
 }
 
 // ---- twopass -------------------------------------------------------------------------------------------
-// Grid of the first and the third launch: a block for a tile of THREADS * ITEMS elements. At every step a warp
-// looks at 32 neighbours: one ballot tells each lane which of them are kept, and one popc how many of those
-// are before its own.
+// Grid of the first and the third launch: a block for a tile of THREADS * ITEMS elements. At every step a
+// warp looks at 32 neighbours: one ballot tells each lane which of them are kept, and one popc how many of
+// those are before its own.
 
 template <typename T, int ITEMS, int THREADS>
 struct Steps {
