@@ -17,7 +17,7 @@ from compare import registry
 from compare.check import check
 from compare.guard import POISON, GuardedMemory, untouched
 from compare.inputs import TORCH_DTYPES
-from compare.spec import Agreement, Case, Finding, Implementation, Invariant, Op, case
+from compare.spec import Agreement, Case, Finding, Implementation, Invariant, Op, case, nothing_open
 
 Run = Callable[..., torch.Tensor]
 Mutant = Callable[..., torch.Tensor]
@@ -45,6 +45,11 @@ def baseline(op: Op) -> Run:
 def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, ...] = (0,)) -> Agreement:
     mutant = Implementation(op.name, "triton.mutant", "tiled", run)
     return check(op, mutant, c, device, seeds)
+
+
+def skip_where_the_end_is_open(op: Op) -> None:
+    if op.settle is not nothing_open:
+        pytest.skip("what the last element holds is left open; the op's own tests have cases where it is not")
 
 
 def failed(agreement: Agreement) -> set[str]:
@@ -111,6 +116,8 @@ WRONG_VALUES = (
 @every_op_and_long_case
 def test_wrong_values_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.device) -> None:
     right = baseline(op)
+    if mutate is last_element_lost:
+        skip_where_the_end_is_open(op)
     agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)).clone())
     assert "values" in failed(agreement)
     assert agreement.error > agreement.limit
@@ -170,6 +177,7 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
 
 @every_op_and_long_case
 def test_one_unwritten_element_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    skip_where_the_end_is_open(op)
     right = baseline(op)
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
@@ -300,7 +308,8 @@ def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.devi
     agreement = checked(op, c, device, run, seeds=(0, 1))
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
-    assert 0.4 < agreement.ulp_max <= 0.5 + 1e-4  # the GPU does not sum twice in the same order
+    least = 0.4 if op.cost(c).flops > 0 else 0.0  # what is only moved is not rounded
+    assert least <= agreement.ulp_max <= 0.5 + 1e-4  # the GPU does not sum twice in the same order
     assert agreement.ulp_p50 <= agreement.ulp_p99 <= agreement.ulp_max
     assert agreement.within == 1
     assert agreement.seeds == 2
