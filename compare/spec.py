@@ -202,8 +202,8 @@ class Op:
     """Like ``oracle``, of the terms' magnitudes: what an element's error is held against beside the element
     itself, where it is a sum whose terms may cancel.  None: what `Tolerance` says."""
     settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
-    """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds, before
-    it is compared: behind the last kept element of a compaction anything may stand."""
+    """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
+    Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""

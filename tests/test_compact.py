@@ -89,7 +89,7 @@ def test_an_element_that_is_left_out_is_caught(K: int, caught: set[str]) -> None
         y[K:] = right[K:]
         return y
 
-    left_out = dataclasses.replace(EAGER, run=run, label="torch.left_out")
+    left_out = dataclasses.replace(EAGER, run=run, label="triton.left_out")
     agreement = check(OP, left_out, case(N=1000, K=K), torch.device("cpu"), (0,))
     assert caught <= {finding.name for finding in agreement.findings if not finding.passed}
 

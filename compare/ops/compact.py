@@ -13,6 +13,7 @@ The ways are not told K.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -24,7 +25,9 @@ _PIECE = 1 << 24
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[N]``; K elements are above 0, infinities among them, and of the rest some are exactly 0.
+    """``x[N]``; K elements are above 0, and of the rest some are exactly 0.
+
+    What a fill says holds of either: ``nan`` has infinities among the kept and NaN among the rest.
 
     Raises:
         UsageError: K is greater than N.
@@ -32,7 +35,9 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     N, K = case["N"], case["K"]
     if K > N:
         raise UsageError(f"case {case}: of N={N} elements no K={K} can be kept. Say K={N} or less")
-    x = tensor((N,), case, generator, device)
+    # Not with the fill's own infinities and NaN: signs are given below.
+    drawn = replace(case, fill="huge" if case.fill == "huge" else "normal")
+    x = tensor((N,), drawn, generator, device)
     if device.type == "meta":
         return (x,)
     for begin in range(0, N, _PIECE):
@@ -41,11 +46,15 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
         share = end * K // N - begin * K // N
         shuffled = torch.randperm(piece.numel(), generator=generator, device=generator.device).to(device)
         kept, rest = shuffled[:share], shuffled[share:]
-        sizes = piece.abs()  # a NaN is never kept, so it gives way where one must be
-        sizes = sizes.clamp(min=torch.finfo(x.dtype).tiny)
-        piece[kept] = sizes[kept].nan_to_num(nan=math.inf, posinf=math.inf)
+        sizes = piece.abs().clamp(min=torch.finfo(x.dtype).tiny)
+        piece[kept] = sizes[kept]
         piece[rest] = -sizes[rest]
         piece[rest[::5]] = 0.0
+        if case.fill == "neg_inf":
+            piece[rest[1::2]] = -math.inf
+        elif case.fill == "nan":
+            piece[kept[::5]] = math.inf
+            piece[rest[1::5]] = math.nan
     return (x,)
 
 
