@@ -31,10 +31,11 @@ __device__ __forceinline__ T not_a_number() {
 // The sum over the lanes up to and including this one.
 template <typename Count>
 __device__ __forceinline__ Count warp_running_sum(Count sum) {
+    const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int distance = 1; distance < WARP; distance *= 2) {
         const Count other = __shfl_up_sync(FULL_WARP, sum, distance);
-        if (threadIdx.x % WARP >= distance) sum += other;
+        if (lane >= distance) sum += other;
     }
     return sum;
 }

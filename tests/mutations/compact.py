@@ -7,6 +7,7 @@ from mutations import Mutation
 HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 MISPLACED = "values|all written|NaN and infinity"
+ASTRAY = MISPLACED + "|guard zones|illegal memory access|SIGSEGV"
 
 t_twopass, t_onepass = (
     partial(Mutation, "compact", f"triton.{variant}", file="triton_impl/compact.py")
@@ -122,14 +123,14 @@ MUTATIONS = (
         what="what is known of tiles behind one that knows all is added once more",
         right="needed = knows_all ^ (knows_all - 1);",
         wrong="needed = FULL_WARP;",
-        sign=MISPLACED + "|guard zones|illegal memory access|host build",
+        sign=ASTRAY,
     ),
     onepass(
         bug="counts overlap",
         what="the counts of a warp's steps run into each other",
         right="constexpr int FIELD = 16;",
         wrong="constexpr int FIELD = 7;",
-        sign=MISPLACED + "|guard zones",
+        sign=ASTRAY,
     ),
     onepass(
         bug="missed tail",
@@ -156,10 +157,10 @@ MUTATIONS = (
         sign="guard zones",
     ),
     launch_onepass(
-        bug="words not zeroed",
-        what="tiles read what they take for published",
-        right="torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)\n    name",
-        wrong="torch.full((1 + tiles,), 0, dtype=torch.int64, device=x.device)\n    words[1:] = 2\n    name",
+        bug="wrong grid",
+        what="half as many tiles as there is work for",
+        right="tiles = ceil_div(N, THREADS * PACKS * VEC)",
+        wrong="tiles = ceil_div(N, THREADS * PACKS * VEC * 2)",
         sign=MISPLACED,
     ),
     launch_onepass(
