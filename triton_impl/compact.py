@@ -85,10 +85,10 @@ def twopass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
         return y
     tiles = triton.cdiv(N, BLOCK_SIZE)
     of_tile = torch.empty(tiles + 1, dtype=torch.int64, device=x.device)
-    how = {"BLOCK_SIZE": BLOCK_SIZE, "num_warps": WARPS}
-    compact_count_kernel[(tiles,)](x, N, x.stride(0), of_tile, **how)
+    sizes = (N, x.stride(0))
+    compact_count_kernel[(tiles,)](x, *sizes, of_tile, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     compact_scan_kernel[(1,)](of_tile, tiles, BLOCK_TILES=1024, num_warps=8)
-    compact_scatter_kernel[(tiles,)](x, y, N, x.stride(0), of_tile, **how)
+    compact_scatter_kernel[(tiles,)](x, y, *sizes, of_tile, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
     return y
 
 
@@ -159,6 +159,7 @@ def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
         return y
     tiles = triton.cdiv(N, BLOCK_SIZE)
     words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
-    how = {"BLOCK_SIZE": BLOCK_SIZE, "LANES": 32 * WARPS, "num_warps": WARPS}
-    compact_onepass_kernel[(tiles,)](x, y, N, x.stride(0), words, **how)
+    compact_onepass_kernel[(tiles,)](
+        x, y, N, x.stride(0), words, BLOCK_SIZE=BLOCK_SIZE, LANES=32 * WARPS, num_warps=WARPS
+    )
     return y
