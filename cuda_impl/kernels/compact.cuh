@@ -189,11 +189,20 @@ __device__ __forceinline__ T element(const Pack<T, VEC>& pack, int v) {
     return reinterpret_cast<const T*>(pack.word)[v];
 }
 
-template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
-                                                                          T* __restrict__ y_ptr, index_t N,
-                                                                          index_t stride_xn, index_t tiles,
-                                                                          word_t* words) {
+// Threads of a multiprocessor: with 64 bytes of x each, 96 KB are on their way. sm_75 holds no more than
+// 1024.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int RESIDENT = 1024;
+#else
+constexpr int RESIDENT = 1536;
+#endif
+
+template <typename T, int VEC, int PACKS, int THREADS>
+__global__ __launch_bounds__(THREADS,
+                             RESIDENT / THREADS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
+                                                                             T* __restrict__ y_ptr, index_t N,
+                                                                             index_t stride_xn, index_t tiles,
+                                                                             word_t* words) {
     constexpr int BLOCK_SIZE = THREADS * PACKS * VEC;
     constexpr int FIELD = 16;  // bits for the count of a step: 32 lanes keep 256 at most
     static_assert(PACKS * FIELD <= 64, "the counts of all steps share a word");

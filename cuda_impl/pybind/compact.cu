@@ -32,10 +32,9 @@ static py::object onepass(py::object x_object) {
         using T = decltype(zero);
         const auto launch_by = [&](auto VEC_) {
             constexpr int VEC = VEC_, PACKS = 4, THREADS = 256;
-            constexpr int BLOCKS = 6;  // a multiprocessor: 96 KB of x on its way
             const std::int64_t tiles = ceil_div(N, THREADS * PACKS * VEC);
             const Tensor words = x.zeros(1 + tiles);
-            launch(x, {tiles, THREADS}, compact_onepass_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(),
+            launch(x, {tiles, THREADS}, compact_onepass_kernel<T, VEC, PACKS, THREADS>, x.data<T>(),
                    y.data<T>(), N, x.strides[0], tiles, words.data<word_t>());
         };
         if (packed) {

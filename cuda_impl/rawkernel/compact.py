@@ -48,10 +48,9 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
         return y
     packed = x.stride(0) == 1 and x.data_ptr() % 16 == 0
     VEC, PACKS, THREADS = 16 // x.element_size() if packed else 1, 4, 256
-    BLOCKS = 6  # a multiprocessor: 96 KB of x on its way
     tiles = ceil_div(N, THREADS * PACKS * VEC)
     words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
-    name = f"compact_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
+    name = f"compact_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>"
     run = kernel("compact", name, x.device)
     sizes = (np.int64(N), np.int64(x.stride(0)), np.int64(tiles))
     run((tiles,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr()))
