@@ -189,12 +189,12 @@ __device__ __forceinline__ T element(const Pack<T, VEC>& pack, int v) {
     return reinterpret_cast<const T*>(pack.word)[v];
 }
 
-// Threads of a multiprocessor: with 64 bytes of x each, 64 KB are on their way. For more of them registers
+// Threads of a multiprocessor: with 64 bytes of x each, 80 KB are on their way. For more of them registers
 // would have to be spilled; sm_75 holds no more than 1024, and takes more registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 constexpr int RESIDENT = 768;
 #else
-constexpr int RESIDENT = 1024;
+constexpr int RESIDENT = 1280;
 #endif
 
 template <typename T, int VEC, int PACKS, int THREADS>
@@ -238,11 +238,12 @@ __global__ __launch_bounds__(THREADS,
     // A ballot an element would be eight ballots for a pack of 16-bit elements. So lanes count for
     // themselves, and one running sum over the warp is of all steps' counts, side by side in a word.
     word_t own = 0;
+    unsigned kept = 0;  // a bit an element: comparing again later would keep all of them in fp32 till then
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        int count = 0;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) count += is_kept(get(x[p], v));
+        for (int v = 0; v < VEC; ++v) kept |= static_cast<unsigned>(is_kept(get(x[p], v))) << (p * VEC + v);
+        const int count = __popc(kept >> p * VEC & ((1u << VEC) - 1));
         own |= static_cast<word_t>(count) << p * FIELD;
     }
     const word_t up_to_lane = warp_running_sum(own);
@@ -263,7 +264,7 @@ __global__ __launch_bounds__(THREADS,
         int place = of_step + field(before_lane, p);
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            if (is_kept(get(x[p], v))) staged[place++] = element(x[p], v);
+            if (kept >> (p * VEC + v) & 1) staged[place++] = element(x[p], v);
         }
         of_step += field(of_steps, p);
     }
