@@ -192,7 +192,7 @@ __device__ __forceinline__ T element(const Pack<T, VEC>& pack, int v) {
 // Threads of a multiprocessor: with 64 bytes of x each, 64 KB are on their way. For more of them registers
 // would have to be spilled; sm_75 holds no more than 1024, and takes more registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int RESIDENT = 768;
+constexpr int RESIDENT = 512;
 #else
 constexpr int RESIDENT = 1024;
 #endif
