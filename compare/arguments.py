@@ -98,3 +98,88 @@ def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) 
         )
     if bias.device != x.device:
         raise ValueError(f"{op}: bias is on {bias.device} and x on {x.device}; it takes one device")
+
+
+def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
+    """Check that ``logits[M,V]`` and ``targets[M]`` are rows of numbers and the index of one in each.
+
+    Raises:
+        TypeError: as `check_same`, or targets is no strided tensor of int64.
+        ValueError: as `check_same`, or targets is no vector, on another device, or has another length.
+    """
+    check_same(op, 2, logits=logits)
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"{op}: targets is a {type(targets).__name__}; it takes a torch.Tensor")
+    if targets.layout is not strided:
+        raise TypeError(f"{op}: targets is {targets.layout}; it takes a strided (dense) tensor")
+    if targets.dtype is not torch.int64:
+        raise TypeError(f"{op}: targets is {targets.dtype}; it takes {torch.int64}")
+    if targets.dim() != 1:
+        raise ValueError(
+            f"{op}: targets has {targets.dim()} dimensions, shape {tuple(targets.shape)}; it takes 1"
+        )
+    if targets.shape[0] != logits.shape[0]:
+        raise ValueError(
+            f"{op}: targets has shape {tuple(targets.shape)} and logits {tuple(logits.shape)}; "
+            "it takes as many elements of targets as logits has rows"
+        )
+    if targets.device != logits.device:
+        raise ValueError(
+            f"{op}: targets is on {targets.device} and logits on {logits.device}; it takes one device"
+        )
+
+
+def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Check that ``q[B,S,H,D]`` and ``k[B,S,Hk,D]`` are heads that ``cos[S,D/2]`` and ``sin[S,D/2]`` turn.
+
+    Raises:
+        TypeError: as `check_same`, or they are of several dtypes.
+        ValueError: as `check_same`, D is odd, a shape does not go with q's, or a device is another than q's.
+    """
+    check_same(op, 4, q=q)
+    check_same(op, 4, k=k)
+    check_same(op, 2, cos=cos, sin=sin)
+    B, S, _, D = q.shape
+    if D % 2 != 0:
+        raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of an even length")
+    if k.shape[:2] != q.shape[:2] or k.shape[3] != D:
+        raise ValueError(
+            f"{op}: k has shape {tuple(k.shape)} and q {tuple(q.shape)}; it takes ({B}, {S}, any, {D}) for k"
+        )
+    if cos.shape != (S, D // 2):
+        raise ValueError(
+            f"{op}: cos has shape {tuple(cos.shape)} and q {tuple(q.shape)}; it takes {(S, D // 2)} for cos"
+        )
+    for name, tensor in (("k", k), ("cos", cos)):
+        if tensor.dtype is not q.dtype:
+            raise TypeError(f"{op}: {name} is {tensor.dtype} and q is {q.dtype}; it takes one dtype")
+        if tensor.device != q.device:
+            raise ValueError(f"{op}: {name} is on {tensor.device} and q on {q.device}; it takes one device")
+
+
+def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
+    """Check that the rows of ``x[M,N]`` can be normalised with these: ``check_norm(op, x, weight=weight)``.
+
+    Args:
+        op: the op's name, for the message.
+        x: the rows.
+        parameters: vectors of N elements, by their names.
+
+    Raises:
+        TypeError: as `check_same`.
+        ValueError: as `check_same`, or a parameter is no vector of N elements, or on another device than x.
+    """
+    check_same(op, 2, x=x)
+    for name, parameter in parameters.items():
+        check_same(op, 1, **{name: parameter})
+        if parameter.dtype is not x.dtype:
+            raise TypeError(f"{op}: {name} is {parameter.dtype} and x is {x.dtype}; it takes one dtype")
+        if parameter.shape[0] != x.shape[1]:
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(parameter.shape)} and x {tuple(x.shape)}; "
+                f"it takes as many elements of {name} as x has columns"
+            )
+        if parameter.device != x.device:
+            raise ValueError(
+                f"{op}: {name} is on {parameter.device} and x on {x.device}; it takes one device"
+            )

@@ -126,11 +126,12 @@ def captured_route(impl: Implementation) -> Implementation:
     """
     if impl.route != "pybind":
         return impl
-    label = f"cupy.{impl.variant}"
-    for sibling in registry.implementations(impl.op):
-        if sibling.label == label:
-            return sibling
-    raise NotImplementedError(f"{impl.label} has no {label} beside it, whose launch could be captured")
+    sibling = registry.through_cupy(impl, registry.implementations(impl.op))
+    if sibling is None:
+        raise NotImplementedError(
+            f"{impl.label} has no cupy.{impl.variant} beside it, whose launch could be captured"
+        )
+    return sibling
 
 
 @contextlib.contextmanager

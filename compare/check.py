@@ -247,8 +247,11 @@ def _borrowing(operators: tuple[str, ...]) -> str | None:
 
 
 def _nudged(op: Op, probe: Probe) -> Probe | None:
-    """The same with one element changed, so far that it shows; None where there is none."""
-    sizes = [x.numel() for x in probe.inputs]
+    """The same with one element changed, so far that it shows; None where there is none.
+
+    Whole numbers stay as they are: which others would do only the op knows.
+    """
+    sizes = [x.numel() if x.is_floating_point() else 0 for x in probe.inputs]
     if sum(sizes) == 0:
         return None
     inputs = tuple(_as_it_lies(x) for x in probe.inputs)
@@ -445,7 +448,7 @@ def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     effortless = sum(x.numel() for x in inputs) + of_output < _EFFORTLESS_ELEMENTS[device.type]
     where = device if effortless else torch.device("meta")
     output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
-    return output.to("meta", TORCH_DTYPES[case.dtype])
+    return output.to("meta", TORCH_DTYPES[op.output_dtype or case.dtype])
 
 
 def errors_of(
@@ -547,12 +550,14 @@ def _compare(
     step: int,
 ) -> None:
     """Add the errors of ``out`` against the fp64 ``ref``; every ``step``-th goes into the quantiles."""
+    if ref.dim() == 0:  # a number alone is a row of one
+        ref, out, sizes = ref[None], out[None], None if sizes is None else sizes[None]
     scale = None if sizes is None else tolerance.floor * sizes
     if scale is None and tolerance.reduced_dim is not None:
         finite = ref.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         scale = tolerance.floor * finite.abs().amax(tolerance.reduced_dim, keepdim=True)
         del finite
-    columns = max(1, _PIECE * ref.shape[-1] // ref.numel()) if ref.dim() else 1
+    columns = max(1, _PIECE * ref.shape[-1] // ref.numel())
     for begin in range(0, ref.shape[-1], columns):
         length = min(columns, ref.shape[-1] - begin)
         of_scale = scale.narrow(-1, begin, length) if scale is not None and scale.shape[-1] > 1 else scale

@@ -181,8 +181,8 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
     """By way, fastest first: its fastest implementation of those that compute in the baseline's precision."""
     best: dict[str, Row] = {}
     unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
-    for row in sorted(case.rows, key=_cold_us):
-        if row.status == "ok" and math.isfinite(_cold_us(row)) and row.label not in unequal:
+    for row in sorted(case.rows, key=figures.cold_us):
+        if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
             best.setdefault(way_of(row.label), row)
     return best
 
@@ -236,10 +236,6 @@ def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
     return f"{found.nearest} {how} {found.share:.0%} {of}"
 
 
-def _cold_us(row: Row) -> float:
-    return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
-
-
 def _contenders(size: int, seen: dict[int, Standing]) -> tuple[str, ...]:
     """Between two sizes that were timed: the labels worth timing.  Elsewhere none is left out."""
     below = max((s for s in seen if s < size), default=None)
@@ -250,7 +246,7 @@ def _contenders(size: int, seen: dict[int, Standing]) -> tuple[str, ...]:
     for end in (seen[below], seen[above]):
         for row in end.comparison.rows:
             best = end.best.get(way_of(row.label))
-            if best is not None and _cold_us(row) <= CLOSE * _cold_us(best):
+            if best is not None and figures.cold_us(row) <= CLOSE * figures.cold_us(best):
                 labels[row.label] = None
     return tuple(labels)
 

@@ -7,13 +7,12 @@ not; so a difference counts from `ACROSS` times what one run tells apart.
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from compare import calibration, statistics
+from compare import calibration, registry, statistics
 from compare.records import Recorded
 from compare.spec import WRONG, Comparison, Environment, Estimate, Row
 
@@ -91,7 +90,7 @@ def _rows(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded
     for run in runs:
         for case in run.cases:
             for row in case.rows:
-                if not only or any(fnmatch.fnmatchcase(row.label, pattern) for pattern in only):
+                if registry.is_among(row.label, only):
                     found.setdefault((run.op, case.case, row.label), Recorded(row, case, run))
     return found
 

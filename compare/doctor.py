@@ -318,10 +318,12 @@ def _clang_format() -> str:
 
 
 def _matplotlib() -> str:
+    from compare.report.plots import REQUIREMENT
+
     try:
         return importlib.metadata.version("matplotlib")
     except importlib.metadata.PackageNotFoundError:
-        raise Missing("not installed", f"{PIP} 'matplotlib>=3.9'") from None
+        raise Missing("not installed", f"{PIP} {shlex.quote(REQUIREMENT)}") from None
 
 
 def _nvbench() -> str:

@@ -6,8 +6,8 @@ Only what physics asks for counts against a row, so that no honest kernel is ref
   as the L2 holds may still lie there when the clock stops; only the rest must have gone to memory.
 - Calls back to back (warm, and replayed as a graph) may find in the L2 as much as it holds of everything
   they read and write; only the rest passes through memory each time.
-- The case's operations take as long as they would at the rate of the library's best matrix product, where
-  that was measured.
+- The case's operations take as long as they would at the rate of the library's best matrix product, of fp16
+  or of the case's own dtype, where that was measured.
 
 Each is divided by the fastest that a copy, a read or that product reached here, plus `MARGIN`: those are
 themselves measurements, and other mixes of reads and writes have been seen to go 3% faster than a copy.
@@ -134,7 +134,8 @@ def _traffic(amount: int, work: str, ceilings: Ceilings) -> Iterator[Floor]:
 def _operations(flops: int, ceilings: Ceilings) -> Iterator[Floor]:
     if flops <= 0 or ceilings.matmul_tflops is None:
         return
-    rate = ceilings.matmul_tflops * 1e12
+    # Of fp16 matrices or of the case's own dtype: bf16 takes less power, and so goes a few percent faster.
+    rate = max(ceilings.matmul_tflops, ceilings.product_tflops or 0.0) * 1e12
     reached = f"the library's matrix product on this device reaches {scaled(rate, 'FLOP/s')}"
     least_us = flops / (rate * (1 + MARGIN)) * 1e6
     yield Floor(least_us, flops, rate, "FLOP", f"{scaled(flops, 'FLOP')}", reached)

@@ -28,6 +28,12 @@ _ALLOCATIONS = (
     torch.ops.aten.new_empty_strided.default,
 )
 
+_ZEROED = (
+    torch.ops.aten.zeros.default,
+    torch.ops.aten.zeros_like.default,
+    torch.ops.aten.new_zeros.default,
+)
+
 
 _MOVES = frozenset(
     (
@@ -96,13 +102,14 @@ class GuardedMemory(TorchDispatchMode):
         kwargs = kwargs or {}
         if not moves_only(func):
             self.borrowed[str(func.name()).partition(".")[0]] = None
-        if func not in _ALLOCATIONS:
+        if func not in _ALLOCATIONS and func not in _ZEROED:
             return func(*args, **kwargs)
         device = kwargs.get("device") or (args[0].device if isinstance(args[0], torch.Tensor) else "cpu")
         if torch.device(device).type != self.device.type:
             return func(*args, **kwargs)
         plan = func(*args, **{**kwargs, "device": "meta", "pin_memory": False})
-        return self._allocate(plan)
+        memory = self._allocate(plan)
+        return memory.zero_() if func in _ZEROED else memory
 
     def _allocate(self, plan: torch.Tensor) -> torch.Tensor:
         """A tensor with the sizes, strides and dtype of ``plan``, guarded."""

@@ -47,9 +47,41 @@ def tensor(
         values = torch.empty(drawn, dtype=dtype, device=device)
     else:
         values = _values(drawn, case.fill, dtype, generator).to(device)
-    if case.layout == "expanded":
-        return values.expand(shape)
-    return _laid_out(values, case.layout)
+    return _laid_out(values, shape, case.layout)
+
+
+def indices(
+    shape: tuple[int, ...],
+    below: int,
+    case: Case,
+    generator: torch.Generator,
+    device: torch.device,
+    *,
+    none: int | None = None,
+) -> torch.Tensor:
+    """Whole numbers from 0 to ``below`` - 1 in int64, with the layout that ``case`` names.
+
+    The second of every four is the largest of them and the third is 0, so that a lost first or last element
+    shows.
+
+    Args:
+        shape: its sizes, one dimension.
+        below: how many numbers there are; where it is 0, all are ``none``.
+        case: names the layout and fill; its dtype and dimensions are not looked at.
+        generator, device: as `tensor` has them.
+        none: what stands for no number at all: every fifth is, where the case's fill is not the usual one.
+    """
+    layout = case.layout if case.layout not in ("padded", "transposed") else "contiguous"
+    drawn = stored_shape(shape, layout)
+    if device.type == "meta":
+        values = torch.empty(drawn, dtype=torch.int64, device=device)
+    else:
+        values = torch.randint(max(below, 1), drawn, device=generator.device, generator=generator)
+        values[1::4], values[2::4] = max(below, 1) - 1, 0
+        if none is not None and (case.fill != "normal" or below == 0):
+            values[:: 5 if below > 0 else 1] = none
+        values = values.to(device)
+    return _laid_out(values, shape, layout)
 
 
 def stored_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -57,9 +89,12 @@ def stored_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     return (1, *shape[1:]) if layout == "expanded" else shape
 
 
-def stored_bytes(shape: tuple[int, ...], case: Case) -> int:
-    """Bytes of a tensor's elements, each counted once: what reading it takes at least."""
-    return math.prod(stored_shape(shape, case.layout)) * ITEM_BYTES[case.dtype]
+def stored_bytes(shape: tuple[int, ...], case: Case, item_bytes: int | None = None) -> int:
+    """Bytes of a tensor's elements, each counted once: what reading it takes at least.
+
+    ``item_bytes`` is an element's, where it is not of the case's dtype.
+    """
+    return math.prod(stored_shape(shape, case.layout)) * (item_bytes or ITEM_BYTES[case.dtype])
 
 
 def _values(
@@ -95,14 +130,17 @@ def _values(
     return values
 
 
-def _laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values, lying in memory as ``layout`` says."""
+def _laid_out(values: torch.Tensor, shape: tuple[int, ...], layout: str) -> torch.Tensor:
+    """The same values as a tensor of ``shape``, lying in memory as ``layout`` says."""
     if layout == "contiguous":
         return values
+    if layout == "expanded":
+        return values.expand(shape)
     *outer, last = values.shape
+    gap = math.nan if values.is_floating_point() else torch.iinfo(values.dtype).min
 
     def memory(*sizes: int) -> torch.Tensor:
-        return torch.full(sizes, math.nan, dtype=values.dtype, device=values.device)
+        return torch.full(sizes, gap, dtype=values.dtype, device=values.device)
 
     if layout == "padded":
         view = memory(*outer, last + _PAD)[..., :last]

@@ -44,6 +44,7 @@ def implementation(
     rung: str,
     requires: str | None = None,
     accumulator: str = "fp32",
+    deterministic: bool = True,
     tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
     untuned: str = "",
     matches: str = "",
@@ -59,6 +60,7 @@ def implementation(
         rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
+        deterministic: whether it gives the same bits for the same inputs, every time and by every route.
         tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
             function has a keyword-only parameter of that name, with what it runs with otherwise as its
             default; it may do without for what has one value only.
@@ -97,6 +99,7 @@ def implementation(
             tunable=choices,
             untuned=untuned,
             matches=matches,
+            deterministic=deterministic,
         )
         return run
 
@@ -172,7 +175,18 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
     for pattern in only:
         if not any(fnmatch.fnmatchcase(impl.label, pattern) for impl in found):
             raise UsageError(unknown(f"implementation of {op}", pattern, [impl.label for impl in found]))
-    return [i for i in found if not only or any(fnmatch.fnmatchcase(i.label, p) for p in only)]
+    return [impl for impl in found if is_among(impl.label, only)]
+
+
+def is_among(label: str, only: Sequence[str]) -> bool:
+    """Whether a label is one of those that these glob patterns name; none names all."""
+    return not only or any(fnmatch.fnmatchcase(label, pattern) for pattern in only)
+
+
+def through_cupy(impl: Implementation, among: Iterable[Implementation]) -> Implementation | None:
+    """Of one through pybind11 its sibling, which launches the same kernels from Python; None: it has none."""
+    label = f"cupy.{impl.variant}"
+    return next((other for other in among if other.label == label), None)
 
 
 def op_files() -> list[str]:

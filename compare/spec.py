@@ -188,7 +188,7 @@ class Op:
     dtypes: tuple[str, ...]
     make_inputs: Callable[[Case, torch.Generator, torch.device], tuple[torch.Tensor, ...]]
     oracle: Callable[..., torch.Tensor]
-    """The reference; takes the inputs already upcast to fp64 and returns fp64."""
+    """The reference; takes the inputs already upcast to fp64, whole numbers too, and returns fp64."""
     cost: Callable[[Case], Cost]
     tolerance: Callable[[Case], Tolerance]
     cases: Cases
@@ -204,6 +204,8 @@ class Op:
     settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
     """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
+    output_dtype: str | None = None
+    """The output's dtype, one of `DTYPES`, whatever the case's.  None: the case's."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
@@ -239,6 +241,8 @@ class Implementation:
     """Label of the implementation that it is with other ``parameters``; empty for what is registered."""
     parameters: tuple[tuple[str, int], ...] = ()
     """What ``run`` is called with in place of its defaults."""
+    deterministic: bool = True
+    """Whether it gives the same bits for the same inputs, every time and by every route."""
 
     @property
     def stand_in(self) -> bool:

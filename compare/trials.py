@@ -113,7 +113,7 @@ def _declaring(impl: Implementation, impls: Sequence[Implementation]) -> Impleme
     """Itself; for one through pybind11 that declares nothing, the one through cupy of the same kernel."""
     if impl.route != "pybind" or impl.tunable:
         return impl
-    return next((other for other in impls if other.label == f"cupy.{impl.variant}"), impl)
+    return registry.through_cupy(impl, impls) or impl
 
 
 def _defaults(impl: Implementation, names: Sequence[str]) -> Values:

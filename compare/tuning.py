@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -65,9 +64,8 @@ def dated(tunings: Sequence[Tuning]) -> tuple[Tuning, ...]:
 
 
 def _name(impl: Implementation, device: str) -> str:
-    plain = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     rest = kept.key(device, rests_on(impl), kept.versions(*_COMPILERS))[:16]
-    return f"{plain}.{impl.op}.{impl.label}.{rest}"
+    return f"{records.device_slug(device)}.{impl.op}.{impl.label}.{rest}"
 
 
 # --------------------------------------------------------------------------- matched
@@ -99,8 +97,8 @@ def configuration(impl: Implementation, row: Row | None) -> dict[str, int]:
         return registry.keywords(impl.run)
     if row is None or not row.tunings:
         raise NotImplementedError(f"no configuration is known: that of {impl.label} is searched for on a GPU")
-    words = (word.partition("=") for word in row.tunings[-1].found.split())
-    return {_SAME.get(name, name): int(value) for name, _, value in words if value.isdecimal()}
+    words = _words(row.tunings[-1].found)
+    return {name: int(value) for name, value in words.items() if value.isdecimal()}
 
 
 def matched(stand_in: Implementation, wanted: Mapping[str, int]) -> tuple[Implementation, str, str]:
@@ -139,10 +137,16 @@ def _apart(wanted: int, value: int) -> float:
 
 def configured(found: str) -> str:
     """A search's result in the words of `worded`, where it is made of names and numbers."""
-    words = [word.partition("=") for word in found.split()]
-    if not all(value.isdecimal() for _, _, value in words):
+    words = _words(found)
+    if not all(value.isdecimal() for value in words.values()):
         return found
-    return worded({_SAME.get(name, name): int(value) for name, _, value in words})
+    return worded({name: int(value) for name, value in words.items()})
+
+
+def _words(found: str) -> dict[str, str]:
+    """A search's result by name, as CUDA's host code has it: ``BLOCK_M=128 num_warps=8``."""
+    words = (word.partition("=") for word in found.split())
+    return {_SAME.get(name, name): value for name, _, value in words}
 
 
 def worded(values: Mapping[str, int]) -> str:

@@ -21,7 +21,7 @@ def elements(op: Op, case: Case) -> int:
     from compare.inputs import ITEM_BYTES
 
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
-    output = op.cost(case).written_bytes // ITEM_BYTES[case.dtype]
+    output = op.cost(case).written_bytes // ITEM_BYTES[op.output_dtype or case.dtype]
     return max(output, *(x.numel() for x in inputs))
 
 
@@ -45,7 +45,7 @@ def sanitized(op: Op) -> list[Case]:
     """
     laid_out: dict[str, list[Case]] = {}
     for case in op.cases.edge:
-        if case.layout in ("misaligned", "padded"):
+        if case.layout.endswith(("misaligned", "padded")):
             laid_out.setdefault(str(replace(case, dtype=op.dtypes[0])), []).append(case)
     return [*op.cases.smoke, *(same[i % len(same)] for i, same in enumerate(laid_out.values()))]
 

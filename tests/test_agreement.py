@@ -114,7 +114,7 @@ def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("op", "impl"), implementations())
 def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
-    """Its inputs arrive late on a side stream: what reads them on any other stream reads NaN."""
+    """Its inputs arrive late on a side stream: what reads them on another stream reads NaN, or 0."""
     device = torch.device("cuda")
     reason = supports(impl, device)
     if reason is not None:
@@ -128,7 +128,7 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
         break
     else:
         pytest.skip("takes no smoke case")
-    late = [torch.full_like(x, math.nan) for x in inputs]
+    late = [torch.full_like(x, math.nan if x.is_floating_point() else 0) for x in inputs]
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(50_000_000)  # clock cycles: some 30 ms
@@ -139,7 +139,10 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
     torch.cuda.synchronize()
     for output in (copied, expected):
         op.settle(inputs, output)
-    assert torch.equal(copied.view(torch.uint8), expected.view(torch.uint8))
+    if impl.deterministic:
+        assert torch.equal(*(output.reshape(-1).view(torch.uint8) for output in (copied, expected)))
+    else:
+        torch.testing.assert_close(copied, expected, rtol=1e-4, atol=1e-2)
 
 
 # ----------------------------------------------------------------------- arguments it does not take
@@ -179,6 +182,8 @@ def test_it_says_which_argument_it_does_not_take(
     for i, name in enumerate(names_of_inputs(op)):
         arguments = list(inputs)
         arguments[i] = BAD[kind](arguments[i])
+        if arguments[i] is inputs[i]:  # int64 where it is taken
+            continue
         with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.* takes "):
             impl.run(*arguments)
 

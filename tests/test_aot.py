@@ -129,7 +129,7 @@ def declared(program: Program) -> list[tuple[str, str]]:
 
 
 def right(output: torch.Tensor) -> bytes:
-    return output.contiguous().view(torch.uint8).numpy().tobytes()
+    return output.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def play_back(

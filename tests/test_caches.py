@@ -213,7 +213,8 @@ def test_all_of_ours_goes_and_what_was_measured_stays(mine: Path) -> None:
     assert kinds["kernel by nvcc"] == (2, 200)
     assert kinds["left by a build that was cut off"] == (1, 50)
     assert kinds["static figures"][0] == kinds["code sizes"][0] == 1
-    assert found.files == 12
+    assert kinds["header of host builds"] == (2, 200)
+    assert found.files == 14
     assert "calibration" in found.kept[0]
     assert ours.clear().files == 0
 

@@ -82,17 +82,17 @@ def shuffled_rows(right: torch.Tensor) -> torch.Tensor:
 
 
 def last_element_lost(right: torch.Tensor) -> torch.Tensor:
-    right[..., -1] = 0
+    (right if right.dim() > 0 else right[None])[..., -1] = 0
     return right
 
 
 def one_element_not_a_number(right: torch.Tensor) -> torch.Tensor:
-    right[..., 5] = math.nan
+    right.view(-1)[min(5, right.numel() - 1)] = math.nan
     return right
 
 
 def one_element_infinite(right: torch.Tensor) -> torch.Tensor:
-    right[..., 5] = math.inf
+    right.view(-1)[min(5, right.numel() - 1)] = math.inf
     return right
 
 
@@ -110,6 +110,7 @@ WRONG_VALUES = (
     last_element_lost,
     slightly_scaled,
 )
+OF_MANY = (shuffled_along_the_row, rolled_by_one, two_neighbours_swapped, shuffled_rows)
 
 
 @pytest.mark.parametrize("mutate", WRONG_VALUES)
@@ -118,6 +119,8 @@ def test_wrong_values_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.
     right = baseline(op)
     if mutate is last_element_lost:
         skip_where_the_end_is_open(op)
+    if mutate in OF_MANY and op.signature.endswith("[]"):
+        pytest.skip("a single number has no order")
     agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)).clone())
     assert "values" in failed(agreement)
     assert agreement.error > agreement.limit
@@ -140,7 +143,7 @@ ROUNDED_ONCE_ULP = 0.27
 @every_op_and_long_case
 def test_one_rounding_more_on_the_way_is_caught(op: Op, c: Case, device: torch.device) -> None:
     """As if a factor of the result had been stored in the narrow dtype, before the last rounding."""
-    wide = TORCH_DTYPES[c.dtype]
+    wide = TORCH_DTYPES[op.output_dtype or c.dtype]
     narrow = torch.bfloat16 if wide is torch.float32 else wide
     if narrow is wide and checked(op, c, device, baseline(op)).ulp_p50 > ROUNDED_ONCE_ULP:
         pytest.skip("PyTorch's own rounds on the way as well, and what it does is allowed")
@@ -168,7 +171,11 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
         pytest.skip("only fp32 has two next lower precisions")
     narrow = NARROWER[c.dtype][which]
     right = baseline(op)
-    agreement = checked(op, c, device, lambda *inputs: right(*(x.to(narrow).to(x.dtype) for x in inputs)))
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return x.to(narrow).to(x.dtype) if x.is_floating_point() else x
+
+    agreement = checked(op, c, device, lambda *inputs: right(*map(rounded, inputs)))
     assert "values" in failed(agreement)
 
 
@@ -242,7 +249,13 @@ def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         values = right(*inputs)
-        return inputs[0].flatten()[: values.numel()].view(values.shape).copy_(values)
+        memory = inputs[0].flatten()[: values.numel() * values.itemsize // inputs[0].itemsize]
+        output = memory.view(values.dtype)
+        output.copy_(values.flatten()[: output.numel()])
+        # One element for all, where there is not room for more.
+        return (output if output.numel() == values.numel() else output[:1].expand(values.numel())).view(
+            values.shape
+        )
 
     agreement = checked(op, c, device, run)
     assert failed(agreement) >= {"inputs unchanged", "output is fresh"}
@@ -280,7 +293,7 @@ WRONG_KINDS: dict[str, Mutant] = {
     "wider": lambda right: right.double(),
     "narrower": lambda right: right.to(torch.float8_e4m3fn),
     "one row more": lambda right: right[None],
-    "short": lambda right: right[..., :-1],
+    "short": lambda right: right.flatten()[:-1],
     "flat": lambda right: right.new_zeros(right.numel() + 1),
     "elsewhere": lambda right: right.to("meta"),
     "sparse": lambda right: right.to_sparse(),
@@ -303,13 +316,16 @@ def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: 
 @every_op_and_long_case
 def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.device) -> None:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
-        return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[c.dtype])
+        return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[op.output_dtype or c.dtype])
 
     agreement = checked(op, c, device, run, seeds=(0, 1))
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
-    least = 0.4 if op.cost(c).flops > 0 else 0.0  # what is only moved is not rounded
-    assert least <= agreement.ulp_max <= 0.5 + 1e-4  # the GPU does not sum twice in the same order
+    # Of many that are rounded, one lies nearly in the middle; what is only moved is not rounded.
+    rounded = op.cost(c).flops > 0 and not op.signature.endswith("[]")
+    assert (
+        (0.4 if rounded else 0) <= agreement.ulp_max <= 0.5 + 1e-4
+    )  # the GPU does not sum twice in the same order
     assert agreement.ulp_p50 <= agreement.ulp_p99 <= agreement.ulp_max
     assert agreement.within == 1
     assert agreement.seeds == 2

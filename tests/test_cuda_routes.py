@@ -51,6 +51,7 @@ def test_every_variant_comes_through_both_routes(op: str) -> None:
     for variant, cupy in by_route["cupy"].items():
         other = by_route["pybind"][variant]
         assert (other.rung, other.requires, other.accumulator) == (cupy.rung, cupy.requires, cupy.accumulator)
+        assert other.deterministic == cupy.deterministic
 
 
 @pytest.mark.parametrize(("op", "cupy", "other"), PAIRS)
@@ -69,9 +70,16 @@ def test_both_routes_give_the_same_bits(
         assert got.stride() == expected.stride()
         for output in (got, expected):
             op.settle(tensors, output)
-        assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8)), str(case)
+        assert same(cupy, got, expected), str(case)
         compared += 1
     assert compared
+
+
+def same(impl: Implementation, got: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Bit for bit; of what adds up in no certain order on a GPU, nearly."""
+    if impl.deterministic or got.device.type == "cpu":
+        return torch.equal(got.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8))
+    return torch.allclose(got, expected, rtol=1e-4, atol=1e-2)
 
 
 def outcome(impl: Implementation, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor | str:
@@ -268,7 +276,7 @@ def test_launches_go_to_the_current_stream(
         graph.replay()
         for output in (result, expected):
             op.settle(tensors, output)
-        assert torch.equal(result.view(torch.uint8), expected.view(torch.uint8)), impl.label
+        assert same(impl, result, expected), impl.label
 
 
 @pytest.mark.gpu

@@ -92,6 +92,11 @@ def test_operations_count_where_their_rate_is_known() -> None:
     assert "1.1 TFLOP would be 1.1 PFLOP/s" in why
     assert "reaches 720 TFLOP/s" in why
     assert refusal(one(product, *[1420.0] * 8, ceilings=known)) is None
+    # The case's own dtype may go faster than fp16.
+    why = refusal(one(product, *fast, ceilings=replace(known, product_tflops=740.0)))
+    assert why is not None
+    assert "reaches 740 TFLOP/s" in why
+    assert refusal(one(product, *fast, ceilings=replace(known, product_tflops=1010.0))) is None
     # Sums in fp16 go twice as fast on some cards.
     assert refusal(one(product, *fast, ceilings=known, accumulator="fp16")) is None
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from compare.inputs import ITEM_BYTES, TORCH_DTYPES, stored_bytes, tensor
+from compare.inputs import ITEM_BYTES, TORCH_DTYPES, indices, stored_bytes, tensor
 from compare.spec import DTYPES, FILLS, LAYOUTS, Case, UsageError, case
 
 SHAPE = (6, 130)
@@ -104,6 +104,37 @@ def test_every_shape_on_meta_as_on_the_cpu(layout: str, fill: str, shape: tuple[
     meta = make(case("bf16", layout, fill), shape, device=torch.device("meta"))
     assert (x.shape, x.stride(), x.storage_offset()) == (shape, meta.stride(), meta.storage_offset())
     assert meta.device.type == "meta"
+
+
+def make_indices(c: Case, length: int = 40, below: int = 9, device: torch.device = CPU) -> torch.Tensor:
+    return indices((length,), below, c, torch.Generator().manual_seed(0), device, none=-100)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_indices_are_columns_and_reach_both_ends(layout: str) -> None:
+    x = make_indices(case("fp16", layout))
+    meta = make_indices(case("fp16", layout), device=torch.device("meta"))
+    assert x.dtype is meta.dtype is torch.int64
+    assert (x.shape, x.stride(), x.storage_offset()) == ((40,), meta.stride(), meta.storage_offset())
+    if layout == "expanded":
+        assert x.stride() == (0,)
+    else:
+        assert (int(x.min()), int(x.max())) == (0, 8)
+        assert x[1::4].eq(8).all()
+        assert x[2::4].eq(0).all()
+        assert len(x.unique()) > 4
+
+
+def test_gaps_between_indices_are_no_columns() -> None:
+    x = make_indices(case(layout="sliced"))
+    everything = torch.empty(0, dtype=torch.int64).set_(x.untyped_storage())
+    assert int((everything < 0).sum()) == 40
+
+
+def test_where_the_fill_is_unusual_some_are_no_index() -> None:
+    assert not make_indices(case()).eq(-100).any()
+    assert make_indices(case(fill="nan")).eq(-100).nonzero().flatten().tolist() == list(range(0, 40, 5))
+    assert make_indices(case(), below=0).eq(-100).all()
 
 
 def test_the_seed_decides() -> None:

@@ -38,6 +38,10 @@ def meta_inputs(op: Op, c: Case) -> tuple[torch.Tensor, ...]:
     return op.make_inputs(c, torch.Generator(), torch.device("meta"))
 
 
+def dtype_of_output(op: Op, c: Case) -> torch.dtype:
+    return TORCH_DTYPES[op.output_dtype or c.dtype]
+
+
 @pytest.fixture(params=OPS)
 def op(request: pytest.FixtureRequest) -> Op:
     return registry.get_op(request.param)
@@ -85,7 +89,7 @@ def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
         distinct = [x[:1] if c.layout == "expanded" else x for x in inputs]
         assert cost.read_bytes == sum(x.numel() * x.itemsize for x in distinct)
         output = op.oracle(*(x.double() for x in inputs))
-        output_bytes = output.numel() * TORCH_DTYPES[c.dtype].itemsize
+        output_bytes = output.numel() * dtype_of_output(op, c).itemsize
         if op.settle is nothing_open:
             assert cost.written_bytes == output_bytes
         else:
@@ -106,18 +110,25 @@ def test_its_baseline_exists_and_is_the_vendors(op: Op) -> None:
 def test_its_inputs_are_what_the_case_says(op: Op, c: Case) -> None:
     inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
     for x, meta in zip(inputs, meta_inputs(op, c), strict=True):
-        assert x.dtype is TORCH_DTYPES[c.dtype]
+        assert x.dtype is (TORCH_DTYPES[c.dtype] if x.is_floating_point() else torch.int64)
+        assert x.dtype is meta.dtype
         assert (x.shape, x.stride()) == (meta.shape, meta.stride())
     again = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
     assert all(torch.equal(x.nan_to_num(3.0), y.nan_to_num(3.0)) for x, y in zip(inputs, again, strict=True))
-    if len(inputs) > 1 and c.fill == "normal" and c.dims[0][1] > 1 and c.layout != "expanded":
+    if (
+        len(inputs) > 1
+        and inputs[0].dtype is inputs[1].dtype
+        and c.fill == "normal"
+        and c.dims[0][1] > 1
+        and c.layout != "expanded"
+    ):
         assert not torch.equal(inputs[0], inputs[1])
 
 
 @pytest.mark.parametrize(("op", "c"), small_cases())
 def test_its_invariants_hold_of_the_oracle_and_not_of_its_double(op: Op, c: Case) -> None:
     inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
-    output = op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[c.dtype])
+    output = op.oracle(*(x.double() for x in inputs)).to(dtype_of_output(op, c))
     for invariant in op.invariants:
         assert invariant.check(inputs, output) is None
         if output.isfinite().any():
@@ -136,18 +147,57 @@ def matmul_by_exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.array([[math.fsum(row * column) for column in b.T] for row in a])
 
 
+def cross_entropy_through_logarithms(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    picked = np.take_along_axis(logits, targets.astype(np.int64)[:, None], axis=1)[:, 0]
+    return scipy.special.logsumexp(logits, axis=1) - picked
+
+
+def rotary_by_complex_numbers(q: np.ndarray, k: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    x = np.concatenate((q, k), axis=2)
+    half = x.shape[-1] // 2
+    turned = (x[..., :half] + 1j * x[..., half:]) * (cos + 1j * sin)[None, :, None]
+    return np.concatenate((turned.real, turned.imag), axis=-1)
+
+
+def reduce_sum_by_exact_sum(x: np.ndarray) -> np.ndarray:
+    return np.array(math.fsum(x))
+
+
+def transpose_by_index(x: np.ndarray) -> np.ndarray:
+    return np.array([[x[m, n] for m in range(x.shape[0])] for n in range(x.shape[1])])
+
+
 def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
     v = matmul_by_exact_sums(x, w) + bias
     return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
 
 
+def layer_norm_in_extended_precision(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.longdouble)
+    variance = wide.var(axis=1, keepdims=True)
+    return (wide - wide.mean(axis=1, keepdims=True)) * (
+        variance + np.longdouble(1e-5)
+    ) ** -0.5 * weight + bias
+
+
+def rms_norm_by_length(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    return x * math.sqrt(x.shape[1]) / np.hypot(length, math.sqrt(x.shape[1] * 1e-5)) * weight
+
+
 @pytest.mark.parametrize(
     ("name", "formulation"),
     [
+        ("cross_entropy", cross_entropy_through_logarithms),
+        ("layer_norm", layer_norm_in_extended_precision),
+        ("rms_norm", rms_norm_by_length),
         ("linear_gelu", linear_gelu_by_sigmoid),
+        ("rotary", rotary_by_complex_numbers),
         ("vector_add", add_in_extended_precision),
         ("softmax", softmax_through_logarithms),
         ("matmul", matmul_by_exact_sums),
+        ("reduce_sum", reduce_sum_by_exact_sum),
+        ("transpose", transpose_by_index),
     ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)

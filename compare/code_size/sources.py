@@ -50,8 +50,8 @@ def rests_on(impl: Implementation) -> str:
     """`source_hash`, and with it that of whose launches are captured in ``impl``'s place."""
     if impl.route != "pybind":
         return source_hash(impl)
-    siblings = (i for i in registry.implementations(impl.op) if i.label == f"cupy.{impl.variant}")
-    return "+".join(source_hash(i) for i in (impl, *siblings))
+    sibling = registry.through_cupy(impl, registry.implementations(impl.op))
+    return "+".join(source_hash(i) for i in (impl, sibling) if i)
 
 
 def sources(impl: Implementation) -> list[Path]:

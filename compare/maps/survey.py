@@ -6,12 +6,11 @@ from two medians (`diff.between`) where the two rows were recorded in different 
 
 from __future__ import annotations
 
-import fnmatch
 import statistics as plain
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compare import crossover, diff, statistics
+from compare import crossover, diff, registry, statistics
 from compare.crossover import Bound
 from compare.records import Recorded
 from compare.report import figures
@@ -174,7 +173,7 @@ class _Chart:
             and not recorded.row.replayed  # that is another run's, and maybe another device's
             and recorded.row.timing
             and recorded.row.timing.cold_us
-            and (not only or any(fnmatch.fnmatchcase(label, pattern) for pattern in only))
+            and registry.is_among(label, only)
         }
         kept = replace(self.case, rows=tuple(recorded.row for recorded in self.rows.values()))
         best = crossover.best_of_ways(kept)

@@ -64,6 +64,7 @@ def watched(dump: bool) -> Iterator[Watched]:
     from triton import knobs
     from triton.compiler.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
+    from triton.runtime import cache as triton_cache
 
     seen = Watched()
 
@@ -95,6 +96,8 @@ def watched(dump: bool) -> Iterator[Watched]:
     with (
         tempfile.TemporaryDirectory() as cache,
         _environment(MLIR_ENABLE_DUMP=dumping, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
+        # What would tell this Triton from others in a cache that outlives us: a hash of all its files.
+        mock.patch.object(triton_cache, "triton_key", return_value="watched"),
         mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
         front(ASTSource),
         front(GluonASTSource),

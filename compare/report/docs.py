@@ -11,8 +11,8 @@ A document holds a block between two comments; what lies between is replaced:
 tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case,
 ``wins`` how often each way is the fastest, ``effort`` every implementation's code size against its speed,
 ``mutations`` the seeded bugs and what caught them, ``exploits`` the files that try to cheat and what catches
-those, ``switch VARIABLE OP`` what an environment variable makes the compilers print.  ``all`` in place of an
-op means each in turn.
+those, ``switch VARIABLE OP`` what an environment variable makes the compilers print, ``banks OP`` its bank
+conflicts in shared memory.  ``all`` in place of an op means each in turn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from compare import records, registry, tuning
 from compare.maps import reading
 from compare.maps.survey import Map, survey
 from compare.registry import ROOT
-from compare.report import exploits, maps, markdown, mutations, switches, tables, terminal
+from compare.report import banks, exploits, maps, markdown, mutations, switches, tables, terminal
 from compare.report.tables import Table
 from compare.spec import CaseComparison, Comparison, Op, UsageError
 
@@ -90,6 +90,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return _of_the_map(what, results)
     if kind == "switch":
         return switches.block(name, was)
+    if kind == "banks" and name in registry.op_names():
+        return banks.block(registry.get_op(name))
     makers: dict[str, Callable[[Op, Comparison], str]] = {
         "results": _results,
         "sweep": _sweep,
@@ -103,7 +105,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         raise UsageError(
             f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', "
             f"{', '.join(map(repr, _OF_THE_MAP))}, "
-            f"or one of {', '.join(makers)} and an op or all"
+            f"or one of {', '.join(makers)} and an op or all, or banks and an op"
         )
     op = registry.get_op(name)
     comparison = recorded(op, results)

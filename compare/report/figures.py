@@ -130,12 +130,13 @@ def timed_trials(rows: Iterable[Row]) -> bool:
     return any(is_trial(row) and row.timing and row.timing.cold_us for row in rows)
 
 
+def cold_us(row: Row) -> float:
+    """The median, cold; infinite where it was not timed."""
+    return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
+
+
 def fastest(rows: Iterable[Row]) -> Row | None:
     """Cold, of those that are right."""
-
-    def cold_us(row: Row) -> float:
-        return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
-
     found = min((row for row in rows if row.status == "ok"), key=cold_us, default=None)
     return None if found is None or cold_us(found) == math.inf else found
 

@@ -167,7 +167,7 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
                 f"times as fast as with its default, {default.configuration}."
             )
         else:
-            slowest = max(filter(_timed_row, rows), key=_cold_us)
+            slowest = max(filter(_timed_row, rows), key=figures.cold_us)
             behind = figures.ratio(default, slowest)
             loss = (
                 f"; the worst, {slowest.configuration}, is {times(behind)} times as slow"
@@ -365,13 +365,7 @@ def _timed_row(row: Row) -> bool:
 
 def _timed(case: CaseComparison) -> list[Row]:
     """Timed rows, fastest first."""
-    return sorted(filter(_timed_row, case.rows), key=_cold_us)
-
-
-def _cold_us(row: Row) -> float:
-    assert row.timing is not None
-    assert row.timing.cold_us is not None
-    return row.timing.cold_us.median
+    return sorted(filter(_timed_row, case.rows), key=figures.cold_us)
 
 
 def _cold(row: Row) -> str:

@@ -39,7 +39,12 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
         label = f"pybind.{impl.variant}"
         if impl.route == "cupy" and impl.variant in exported and label not in present:
             declare = implementation(
-                op, label, rung=impl.rung, requires=impl.requires, accumulator=impl.accumulator
+                op,
+                label,
+                rung=impl.rung,
+                requires=impl.requires,
+                accumulator=impl.accumulator,
+                deterministic=impl.deterministic,
             )
             declare(_lazy(op, impl.variant))
 

@@ -1,0 +1,118 @@
+"""cross_entropy: how unlikely each row's logits make its target.  One pass over long rows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from compare.inputs import indices, stored_bytes, tensor
+from compare.spec import Case, Cases, Cost, Op, Tolerance, case
+
+IGNORED = -100
+"""PyTorch's ``ignore_index``: the loss of such a row is 0, whatever its logits."""
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``logits[M,V]``, and ``targets[M]`` in int64.  None is ignored where a case's fill is the usual one.
+
+    The rows' outliers, at 6 to 10, lie far above the rest: a loss is nearly always positive.
+    """
+    logits = tensor(case.shape, case, generator, device)
+    return logits, indices((case["M"],), case["V"], case, generator, device, none=IGNORED)
+
+
+def oracle(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """PyTorch's, with reduction none; but a target that is none of the columns makes a loss of NaN."""
+    targets = targets.long()
+    inside = (targets >= 0) & (targets < logits.shape[1])
+    loss = torch.full_like(targets, math.nan, dtype=logits.dtype)
+    if logits.shape[1] > 0:
+        picked = logits.log_softmax(dim=1).gather(1, torch.where(inside, targets, 0)[:, None])
+        loss = torch.where(inside, -picked[:, 0], loss)
+    return torch.where(targets == IGNORED, 0.0, loss)
+
+
+def magnitude(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """1: roundings of a sum of exponentials are a share of the sum, and so an addend to its logarithm."""
+    return torch.ones_like(targets, dtype=logits.dtype)
+
+
+def cost(case: Case) -> Cost:
+    """Maximum, subtraction, exponential and sum count as one operation an element each."""
+    M, V = case["M"], case["V"]
+    return Cost(
+        flops=4 * M * V,
+        read_bytes=stored_bytes((M, V), case) + stored_bytes((M,), case, torch.int64.itemsize),
+        written_bytes=M * torch.float32.itemsize,
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """What the sum of exponentials loses at worst, as an addend to the loss.
+
+    The exponential of -t is wrong by 2 t roundings or so (softmax says why), and those that count most in a
+    row of a million have t near 10; with the instruction's own error 24, and what a sum by halves loses.  A
+    loss of a few units, with the 1 that is added, is held to a third of that and less.
+    """
+    return Tolerance(least=8.0 + math.log2(max(case["V"], 1)) / 4)
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
+_VOCABULARIES = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
+
+CASES = Cases(
+    # A batch of 4096 tokens and the vocabulary of Llama 2.
+    default=case("bf16", M=4096, V=32000),
+    smoke=(
+        case("fp32", M=8, V=1024),
+        case("fp16", M=8, V=781),
+        case("bf16", M=6, V=2049),
+    ),
+    edge=(
+        *(
+            case(dtype, M=rows, V=columns)
+            for dtype in DTYPES
+            for rows, columns in ((0, 16), (1, 1), (3, 1), (5, 2), (5, 127), (4, 128), (3, 129), (1, 40011))
+        ),
+        case("fp32", M=5, V=0),
+        *(case(dtype, layout, M=4, V=133) for dtype in DTYPES for layout in _LAYOUTS),
+        # Rows that begin anywhere between two 16-byte boundaries, read by a whole block.
+        *(case(dtype, layout, M=9, V=9001) for dtype in DTYPES for layout in ("padded", "misaligned")),
+        *(case(dtype, fill=fill, M=11, V=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
+        case("fp32", "padded", "neg_inf", M=3, V=10007),
+        case("bf16", M=65537, V=32768),
+        case("fp32", M=16385, V=131072),
+        case("bf16", M=2, V=2**30 + 3),
+    ),
+    sweep=(
+        # 2^27 elements: 256 MiB, and 512 in fp32.
+        *(case("bf16", M=2**27 // V, V=V) for V in _VOCABULARIES),
+        *(case("fp32", M=2**27 // V, V=V) for V in (4096, 32768, 262144)),
+        case("fp16", M=4096, V=32000),
+        # GPT-2's vocabulary: no two rows begin alike.
+        case("bf16", M=4096, V=50257),
+        # Few rows, of Llama 3's.
+        *(case("bf16", M=M, V=128256) for M in (1, 32)),
+        case("bf16", M=64, V=2**21),
+    ),
+)
+
+OP = Op(
+    name="cross_entropy",
+    summary="loss = log(sum(exp(logits))) - logits[target] of each row",
+    signature="logits[M,V], targets[M] -> loss[M]",
+    dims=("M", "V"),
+    dtypes=DTYPES,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    cost=cost,
+    tolerance=tolerance,
+    magnitude=magnitude,
+    cases=CASES,
+    output_dtype="fp32",
+    independent="M",
+)

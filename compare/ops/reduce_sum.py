@@ -1,0 +1,84 @@
+"""reduce_sum: the sum of all elements of a vector.  Everything is read, and one number is left.
+
+The output is fp32 whatever the input is, as ``torch.sum(x, dtype=torch.float32)`` has it: a sum of many fp16
+elements would leave fp16's range, and one of bf16 would keep 8 bits of what was added in 24.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from compare.inputs import stored_bytes, tensor
+from compare.spec import Case, Cases, Cost, Op, Tolerance, case
+
+
+def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
+    """``x[N]``."""
+    return (tensor(case.shape, case, generator, device),)
+
+
+def oracle(x: torch.Tensor) -> torch.Tensor:
+    return x.sum()
+
+
+def magnitude(x: torch.Tensor) -> torch.Tensor:
+    """What is added, without signs: where terms cancel, their roundings do not."""
+    return x.abs().sum()
+
+
+def cost(case: Case) -> Cost:
+    return Cost(flops=case["N"], read_bytes=stored_bytes(case.shape, case), written_bytes=4)
+
+
+def tolerance(case: Case) -> Tolerance:
+    """What a sum by parts loses, of the sum of magnitudes.
+
+    Each of the parts is a running sum of some thousand elements at most, which rounds off a random walk of
+    one rounding a step; parts round off one way as often as the other, so together they lose less than each.
+    """
+    return Tolerance(least=4.0)
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = ("sliced", "misaligned", "expanded")
+_SIZES = (0, 1, 127, 256, 257, 70001)
+
+CASES = Cases(
+    default=case("fp32", N=2**28),
+    smoke=(
+        case("fp32", N=4096),
+        case("fp16", N=1000),
+        case("bf16", N=16383),
+    ),
+    edge=(
+        *(case(dtype, N=size) for dtype in DTYPES for size in _SIZES),
+        *(case(dtype, layout, N=1031) for dtype in DTYPES for layout in _LAYOUTS),
+        *(case(dtype, fill=fill, N=515) for dtype in DTYPES for fill in ("neg_inf", "nan")),
+        # Of more than two, some orders pass through infinity and some do not.
+        case("fp16", fill="huge", N=515),
+        case("fp32", fill="huge", N=2),
+        case("bf16", fill="huge", N=2),
+        case("bf16", N=2**31 + 5),
+        case("fp32", N=2**31 + 8),
+    ),
+    sweep=(
+        *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in (10, 16, 20, 24, 26, 28, 30)),
+        case("fp16", N=2**28),
+        case("fp32", "misaligned", N=2**26),
+    ),
+)
+
+OP = Op(
+    name="reduce_sum",
+    summary="y = sum of all x[n]: reading, and threads that meet",
+    signature="x[N] -> y[]",
+    dims=("N",),
+    dtypes=DTYPES,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    magnitude=magnitude,
+    output_dtype="fp32",
+)

@@ -1,0 +1,55 @@
+"""rms_norm: each row divided by the root of its mean square, then scaled column by column.
+
+Cases, tolerance and eps are those of layer_norm, of which this is a part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.ops.layer_norm import CASES, DTYPES, EPS, NORM_LAYOUTS, of_input, tolerance
+from compare.spec import Case, Cost, Op
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``x[M,N]`` and ``weight[N]``; a fill other than the usual is x's alone."""
+    x = tensor((case["M"], case["N"]), of_input(case, "x"), generator, device)
+    weight = tensor((case["N"],), of_input(replace(case, fill="normal"), "weight"), generator, device)
+    return x, weight
+
+
+def oracle(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    mean_square = x.square().mean(dim=1, keepdim=True)
+    return x / torch.sqrt(mean_square + EPS) * weight
+
+
+def cost(case: Case) -> Cost:
+    """A square and an addition for the mean square, two multiplications for y."""
+    elements = case["M"] * case["N"]
+    return Cost(
+        flops=4 * elements,
+        read_bytes=stored_bytes(case.shape, of_input(case, "x"))
+        + stored_bytes((case["N"],), of_input(case, "weight")),
+        written_bytes=elements * ITEM_BYTES[case.dtype],
+    )
+
+
+OP = Op(
+    name="rms_norm",
+    summary="y = x / sqrt(mean(x^2) + eps) * weight along each row",
+    signature="x[M,N], weight[N] -> y[M,N]",
+    dims=("M", "N"),
+    dtypes=DTYPES,
+    layouts=NORM_LAYOUTS,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    independent="M",
+)

@@ -1,0 +1,86 @@
+"""transpose: rows become columns, in memory.  Nothing is computed; what counts is the order of the bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import Case, Cases, Cost, Invariant, Op, Tolerance, case
+
+
+def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
+    """``x[M,N]``."""
+    return (tensor(case.shape, case, generator, device),)
+
+
+def oracle(x: torch.Tensor) -> torch.Tensor:
+    return x.t()
+
+
+def cost(case: Case) -> Cost:
+    return Cost(
+        flops=0,
+        read_bytes=stored_bytes(case.shape, case),
+        written_bytes=case["M"] * case["N"] * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """Nothing is lost: an element of fp32 that is off by its last bit is off by half a rounding and more."""
+    return Tolerance(least=0.25)
+
+
+def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str | None:
+    """Elements are moved and not computed with: zero keeps its sign; of NaN no more is asked than to stay."""
+    (x,) = inputs
+    bits = torch.int32 if x.itemsize == 4 else torch.int16
+    y = output.t()
+    if torch.equal(y.view(bits), x.view(bits)):
+        return None
+    changed = int(((y.view(bits) != x.view(bits)) & ~(y.isnan() & x.isnan())).sum())
+    return f"{changed} of {x.numel()} elements have other bits" if changed else None
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
+_SIZES = ((0, 16), (16, 0), (1, 1), (1, 129), (127, 3), (33, 65), (64, 128))
+
+CASES = Cases(
+    default=case("fp32", M=8192, N=8192),
+    # Whole packs of 16 bytes each way, and more than one tile of each size; then neither.
+    smoke=(
+        case("fp32", M=72, N=100),
+        case("fp16", M=136, N=104),
+        case("bf16", M=67, N=35),
+    ),
+    edge=(
+        *(case(dtype, M=rows, N=columns) for dtype in DTYPES for rows, columns in _SIZES),
+        *(case(dtype, layout, M=40, N=48) for dtype in DTYPES for layout in _LAYOUTS),
+        *(case(dtype, fill=fill, M=24, N=40) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
+        case("bf16", M=65544, N=32768),
+        case("bf16", M=2, N=2**30 + 3),
+    ),
+    sweep=(
+        *(case(dtype, M=size, N=size) for dtype in ("fp32", "bf16") for size in (512, 2048, 8192, 16384)),
+        case("fp16", M=8192, N=8192),
+        case("bf16", M=131072, N=1024),
+        case("bf16", M=1024, N=131072),
+        case("fp32", M=8191, N=8193),
+        case("fp32", "transposed", M=8192, N=8192),
+    ),
+)
+
+OP = Op(
+    name="transpose",
+    summary="y[n,m] = x[m,n]: what the order of accesses costs",
+    signature="x[M,N] -> y[N,M]",
+    dims=("M", "N"),
+    dtypes=DTYPES,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    invariants=(Invariant("every bit is kept", every_bit_is_kept),),
+    independent="M",
+)

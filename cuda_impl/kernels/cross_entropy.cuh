@@ -1,0 +1,170 @@
+// cross_entropy: logits[M,V], targets[M] -> loss[M]
+//
+//   loss[m] = log(sum_v exp(logits[m,v])) - logits[m,targets[m]]
+//
+// The ladder. triton_impl/cross_entropy.py has the same variants under the same names, but for the last, for
+// which Triton has no words:
+//   online   a warp or a block reads a row once, tile by tile, with a running maximum and sum
+//   split    many blocks share a row; the last one to finish puts their parts together: few long rows
+//   cluster  the blocks of a cluster share a row, and send their parts to the first one: Hopper
+//
+// Nothing of a row has to be kept, as no output is as long as it: what counts is how many bytes are on their
+// way at a time. Rows of logits are stride_lm elements apart, and begin anywhere.
+#pragma once
+
+#include "common.cuh"
+#include "hopper.cuh"
+#include "running.cuh"
+
+constexpr index_t IGNORED = -100;  // as PyTorch's ignore_index: the loss of such a row is 0
+
+// What THREADS threads see of `count` elements that lie side by side; each gets its own share. Most are read
+// in packs of 16 bytes, PACKS of them on their way at a time, from the first 16-byte boundary on. What lies
+// before it and what is left at the end are less than two packs together: an element a thread.
+template <typename T, int PACKS, int THREADS>
+__device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
+    constexpr int VEC = 16 / sizeof(T);
+    const int misplaced = static_cast<int>(reinterpret_cast<unsigned long long>(part_ptr) / sizeof(T) % VEC);
+    index_t head = (VEC - misplaced) % VEC;
+    if (head > count) head = count;
+    const index_t packs = (count - head) / VEC;
+    const index_t edges = count - packs * VEC;
+    const T* body_ptr = part_ptr + head;
+
+    T edge = from_float<T>(0.0f);  // looked at when the rest has come
+    if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
+
+    Running seen = nothing_seen();
+    constexpr int TILE = THREADS * PACKS;
+    for (index_t begin = 0; begin < packs; begin += TILE) {
+        const int left = static_cast<int>(packs - begin < TILE ? packs - begin : TILE);
+        const T* tile_ptr = body_ptr + begin * VEC;
+        Pack<T, VEC> x[PACKS];
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            const int pack = p * THREADS + thread;
+            if (pack < left) x[p] = load<T, VEC>(tile_ptr + pack * VEC);
+        }
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (p * THREADS + thread < left) seen = include(seen, x[p]);
+        }
+    }
+    if (thread < edges) seen = combine(seen, {to_float(edge), 1.0f});
+    return seen;
+}
+
+// The logit that the loss is about; NaN where the target is none of the row's columns.
+template <typename T>
+__device__ __forceinline__ float pick(const T* row_ptr, index_t V, index_t target) {
+    return target >= 0 && target < V ? to_float(row_ptr[target]) : __int_as_float(0x7fc00000);
+}
+
+// log(sum(exp(x))) - picked, in an order that loses nothing of the logarithm where maximum and picked are
+// large.
+__device__ __forceinline__ float loss_of(Running row, float picked, index_t target) {
+    return target == IGNORED ? 0.0f : logf(row.sum) - (picked - row.max);
+}
+
+// ---- online --------------------------------------------------------------------------------------------
+// Grid: a block for BLOCK_M rows. THREADS / BLOCK_M threads share a row: a warp, or all of them.
+// The target comes with the row. Its logit is fetched when the row has been read, while threads combine.
+
+template <typename T, int PACKS, int THREADS, int BLOCK_M>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_kernel(
+    const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t M, index_t V, index_t stride_lm,
+    index_t stride_tm) {
+    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    static_assert(BLOCK_M == 1 || ROW_THREADS == WARP, "several rows a block: a warp each");
+    const int thread = threadIdx.x % ROW_THREADS;
+    const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
+    if (m >= M) return;
+    const T* row_ptr = logits_ptr + m * stride_lm;
+    const index_t target = targets_ptr[m * stride_tm];
+
+    Running row = reduce<T, PACKS, ROW_THREADS>(row_ptr, V, thread);
+    const float picked = pick(row_ptr, V, target);
+    if constexpr (BLOCK_M == 1) {
+        row = block_combine<THREADS>(row);
+    } else {
+        row = warp_combine<WARP>(row);
+    }
+    if (thread == 0) loss_ptr[m] = loss_of(row, picked, target);
+}
+
+// ---- split ---------------------------------------------------------------------------------------------
+// Grid: `splits` blocks for a row, each with `slice` columns of it. A block leaves its part in
+// of_part[M,splits] and counts itself in arrived[M], which starts as 0; the one that finds all others counted
+// combines the parts, in the order of the columns, whichever block it is. No block waits for another.
+
+template <typename T, int PACKS, int THREADS>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_kernel(
+    const T* logits_ptr, const index_t* targets_ptr, float* loss_ptr, index_t V, index_t stride_lm,
+    index_t stride_tm, index_t slice, int splits, word_t* of_part, word_t* arrived) {
+    const index_t m = blockIdx.x / splits;
+    const index_t begin = blockIdx.x % splits * slice;
+    const T* row_ptr = logits_ptr + m * stride_lm;
+    const index_t count = begin + slice < V ? slice : V - begin;
+    const Running part =
+        block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
+
+    __shared__ word_t is_last;  // less than 8 bytes nvcc and NVRTC fill up in different ways
+    if (threadIdx.x == 0) {
+        of_part[blockIdx.x] = to_word(part);
+        __threadfence();  // whoever sees the count sees the part
+        is_last = atomicAdd(&arrived[m], 1ull) == static_cast<word_t>(splits - 1);
+    }
+    __syncthreads();
+    if (!is_last || threadIdx.x >= WARP) return;
+
+    __threadfence();
+    const index_t target = targets_ptr[m * stride_tm];
+    const float picked = pick(row_ptr, V, target);
+    Running row = nothing_seen();
+    for (int s = threadIdx.x; s < splits; s += WARP) {
+        row = combine(row, from_word(__ldcg(of_part + m * splits + s)));  // past the L1, which may be older
+    }
+    row = warp_combine<WARP>(row);
+    if (threadIdx.x == 0) loss_ptr[m] = loss_of(row, picked, target);
+}
+
+// ---- cluster -------------------------------------------------------------------------------------------
+// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it. Every block sends its part
+// into the shared memory of the cluster's first one, which has nothing to ask of memory but the target and
+// its logit.
+
+template <typename T, int PACKS, int THREADS, int CLUSTER>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS)
+    CLUSTER_OF(CLUSTER) void cross_entropy_cluster_kernel(const T* logits_ptr, const index_t* targets_ptr,
+                                                          float* loss_ptr, index_t V, index_t stride_lm,
+                                                          index_t stride_tm, index_t slice) {
+#if HAS_HOPPER_UNITS
+    __shared__ mbarrier_t heard;
+    __shared__ word_t of_block[CLUSTER];
+    const int rank = cluster_block_rank();
+    const index_t m = blockIdx.x / CLUSTER;
+    const index_t begin = rank * slice;
+    const T* row_ptr = logits_ptr + m * stride_lm;
+    const index_t count = begin >= V ? 0 : begin + slice < V ? slice : V - begin;
+    const index_t target = targets_ptr[m * stride_tm];
+
+    if (threadIdx.x == 0) {
+        mbarrier_init(&heard, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));
+    }
+    __syncthreads();
+    cluster_arrive_relaxed();
+
+    const Running seen = reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x);
+    const float picked = pick(row_ptr, V, target);
+    const Running part = block_combine<THREADS>(seen);
+
+    cluster_wait();  // all blocks of the cluster have started: the first one's shared memory is there
+    if (threadIdx.x == 0) store_async_to_block(&of_block[rank], 0, to_word(part), &heard);
+    if (rank != 0 || threadIdx.x >= WARP) return;
+    mbarrier_wait(&heard, 0);
+    const Running row = warp_combine<CLUSTER>(from_word(of_block[threadIdx.x % CLUSTER]));
+    if (threadIdx.x == 0) loss_ptr[m] = loss_of(row, picked, target);
+#endif
+}

@@ -1,0 +1,99 @@
+// rotary: q[B,S,H,D], k[B,S,Hk,D], cos[S,D/2], sin[S,D/2] -> out[B,S,H+Hk,D], heads of q first
+//
+//   out[..., d]       = x[..., d] * cos[s, d] - x[..., d + D/2] * sin[s, d]      d < D/2
+//   out[..., d + D/2] = x[..., d + D/2] * cos[s, d] + x[..., d] * sin[s, d]
+//
+// The ladder. triton_impl/rotary.py has the same variants under the same names:
+//   pairs  a thread turns one pair of elements, and fetches its cosine and sine for it alone
+//   token  threads share the heads of a token, and keep their places' cosines and sines for all of them
+//
+// q and k have any strides but that elements of a head lie side by side; so have rows of cos and sin. out is
+// dense. Arithmetic is in fp32.
+#pragma once
+
+#include "common.cuh"
+
+// ---- pairs ---------------------------------------------------------------------------------------------
+// Thread n turns the n-th pair: of half = D/2 in a head, of heads = H + Hk in a token.
+
+template <typename T>
+__global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos_ptr, const T* sin_ptr,
+                                    T* out_ptr, index_t pairs, index_t S, index_t H, index_t heads,
+                                    index_t half, index_t stride_qb, index_t stride_qs, index_t stride_qh,
+                                    index_t stride_kb, index_t stride_ks, index_t stride_kh,
+                                    index_t stride_cs, index_t stride_ss) {
+    const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n >= pairs) return;
+    const index_t d = n % half, head = n / half, h = head % heads, token = head / heads;
+    const index_t s = token % S, b = token / S;
+    const float cos = to_float(cos_ptr[s * stride_cs + d]), sin = to_float(sin_ptr[s * stride_ss + d]);
+    const T* x_ptr = d + (h < H ? q_ptr + b * stride_qb + s * stride_qs + h * stride_qh
+                                : k_ptr + b * stride_kb + s * stride_ks + (h - H) * stride_kh);
+    const float first = to_float(x_ptr[0]), second = to_float(x_ptr[half]);
+    T* to_ptr = out_ptr + head * 2 * half + d;
+    to_ptr[0] = from_float<T>(first * cos - second * sin);
+    to_ptr[half] = from_float<T>(second * cos + first * sin);
+}
+
+// ---- token ---------------------------------------------------------------------------------------------
+// Grid: `pieces` blocks for `block_tokens` tokens. Of a token's token_threads threads, `lanes` lie along half
+// a head, or a piece of it, a pack each; the next as many have the next head, and so on. A thread has two
+// packs of each of HEADS heads on their way at a time: one of either half. VEC is 16 bytes' worth where all
+// halves start on 16-byte boundaries, else 1.
+
+// Turns every groups-th of so many heads from head `group` on; cos and sin are those of the thread's place.
+template <int HEADS, typename T, int VEC>
+__device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh, const Pack<T, VEC>& cos,
+                                           const Pack<T, VEC>& sin, T* to_ptr, index_t half, int heads,
+                                           int group, int groups) {
+#pragma unroll 1
+    for (int begin = group; begin < heads; begin += groups * HEADS) {
+        Pack<T, VEC> first[HEADS], second[HEADS];
+#pragma unroll
+        for (int i = 0; i < HEADS; ++i) {
+            const int h = begin + i * groups;
+            if (h < heads) {
+                first[i] = load<T, VEC>(x_ptr + h * stride_xh);
+                second[i] = load<T, VEC>(x_ptr + h * stride_xh + half);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < HEADS; ++i) {
+            const int h = begin + i * groups;
+            if (h >= heads) break;
+            float turned[2][VEC];
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) {
+                const float c = get(cos, v), s = get(sin, v), x = get(first[i], v), y = get(second[i], v);
+                turned[0][v] = x * c - y * s;
+                turned[1][v] = y * c + x * s;
+            }
+            set(first[i], turned[0]);
+            set(second[i], turned[1]);
+            store(to_ptr + h * 2 * half, first[i]);
+            store(to_ptr + h * 2 * half + half, second[i]);
+        }
+    }
+}
+
+template <typename T, int VEC, int HEADS>
+__global__ __launch_bounds__(128, 5) void rotary_token_kernel(
+    const T* q_ptr, const T* k_ptr, const T* cos_ptr, const T* sin_ptr, T* out_ptr, index_t tokens, index_t S,
+    index_t H, index_t heads, index_t half, index_t stride_qb, index_t stride_qs, index_t stride_qh,
+    index_t stride_kb, index_t stride_ks, index_t stride_kh, index_t stride_cs, index_t stride_ss, int lanes,
+    int pieces, int token_threads, int block_tokens) {
+    const int thread = threadIdx.x % token_threads, slot = threadIdx.x / token_threads;
+    const index_t token = index_t(blockIdx.x / pieces) * block_tokens + slot;
+    const index_t d = index_t(blockIdx.x % pieces * lanes + thread % lanes) * VEC;
+    if (slot >= block_tokens || token >= tokens || d >= half) return;
+    const index_t s = token % S, b = token / S;
+    const Pack<T, VEC> cos = load<T, VEC>(cos_ptr + s * stride_cs + d);
+    const Pack<T, VEC> sin = load<T, VEC>(sin_ptr + s * stride_ss + d);
+    const int group = thread / lanes, groups = token_threads / lanes;
+    q_ptr += b * stride_qb + s * stride_qs;
+    k_ptr += b * stride_kb + s * stride_ks;
+    out_ptr += token * heads * 2 * half + d;
+    turn_heads<HEADS>(q_ptr + d, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
+    turn_heads<HEADS>(k_ptr + d, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
+                      groups);
+}

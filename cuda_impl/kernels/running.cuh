@@ -1,0 +1,75 @@
+// The maximum of numbers seen so far and the sum of their exponentials, which many threads keep each for
+// their own share and combine. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"
+// (2018).
+#pragma once
+
+#include "common.cuh"
+
+// Of the elements seen so far: their maximum, and sum(exp(x - maximum)).
+struct alignas(8) Running {
+    float max;
+    float sum;
+};
+
+__device__ __forceinline__ Running nothing_seen() {
+    return {negative_infinity(), 0.0f};
+}
+
+// What to subtract before exp. Where all is -inf so far, exp(-inf - -inf) would be NaN; it must be 0.
+__device__ __forceinline__ float finite_shift(float max) {
+    return max == negative_infinity() ? 0.0f : max;
+}
+
+__device__ __forceinline__ Running combine(Running a, Running b) {
+    const float max = fmaxf(a.max, b.max);
+    const float shift = finite_shift(max);
+    return {max, a.sum * __expf(a.max - shift) + b.sum * __expf(b.max - shift)};
+}
+
+// Every lane of each group of WIDTH neighbouring lanes gets the combination of the group.
+template <int WIDTH>
+__device__ __forceinline__ Running warp_combine(Running seen) {
+    float max = seen.max;
+#pragma unroll
+    for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
+        max = fmaxf(max, __shfl_xor_sync(FULL_WARP, max, offset));
+    }
+    float sum = seen.sum * __expf(seen.max - finite_shift(max));
+#pragma unroll
+    for (int offset = WIDTH / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+    return {max, sum};
+}
+
+// Every thread of the block gets the combination of all THREADS. To be called once: it has one barrier.
+template <int THREADS>
+__device__ __forceinline__ Running block_combine(Running seen) {
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ Running of_warp[WARPS];
+    seen = warp_combine<WARP>(seen);
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = seen;
+    __syncthreads();
+    return warp_combine<WARPS>(of_warp[threadIdx.x % WARPS]);
+}
+
+// A pack more: its maximum first, so that what was summed is scaled once for all of it.
+template <typename T, int VEC>
+__device__ __forceinline__ Running include(Running seen, const Pack<T, VEC>& x) {
+    float max = seen.max;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) max = fmaxf(max, get(x, v));
+    const float shift = finite_shift(max);
+    float sum = seen.sum * __expf(seen.max - shift);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) sum += __expf(get(x, v) - shift);
+    return {max, sum};
+}
+
+// Both in one word of 8 bytes, which arrives whole.
+using word_t = unsigned long long;
+
+__device__ __forceinline__ word_t to_word(Running value) {
+    return __float_as_uint(value.max) | static_cast<word_t>(__float_as_uint(value.sum)) << 32;
+}
+__device__ __forceinline__ Running from_word(word_t word) {
+    return {__uint_as_float(static_cast<unsigned>(word)), __uint_as_float(static_cast<unsigned>(word >> 32))};
+}

@@ -1,0 +1,29 @@
+// layer_norm from C++: checks and launches the kernels of kernels/layer_norm.cuh.
+#include "layer_norm.cuh"
+
+#include "norm.h"
+
+constexpr float EPS = 1e-5f;
+
+// A block reads its row twice: any row length.
+static py::object online(py::object x, py::object weight, py::object bias, float eps) {
+    return launch_online<LayerNorm>(checked("layer_norm", x, {{"weight", weight}, {"bias", bias}}), eps);
+}
+
+// The row waits in registers: up to 64 KB of them.
+static py::object onepass(py::object x, py::object weight, py::object bias, float eps) {
+    return launch_onepass<LayerNorm>(checked("layer_norm", x, {{"weight", weight}, {"bias", bias}}), eps);
+}
+
+// The blocks of a cluster share rows: up to 512 KB each.
+static py::object cluster(py::object x, py::object weight, py::object bias, float eps) {
+    Rows rows = checked("layer_norm", x, {{"weight", weight}, {"bias", bias}});
+    return launch_cluster<LayerNorm>(rows, eps);
+}
+
+PYBIND11_MODULE(layer_norm, m) {
+    using py::arg;
+    m.def("online", &online, arg("x"), arg("weight"), arg("bias"), arg("eps") = EPS);
+    m.def("onepass", &onepass, arg("x"), arg("weight"), arg("bias"), arg("eps") = EPS);
+    m.def("cluster", &cluster, arg("x"), arg("weight"), arg("bias"), arg("eps") = EPS);
+}

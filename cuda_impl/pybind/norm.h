@@ -1,0 +1,173 @@
+// What the host code of layer_norm and rms_norm shares: their arguments, and the launches of norm.cuh's
+// kernels.
+#pragma once
+
+#include "norm.cuh"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "tensor.h"
+
+struct Rows {
+    Tensor x, weight, bias, y;
+    std::int64_t M, N;
+};
+
+inline bool is_dense_tensor(py::handle object) {
+    const Torch& torch = Torch::get();
+    return py::isinstance(object, torch.tensor) && get(object, torch.layout).is(torch.strided);
+}
+
+inline bool is_parameter(const Tensor& parameter, const Tensor& x) {
+    return parameter.ndim == 1 && parameter.element == x.element && parameter.shape[0] == x.shape[1] &&
+           parameter.device == x.device && get(parameter.object, Torch::get().is_here).ptr() == Py_True;
+}
+
+// The vector if it is dense and starts on a 16-byte boundary, else a copy that does.
+inline Tensor packed(const Tensor& parameter) {
+    if (parameter.strides[0] == 1 && parameter.address % 16 == 0) return parameter;
+    return Tensor(parameter.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+}
+
+// Copies of what does not lie as the kernels take it, and an output; a TypeError or ValueError, which
+// compare.arguments words, for what is not taken. `parameters`: weight, and bias if there is one; without one
+// the weight stands for it, which none reads there.
+inline Rows checked(const char* op, const py::object& x, std::initializer_list<Named> parameters) {
+    const bool has_bias = parameters.size() == 2;
+    const Named *weight = parameters.begin(), *bias = parameters.end() - 1;
+    const auto is_tensor = [](const Named& named) { return is_dense_tensor(named.object); };
+    if (is_dense_tensor(x) && std::all_of(parameters.begin(), parameters.end(), is_tensor)) {
+        Rows rows;
+        rows.x = Tensor(x), rows.weight = Tensor(py::reinterpret_borrow<py::object>(weight->object));
+        const bool is_other = bias->object.ptr() != weight->object.ptr();
+        rows.bias = is_other ? Tensor(py::reinterpret_borrow<py::object>(bias->object)) : rows.weight;
+        const bool good = rows.x.element != Element::OTHER && rows.x.ndim == 2 &&
+                          is_parameter(rows.weight, rows.x) && (!has_bias || is_parameter(rows.bias, rows.x));
+        if (good) {
+            rows.M = rows.x.shape[0], rows.N = rows.x.shape[1];
+            if (rows.x.strides[1] != 1 && rows.N > 1) rows.x = rows.x.contiguous();
+            rows.weight = packed(rows.weight);
+            rows.bias = has_bias ? packed(rows.bias) : rows.weight;
+            rows.y = rows.x.empty_like();
+            return rows;
+        }
+    }
+    py::dict named;
+    for (const auto& [name, object] : parameters) named[name] = object;
+    py::module_::import("compare.arguments").attr("check_norm")(op, x, **named);
+    throw std::runtime_error(std::string(op) + ": these arguments are not taken");
+}
+
+[[noreturn]] inline void not_taken(const std::string& why) {
+    PyErr_SetString(PyExc_NotImplementedError, why.c_str());
+    throw py::error_already_set();
+}
+
+// Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary.
+inline int vec(const Tensor& x) {
+    const int pack = 16 / x.element_size;
+    return x.address % 16 == 0 && x.strides[0] % pack == 0 && x.shape[1] % pack == 0 ? pack : 1;
+}
+
+// Calls `function` with an element of x's type and VEC as a constant: 16 bytes' worth where rows allow it.
+template <typename Function>
+void dispatch_vec(const Tensor& x, Function function) {
+    dispatch(x, [&](auto zero) {
+        constexpr int PACK = 16 / sizeof(zero);
+        if (vec(x) == PACK) {
+            function(zero, std::integral_constant<int, PACK>());
+        } else {
+            function(zero, std::integral_constant<int, 1>());
+        }
+    });
+}
+
+// A block reads its row twice: any row length.
+template <typename Norm>
+py::object launch_online(const Rows& rows, float eps) {
+    if (rows.y.numel() == 0) return rows.y.object;
+    dispatch_vec(rows.x, [&](auto zero, auto VEC) {
+        using T = decltype(zero);
+        constexpr int THREADS = 1024, PACKS = VEC > 1 ? 2 : 8;
+        launch(rows.x, {rows.M, THREADS}, norm_online_kernel<Norm, T, VEC, PACKS, THREADS>,
+               rows.x.template data<T>(), rows.weight.template data<T>(), rows.bias.template data<T>(),
+               rows.y.template data<T>(), rows.N, rows.x.strides[0], eps);
+    });
+    return rows.y.object;
+}
+
+template <typename Norm, typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+void launch_onepass_shape(const Rows& rows, float eps) {
+    launch(rows.x, {ceil_div(rows.M, BLOCK_M), THREADS},
+           norm_onepass_kernel<Norm, T, VEC, PACKS, THREADS, BLOCK_M>, rows.x.data<T>(),
+           rows.weight.data<T>(), rows.bias.data<T>(), rows.y.data<T>(), rows.M, rows.N, rows.x.strides[0],
+           eps);
+}
+
+// The row waits in registers: up to 64 KB of them. PACKS and THREADS are the least that hold it.
+template <typename Norm>
+py::object launch_onepass(const Rows& rows, float eps) {
+    if (rows.y.numel() == 0) return rows.y.object;
+    dispatch_vec(rows.x, [&](auto zero, auto VEC_) {
+        using T = decltype(zero);
+        constexpr int VEC = VEC_, PACKS = VEC > 1 ? 4 : 8;  // an element alone moves few bytes
+        const std::int64_t packs = ceil_div(rows.N, VEC);
+        if (packs <= 16) return launch_onepass_shape<Norm, T, VEC, 1, 128, 8>(rows, eps);
+        if (packs <= 32) return launch_onepass_shape<Norm, T, VEC, 1, 128, 4>(rows, eps);  // a warp a row
+        if (packs <= 32 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 128, 4>(rows, eps);
+        if (packs <= 64 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 64, 1>(rows, eps);
+        if (packs <= 128 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 128, 1>(rows, eps);
+        if (packs <= 256 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 256, 1>(rows, eps);
+        if (packs <= 512 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 512, 1>(rows, eps);
+        if (packs <= 1024 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 1024, 1>(rows, eps);
+        not_taken("N=" + std::to_string(rows.N) + ": registers hold rows of up to " +
+                  std::to_string(1024 * PACKS * VEC) + " such columns");
+    });
+    return rows.y.object;
+}
+
+constexpr std::int64_t FEW_ROWS = 256;  // a cluster for each keeps a GPU busy
+
+// The blocks of a cluster share rows: up to 512 KB each.
+template <typename Norm>
+py::object launch_cluster(Rows& rows, float eps) {
+    if (rows.y.numel() == 0) return rows.y.object;
+    const int pack = 16 / rows.x.element_size;
+    if (rows.N % pack != 0) {
+        not_taken("N=" + std::to_string(rows.N) + ": the copy engine moves 16 bytes, " +
+                  std::to_string(pack) + " columns, at a time");
+    }
+    if (vec(rows.x) == 1) {
+        rows.x = Tensor(rows.x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
+    }
+    dispatch(rows.x, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int VEC = 16 / sizeof(T), PACKS = 4;
+        const std::int64_t packs = rows.N / VEC;
+        const auto launch_blocks = [&](auto CLUSTER, auto THREADS) {
+            const std::int64_t slice_packs = ceil_div(packs, CLUSTER);
+            // Several rows share the weights; no more than 64 KB of them, so that three blocks share a
+            // multiprocessor.
+            const std::int64_t BLOCK_M =
+                rows.M < FEW_ROWS ? 1 : std::min<std::int64_t>(4, 4096 / slice_packs);
+            launch(rows.x,
+                   {ceil_div(rows.M, BLOCK_M) * CLUSTER, THREADS, int(BLOCK_M * slice_packs * 16), CLUSTER},
+                   norm_cluster_kernel<Norm, T, PACKS, THREADS, CLUSTER>, rows.x.template data<T>(),
+                   rows.weight.template data<T>(), rows.bias.template data<T>(), rows.y.template data<T>(),
+                   rows.M, rows.N, rows.x.strides[0], int(slice_packs * VEC), int(BLOCK_M), eps);
+        };
+        const std::int64_t of_128 = ceil_div(packs, 128 * PACKS);  // blocks that it takes
+        using std::integral_constant;
+        if (of_128 <= 4) return launch_blocks(integral_constant<int, 4>(), integral_constant<int, 128>());
+        if (of_128 <= 8) return launch_blocks(integral_constant<int, 8>(), integral_constant<int, 128>());
+        if (of_128 <= 16) return launch_blocks(integral_constant<int, 16>(), integral_constant<int, 128>());
+        if (of_128 <= 32) return launch_blocks(integral_constant<int, 16>(), integral_constant<int, 256>());
+        if (of_128 <= 64) return launch_blocks(integral_constant<int, 16>(), integral_constant<int, 512>());
+        not_taken("N=" + std::to_string(rows.N) + ": 16 blocks hold rows of " +
+                  std::to_string(16 * 512 * PACKS * VEC) + " columns");
+    });
+    return rows.y.object;
+}

@@ -1,0 +1,131 @@
+// reduce_sum from C++: checks and launches the kernels of kernels/reduce_sum.cuh.
+#include "reduce_sum.cuh"
+
+#include <algorithm>
+
+#include "fresh.h"
+#include "tensor.h"
+
+// A vector of so many fp32 elements; of one, a number.
+static Tensor sums(const Tensor& x, std::int64_t count) {
+    return count > 1 ? new_empty_fp32(x, {count}) : new_empty_fp32(x, {});
+}
+
+// An element a thread, and once more on the blocks' sums until one is left. `kernel_for` gives the kernel for
+// elements of the type of its argument.
+template <typename KernelFor>
+static py::object by_elements(const py::object& x_object, KernelFor kernel_for) {
+    constexpr int THREADS = 256;
+    Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
+    for (;;) {
+        const std::int64_t N = x.shape[0], blocks = std::max<std::int64_t>(1, ceil_div(N, THREADS));
+        const Tensor y = sums(x, blocks);
+        dispatch(x, [&](auto zero) {
+            using T = decltype(zero);
+            launch(x, {blocks, THREADS}, kernel_for(zero, std::integral_constant<int, THREADS>()),
+                   x.data<T>(), y.data<float>(), N, x.strides[0]);
+        });
+        if (blocks == 1) return y.object;
+        x = y;
+    }
+}
+
+#define KERNEL_FOR(name) [](auto zero, auto THREADS) { return name<decltype(zero), THREADS>; }
+
+// Threads add in halves, in shared memory.
+static py::object tree(py::object x) {
+    return by_elements(x, KERNEL_FOR(reduce_sum_tree_kernel));
+}
+
+// Warps add from register to register.
+static py::object shuffle(py::object x) {
+    return by_elements(x, KERNEL_FOR(reduce_sum_shuffle_kernel));
+}
+
+constexpr int PACKS = 16;  // of 16 bytes a thread, on their way at once: 64 registers
+constexpr int THREADS = 256;
+constexpr int BLOCKS = 3;  // a multiprocessor
+
+// How a vector is shared out: chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are
+// chunks.
+struct Chunks {
+    std::int64_t blocks;
+    bool dense;
+    int head;
+};
+
+static Chunks chunks_of(const Tensor& x) {
+    const std::int64_t N = x.shape[0];
+    const bool dense = N <= 1 || x.strides[0] == 1;
+    const int VEC = dense ? 16 / x.element_size : 1;
+    const std::int64_t before = dense ? std::int64_t(-x.address % 16) / x.element_size : 0;
+    const int head = int(std::min(N, before));
+    const std::int64_t chunks = ceil_div((N - head) / VEC, THREADS * PACKS);
+    const std::int64_t most = BLOCKS * std::int64_t(multiprocessors(x));
+    return {std::max<std::int64_t>(1, std::min(chunks, most)), dense, head};
+}
+
+// Calls `function` with an element of x's type and VEC as a constant: 16 bytes' worth where x is dense.
+template <typename Function>
+static void dispatch_vec(const Tensor& x, bool dense, Function function) {
+    dispatch(x, [&](auto zero) {
+        constexpr int PACK = 16 / sizeof(zero);
+        if (dense) {
+            function(zero, std::integral_constant<int, PACK>());
+        } else {
+            function(zero, std::integral_constant<int, 1>());
+        }
+    });
+}
+
+// 16 packs of 16 bytes a thread at a time, then once more on the blocks' sums.
+static py::object vectorized(py::object x_object) {
+    Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
+    for (;;) {
+        const Chunks of = chunks_of(x);
+        const Tensor y = sums(x, of.blocks);
+        dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
+            using T = decltype(zero);
+            launch(x, {of.blocks, THREADS}, reduce_sum_vectorized_kernel<T, VEC, PACKS, THREADS, BLOCKS>,
+                   x.data<T>(), y.data<float>(), x.shape[0], x.strides[0], of.head);
+        });
+        if (of.blocks == 1) return y.object;
+        x = y;
+    }
+}
+
+// Each block adds its sum to y, in the order in which they are done.
+static py::object atomic(py::object x_object) {
+    const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0], y = new_zeros_fp32(x, {});
+    const Chunks of = chunks_of(x);
+    dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
+        using T = decltype(zero);
+        launch(x, {of.blocks, THREADS}, reduce_sum_atomic_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(),
+               y.data<float>(), x.shape[0], x.strides[0], of.head);
+    });
+    return y.object;
+}
+
+// The last block to be done adds all blocks' sums, in their order.
+static py::object last_block(py::object x_object) {
+    const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
+    const Chunks of = chunks_of(x);
+    const Tensor blocks_done = x.zeros(1);
+    // One request for y and the blocks' sums would leave y a view.
+    const Tensor y = new_empty_fp32(x, {}), of_block = new_empty_fp32(blocks_done, {of.blocks});
+    dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
+        using T = decltype(zero);
+        launch(x, {of.blocks, THREADS}, reduce_sum_last_block_kernel<T, VEC, PACKS, THREADS, BLOCKS>,
+               x.data<T>(), y.data<float>(), x.shape[0], x.strides[0], of.head, of_block.data<float>(),
+               blocks_done.data<unsigned long long>());
+    });
+    return y.object;
+}
+
+PYBIND11_MODULE(reduce_sum, m) {
+    m.def("tree", &tree);
+    m.def("shuffle", &shuffle);
+    m.def("vectorized", &vectorized);
+    m.def("atomic", &atomic);
+    m.def("last_block", &last_block);
+}

@@ -1,0 +1,80 @@
+// transpose from C++: checks and launches the kernels of kernels/transpose.cuh.
+#include "transpose.cuh"
+
+#include "fresh.h"
+#include "tensor.h"
+
+static std::int64_t tiles(std::int64_t M, std::int64_t N, int BLOCK) {
+    return ceil_div(M, BLOCK) * ceil_div(N, BLOCK);
+}
+
+// An element at a time, in tiles of 32 x 32: x may lie in any way. `kernel_for` gives the kernel for elements
+// of the type of its argument.
+template <typename KernelFor>
+static py::object by_elements(const py::object& x_object, KernelFor kernel_for) {
+    const Tensor x = check_same("transpose", 2, {{"x", x_object}})[0];
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    const Tensor y = new_empty(x, {N, M});
+    if (y.numel() == 0) return y.object;
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int THREADS = 256;
+        launch(x, {tiles(M, N, TILE), THREADS}, kernel_for(zero, std::integral_constant<int, THREADS>()),
+               x.data<T>(), y.data<T>(), M, N, x.strides[0], x.strides[1]);
+    });
+    return y.object;
+}
+
+#define KERNEL_FOR(name) [](auto zero, auto THREADS) { return name<decltype(zero), THREADS>; }
+
+// Neighbours are read together and written M elements apart.
+static py::object naive(py::object x) {
+    return by_elements(x, KERNEL_FOR(transpose_naive_kernel));
+}
+
+// A tile passes through shared memory, its columns each through one bank.
+static py::object shared(py::object x) {
+    return by_elements(x, KERNEL_FOR(transpose_shared_kernel));
+}
+
+// Rows of the tile one element longer.
+static py::object padded(py::object x) {
+    return by_elements(x, KERNEL_FOR(transpose_padded_kernel));
+}
+
+// Columns of the tile change places from row to row.
+static py::object swizzled(py::object x) {
+    return by_elements(x, KERNEL_FOR(transpose_swizzled_kernel));
+}
+
+// Whether rows of x and of y are dense, whole packs of 16 bytes that start on such a boundary.
+static bool whole_packs(const Tensor& x) {
+    const int VEC = 16 / x.element_size;
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    return (x.strides[1] == 1 || N == 1) && M % VEC == 0 && N % VEC == 0 && x.strides[0] % VEC == 0 &&
+           x.address % 16 == 0;
+}
+
+// 16 bytes an access both ways; what does not lie in whole packs takes `swizzled`.
+static py::object vectorized(py::object x_object) {
+    const Tensor x = check_same("transpose", 2, {{"x", x_object}})[0];
+    if (!whole_packs(x)) return swizzled(x_object);
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    const Tensor y = new_empty(x, {N, M});
+    if (y.numel() == 0) return y.object;
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int ROW_BYTES = 256, THREADS = 256, BLOCK = ROW_BYTES / sizeof(T);
+        launch(x, {tiles(M, N, BLOCK), THREADS, BLOCK * ROW_BYTES},
+               transpose_vectorized_kernel<T, BLOCK, THREADS>, x.data<T>(), y.data<T>(), M, N, x.strides[0]);
+    });
+    return y.object;
+}
+
+PYBIND11_MODULE(transpose, m) {
+    m.def("naive", &naive);
+    m.def("shared", &shared);
+    m.def("padded", &padded);
+    m.def("swizzled", &swizzled);
+    m.def("vectorized", &vectorized);
+}

@@ -1,0 +1,133 @@
+"""What layer_norm and rms_norm share of their launch through cupy: the kernels of ``kernels/norm.cuh``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from compare.arguments import check_norm
+from cuda_impl.loader import kernel
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+class Norm(NamedTuple):
+    op: str
+    policy: str
+    """The struct in ``kernels/<op>.cuh`` that tells one norm from another."""
+
+
+class Rows(NamedTuple):
+    """Arguments as the kernels take them, and an output."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    y: torch.Tensor
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        return tuple(tensor.data_ptr() for tensor in self)
+
+
+def checked(norm: Norm, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
+    """Copies of what does not lie as kernels take it; without a bias the weight, which is not read as one."""
+    check_norm(norm.op, x, **parameters)
+    x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+    weight = packed(parameters["weight"])
+    bias = packed(parameters["bias"]) if "bias" in parameters else weight
+    return Rows(x, weight, bias, torch.empty_like(x, memory_format=torch.contiguous_format))
+
+
+def packed(parameter: torch.Tensor) -> torch.Tensor:
+    """The vector if it is dense and starts on a 16-byte boundary, else a copy that does."""
+    dense = parameter.stride(0) == 1 and parameter.data_ptr() % 16 == 0
+    return parameter if dense else parameter.clone(memory_format=torch.contiguous_format)
+
+
+def vec(x: torch.Tensor) -> int:
+    """Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary."""
+    pack = 16 // x.element_size()
+    aligned = x.data_ptr() % 16 == 0 and x.stride(0) % pack == 0 and x.size(1) % pack == 0
+    return pack if aligned else 1
+
+
+def online(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(norm, x, **parameters)
+    x, y = rows.x, rows.y
+    M, N = x.shape
+    if y.numel() == 0:
+        return y
+    VEC, THREADS = vec(x), 1024
+    PACKS = 2 if VEC > 1 else 8
+    name = f"norm_online_kernel<{norm.policy}, {CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>"
+    run = kernel(norm.op, name, x.device)
+    run((M,), (THREADS,), (*rows.pointers, np.int64(N), np.int64(x.stride(0)), np.float32(eps)))
+    return y
+
+
+def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
+    """PACKS, THREADS and BLOCK_M for rows of so many packs: the least that holds them."""
+    PACKS = 4 if VEC > 1 else 8  # an element alone moves few bytes
+    if packs <= 16:
+        return 1, 128, 8
+    if packs <= 32 * PACKS:  # a warp a row
+        return (1 if packs <= 32 else PACKS), 128, 4
+    return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
+
+
+def onepass(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(norm, x, **parameters)
+    x, y = rows.x, rows.y
+    M, N = x.shape
+    if y.numel() == 0:
+        return y
+    VEC = vec(x)
+    PACKS, THREADS, BLOCK_M = onepass_shape(ceil_div(N, VEC), VEC)
+    if THREADS > 1024:
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {1024 * PACKS * VEC} such columns")
+    types = f"{norm.policy}, {CTYPES[x.dtype]}"
+    name = f"norm_onepass_kernel<{types}, {VEC}, {PACKS}, {THREADS}, {BLOCK_M}>"
+    run = kernel(norm.op, name, x.device)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)))
+    run((ceil_div(M, BLOCK_M),), (THREADS,), (*rows.pointers, *sizes, np.float32(eps)))
+    return y
+
+
+FEW_ROWS = 256  # a cluster for each keeps a GPU busy
+
+
+def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(norm, x, **parameters)
+    x, y = rows.x, rows.y
+    M, N = x.shape
+    if y.numel() == 0:
+        return y
+    VEC, PACKS = 16 // x.element_size(), 4
+    if N % VEC != 0:
+        raise NotImplementedError(f"N={N}: the copy engine moves 16 bytes, {VEC} columns, at a time")
+    if vec(x) == 1:
+        x = x.clone(memory_format=torch.contiguous_format)
+    packs = N // VEC
+    of_128 = ceil_div(packs, 128 * PACKS)  # blocks that it takes
+    CLUSTER = 4 if of_128 <= 4 else 8 if of_128 <= 8 else 16
+    THREADS = 128 if of_128 <= 16 else 256 if of_128 <= 32 else 512
+    if of_128 > 64:
+        raise NotImplementedError(f"N={N}: 16 blocks hold rows of {16 * 512 * PACKS * VEC} columns")
+    slice_packs = ceil_div(packs, CLUSTER)
+    # Several rows share the weights; no more than 64 KB of them, so that three blocks share a multiprocessor.
+    BLOCK_M = 1 if M < FEW_ROWS else min(4, 4096 // slice_packs)
+    types = f"{norm.policy}, {CTYPES[x.dtype]}"
+    name = f"norm_cluster_kernel<{types}, {PACKS}, {THREADS}, {CLUSTER}>"
+    run = kernel(norm.op, name, x.device, cluster=CLUSTER)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int32(slice_packs * VEC), np.int32(BLOCK_M))
+    grid = (ceil_div(M, BLOCK_M) * CLUSTER,)
+    pointers = rows._replace(x=x).pointers
+    run(grid, (THREADS,), (*pointers, *sizes, np.float32(eps)), shared_mem=BLOCK_M * slice_packs * 16)
+    return y

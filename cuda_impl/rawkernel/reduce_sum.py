@@ -1,0 +1,118 @@
+"""reduce_sum through cupy: y = sum(x) in fp32, with the kernels of ``kernels/reduce_sum.cuh``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from compare.arguments import check_same
+from compare.device import multiprocessors
+from compare.registry import implementation
+from cuda_impl.loader import Kernel, kernel
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
+    """An element a thread, and once more on the blocks' sums until one is left."""
+    check_same("reduce_sum", 1, x=x)
+    THREADS = 256
+    while True:
+        N = x.numel()
+        blocks = max(1, ceil_div(N, THREADS))
+        y = x.new_empty((blocks,) if blocks > 1 else (), dtype=torch.float32)
+        run = kernel("reduce_sum", f"reduce_sum_{variant}_kernel<{CTYPES[x.dtype]}, {THREADS}>", x.device)
+        run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N), np.int64(x.stride(0))))
+        if blocks == 1:
+            return y
+        x = y
+
+
+@implementation("reduce_sum", "cupy.tree", rung="naive")
+def tree(x: torch.Tensor) -> torch.Tensor:
+    """Threads add in halves, in shared memory."""
+    return by_elements("tree", x)
+
+
+@implementation("reduce_sum", "cupy.shuffle", rung="tiled")
+def shuffle(x: torch.Tensor) -> torch.Tensor:
+    """Warps add from register to register."""
+    return by_elements("shuffle", x)
+
+
+SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512), "BLOCKS": (1, 2, 3, 4, 6, 8)}
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How a vector is shared out to blocks: the kernel, its grid and its first arguments but for y."""
+
+    run: Kernel
+    blocks: int
+    THREADS: int
+    N: np.int64
+    stride: np.int64
+    head: np.int32
+
+
+def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int) -> Chunks:
+    """Chunks of THREADS * PACKS packs, for BLOCKS blocks a multiprocessor or as many as there are chunks."""
+    N = x.numel()
+    dense = N <= 1 or x.stride(0) == 1
+    VEC = 16 // x.element_size() if dense else 1
+    head = min(N, -x.data_ptr() % 16 // x.element_size()) if dense else 0
+    BLOCKS = min(BLOCKS, 2048 // THREADS)  # no more threads fit; 16 packs of 16 bytes are 64 registers each
+    chunks = ceil_div((N - head) // VEC, THREADS * PACKS)
+    blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
+    name = f"reduce_sum_{variant}_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
+    run = kernel("reduce_sum", name, x.device)
+    return Chunks(run, blocks, THREADS, np.int64(N), np.int64(x.stride(0)), np.int32(head))
+
+
+@implementation("reduce_sum", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
+def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
+    """16 packs of 16 bytes a thread at a time, then once more on the blocks' sums."""
+    check_same("reduce_sum", 1, x=x)
+    while True:
+        of = chunks_of("vectorized", x, PACKS, THREADS, BLOCKS)
+        y = x.new_empty((of.blocks,) if of.blocks > 1 else (), dtype=torch.float32)
+        of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head))
+        if of.blocks == 1:
+            return y
+        x = y
+
+
+@implementation(
+    "reduce_sum",
+    "cupy.atomic",
+    rung="tiled",
+    deterministic=False,
+    tunable=SIZES,
+    matches="triton.atomic",
+)
+def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
+    """Each block adds its sum to y, in the order in which they are done."""
+    check_same("reduce_sum", 1, x=x)
+    y = x.new_zeros((), dtype=torch.float32)
+    of = chunks_of("atomic", x, PACKS, THREADS, BLOCKS)
+    of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head))
+    return y
+
+
+@implementation("reduce_sum", "cupy.last_block", rung="tiled", tunable=SIZES, matches="triton.last_block")
+def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
+    """The last block to be done adds all blocks' sums, in their order."""
+    check_same("reduce_sum", 1, x=x)
+    of = chunks_of("last_block", x, PACKS, THREADS, BLOCKS)
+    y = x.new_empty((), dtype=torch.float32)
+    of_block = x.new_empty((of.blocks,), dtype=torch.float32)
+    blocks_done = x.new_zeros((1,), dtype=torch.int64)
+    scratch = (of_block.data_ptr(), blocks_done.data_ptr())
+    of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head, *scratch))
+    return y

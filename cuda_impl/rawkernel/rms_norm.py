@@ -1,0 +1,29 @@
+"""rms_norm through cupy: ``x[M,N], weight[N] -> y[M,N]``, with ``kernels/rms_norm.cuh``."""
+
+from __future__ import annotations
+
+import torch
+
+from compare.registry import implementation
+from cuda_impl.rawkernel import norm
+
+EPS = 1e-5
+RMS_NORM = norm.Norm("rms_norm", "RmsNorm")
+
+
+@implementation("rms_norm", "cupy.online", rung="tiled")
+def online(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    """A block reads its row twice: any row length."""
+    return norm.online(RMS_NORM, eps, x, weight=weight)
+
+
+@implementation("rms_norm", "cupy.onepass", rung="tiled")
+def onepass(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    """The row waits in registers: up to 64 KB of them."""
+    return norm.onepass(RMS_NORM, eps, x, weight=weight)
+
+
+@implementation("rms_norm", "cupy.cluster", rung="hopper", requires="sm_90")
+def cluster(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    """The blocks of a cluster share rows: up to 512 KB each."""
+    return norm.cluster(RMS_NORM, eps, x, weight=weight)

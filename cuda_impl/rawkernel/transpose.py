@@ -1,0 +1,130 @@
+"""transpose through cupy: y = x.t(), dense, with the kernels of ``kernels/transpose.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from compare.arguments import check_same
+from compare.registry import implementation
+from compare.resources.banks import WARP, Access
+from cuda_impl.loader import kernel
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+TILE = 32
+
+
+def tiles(M: int, N: int, BLOCK: int) -> int:
+    """How many tiles of BLOCK x BLOCK there are."""
+    return -(-M // BLOCK) * -(-N // BLOCK)
+
+
+def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
+    """An element at a time, in tiles of 32 x 32: x may lie in any way."""
+    check_same("transpose", 2, x=x)
+    M, N = x.shape
+    y = x.new_empty((N, M))
+    if y.numel() == 0:
+        return y
+    THREADS = 256
+    run = kernel("transpose", f"transpose_{variant}_kernel<{CTYPES[x.dtype]}, {THREADS}>", x.device)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int64(x.stride(1)))
+    run((tiles(M, N, TILE),), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes))
+    return y
+
+
+@implementation("transpose", "cupy.naive", rung="naive")
+def naive(x: torch.Tensor) -> torch.Tensor:
+    """Neighbours are read together and written M elements apart."""
+    return by_elements("naive", x)
+
+
+@implementation("transpose", "cupy.shared", rung="tiled")
+def shared(x: torch.Tensor) -> torch.Tensor:
+    """A tile passes through shared memory, its columns each through one bank."""
+    return by_elements("shared", x)
+
+
+@implementation("transpose", "cupy.padded", rung="tiled")
+def padded(x: torch.Tensor) -> torch.Tensor:
+    """Rows of the tile one element longer."""
+    return by_elements("padded", x)
+
+
+@implementation("transpose", "cupy.swizzled", rung="tiled")
+def swizzled(x: torch.Tensor) -> torch.Tensor:
+    """Columns of the tile change places from row to row."""
+    return by_elements("swizzled", x)
+
+
+def whole_packs(x: torch.Tensor) -> bool:
+    """Whether rows of x and of y are dense, whole packs of 16 bytes that start on such a boundary."""
+    VEC = 16 // x.element_size()
+    M, N = x.shape
+    return (
+        (x.stride(1) == 1 or N == 1)
+        and M % VEC == N % VEC == x.stride(0) % VEC == 0
+        and x.data_ptr() % 16 == 0
+    )
+
+
+@implementation(
+    "transpose",
+    "cupy.vectorized",
+    rung="tiled",
+    tunable={"ROW_BYTES": (256, 512), "THREADS": (128, 256, 512, 1024)},
+    matches="triton.vectorized",
+)
+def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
+    """16 bytes an access both ways; what does not lie in whole packs takes `swizzled`."""
+    check_same("transpose", 2, x=x)
+    if not whole_packs(x):
+        return swizzled(x)
+    M, N = x.shape
+    y = x.new_empty((N, M))
+    if y.numel() == 0:
+        return y
+    BLOCK = ROW_BYTES // x.element_size()
+    name = f"transpose_vectorized_kernel<{CTYPES[x.dtype]}, {BLOCK}, {THREADS}>"
+    run = kernel("transpose", name, x.device)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)))
+    run(
+        (tiles(M, N, BLOCK),),
+        (THREADS,),
+        (x.data_ptr(), y.data_ptr(), *sizes),
+        shared_mem=BLOCK * ROW_BYTES,
+    )
+    return y
+
+
+# --------------------------------------------------------------------------- where a tile's elements lie
+
+PLACES: dict[str, Callable[[int, int], int]] = {
+    "Shared": lambda row, column: row * TILE + column,
+    "Padded": lambda row, column: row * (TILE + 1) + column,
+    "Swizzled": lambda row, column: row * TILE + (column ^ row),
+}
+"""As in the kernels' file: of an element of a tile of 32 x 32, in elements."""
+
+
+def packed_place(row: int, word: int, itemsize: int, ROW_BYTES: int = 256) -> int:
+    """As in the kernels' file: of a word of `vectorized`'s tile, in words."""
+    VEC = 16 // itemsize
+    return row * (ROW_BYTES // 4) + (word ^ (row // VEC % 8 * 4))
+
+
+def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
+    """How the first warp of each variant accesses shared memory, for elements of that many bytes."""
+    found: dict[str, tuple[Access, ...]] = {"naive": ()}
+    lanes = range(WARP)
+    for layout, place in PLACES.items():
+        row = tuple(place(0, lane) * itemsize for lane in lanes)
+        column = tuple(place(lane, 0) * itemsize for lane in lanes)
+        found[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
+    VEC, ROW_PACKS = 16 // itemsize, 256 // 16
+    packs = tuple(4 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS * 4, itemsize) for lane in lanes)
+    words = tuple(4 * packed_place(lane // 4 * VEC, lane % 4, itemsize) for lane in lanes)
+    found["vectorized"] = (Access("store", packs, 16), Access("load", words, 4))
+    return found

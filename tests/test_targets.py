@@ -1,0 +1,43 @@
+"""Targets that are no column: every kernel gives NaN for their rows, and for no others."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from compare import registry
+from compare.device import supports
+from compare.spec import Implementation
+
+OP = "cross_entropy"
+IMPLEMENTATIONS = [
+    pytest.param(impl, id=impl.label) for impl in registry.implementations(OP) if impl.label != "torch.eager"
+]
+NO_COLUMN = (-1, -99, -101, 300, 301, -(2**63), 2**63 - 1, 2**32 + 3)
+
+
+@pytest.mark.parametrize("V", [300, 9001])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_a_target_that_is_no_column_makes_its_own_loss_nan(
+    impl: Implementation, V: int, device: torch.device
+) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    if impl.label == "torch.compile" and device.type == "cpu":
+        pytest.skip("torch.compile takes seconds a shape on a CPU, and no kernel of ours is in it")
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(NO_COLUMN) + 2, V, generator=generator).to(device)
+    targets = torch.tensor([5, *(V if t == 300 else V + 1 if t == 301 else t for t in NO_COLUMN), -100])
+    loss = impl.run(logits, targets.to(device)).cpu()
+    expected = torch.nn.functional.cross_entropy(logits[:1].cpu(), targets[:1])
+    assert float(loss[0]) == pytest.approx(float(expected), rel=1e-5)
+    assert [math.isnan(x) for x in loss[1:-1].tolist()] == [True] * len(NO_COLUMN)
+    assert float(loss[-1]) == 0
+
+
+def test_the_library_raises() -> None:
+    (eager,) = registry.implementations(OP, ("torch.eager",))
+    with pytest.raises(IndexError, match="out of bounds"):
+        eager.run(torch.zeros(2, 3), torch.tensor([0, 3]))

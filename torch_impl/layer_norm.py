@@ -1,0 +1,52 @@
+"""layer_norm in plain PyTorch.
+
+x[M,N], weight[N], bias[N] -> y[M,N]
+
+    naive    from primitives: each step a kernel of its own, which reads and writes all of memory once more
+    eager    the library call: one kernel, tuned by PyTorch's authors
+    compile  the naive expression through torch.compile, which fuses it into one Triton kernel
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import layer_norm
+
+from compare.arguments import check_norm
+from compare.registry import implementation
+
+EPS = 1e-5
+
+
+def _primitives(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    # In fp32 throughout, as the library call and every kernel here does it inside.
+    wide = x.float()
+    deviation = wide - wide.mean(dim=1, keepdim=True)
+    variance = deviation.square().mean(dim=1, keepdim=True)
+    return (deviation * torch.rsqrt(variance + eps) * weight + bias).to(x.dtype)
+
+
+@implementation("layer_norm", "torch.naive", rung="naive")
+def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    check_norm("layer_norm", x, weight=weight, bias=bias)
+    return _primitives(x, weight, bias, eps)
+
+
+@implementation("layer_norm", "torch.eager", rung="vendor")
+def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    check_norm("layer_norm", x, weight=weight, bias=bias)
+    return layer_norm(x, weight.shape, weight, bias, eps)
+
+
+@functools.cache
+def _compiled() -> Callable[..., torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    return torch.compile(_primitives, dynamic=False, fullgraph=True)
+
+
+@implementation("layer_norm", "torch.compile", rung="vendor")
+def compiled(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    check_norm("layer_norm", x, weight=weight, bias=bias)
+    return _compiled()(x, weight, bias, eps)

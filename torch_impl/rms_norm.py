@@ -1,0 +1,51 @@
+"""rms_norm in plain PyTorch.
+
+x[M,N], weight[N] -> y[M,N]
+
+    naive    from primitives: each step a kernel of its own, which reads and writes all of memory once more
+    eager    the library call: one kernel, tuned by PyTorch's authors
+    compile  the naive expression through torch.compile, which fuses it into one Triton kernel
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import rms_norm
+
+from compare.arguments import check_norm
+from compare.registry import implementation
+
+EPS = 1e-5
+
+
+def _primitives(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    # In fp32 throughout, as the library call and every kernel here does it inside.
+    wide = x.float()
+    mean_square = wide.square().mean(dim=1, keepdim=True)
+    return (wide * torch.rsqrt(mean_square + eps) * weight).to(x.dtype)
+
+
+@implementation("rms_norm", "torch.naive", rung="naive")
+def naive(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    check_norm("rms_norm", x, weight=weight)
+    return _primitives(x, weight, eps)
+
+
+@implementation("rms_norm", "torch.eager", rung="vendor")
+def eager(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    check_norm("rms_norm", x, weight=weight)
+    return rms_norm(x, weight.shape, weight, eps)
+
+
+@functools.cache
+def _compiled() -> Callable[..., torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    return torch.compile(_primitives, dynamic=False, fullgraph=True)
+
+
+@implementation("rms_norm", "torch.compile", rung="vendor")
+def compiled(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    check_norm("rms_norm", x, weight=weight)
+    return _compiled()(x, weight, eps)

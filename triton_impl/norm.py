@@ -1,0 +1,332 @@
+"""What layer_norm and rms_norm share, in Triton: kernels over rows of ``x[M,N]``, and their launch.
+
+rms_norm is layer_norm with a mean of 0 and without a bias: CENTERED tells them apart.  The ladder stands in
+``layer_norm.py`` and ``rms_norm.py``; ``cuda_impl/kernels/norm.cuh`` has CUDA's kernels.
+
+The variance is the mean of squared deviations from the mean, never the mean of the squares less the square of
+the mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of 0.06.
+
+eps comes as the bits of an fp32: Triton's ahead-of-time tools hand over no float by value.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_norm
+from triton_impl.softmax import INTERPRETED, resident_programs
+
+
+@triton.jit
+def as_float(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def row_moments(x, inside, count, CENTERED: tl.constexpr):
+    """Of each row mean and sum of squared deviations; ``count`` elements are inside, the others are 0."""
+    mean = 0.0
+    deviation = x
+    if CENTERED:
+        mean = tl.sum(x, axis=1, keep_dims=True) / count
+        deviation = tl.where(inside, x - mean, 0.0)
+    return mean, tl.sum(deviation * deviation, axis=1, keep_dims=True)
+
+
+@triton.jit
+def all_moments(x, inside, count, CENTERED: tl.constexpr):
+    """The same of all rows together."""
+    mean = 0.0
+    deviation = x
+    if CENTERED:
+        mean = tl.sum(x) / count
+        deviation = tl.where(inside, x - mean, 0.0)
+    return mean, tl.sum(deviation * deviation)
+
+
+@triton.jit
+def combine(mean, squares, count, total, CENTERED: tl.constexpr):
+    """Moments of all ``total`` elements from those of parts with ``count`` each.
+
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances" (1979), for many parts at once: deviations within a part, and of its mean from the mean of all.
+    """
+    if CENTERED:
+        of_all = tl.sum(count * mean, axis=0) / total
+        deviation = mean - of_all
+        return of_all, tl.sum(squares + count * deviation * deviation, axis=0)
+    return 0.0, tl.sum(squares, axis=0)
+
+
+@triton.jit
+def normalised(x, mean, scale, weight, bias, CENTERED: tl.constexpr):
+    if CENTERED:
+        return (x - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
+    return x * scale * weight.to(tl.float32)
+
+
+@triton.jit
+def parameters(weight_ptr, bias_ptr, n, N, CENTERED: tl.constexpr):
+    """Weight and bias of these columns; the caches keep them, as every row needs them."""
+    weight = tl.load(weight_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
+    if CENTERED:
+        return weight, tl.load(bias_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
+    return weight, weight
+
+
+@triton.jit
+def norm_online_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
+    eps_bits, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program a row.  Each lane keeps the moments of what it has seen until the row ends.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
+    """
+    m = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + m * stride_xm
+    y_row = y_ptr + m * N
+    column = tl.arange(0, BLOCK_N)
+    lane_mean = tl.zeros([BLOCK_N], tl.float32)
+    lane_squares = tl.zeros([BLOCK_N], tl.float32)
+    for begin in range(0, N, BLOCK_N):
+        n = begin + column
+        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
+        if CENTERED:
+            further = tl.where(n < N, x - lane_mean, 0.0)
+            lane_mean += further * (1.0 / (begin // BLOCK_N + 1))
+            lane_squares += further * (x - lane_mean)
+        else:
+            lane_squares += x * x
+    lane_count = ((N - column + BLOCK_N - 1) // BLOCK_N).to(tl.float32)
+    mean, squares = combine(lane_mean, lane_squares, lane_count, N, CENTERED)
+    scale = tl.rsqrt(squares / N + as_float(eps_bits))
+
+    for begin in range(0, N, BLOCK_N):
+        n = begin + column
+        x = tl.load(x_row + n, mask=n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
+        tl.store(y_row + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=n < N)
+
+
+@triton.jit
+def norm_onepass_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm,
+    eps_bits, CENTERED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers.
+
+    Of short rows the weights are asked for together with the rows, so that nothing is waited for after the
+    reduction; of long ones they come later, as registers bound how many programs run side by side.
+    """
+    WEIGHTS_FIRST: tl.constexpr = BLOCK_N <= 2048
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    inside = (m < M) & (n < N)
+    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0, eviction_policy="evict_first")
+    if WEIGHTS_FIRST:
+        weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
+    x = x.to(tl.float32)
+    mean, squares = row_moments(x, inside, N, CENTERED)
+    scale = tl.rsqrt(squares / N + as_float(eps_bits))
+    if not WEIGHTS_FIRST:
+        weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
+    tl.store(y_ptr + m * N + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=inside)
+
+
+@triton.jit
+def pack(mean, squares):
+    """Two floats in one 8-byte word, which arrives whole; squares below 0, so that no word is 0."""
+    low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return low | ((-squares).to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def wait_for_row(
+    of_chunk_ptr, chunks, N,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr,
+):  # fmt: skip
+    """Moments of a row from all its chunks, as soon as all are there (not 0)."""
+    c = tl.arange(0, BLOCK_C)
+    part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
+        part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    mean = tl.where(c < chunks, part.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+    squares = tl.where(c < chunks, -(part >> 32).to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+    count = tl.minimum(tl.maximum(N - c * BLOCK_N, 0), BLOCK_N) * PER_WORD
+    return combine(mean, squares, count.to(tl.float32), N * PER_WORD, CENTERED)
+
+
+@triton.jit
+def widen(words, DTYPE: tl.constexpr):
+    """fp32 elements of words, which hold one each, or two of 16 bits: ``[BLOCK_N]`` or ``[BLOCK_N, 2]``.
+
+    Every element that a loop carries takes a register of its own in Triton; two in a word take one.
+    """
+    if DTYPE.primitive_bitwidth == 32:
+        elements = words.to(tl.float32, bitcast=True)
+    else:
+        low = (words & 0xFFFF).to(tl.int16).to(DTYPE, bitcast=True)
+        high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+        elements = tl.join(low, high).to(tl.float32)
+    return elements
+
+
+@triton.jit
+def narrow(elements, DTYPE: tl.constexpr):
+    """The words that hold these elements, each rounded once."""
+    if DTYPE.primitive_bitwidth == 32:
+        words = elements.to(tl.int32, bitcast=True)
+    else:
+        low, high = tl.split(elements.to(DTYPE).to(tl.int16, bitcast=True))
+        words = (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16)
+    return words
+
+
+@triton.jit
+def norm_split_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, eps_bits,
+    CENTERED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Rows are cut into ``chunks`` chunks of BLOCK_N words, and a program has the same columns of many rows.
+
+    So its weights stay in the L1.  At every turn it reduces its chunk of a row, publishes the moments and
+    keeps the chunk; at the next the row's other programs have published theirs, and the output can be
+    written.  Every element is read once, and the next chunk is on its way meanwhile.
+
+    Programs wait for each other: all of the grid, a multiple of ``chunks``, must be resident together; the
+    host ensures it.  of_chunk[M * chunks] starts as 0: a word is result and news in one.
+    Other pointers are to words of 32 bits; N and stride_xm count words.
+    """
+    PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
+    c = tl.program_id(0) % chunks
+    step = tl.num_programs(0) // chunks
+    first = (tl.program_id(0) // chunks).to(tl.int64)
+    n = c * BLOCK_N + tl.arange(0, BLOCK_N)
+    count = tl.minimum(N - c * BLOCK_N, BLOCK_N) * PER_WORD
+
+    x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0)
+    # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
+    kept = tl.where(n < N, x, 0)
+    for m in tl.range(first, M + step, step):
+        if m < M:
+            inside = n < N if PER_WORD == 1 else (n < N)[:, None]
+            mean, squares = all_moments(widen(x, DTYPE), inside, count, CENTERED)
+            tl.store(of_chunk_ptr + m * chunks + c, pack(mean, squares))
+        next_m = m + step
+        next_x = tl.load(x_ptr + next_m * stride_xm + n, mask=(n < N) & (next_m < M), other=0)
+        old_m = m - step
+        if old_m >= first:
+            of_row = of_chunk_ptr + old_m * chunks
+            mean, squares = wait_for_row(of_row, chunks, N, BLOCK_N, BLOCK_C, PER_WORD, CENTERED)
+            weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
+            scale = tl.rsqrt(squares / (N * PER_WORD) + as_float(eps_bits))
+            y = normalised(
+                widen(kept, DTYPE), mean, scale, widen(weight, DTYPE), widen(bias, DTYPE), CENTERED
+            )
+            tl.store(y_ptr + old_m * N + n, narrow(y, DTYPE), mask=n < N)
+        kept = x
+        x = next_x
+
+
+class Rows(NamedTuple):
+    """Arguments as the kernels take them, and an output."""
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    y: torch.Tensor
+
+
+def bits(value: float) -> int:
+    """Of the nearest fp32."""
+    return int.from_bytes(struct.pack("<f", value), "little", signed=True)
+
+
+def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
+    """Copies of what is not dense along a row; without a bias the weight, which is not read as one."""
+    check_norm(op, x, **parameters)
+    x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
+    weight, *bias = (values.contiguous() for values in parameters.values())
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return Rows(x, weight, bias[0] if bias else weight, y)
+
+
+def online(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    M, N = x.shape
+    if rows.y.numel() == 0:
+        return rows.y
+    BLOCK_N = min(4096, triton.next_power_of_2(N))
+    num_warps = 16 if BLOCK_N == 4096 else 4
+    CENTERED = "bias" in parameters
+    norm_online_kernel[(M,)](
+        *rows, N, rows.x.stride(0), bits(eps), CENTERED=CENTERED, BLOCK_N=BLOCK_N, num_warps=num_warps
+    )
+    return rows.y
+
+
+ONEPASS_COLUMNS = 32768
+
+
+def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    M, N = x.shape
+    if rows.y.numel() == 0:
+        return rows.y
+    if N > ONEPASS_COLUMNS:
+        raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
+    BLOCK_N = triton.next_power_of_2(N)
+    BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # short rows share a program
+    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row a thread
+    norm_onepass_kernel[(triton.cdiv(M, BLOCK_M),)](
+        *rows, M, N, rows.x.stride(0), bits(eps),
+        CENTERED="bias" in parameters, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
+    )  # fmt: skip
+    return rows.y
+
+
+def as_words(values: torch.Tensor) -> torch.Tensor:
+    """The same memory as words of 32 bits; a copy where elements are not next to each other in pairs."""
+    pairs = 4 // values.element_size()
+    whole = values.data_ptr() % 4 == 0 and all(stride % pairs == 0 for stride in values.stride()[:-1])
+    return (values if whole else values.clone(memory_format=torch.contiguous_format)).view(torch.int32)
+
+
+TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
+def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    y, DTYPE = rows.y, TYPES[x.dtype]
+    if y.numel() == 0:
+        return y
+    if x.size(1) * x.element_size() % 4 != 0:
+        raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
+    words = [as_words(values) for values in rows]
+    (M, N), stride_xm = words[0].shape, words[0].stride(0)
+    num_warps = 4
+    PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # a multiprocessor
+    # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
+    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 2048
+    chunks = triton.cdiv(N, BLOCK_N)
+    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    # Not fewer than there are threads: two threads that poll the same word may not see the same.
+    BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
+    arguments = (*words, M, N, stride_xm, chunks, of_chunk, bits(eps))
+    options = {"CENTERED": "bias" in parameters, "DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
+    launch = {**options, "num_warps": num_warps, "num_stages": 1}
+    programs = resident_programs(
+        functools.partial(norm_split_kernel.warmup, *arguments, **launch), x.device, 32 * num_warps, PROGRAMS
+    )
+    if chunks > programs:
+        raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
+    rows_at_a_time = min(programs // chunks, M)
+    norm_split_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
+    return y

@@ -1,0 +1,174 @@
+"""reduce_sum in Triton: ``x[N] -> y[]``, in fp32.
+
+The ladder; ``cuda_impl/kernels/reduce_sum.cuh`` has the same variants under the same names, and ``shuffle``:
+
+* ``tree``: a program sums a block of elements; launched again on the programs' sums until one is left
+* ``vectorized``: 16 packs of 16 bytes a thread are on their way at once; few programs, which go on and on
+* ``atomic``: no second launch for the programs' sums: each adds its own to y, in no certain order
+* ``last_block``: the last program to be done adds them, in a certain order
+
+How the threads of a program meet is not said here: ``tl.sum`` becomes additions within a thread, shuffles
+within a warp and shared memory between warps, which in CUDA are three things to write.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_same
+from compare.device import multiprocessors
+from compare.registry import implementation
+from triton_impl.softmax import resident_programs
+
+
+@triton.jit
+def reduce_sum_tree_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
+    """Grid: a program for BLOCK_SIZE elements."""
+    block = tl.program_id(0)
+    n = block.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    x = tl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0)
+    tl.store(y_ptr + block, tl.sum(x.to(tl.float32), axis=0))
+
+
+@triton.jit
+def sum_of_chunks(x_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
+    """The sum of every num_programs-th chunk of PACKS x LANES elements.
+
+    A row of a chunk is a pack of every thread: adding rows to each other stays within a thread, and no thread
+    waits for another before the chunks are over.
+    """
+    CHUNK: tl.constexpr = PACKS * LANES
+    whole = N // CHUNK
+    place = tl.arange(0, PACKS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    sums = tl.zeros([LANES], tl.float32)
+    for chunk in range(tl.program_id(0), whole, tl.num_programs(0)):
+        n = tl.cast(chunk, tl.int64) * CHUNK + place
+        sums += tl.sum(tl.load(x_ptr + n * stride_xn).to(tl.float32), axis=0)
+    # The chunk that the end cuts short, apart: a mask on every load would cost an instruction an element.
+    if tl.program_id(0) == whole % tl.num_programs(0):
+        n = tl.cast(whole, tl.int64) * CHUNK + place
+        sums += tl.sum(tl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0).to(tl.float32), axis=0)
+    return tl.sum(sums, axis=0)
+
+
+@triton.jit
+def reduce_sum_vectorized_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
+    """Grid: a few programs a multiprocessor."""
+    tl.store(y_ptr + tl.program_id(0), sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES))
+
+
+@triton.jit
+def reduce_sum_atomic_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
+    """Grid: as vectorized.  y starts as 0; the order, and so the rounding, is never the same."""
+    tl.atomic_add(y_ptr, sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES), sem="relaxed")
+
+
+@triton.jit
+def reduce_sum_last_block_kernel(
+    x_ptr, y_ptr, N, stride_xn, of_block_ptr, blocks_done_ptr, PACKS: tl.constexpr, LANES: tl.constexpr
+):
+    """Grid: as vectorized.
+
+    Each writes its sum and counts itself in blocks_done, which starts as 0; who counts last adds them all.
+    """
+    block = tl.program_id(0)
+    tl.store(of_block_ptr + block, sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES))
+    # Release: whoever sees the count sees the sum.  Acquire: the last sees all.
+    done = tl.atomic_add(blocks_done_ptr, 1, sem="acq_rel")
+    if done == tl.num_programs(0) - 1:
+        sums = tl.zeros([LANES], tl.float32)
+        for begin in range(0, tl.num_programs(0), LANES):
+            b = begin + tl.arange(0, LANES)
+            sums += tl.load(of_block_ptr + b, mask=b < tl.num_programs(0), other=0.0, volatile=True)
+        tl.store(y_ptr, tl.sum(sums, axis=0))
+
+
+@implementation("reduce_sum", "triton.tree", rung="naive")
+def tree(x: torch.Tensor) -> torch.Tensor:
+    """A program sums a block, and once more on the programs' sums until one is left."""
+    check_same("reduce_sum", 1, x=x)
+    BLOCK_SIZE = 1024
+    while True:
+        N = x.numel()
+        blocks = max(1, triton.cdiv(N, BLOCK_SIZE))
+        y = x.new_empty((blocks,) if blocks > 1 else (), dtype=torch.float32)
+        reduce_sum_tree_kernel[(blocks,)](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
+        if blocks == 1:
+            return y
+        x = y
+
+
+SIZES = {"PACKS": (4, 8, 16), "WARPS": (4, 8, 16), "PROGRAMS": (1, 2, 3, 4, 6, 8)}
+
+_resident: dict[tuple[object, ...], int] = {}
+
+
+def grid_of(
+    kernel: Any, x: torch.Tensor, PACKS: int, WARPS: int, PROGRAMS: int, *scratch: torch.Tensor
+) -> tuple[int, int]:
+    """How many programs share a vector, and their LANES.
+
+    No more than a GPU holds at a time, at most PROGRAMS a multiprocessor: what is left over would run nearly
+    alone.  How many registers each takes only the compiler knows; it is asked once.
+    """
+    LANES = 16 // x.element_size() * 32 * WARPS
+    N = x.numel()
+    chunks = max(1, triton.cdiv(N, PACKS * LANES))
+    if chunks <= multiprocessors(x.device) or x.device.type != "cuda":
+        return min(chunks, PROGRAMS * multiprocessors(x.device)), LANES
+    # All that Triton makes code of its own for.
+    layout = (N % 16 == 0, N < 2**31, x.stride(0) == 1, x.stride(0) % 16 == 0, x.data_ptr() % 16 == 0)
+    key = (kernel, x.device, x.dtype, PACKS, WARPS, PROGRAMS, *layout)
+    if key not in _resident:
+        y = x.new_empty((1,), dtype=torch.float32)
+        options = {"PACKS": PACKS, "LANES": LANES, "num_warps": WARPS}
+        launch = functools.partial(kernel.warmup, x, y, N, x.stride(0), *scratch, **options)
+        _resident[key] = resident_programs(launch, x.device, 32 * WARPS, PROGRAMS)
+    return min(chunks, _resident[key]), LANES
+
+
+@implementation("reduce_sum", "triton.vectorized", rung="tiled", tunable=SIZES)
+def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
+    """16 packs of 16 bytes a thread at a time, then once more on the programs' sums."""
+    check_same("reduce_sum", 1, x=x)
+    while True:
+        programs, LANES = grid_of(reduce_sum_vectorized_kernel, x, PACKS, WARPS, PROGRAMS)
+        y = x.new_empty((programs,) if programs > 1 else (), dtype=torch.float32)
+        reduce_sum_vectorized_kernel[(programs,)](
+            x, y, x.numel(), x.stride(0), PACKS=PACKS, LANES=LANES, num_warps=WARPS
+        )
+        if programs == 1:
+            return y
+        x = y
+
+
+@implementation("reduce_sum", "triton.atomic", rung="tiled", deterministic=False, tunable=SIZES)
+def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
+    """Each program adds its sum to y, in the order in which they are done."""
+    check_same("reduce_sum", 1, x=x)
+    programs, LANES = grid_of(reduce_sum_atomic_kernel, x, PACKS, WARPS, PROGRAMS)
+    y = x.new_zeros((), dtype=torch.float32)
+    reduce_sum_atomic_kernel[(programs,)](
+        x, y, x.numel(), x.stride(0), PACKS=PACKS, LANES=LANES, num_warps=WARPS
+    )
+    return y
+
+
+@implementation("reduce_sum", "triton.last_block", rung="tiled", tunable=SIZES)
+def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
+    """The last program to be done adds all programs' sums, in their order."""
+    check_same("reduce_sum", 1, x=x)
+    y = x.new_empty((), dtype=torch.float32)
+    of_block = x.new_empty((PROGRAMS * multiprocessors(x.device),), dtype=torch.float32)
+    blocks_done = x.new_zeros((1,), dtype=torch.int32)
+    scratch = (of_block, blocks_done)
+    programs, LANES = grid_of(reduce_sum_last_block_kernel, x, PACKS, WARPS, PROGRAMS, *scratch)
+    reduce_sum_last_block_kernel[(programs,)](
+        x, y, x.numel(), x.stride(0), *scratch, PACKS=PACKS, LANES=LANES, num_warps=WARPS
+    )
+    return y
