@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 WAYS = ("torch", "triton", "cuda")
 ROUTES = ("cupy", "pybind")
+LIBRARY = "library"
+"""The route of a yardstick: a library's kernels, called from C++.  It is none of `WAYS`: they are not
+written here."""
 RUNGS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
 DTYPES = ("fp32", "fp16", "bf16")
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
@@ -251,7 +254,7 @@ class Implementation:
 
     @property
     def route(self) -> str:
-        """``torch``, ``triton``, ``cupy`` or ``pybind``."""
+        """``torch``, ``triton``, ``cupy``, ``pybind`` or ``library``."""
         return self.label.partition(".")[0]
 
     @property

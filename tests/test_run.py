@@ -273,8 +273,10 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """A module that the implementations ``built`` and ``too`` wait for."""
     made = Builds()
-    monkeypatch.setattr("compare.contained.crew.building", lambda impls, device: made)
-    monkeypatch.setattr("compare.contained.crew.needs_module", lambda impl: impl.variant in ("built", "too"))
+    monkeypatch.setattr("compare.contained.crew.building", lambda impls, device: {"adding": made})
+    monkeypatch.setattr(
+        "compare.contained.crew.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
+    )
     return made
 
 
