@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from compare import registry
-from compare.guard import GuardedMemory, poisoned, untouched
+from compare.guard import GuardedMemory, is_copy, poisoned, untouched
 from compare.inputs import TORCH_DTYPES
 from compare.spec import ROUNDOFF, Agreement, Case, Finding, Implementation, Op, Tolerance
 
@@ -56,7 +56,7 @@ class Called:
     shared: str | None = None
     """Whose memory the output lies in, if it is not its own."""
     borrowed: tuple[str, ...] = ()
-    """PyTorch's operators that did the work of an implementation which is to do it itself."""
+    """PyTorch's operators that computed or copied something."""
 
 
 class Stage(Protocol):
@@ -96,7 +96,8 @@ def check(
         device: where.
         seeds: of the inputs; the same addresses hold other values each time.
         nudge: once more with a single element changed, which few tell who remember by content.
-        own_work: an implementation that is not PyTorch's may move memory with it, and compute nothing.
+        own_work: an implementation that is not PyTorch's may have it copy, unless that is the op's work, and
+            compute nothing.
         stage: where to call it; in this process, if not given.
         probes: inputs of this case by their seed, and what follows from them; shared between checks.
     """
@@ -218,7 +219,7 @@ def _try(
     where = "around the output" if called.guarded else "none around the output"
     found("guard zones", "; ".join(called.violations) or None, where)
     if own_work:
-        found("own work", _borrowing(called.borrowed))
+        found("own work", _borrowing(op, called.borrowed))
     output = called.output
     if output is None:
         return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings))
@@ -240,10 +241,13 @@ def _try(
     return _Trial(errors, limit, tuple(findings))
 
 
-def _borrowing(operators: tuple[str, ...]) -> str | None:
-    if not operators:
+def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
+    """Copies are no work, but where there is no other."""
+    work = [name for name in operators if op.only_moves or not is_copy(name)]
+    if not work:
         return None
-    return f"it called PyTorch's {', '.join(operators)}, where the work is to be its own"
+    why = f", and moving data is all that {op.name} does" if all(map(is_copy, work)) else ""
+    return f"it called PyTorch's {', '.join(work)}, where the work is to be its own{why}"
 
 
 def _nudged(op: Op, probe: Probe) -> Probe | None:

@@ -35,26 +35,37 @@ _ZEROED = (
 )
 
 
-_MOVES = frozenset(
+_MEMORY = frozenset(
     (
         *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
         *("zeros", "zeros_like", "new_zeros"),
         *("ones", "ones_like", "new_ones", "full", "full_like", "new_full"),
         *("fill", "fill_", "zero", "zero_", "arange", "scalar_tensor"),
-        *("copy", "copy_", "_to_copy", "clone", "contiguous", "cat"),
-        *("stack", "constant_pad_nd", "set_", "resize_", "detach", "alias"),
-        *("lift_fresh", "lift_fresh_copy", "_local_scalar_dense", "record_stream", "is_pinned", "pin_memory"),
-        *("_pin_memory"),
+        *("set_", "resize_", "detach", "alias", "lift_fresh", "_local_scalar_dense"),
+        *("record_stream", "is_pinned"),
     )
 )
-"""Operators that make, fill or move memory; beside them all that only look at it in another way."""
+"""Operators that make or fill memory; beside them all that only look at it in another way."""
+
+_COPIES = frozenset(
+    (
+        *("copy", "copy_", "_to_copy", "clone", "contiguous", "cat", "stack", "constant_pad_nd"),
+        *("lift_fresh_copy", "pin_memory", "_pin_memory"),
+    )
+)
+"""Operators that move what they are given, as it is."""
 
 
 @functools.cache
-def moves_only(func: Any) -> bool:
-    """Whether one of PyTorch's operators computes nothing from what it is given."""
+def _only_memory(func: Any) -> bool:
     namespace, _, name = func._schema.name.partition("::")
-    return namespace in ("aten", "prim") and (name in _MOVES or func.is_view)
+    return namespace in ("aten", "prim") and (name in _MEMORY or func.is_view)
+
+
+def is_copy(operator: str) -> bool:
+    """Whether what `GuardedMemory` calls ``aten::clone`` computes nothing from what it moves."""
+    namespace, _, name = operator.partition("::")
+    return namespace in ("aten", "prim") and name in _COPIES
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ class GuardedMemory(TorchDispatchMode):
         self.device = device
         self.allocations: list[Allocation] = []
         self.borrowed: dict[str, None] = {}
-        """PyTorch's operators that computed something meanwhile, as against moving it."""
+        """PyTorch's operators that computed or copied something meanwhile."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -100,7 +111,7 @@ class GuardedMemory(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not moves_only(func):
+        if not _only_memory(func):
             self.borrowed[str(func.name()).partition(".")[0]] = None
         if func not in _ALLOCATIONS and func not in _ZEROED:
             return func(*args, **kwargs)

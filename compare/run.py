@@ -599,8 +599,9 @@ class _Bench:
         torchs = [impl for impl in self.impls if impl.way == "torch" and not impl.foreign]
         pytorchs = [name for impl in torchs for name in ran(impl)]
         for impl in impls:
-            theirs = borrowed(ran(impl), own[impl.label], pytorchs) if impl.way != "torch" else []
-            if theirs:
+            if impl.way == "torch":
+                continue
+            if theirs := borrowed(ran(impl), own[impl.label], pytorchs, self.op.only_moves):
                 problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
                 self._put(case, {impl.label: Cheated(f"own work: {problem}")})
 

@@ -213,6 +213,11 @@ class Op:
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether it computes nothing, so that to copy is to do its work."""
+        return self.cost(self.cases.default).flops == 0
+
 
 @dataclass(frozen=True)
 class Implementation:

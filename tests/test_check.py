@@ -34,6 +34,9 @@ def ops_and_cases(long: bool) -> list[object]:
     ]
 
 
+every_op = pytest.mark.parametrize(
+    "op", [pytest.param(registry.get_op(n), id=n) for n in registry.op_names()]
+)
 every_op_and_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=False))
 every_op_and_long_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=True))
 
@@ -282,6 +285,26 @@ def test_an_output_remembered_for_an_address_is_caught(device: torch.device) -> 
         return remembered.setdefault(x.shape, torch.softmax(x, -1)).clone()
 
     assert failed(checked(op, op.cases.smoke[0], device, run, seeds=(0, 1))) >= {"values"}
+
+
+# ----------------------------------------------------------------------- work of its own
+
+COPIES: dict[str, Run] = {
+    "clone": lambda x: x.clone(),
+    "copy_": lambda x: torch.empty_like(x).copy_(x),
+    "cat": lambda x: torch.cat((x,)),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+@every_op
+def test_to_have_pytorch_copy_is_work_where_there_is_no_other(
+    op: Op, kind: str, device: torch.device
+) -> None:
+    impl = Implementation(op.name, "triton.mutant", "tiled", lambda *inputs: COPIES[kind](inputs[0]))
+    agreement = check(op, impl, op.cases.smoke[0], device, (0,), own_work=True)
+    assert ("own work" in failed(agreement)) == op.only_moves
+    assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
 
 
 # ----------------------------------------------------------------------- the wrong kind of output

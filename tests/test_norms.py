@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -38,6 +39,21 @@ def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) ->
         expected = (layer_norm if bias else rms_norm)(x, weight.shape, weight, *bias, eps=eps)
         torch.testing.assert_close(impl.run(x, weight, *bias, eps), expected, rtol=1e-4, atol=0.02)
     assert not torch.allclose(impl.run(x, weight, *bias), expected, rtol=0.1)
+
+
+@pytest.mark.parametrize("impl", [param for param in IMPLEMENTATIONS if "rms_norm" in str(param.id)])
+def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, device: torch.device) -> None:
+    """Which the op leaves undefined, as PyTorch's kernel for rows of no whole packs gives NaN throughout."""
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    N = 517 if impl.way != "torch" else 520
+    x, weight = inputs(impl, 3, N, device)
+    x[0, 3], x[1, N - 1] = math.inf, -math.inf
+    infinite = x.isinf()
+    y = impl.run(x, weight)
+    assert torch.equal(y.isnan(), infinite)
+    assert bool((y[:2][~infinite[:2]] == 0).all())
+    assert bool((y[2] != 0).all())
 
 
 def by_subtraction(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

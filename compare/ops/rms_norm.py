@@ -1,6 +1,11 @@
 """rms_norm: each row divided by the root of its mean square, then scaled column by column.
 
 Cases, tolerance and eps are those of layer_norm, of which this is a part.
+
+A row that holds both infinite and finite elements is left undefined, as PyTorch's own kernels differ: one,
+for rows of whole packs, gives 0 where x is finite, as the formula does; the other, which gets the mean
+square from a mean and a variance, gives NaN throughout.  A row with a NaN in it is NaN throughout, and so
+is one of nothing but infinities.
 """
 
 from __future__ import annotations
@@ -10,15 +15,21 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.ops.layer_norm import CASES, DTYPES, EPS, NORM_LAYOUTS, of_input, tolerance
+from compare.ops.layer_norm import CASES, DTYPES, EPS, FAR, NORM_LAYOUTS, of_input, tolerance
 from compare.spec import Case, Cost, Op
 
 
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x[M,N]`` and ``weight[N]``; a fill other than the usual is x's alone."""
+    """``x[M,N]`` and ``weight[N]``; a fill other than the usual is x's alone.
+
+    No row holds infinite and finite elements: where it would, `FAR` stands for infinity.
+    """
     x = tensor((case["M"], case["N"]), of_input(case, "x"), generator, device)
+    if case.fill != "normal" and case.layout != "expanded" and device.type != "meta":
+        undefined = x.isinf() & x.isfinite().any(dim=1, keepdim=True)
+        x[undefined] = x[undefined].sign() * FAR
     weight = tensor((case["N"],), of_input(replace(case, fill="normal"), "weight"), generator, device)
     return x, weight
 

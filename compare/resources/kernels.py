@@ -26,20 +26,25 @@ def merged(kernels: Iterable[KernelResources]) -> tuple[KernelResources, ...]:
 
 
 _PYTORCHS = re.compile(
-    r"(vectorized_|unrolled_)?elementwise_kernel|reduce_kernel|cunn_|softmax_warp_|.*(nvjet|xmma|cublas|cudnn)"
+    r"(vectorized_|unrolled_)?elementwise_kernel|reduce_kernel|cunn_|softmax_warp_|CatArray"
+    r"|.*(nvjet|xmma|cublas|cudnn)"
 )
 """Kernels of PyTorch and of the libraries it calls, by how their names begin."""
 
-_MOVES = re.compile(r"(?i)fill|copy|memset|memcpy|\bcat|arange")
+_FILLS = re.compile(r"(?i)fill|memset|arange")
+_COPIES = re.compile(r"(?i)copy|memcpy|\bcat")
 
 
-def borrowed(ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str]) -> list[str]:
+def borrowed(
+    ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str], only_moves: bool = False
+) -> list[str]:
     """Kernels that an implementation ran and did not launch itself, though they do work that it is to do.
 
     Args:
         ran: names of what ran on the GPU, as the profiler has them.
         own: names of what its host code launches, with or without template arguments.
         pytorchs: what PyTorch's implementations of the same op ran.
+        only_moves: to copy is the work.
     """
     of_its_own = {name.partition("<")[0] for name in own}
     theirs = set(pytorchs)
@@ -47,6 +52,7 @@ def borrowed(ran: Iterable[str], own: Iterable[str], pytorchs: Iterable[str]) ->
         name
         for name in dict.fromkeys(ran)
         if name.partition("<")[0] not in of_its_own
-        and not _MOVES.search(name)
+        and not _FILLS.search(name)
+        and (only_moves or not _COPIES.search(name))
         and (name in theirs or _PYTORCHS.match(name))
     ]
