@@ -145,7 +145,7 @@ def _laid_out(values: torch.Tensor, shape: tuple[int, ...], layout: str) -> torc
     if layout == "padded":
         view = memory(*outer, last + _PAD)[..., :last]
     elif layout == "transposed":
-        view = memory(*outer[:-1], last, outer[-1]).transpose(-1, -2)
+        view = memory(*outer[:-1], last, outer[-1]).mT
     elif layout == "sliced":
         view = memory(*outer, 2 * last)[..., ::2]
     elif layout == "misaligned":
