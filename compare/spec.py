@@ -20,6 +20,8 @@ LIBRARY = "library"
 written here."""
 RUNGS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
 DTYPES = ("fp32", "fp16", "bf16")
+WHOLE = ("uint8", "int64")
+"""Dtypes of whole numbers: right to the last digit, or wrong.  They have no `FILLS` but the usual one."""
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
 FILLS = ("normal", "huge", "neg_inf", "nan")
 
@@ -76,7 +78,7 @@ class Case:
 
         sizes: dict[str, int] = {}
         choices: dict[str, str] = {}
-        kinds = {"dtype": DTYPES, "layout": op.layouts, "fill": FILLS}
+        kinds = {"dtype": (*DTYPES, *WHOLE), "layout": op.layouts, "fill": FILLS}
         for word in (part.strip() for part in text.split(",")):
             name, equals, value = word.partition("=")
             if equals:
@@ -208,7 +210,7 @@ class Op:
     """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
     output_dtype: str | None = None
-    """The output's dtype, one of `DTYPES`, whatever the case's.  None: the case's."""
+    """The output's dtype, one of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""

@@ -1,0 +1,146 @@
+// histogram: x[N] -> y[256],  y[b] = how many x[n] are b,  x of bytes, y of 64-bit counts that start as 0
+//
+// Every element adds 1 somewhere, and all of them at the same time. The ladder, slow to fast; what changes is
+// who shares a counter. triton_impl/histogram.py has the first two:
+//   global  everybody: an atomic addition in global memory for every element
+//   shared  a block: its counters are in shared memory, and are added to y once, at its end
+//   warps   a warp: each has 256 counters of its own; and 16 bytes of x move at a time
+//   lanes   the same lane of a block's warps: 32 times 256 counters, in such a place that a warp's lanes are
+//           never at the same counter and never in the same bank
+//
+// x's elements are stride_xn apart. A block counts in 32 bits, so it takes 2^32 elements at most.
+#pragma once
+
+#include "common.cuh"
+
+using byte_t = unsigned char;
+using count_t = unsigned long long;  // y's int64
+
+constexpr int BINS = 256;
+
+// ---- global --------------------------------------------------------------------------------------------
+// Grid: a thread an element.
+
+template <int THREADS>
+__global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t* __restrict__ x_ptr,
+                                                                   count_t* __restrict__ y_ptr, index_t N,
+                                                                   index_t stride_xn) {
+    const index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    if (n < N) atomicAdd(y_ptr + x_ptr[n * stride_xn], count_t(1));
+}
+
+// ---- shared --------------------------------------------------------------------------------------------
+// Grid: a few blocks a multiprocessor, which take every gridDim.x-th tile of THREADS elements.
+
+template <int THREADS>
+__global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t* __restrict__ x_ptr,
+                                                                   count_t* __restrict__ y_ptr, index_t N,
+                                                                   index_t stride_xn) {
+    __shared__ unsigned count[BINS];
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) count[bin] = 0;
+    __syncthreads();
+    const index_t step = index_t(gridDim.x) * THREADS;
+    for (index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x; n < N; n += step) {
+        atomicAdd(count + x_ptr[n * stride_xn], 1u);
+    }
+    __syncthreads();
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
+        if (count[bin] != 0) atomicAdd(y_ptr + bin, count_t(count[bin]));
+    }
+}
+
+// ---- warps, lanes --------------------------------------------------------------------------------------
+// Grid: as many blocks as the GPU holds, or fewer. x is cut into chunks of THREADS * PACKS packs, and the
+// blocks take every gridDim.x-th. The first `head` elements lie before a 16-byte boundary, where packs begin;
+// block 0 counts them one by one, and those behind the last whole pack. A strided x has packs of one element,
+// and no such ends.
+
+// Element v of a pack.
+__device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 1>& pack, int) {
+    return pack.element;
+}
+__device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 16>& pack, int v) {
+    return pack.word[v / 4] >> v % 4 * 8 & 0xff;
+}
+
+// Counts a chunk's packs, of which `packs` are there, `step` elements from one to the next. The thread's
+// counter of bin 0 is own[0], that of the next APART behind it.
+template <int VEC, int PACKS, int THREADS, int APART>
+__device__ __forceinline__ void count_chunk(unsigned* own, const byte_t* chunk_ptr, index_t step,
+                                            index_t packs) {
+    const byte_t* own_ptr = chunk_ptr + threadIdx.x * step;
+    if (packs >= PACKS * THREADS) {
+        Pack<byte_t, VEC> x[PACKS];  // all loads are on their way before the first is counted
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) x[p] = load<byte_t, VEC>(own_ptr + p * THREADS * step);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) atomicAdd(own + byte_of(x[p], v) * APART, 1u);
+        }
+    } else {
+        for (index_t p = threadIdx.x; p < packs; p += THREADS, own_ptr += THREADS * step) {
+            const Pack<byte_t, VEC> x = load<byte_t, VEC>(own_ptr);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) atomicAdd(own + byte_of(x, v) * APART, 1u);
+        }
+    }
+}
+
+template <int VEC, int PACKS, int THREADS, int APART>
+__device__ __forceinline__ void count_chunks(unsigned* own, const byte_t* x_ptr, index_t N, index_t stride_xn,
+                                             int head) {
+    constexpr int CHUNK = PACKS * THREADS;
+    const index_t step = VEC > 1 ? VEC : stride_xn;
+    const index_t packs = (N - head) / VEC;
+    for (index_t begin = index_t(blockIdx.x) * CHUNK; begin < packs; begin += index_t(gridDim.x) * CHUNK) {
+        count_chunk<VEC, PACKS, THREADS, APART>(own, x_ptr + head + begin * step, step, packs - begin);
+    }
+    if (VEC > 1 && blockIdx.x == 0) {
+        const int thread = threadIdx.x;
+        const index_t behind = head + packs * VEC + thread;
+        if (thread < head) atomicAdd(own + x_ptr[thread] * APART, 1u);
+        if (behind < N) atomicAdd(own + x_ptr[behind] * APART, 1u);
+    }
+}
+
+// A warp's counters lie together. Lanes with the same element still meet at one, and lanes with elements that
+// are 32 apart in the same bank.
+template <int VEC, int PACKS, int THREADS, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const byte_t* __restrict__ x_ptr,
+                                                                          count_t* __restrict__ y_ptr,
+                                                                          index_t N, index_t stride_xn,
+                                                                          int head) {
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ unsigned count[WARPS * BINS];
+    for (int i = threadIdx.x; i < WARPS * BINS; i += THREADS) count[i] = 0;
+    __syncthreads();
+    unsigned* own = count + threadIdx.x / WARP * BINS;
+    count_chunks<VEC, PACKS, THREADS, 1>(own, x_ptr, N, stride_xn, head);
+    __syncthreads();
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
+        unsigned all = 0;
+        for (int warp = 0; warp < WARPS; ++warp) all += count[warp * BINS + bin];
+        if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
+    }
+}
+
+// A bin's 32 counters, one a lane, lie together: lane l's are all in bank l, whatever the elements are.
+template <int VEC, int PACKS, int THREADS, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const byte_t* __restrict__ x_ptr,
+                                                                          count_t* __restrict__ y_ptr,
+                                                                          index_t N, index_t stride_xn,
+                                                                          int head) {
+    __shared__ unsigned count[BINS * WARP];
+    for (int i = threadIdx.x; i < BINS * WARP; i += THREADS) count[i] = 0;
+    __syncthreads();
+    unsigned* own = count + threadIdx.x % WARP;
+    count_chunks<VEC, PACKS, THREADS, WARP>(own, x_ptr, N, stride_xn, head);
+    __syncthreads();
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
+        unsigned all = 0;
+        // Every lane begins with another one, in another bank.
+        for (int lane = 0; lane < WARP; ++lane) all += count[bin * WARP + (lane + bin) % WARP];
+        if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
+    }
+}
