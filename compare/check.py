@@ -263,7 +263,7 @@ def _nudged(op: Op, probe: Probe) -> Probe | None:
     x = inputs[which]
     at = tuple(secrets.randbelow(size) for size in x.shape)
     if x.is_floating_point():
-        # Like the outliers that every row has; of another sign than before, so that it is surely another value.
+        # Like the outliers that every row has; of another sign than before, so it is surely another value.
         value = 4.0 + secrets.randbelow(1 << 10) / 256
         x[at] = -value if float(x[at]) > 0 else value
     else:

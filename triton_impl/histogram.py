@@ -1,6 +1,6 @@
 """histogram in Triton: ``x[N] -> y[256]``, of uint8 and int64.
 
-The ladder; ``cuda_impl/kernels/histogram.cuh`` has the same under the same names, and ``warps`` and ``lanes``:
+The ladder; ``cuda_impl/kernels/histogram.cuh`` has the same under the same names, ``warps`` and ``lanes``:
 
 * ``global``: an atomic addition in global memory for every element
 * ``shared``: a program counts for itself with ``tl.histogram``, and adds its counts to y once, at its end

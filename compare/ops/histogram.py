@@ -1,12 +1,12 @@
 """histogram: how often each of the 256 values of a byte occurs in a vector.
 
-The field's standard case: grey values of an image, letters of a text, digits of a radix sort; it is what CUB's
-``DeviceHistogram::HistogramEven`` does with 8-bit samples and 256 bins.  A bin is an element itself, so that
+The field's standard case: grey values of an image, letters of a text, digits of a radix sort; it is what
+CUB's ``DeviceHistogram::HistogramEven`` does with 8-bit samples and 256 bins.  An element is its bin, so that
 nothing is computed but counts.  They are int64: one value alone may occur more than 2^31 times.
 
 A case says how the values are spread: with ``SKEW=0`` all are equally frequent, with ``SKEW=90`` 90 of 100
-elements, in places drawn at random, are one and the same value, and the rest are equally frequent.  Who counts
-in shared memory meets others at the same address then.  The ways are not told SKEW.
+elements, in places drawn at random, are one and the same value, and the rest are equally frequent.  Who
+counts in shared memory meets others at the same address then.  The ways are not told SKEW.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@
 //   global  everybody: an atomic addition in global memory for every element
 //   shared  a block: its counters are in shared memory, and are added to y once, at its end
 //   warps   a warp: each has 256 counters of its own; and 16 bytes of x move at a time
-//   lanes   the same lane of a block's warps: 32 times 256 counters, in such a place that a warp's lanes are
-//           never at the same counter and never in the same bank
+//   lanes   a lane: each of a warp's has its own, in a memory bank of its own; all warps of a block use them
 //
 // x's elements are stride_xn apart. A block counts in 32 bits, so it takes 2^32 elements at most.
 #pragma once
@@ -63,10 +62,9 @@ __device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 16>& pack, int v)
     return pack.word[v / 4] >> v % 4 * 8 & 0xff;
 }
 
-// Counts a chunk's packs, of which `packs` are there, `step` elements from one to the next. The thread's
-// counter of bin 0 is own[0], that of the next APART behind it.
-template <int VEC, int PACKS, int THREADS, int APART>
-__device__ __forceinline__ void count_chunk(unsigned* own, const byte_t* chunk_ptr, index_t step,
+// A chunk's packs, of which `packs` are there, `step` elements from one to the next.
+template <int VEC, int PACKS, int THREADS, typename Counters>
+__device__ __forceinline__ void count_chunk(const Counters& counters, const byte_t* chunk_ptr, index_t step,
                                             index_t packs) {
     const byte_t* own_ptr = chunk_ptr + threadIdx.x * step;
     if (packs >= PACKS * THREADS) {
@@ -76,36 +74,44 @@ __device__ __forceinline__ void count_chunk(unsigned* own, const byte_t* chunk_p
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) atomicAdd(own + byte_of(x[p], v) * APART, 1u);
+            for (int v = 0; v < VEC; ++v) counters.add(byte_of(x[p], v));
         }
     } else {
         for (index_t p = threadIdx.x; p < packs; p += THREADS, own_ptr += THREADS * step) {
             const Pack<byte_t, VEC> x = load<byte_t, VEC>(own_ptr);
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) atomicAdd(own + byte_of(x, v) * APART, 1u);
+            for (int v = 0; v < VEC; ++v) counters.add(byte_of(x, v));
         }
     }
 }
 
-template <int VEC, int PACKS, int THREADS, int APART>
-__device__ __forceinline__ void count_chunks(unsigned* own, const byte_t* x_ptr, index_t N, index_t stride_xn,
-                                             int head) {
+template <int VEC, int PACKS, int THREADS, typename Counters>
+__device__ __forceinline__ void count_chunks(const Counters& counters, const byte_t* x_ptr, index_t N,
+                                             index_t stride_xn, int head) {
     constexpr int CHUNK = PACKS * THREADS;
     const index_t step = VEC > 1 ? VEC : stride_xn;
     const index_t packs = (N - head) / VEC;
     for (index_t begin = index_t(blockIdx.x) * CHUNK; begin < packs; begin += index_t(gridDim.x) * CHUNK) {
-        count_chunk<VEC, PACKS, THREADS, APART>(own, x_ptr + head + begin * step, step, packs - begin);
+        count_chunk<VEC, PACKS, THREADS>(counters, x_ptr + head + begin * step, step, packs - begin);
     }
     if (VEC > 1 && blockIdx.x == 0) {
         const int thread = threadIdx.x;
         const index_t behind = head + packs * VEC + thread;
-        if (thread < head) atomicAdd(own + x_ptr[thread] * APART, 1u);
-        if (behind < N) atomicAdd(own + x_ptr[behind] * APART, 1u);
+        if (thread < head) counters.add(x_ptr[thread]);
+        if (behind < N) counters.add(x_ptr[behind]);
     }
 }
 
-// A warp's counters lie together. Lanes with the same element still meet at one, and lanes with elements that
-// are 32 apart in the same bank.
+// ---- warps ---------------------------------------------------------------------------------------------
+// A warp's counters lie together. Two of its lanes may still be at the same counter, which the GPU adds up by
+// itself, or at two in the same bank, which wait for each other.
+
+struct OfWarp {
+    unsigned* count;
+
+    __device__ __forceinline__ void add(unsigned byte) const { atomicAdd(count + byte, 1u); }
+};
+
 template <int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const byte_t* __restrict__ x_ptr,
                                                                           count_t* __restrict__ y_ptr,
@@ -115,8 +121,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const 
     __shared__ unsigned count[WARPS * BINS];
     for (int i = threadIdx.x; i < WARPS * BINS; i += THREADS) count[i] = 0;
     __syncthreads();
-    unsigned* own = count + threadIdx.x / WARP * BINS;
-    count_chunks<VEC, PACKS, THREADS, 1>(own, x_ptr, N, stride_xn, head);
+    const OfWarp own{count + threadIdx.x / WARP * BINS};
+    count_chunks<VEC, PACKS, THREADS>(own, x_ptr, N, stride_xn, head);
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;
@@ -125,22 +131,38 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const 
     }
 }
 
-// A bin's 32 counters, one a lane, lie together: lane l's are all in bank l, whatever the elements are.
+// ---- lanes ---------------------------------------------------------------------------------------------
+// Shared memory: BINS * COPIES counters. A bin's lie together, and lane l's are all in bank l, whatever the
+// elements are. There are two for each lane, which warps use by turns, so that a bin's are 256 bytes apart:
+// an element is then the upper byte of its counter's place and the lane the lower, and putting them together
+// is all the arithmetic there is.
+
+constexpr int COPIES = 64;
+
+struct OfLane {
+    byte_t* count;
+    unsigned lower;  // of a place, in bytes
+
+    __device__ __forceinline__ void add(unsigned byte) const {
+        atomicAdd(reinterpret_cast<unsigned*>(count + (byte << 8 | lower)), 1u);
+    }
+};
+
 template <int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const byte_t* __restrict__ x_ptr,
                                                                           count_t* __restrict__ y_ptr,
                                                                           index_t N, index_t stride_xn,
                                                                           int head) {
-    __shared__ unsigned count[BINS * WARP];
-    for (int i = threadIdx.x; i < BINS * WARP; i += THREADS) count[i] = 0;
+    DYNAMIC_SHARED(unsigned, count);
+    for (int i = threadIdx.x; i < BINS * COPIES; i += THREADS) count[i] = 0;
     __syncthreads();
-    unsigned* own = count + threadIdx.x % WARP;
-    count_chunks<VEC, PACKS, THREADS, WARP>(own, x_ptr, N, stride_xn, head);
+    const OfLane own{reinterpret_cast<byte_t*>(count), threadIdx.x % COPIES * 4};
+    count_chunks<VEC, PACKS, THREADS>(own, x_ptr, N, stride_xn, head);
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;
-        // Every lane begins with another one, in another bank.
-        for (int lane = 0; lane < WARP; ++lane) all += count[bin * WARP + (lane + bin) % WARP];
+        // Every thread of a warp begins with another copy, in another bank.
+        for (int copy = 0; copy < COPIES; ++copy) all += count[bin * COPIES + (copy + bin) % COPIES];
         if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
     }
 }

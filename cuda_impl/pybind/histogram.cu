@@ -33,15 +33,15 @@ constexpr int BLOCKS = 2;  // a multiprocessor
 // Chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are chunks. `kernel_for` gives
 // the kernel for packs of VEC.
 template <typename KernelFor>
-static py::object by_chunks(const py::object& x_object, KernelFor kernel_for) {
+static py::object by_chunks(const py::object& x_object, int shared_bytes, KernelFor kernel_for) {
     const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
     const std::int64_t N = x.shape[0];
     const auto launch_with = [&](auto VEC, std::int64_t head) {
         const std::int64_t chunks = ceil_div((N - head) / VEC, THREADS * PACKS);
         const std::int64_t most = BLOCKS * std::int64_t(multiprocessors(x));
         const std::int64_t blocks = std::max<std::int64_t>(1, std::min(chunks, most));
-        launch(x, {blocks, THREADS}, kernel_for(VEC), x.data<byte_t>(), y.data<count_t>(), N, x.strides[0],
-               int(head));
+        launch(x, {blocks, THREADS, shared_bytes}, kernel_for(VEC), x.data<byte_t>(), y.data<count_t>(), N,
+               x.strides[0], int(head));
     };
     if (N <= 1 || x.strides[0] == 1) {
         launch_with(std::integral_constant<int, 16>(), std::min(N, std::int64_t(-x.address % 16)));
@@ -53,12 +53,14 @@ static py::object by_chunks(const py::object& x_object, KernelFor kernel_for) {
 
 // A warp has counters of its own.
 static py::object warps(py::object x) {
-    return by_chunks(x, [](auto VEC) { return histogram_warps_kernel<VEC, PACKS, THREADS, BLOCKS>; });
+    return by_chunks(x, 0, [](auto VEC) { return histogram_warps_kernel<VEC, PACKS, THREADS, BLOCKS>; });
 }
 
 // Every lane has counters of its own, in a bank of its own.
 static py::object lanes(py::object x) {
-    return by_chunks(x, [](auto VEC) { return histogram_lanes_kernel<VEC, PACKS, THREADS, BLOCKS>; });
+    constexpr int SHARED_BYTES = BINS * COPIES * 4;
+    return by_chunks(x, SHARED_BYTES,
+                     [](auto VEC) { return histogram_lanes_kernel<VEC, PACKS, THREADS, BLOCKS>; });
 }
 
 PYBIND11_MODULE(histogram, m) {

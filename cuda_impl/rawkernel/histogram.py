@@ -10,7 +10,7 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 from cuda_impl.loader import kernel
 
-BINS = 256
+BINS, COPIES = 256, 64
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -43,7 +43,9 @@ def shared(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def by_chunks(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int) -> torch.Tensor:
+def by_chunks(
+    variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int, shared_bytes: int = 0
+) -> torch.Tensor:
     """Chunks of THREADS * PACKS packs, for BLOCKS blocks a multiprocessor or as many as there are chunks."""
     check_bytes("histogram", x)
     N = x.numel()
@@ -56,7 +58,7 @@ def by_chunks(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: i
     y = torch.zeros(BINS, dtype=torch.int64, device=x.device)
     run = kernel("histogram", f"histogram_{variant}_kernel<{VEC}, {PACKS}, {THREADS}, {BLOCKS}>", x.device)
     arguments = (x.data_ptr(), y.data_ptr(), np.int64(N), np.int64(x.stride(0)), np.int32(head))
-    run((blocks,), (THREADS,), arguments)
+    run((blocks,), (THREADS,), arguments, shared_mem=shared_bytes)
     return y
 
 
@@ -72,4 +74,4 @@ def warps(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 
 @implementation("histogram", "cupy.lanes", rung="tiled", tunable=SIZES)
 def lanes(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
     """Every lane has counters of its own, in a bank of its own."""
-    return by_chunks("lanes", x, PACKS, THREADS, BLOCKS)
+    return by_chunks("lanes", x, PACKS, THREADS, BLOCKS, shared_bytes=BINS * COPIES * 4)
