@@ -262,7 +262,7 @@ def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.d
         output = right(*inputs)
         # In a gap between the elements where there is one.
         last = inputs[-1].untyped_storage().nbytes() // inputs[-1].itemsize - 1
-        inputs[-1].as_strided((1,), (1,), last).fill_(0.25)
+        inputs[-1].as_strided((1,), (1,), last).fill_(77)
         return output
 
     agreement = checked(op, dataclasses.replace(c, layout=layout), device, run)
@@ -335,7 +335,7 @@ def test_to_have_pytorch_copy_is_work_where_there_is_no_other(
 WRONG_KINDS: dict[str, Mutant] = {
     "no tensor": lambda right: right.tolist(),
     "nothing": lambda right: None,
-    "subclass": lambda right: torch.nn.Parameter(right),
+    "subclass": lambda right: torch.nn.Parameter(right, requires_grad=right.is_floating_point()),
     "wider": lambda right: right.double(),
     "narrower": lambda right: right.to(torch.float8_e4m3fn),
     "one row more": lambda right: right[None],

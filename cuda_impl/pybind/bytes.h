@@ -11,7 +11,12 @@ inline Tensor check_bytes(const char* op, const py::object& object) {
     Tensor x;
     if (py::isinstance(object, torch.tensor) && get(object, torch.layout).is(torch.strided) &&
         get(object, torch.dtype).is(uint8)) {
-        x = Tensor(object);
+        x.object = object;
+        x.element_size = 1;
+        x.address = call(object, torch.data_ptr).cast<std::uintptr_t>();
+        x.device = call(object, torch.get_device).cast<int>();
+        x.ndim = read(get(object, torch.shape), x.shape);
+        read(call(object, torch.stride), x.strides);
         if (x.ndim == 1 && get(object, torch.is_here).ptr() == Py_True) return x;
     }
     py::module_::import("compare.arguments").attr("check_bytes")(op, object);
