@@ -136,7 +136,7 @@ def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[
             if figures.differs(own, row)
             else f"is level with {row.label}"
         )
-        yield Said("library", 0.85, f"{own.label}, the fastest CUDA here{_there(case)}, {its}.")
+        yield Said("library", 0.89, f"{own.label}, the fastest CUDA here{_there(case)}, {its}.")
 
 
 def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:

@@ -70,7 +70,8 @@ MUTATIONS = (
         right="atomicAdd(count + x_ptr[n * stride_xn], 1u);",
         wrong="++count[x_ptr[n * stride_xn]];",
         sign=WRONG,
-        without_gpu="apart",
+        without_gpu="",
+        needs="threads that run at the same time",
     ),
     shared(
         bug="counters not emptied",
