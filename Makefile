@@ -35,7 +35,7 @@ else
   CLANG_FORMAT := clang-format
   ENV :=
 endif
-CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending)) \
+CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/aot/program/*.[ch] tests/fake_cuda/*.c)
 
 .PHONY: help install compare test test-cpu test-gpu test-triton lint format mutations docs clean

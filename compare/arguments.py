@@ -51,6 +51,23 @@ def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
             )
 
 
+def check_bytes(op: str, x: torch.Tensor) -> None:
+    """Check that ``x[N]`` is a vector of bytes.
+
+    Raises:
+        TypeError: it is no strided tensor, or not of uint8.
+        ValueError: it has another number of dimensions than one.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: x is a {type(x).__name__}; it takes a torch.Tensor")
+    if x.layout is not strided:
+        raise TypeError(f"{op}: x is {x.layout}; it takes a strided (dense) tensor")
+    if x.dtype is not torch.uint8:
+        raise TypeError(f"{op}: x is {x.dtype}; it takes {torch.uint8}")
+    if x.dim() != 1:
+        raise ValueError(f"{op}: x has {x.dim()} dimensions, shape {tuple(x.shape)}; it takes 1")
+
+
 def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("a", "b")) -> None:
     """Check that ``a[M,K]`` and ``b[K,N]`` are matrices that can be multiplied.
 

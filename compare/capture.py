@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 from compare import registry
-from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch
+from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch
 
 Launch = CudaLaunch | TritonLaunch
 
@@ -36,7 +36,7 @@ _active: ContextVar[_Capture | None] = ContextVar("_active", default=None)
 def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]:
     """What one call of ``impl`` launches on a GPU of ``arch`` (``sm_90``), in order.
 
-    PyTorch's own kernels are none of ours to compile, so a torch implementation yields an empty list.  A
+    Kernels of PyTorch and of libraries are none of ours to compile: who calls them yields an empty list.  A
     pybind implementation launches from C++ what the cupy implementation of the same variant launches
     from Python; that one is captured in its place.
 
@@ -45,7 +45,7 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
             without a GPU; the text says why.
         Exception: whatever else the implementation raises on its inputs.
     """
-    if impl.route == "torch":
+    if impl.route in ("torch", LIBRARY):
         return []
     return capture_call(impl, meta_inputs(op, case), arch)
 

@@ -225,6 +225,7 @@ def _try(
         return _Trial(_Errors(score=math.inf, compared=1), 0.0, tuple(findings))
     found("output is fresh", called.shared)
     with _COMPARING:
+        op.settle(made, output)
         unwritten = int(untouched(output).sum())
         found("all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None)
         errors = errors_of(op, case, probe.reference, output, limit, impl.accumulator)
@@ -252,18 +253,21 @@ def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
 def _nudged(op: Op, probe: Probe) -> Probe | None:
     """The same with one element changed, so far that it shows; None where there is none.
 
-    Whole numbers stay as they are: which others would do only the op knows.
+    Whole numbers stay as they are, as which others would do only the op knows; but bytes may be any.
     """
-    sizes = [x.numel() if x.is_floating_point() else 0 for x in probe.inputs]
+    sizes = [x.numel() if x.is_floating_point() or x.dtype is torch.uint8 else 0 for x in probe.inputs]
     if sum(sizes) == 0:
         return None
     inputs = tuple(_as_it_lies(x) for x in probe.inputs)
     which = secrets.choice([i for i, size in enumerate(sizes) if size > 0])
     x = inputs[which]
     at = tuple(secrets.randbelow(size) for size in x.shape)
-    # Like the outliers that every row has; of another sign than before, so that it is surely another value.
-    value = 4.0 + secrets.randbelow(1 << 10) / 256
-    x[at] = -value if float(x[at]) > 0 else value
+    if x.is_floating_point():
+        # Like the outliers that every row has; of another sign than before, so it is surely another value.
+        value = 4.0 + secrets.randbelow(1 << 10) / 256
+        x[at] = -value if float(x[at]) > 0 else value
+    else:
+        x[at] = (int(x[at]) + 1 + secrets.randbelow(255)) % 256
     return Probe(f"{probe.name}, one element changed", inputs, Reference(op, inputs), probe.limit)
 
 
@@ -301,6 +305,7 @@ class Yardstick:
             return 0.0
         if output is None:
             return 0.0
+        self._op.settle(reference.inputs, output)
         return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
 
 
@@ -583,6 +588,9 @@ def _compare_block(
     errors: _Errors,
     step: int,
 ) -> None:
+    if not out.is_floating_point():
+        _compare_whole(ref, out, errors, step)
+        return
     # What rounds to infinity in the output's dtype must be infinite there.
     rounded = ref.to(out.dtype)
     regular = rounded.isfinite()
@@ -613,6 +621,23 @@ def _compare_block(
     errors.max_ulp = max(errors.max_ulp, float(ulp.max()))
     if step:
         errors.ulps.append(ulp[::step].clone())  # there, as a CPU would take long to sort them all
+
+
+def _compare_whole(ref: torch.Tensor, out: torch.Tensor, errors: _Errors, step: int) -> None:
+    """Whole numbers are not rounded: one that is off by anything is wrong."""
+    difference = (out.double() - ref).abs()
+    wrong = int((difference > 0).sum())
+    errors.compared += ref.numel()
+    errors.within += ref.numel() - wrong
+    errors.wrong += wrong
+    if ref.numel() == 0:
+        return
+    errors.score = math.inf if wrong else errors.score
+    errors.max_abs = max(errors.max_abs, float(difference.max()))
+    errors.max_rel = max(errors.max_rel, float((difference / ref.abs().clamp(min=1.0)).max()))
+    errors.max_ulp = max(errors.max_ulp, float(difference.max()))
+    if step:
+        errors.ulps.append(difference[::step].clone())
 
 
 def _half_ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -19,6 +19,7 @@ from compare import records
 from compare.report import figures
 from compare.spec import (
     ROUTES,
+    WAYS,
     Case,
     CaseComparison,
     Ceilings,
@@ -182,6 +183,8 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
     best: dict[str, Row] = {}
     unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
     for row in sorted(case.rows, key=figures.cold_us):
+        if way_of(row.label) not in WAYS:  # a yardstick
+            continue
         if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
             best.setdefault(way_of(row.label), row)
     return best

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from compare.registry import ROOT
-from compare.spec import Environment, Implementation, UsageError
+from compare.spec import LIBRARY, Environment, Implementation, UsageError
 
 CPU_MULTIPROCESSORS = 4
 """What an implementation is told on a CPU: few, as the interpreter runs programs one by one, yet enough
@@ -125,9 +125,13 @@ def l2_bytes(device: torch.device) -> int:
 
 def supports(impl: Implementation, device: torch.device) -> str | None:
     """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
+    here = arch(device)
+    if impl.route == LIBRARY:
+        reason = _no_library() if here else "calls a library of CUDA's, which has no kernels for a CPU"
+        if reason is not None:
+            return reason
     if impl.requires is None:
         return None
-    here = arch(device)
     if here is not None:
         return lacks(impl.requires, here)
     if capability(impl.requires) < _HOPPER:
@@ -136,6 +140,17 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
         return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
     if impl.requires.endswith("a"):
         return f"needs {impl.requires}'s own units, which Triton's interpreter does not have"
+    return None
+
+
+def _no_library() -> str | None:
+    """Why a module that calls CUDA's library cannot be built here; None where it can."""
+    from cuda_impl import build
+
+    try:
+        build.cccl_include(), build.gxx()
+    except build.BuildError as error:
+        return str(error)
     return None
 
 

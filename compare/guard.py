@@ -150,9 +150,11 @@ def poisoned(size: int, device: torch.device) -> torch.Tensor:
 
 
 def untouched(tensor: torch.Tensor) -> torch.Tensor:
-    """Which elements of a floating-point tensor still hold poison, bit for bit."""
+    """Which elements of a tensor still hold poison, bit for bit; none where they are smaller than it."""
     if tensor.itemsize == 2:
         return tensor.view(torch.int16) == POISON
     if tensor.itemsize == 4:
         return tensor.view(torch.int32) == POISON * 0x10001
+    if tensor.itemsize == 8:
+        return tensor.view(torch.int64) == POISON * 0x1000100010001
     return torch.zeros_like(tensor, dtype=torch.bool)

@@ -14,7 +14,13 @@ import torch
 
 from compare.spec import Case, UsageError
 
-TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TORCH_DTYPES = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "uint8": torch.uint8,
+    "int64": torch.int64,
+}
 
 ITEM_BYTES = {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()}
 
@@ -47,7 +53,7 @@ def tensor(
         values = torch.empty(drawn, dtype=dtype, device=device)
     else:
         values = _values(drawn, case.fill, dtype, generator).to(device)
-    return _laid_out(values, shape, case.layout)
+    return laid_out(values, shape, case.layout)
 
 
 def indices(
@@ -81,7 +87,7 @@ def indices(
         if none is not None and (case.fill != "normal" or below == 0):
             values[:: 5 if below > 0 else 1] = none
         values = values.to(device)
-    return _laid_out(values, shape, layout)
+    return laid_out(values, shape, layout)
 
 
 def stored_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -130,7 +136,7 @@ def _values(
     return values
 
 
-def _laid_out(values: torch.Tensor, shape: tuple[int, ...], layout: str) -> torch.Tensor:
+def laid_out(values: torch.Tensor, shape: tuple[int, ...], layout: str) -> torch.Tensor:
     """The same values as a tensor of ``shape``, lying in memory as ``layout`` says."""
     if layout == "contiguous":
         return values
@@ -145,7 +151,7 @@ def _laid_out(values: torch.Tensor, shape: tuple[int, ...], layout: str) -> torc
     if layout == "padded":
         view = memory(*outer, last + _PAD)[..., :last]
     elif layout == "transposed":
-        view = memory(*outer[:-1], last, outer[-1]).transpose(-1, -2)
+        view = memory(*outer[:-1], last, outer[-1]).mT
     elif layout == "sliced":
         view = memory(*outer, 2 * last)[..., ::2]
     elif layout == "misaligned":

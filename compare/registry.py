@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from compare.spec import ROUTES, RUNGS, Implementation, Op, UsageError
+from compare.spec import LIBRARY, ROUTES, RUNGS, Implementation, Op, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ def implementation(
     Raises:
         UsageError: the label or rung is not of that form, or a tunable is none.
     """
-    routes = ("torch", "triton", *ROUTES)
+    routes = ("torch", "triton", *ROUTES, LIBRARY)
     route, _, variant = label.partition(".")
     if route not in routes or not variant:
         raise UsageError(f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}")
@@ -155,7 +155,7 @@ def get_op(name: str) -> Op:
 
 
 def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
-    """All implementations of ``op``: torch, Triton, cupy, pybind; slow to fast as their files have them.
+    """All implementations of ``op``: torch, Triton, cupy, pybind, a library's; slow to fast as they lie.
 
     Args:
         op: the op's name.
@@ -170,7 +170,7 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
     if _implementations.get(op):
         pybind = importlib.import_module("cuda_impl.pybind")
         pybind.register(op, _implementations[op].values())
-    order = ("torch", "triton", *ROUTES)
+    order = ("torch", "triton", *ROUTES, LIBRARY)
     found = sorted(_implementations.get(op, {}).values(), key=lambda impl: order.index(impl.route))
     for pattern in only:
         if not any(fnmatch.fnmatchcase(impl.label, pattern) for impl in found):

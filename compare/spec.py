@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 
 WAYS = ("torch", "triton", "cuda")
 ROUTES = ("cupy", "pybind")
+LIBRARY = "library"
+"""The route of a yardstick: a library's kernels, called from C++.  It is none of `WAYS`: they are not
+written here."""
 RUNGS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
 DTYPES = ("fp32", "fp16", "bf16")
+WHOLE = ("uint8", "int64")
+"""Dtypes of whole numbers: right to the last digit, or wrong.  They have no `FILLS` but the usual one."""
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
 FILLS = ("normal", "huge", "neg_inf", "nan")
 
@@ -73,7 +78,7 @@ class Case:
 
         sizes: dict[str, int] = {}
         choices: dict[str, str] = {}
-        kinds = {"dtype": DTYPES, "layout": op.layouts, "fill": FILLS}
+        kinds = {"dtype": (*DTYPES, *WHOLE), "layout": op.layouts, "fill": FILLS}
         for word in (part.strip() for part in text.split(",")):
             name, equals, value = word.partition("=")
             if equals:
@@ -172,6 +177,10 @@ class Cases:
     """Timed by ``--sweep`` and recorded."""
 
 
+def nothing_open(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    """`Op.settle` of an op that says of every element of its output what it is."""
+
+
 @dataclass(frozen=True)
 class Op:
     """What is computed, independent of how."""
@@ -197,8 +206,11 @@ class Op:
     magnitude: Callable[..., torch.Tensor] | None = None
     """Like ``oracle``, of the terms' magnitudes: what an element's error is held against beside the element
     itself, where it is a sum whose terms may cancel.  None: what `Tolerance` says."""
+    settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
+    """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
+    Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
     output_dtype: str | None = None
-    """The output's dtype, one of `DTYPES`, whatever the case's.  None: the case's."""
+    """The output's dtype, one of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
@@ -249,7 +261,7 @@ class Implementation:
 
     @property
     def route(self) -> str:
-        """``torch``, ``triton``, ``cupy`` or ``pybind``."""
+        """``torch``, ``triton``, ``cupy``, ``pybind`` or ``library``."""
         return self.label.partition(".")[0]
 
     @property

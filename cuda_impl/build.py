@@ -137,6 +137,21 @@ def cuda_include() -> Path:
     raise BuildError("no CUDA headers: pip install 'cuda-toolkit[cudart,crt,cccl]==13.0.*', or set CUDA_HOME")
 
 
+@functools.cache
+def cccl_include() -> Path:
+    """The folder of CUB's headers: nvcc's own, or PyPI's.
+
+    Raises:
+        BuildError: there is none.
+    """
+    toolkit = nvcc().resolve().parent.parent / "include"
+    found = pathfinder.find_nvidia_header_directory("cccl")
+    for folder in (toolkit / "cccl", toolkit, *([Path(found)] if found else [])):
+        if (folder / "cub" / "cub.cuh").is_file():
+            return folder
+    raise BuildError("no headers of CUB: pip install 'cuda-toolkit[cccl]==13.0.*', or set CUDA_HOME")
+
+
 # --------------------------------------------------------------------------- sources and the cache
 
 
@@ -470,7 +485,7 @@ def pybind_module(op: str, target: str, took: Callable[[float], None] = lambda s
     """The Python module of ``pybind/<op>.cu``: one built ahead of time if it fits, else from the cache.
 
     Args:
-        op: the op's name.
+        op: the op's name; ``library/<op>`` for what calls a library in its place, on GPUs only.
         target: ``host`` for the CPU, or a GPU's architecture, ``sm_90``.
         took: told the seconds of the build, where this call was the one that built it.
 
@@ -524,7 +539,7 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
         libraries = ["-x", "none", cache_dir() / _host_runtime_name()]
         compiler = _identity(gxx())
     else:
-        command, libraries = _nvcc_module_command((target,)), []
+        command, libraries = _nvcc_module_command(op, (target,)), []
         compiler = _identity(nvcc()) + _identity(gxx())
 
     def make(product: Path) -> None:
@@ -540,12 +555,12 @@ def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
     """Build ``pybind/<op>.cu`` for several architectures into ``folder``, where `PREBUILT` modules lie."""
     folder.mkdir(parents=True, exist_ok=True)
     product = folder / _pybind_name(op, "-".join(map(flags.target, archs)), _pybind_sources(op))
-    _make_module(op, _nvcc_module_command(archs), [], product)
+    _make_module(op, _nvcc_module_command(op, archs), [], product)
     return product
 
 
 def _pybind_name(op: str, targets: str, key: str) -> str:
-    return f"{op}-{targets}-{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return f"{op.replace('/', '-')}-{targets}-{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def _pybind_sources(op: str) -> str:
@@ -558,9 +573,10 @@ def _pybind_includes() -> list[str]:
     return [f"-I{PYBIND}", *(word for folder in folders for word in ("-isystem", folder))]
 
 
-def _nvcc_module_command(archs: tuple[str, ...]) -> list[str]:
+def _nvcc_module_command(op: str, archs: tuple[str, ...]) -> list[str]:
     host = ["-ccbin", gxx(), "-Xcompiler=-fPIC,-fvisibility=hidden", "-shared", "-cudart=static"]
-    return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes()]
+    cccl = ["-isystem", str(cccl_include())] if "/" in op else []
+    return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes(), *cccl]
 
 
 def _make_module(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:

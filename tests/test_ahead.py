@@ -143,18 +143,17 @@ def test_a_starter_that_is_killed_takes_the_compiler_along(compiler: Compiler, t
 def test_only_what_is_missing_and_wanted_is_begun(compiler: Compiler) -> None:
     compiler(WRITES_ITS_PRODUCT)
     everything, cpu = registry.implementations("vector_add"), torch.device("cpu")
-    assert pybind.building([impl for impl in everything if impl.route != "pybind"], cpu) is None
-    assert pybind.building(everything, torch.device("meta")) is None
-    building = pybind.building(everything, cpu)
-    assert building is not None
+    assert pybind.building([impl for impl in everything if impl.route != "pybind"], cpu) == {}
+    assert pybind.building(everything, torch.device("meta")) == {}
+    (building,) = pybind.building(everything, cpu).values()
     building.wait()
     building.stop()
-    assert pybind.building(everything, cpu) is None
+    assert pybind.building(everything, cpu) == {}
 
 
 def test_without_a_compiler_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
-    assert pybind.building(registry.implementations("vector_add"), torch.device("cpu")) is None
+    assert pybind.building(registry.implementations("vector_add"), torch.device("cpu")) == {}
 
 
 def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) -> None:

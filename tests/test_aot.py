@@ -187,7 +187,8 @@ def checked(program: Program, planned: Plan, tmp_path: Path) -> tuple[Any, runni
 
 
 def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
-    assert built.done.returncode == 0, built.done.stderr + built.done.stdout
+    programs = built.programs()
+    assert built.done.returncode == (0 if programs else 3), built.done.stderr + built.done.stdout
     labels = labels_of(built.op.name)
     assert [one["label"] for one in built.outcomes] == [i.label for i in candidates(built.op, labels)]
     for one in built.outcomes:
@@ -197,9 +198,12 @@ def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
         assert not one["cannot"] or re.search(
             r"needs|launches|calls|argument|refuse|autotuned|fp32", one["cannot"]
         )
+    if not programs:  # each needs what a program of one kernel does not have
+        assert all(re.search("launches . kernels|calls PyTorch's", one["cannot"]) for one in built.outcomes)
+        return
     for way in ("triton", "pybind"):
-        assert any(program.label.startswith(way) for program in built.programs()), way
-    for program in built.programs():
+        assert any(program.label.startswith(way) for program in programs), way
+    for program in programs:
         folder = built.folder / "programs" / built.op.name / program.label / ARCH
         assert program.folder == folder
         assert program.executable.read_bytes()[:4] == b"\x7fELF"
@@ -212,6 +216,8 @@ def test_the_programs_agree_on_files(
 ) -> None:
     """Files in, files out, by way of the driver: the kernel gets what its own host code gives it."""
     ran = 0
+    if not built.programs():
+        pytest.skip("there can be none of this op")
     for program in built.programs():
         planned = built.plan_of(program)
         if not runs_here(program.label, built.op.name):

@@ -17,7 +17,18 @@ from compare import registry
 from compare.check import check
 from compare.guard import POISON, GuardedMemory, untouched
 from compare.inputs import TORCH_DTYPES
-from compare.spec import Agreement, Case, Finding, Implementation, Invariant, Op, case
+from compare.spec import (
+    DTYPES,
+    WHOLE,
+    Agreement,
+    Case,
+    Finding,
+    Implementation,
+    Invariant,
+    Op,
+    case,
+    nothing_open,
+)
 
 Run = Callable[..., torch.Tensor]
 Mutant = Callable[..., torch.Tensor]
@@ -48,6 +59,16 @@ def baseline(op: Op) -> Run:
 def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, ...] = (0,)) -> Agreement:
     mutant = Implementation(op.name, "triton.mutant", "tiled", run)
     return check(op, mutant, c, device, seeds)
+
+
+def skip_where_the_end_is_open(op: Op) -> None:
+    if op.settle is not nothing_open:
+        pytest.skip("what the last element holds is left open; the op's own tests have cases where it is not")
+
+
+def skip_whole_numbers(op: Op) -> None:
+    if op.output_dtype in WHOLE:
+        pytest.skip("it gives whole numbers, which are never NaN and not rounded")
 
 
 def failed(agreement: Agreement) -> set[str]:
@@ -115,6 +136,10 @@ OF_MANY = (shuffled_along_the_row, rolled_by_one, two_neighbours_swapped, shuffl
 @every_op_and_long_case
 def test_wrong_values_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.device) -> None:
     right = baseline(op)
+    if mutate is last_element_lost:
+        skip_where_the_end_is_open(op)
+    if mutate is slightly_scaled:
+        skip_whole_numbers(op)
     if mutate in OF_MANY and op.signature.endswith("[]"):
         pytest.skip("a single number has no order")
     agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)).clone())
@@ -126,6 +151,7 @@ def test_wrong_values_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.
 @pytest.mark.parametrize("mutate", [one_element_not_a_number, one_element_infinite])
 @every_op_and_long_case
 def test_nan_and_infinity_are_caught(op: Op, c: Case, mutate: Mutant, device: torch.device) -> None:
+    skip_whole_numbers(op)
     right = baseline(op)
     agreement = checked(op, c, device, lambda *inputs: mutate(right(*inputs)))
     assert "NaN and infinity" in failed(agreement)
@@ -139,6 +165,7 @@ ROUNDED_ONCE_ULP = 0.27
 @every_op_and_long_case
 def test_one_rounding_more_on_the_way_is_caught(op: Op, c: Case, device: torch.device) -> None:
     """As if a factor of the result had been stored in the narrow dtype, before the last rounding."""
+    skip_whole_numbers(op)
     wide = TORCH_DTYPES[op.output_dtype or c.dtype]
     narrow = torch.bfloat16 if wide is torch.float32 else wide
     if narrow is wide and checked(op, c, device, baseline(op)).ulp_p50 > ROUNDED_ONCE_ULP:
@@ -163,6 +190,8 @@ NARROWER = {
 def test_inputs_rounded_to_a_lower_precision_are_caught(
     op: Op, c: Case, which: int, device: torch.device
 ) -> None:
+    if c.dtype in WHOLE:
+        pytest.skip("whole numbers are not rounded")
     if which >= len(NARROWER[c.dtype]):
         pytest.skip("only fp32 has two next lower precisions")
     narrow = NARROWER[c.dtype][which]
@@ -180,6 +209,7 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
 
 @every_op_and_long_case
 def test_one_unwritten_element_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    skip_where_the_end_is_open(op)
     right = baseline(op)
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
@@ -189,7 +219,8 @@ def test_one_unwritten_element_is_caught(op: Op, c: Case, device: torch.device) 
         return output.view_as(right(*inputs))
 
     agreement = checked(op, c, device, run)
-    assert {"all written", "NaN and infinity"} <= failed(agreement)
+    special = "values" if op.output_dtype in WHOLE else "NaN and infinity"
+    assert {"all written", special} <= failed(agreement)
 
 
 def test_an_unwritten_element_is_caught_even_where_nan_belongs(device: torch.device) -> None:
@@ -231,7 +262,7 @@ def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.d
         output = right(*inputs)
         # In a gap between the elements where there is one.
         last = inputs[-1].untyped_storage().nbytes() // inputs[-1].itemsize - 1
-        inputs[-1].as_strided((1,), (1,), last).fill_(0.25)
+        inputs[-1].as_strided((1,), (1,), last).fill_(77)
         return output
 
     agreement = checked(op, dataclasses.replace(c, layout=layout), device, run)
@@ -304,7 +335,7 @@ def test_to_have_pytorch_copy_is_work_where_there_is_no_other(
 WRONG_KINDS: dict[str, Mutant] = {
     "no tensor": lambda right: right.tolist(),
     "nothing": lambda right: None,
-    "subclass": lambda right: torch.nn.Parameter(right),
+    "subclass": lambda right: torch.nn.Parameter(right, requires_grad=right.is_floating_point()),
     "wider": lambda right: right.double(),
     "narrower": lambda right: right.to(torch.float8_e4m3fn),
     "one row more": lambda right: right[None],
@@ -337,7 +368,8 @@ def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.devi
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
     # Of many that are rounded, one lies nearly in the middle; what is only moved is not rounded.
-    rounded = op.cost(c).flops > 0 and not op.signature.endswith("[]")
+    whole = op.output_dtype in WHOLE
+    rounded = op.cost(c).flops > 0 and not op.signature.endswith("[]") and not whole
     assert (
         (0.4 if rounded else 0) <= agreement.ulp_max <= 0.5 + 1e-4
     )  # the GPU does not sum twice in the same order
@@ -576,7 +608,7 @@ def test_every_way_to_allocate_is_guarded(how: str, dtype: torch.dtype, device: 
 
 
 def test_poison_is_nan_and_told_from_other_nan(device: torch.device) -> None:
-    for dtype in TORCH_DTYPES.values():
+    for dtype in map(TORCH_DTYPES.__getitem__, DTYPES):
         guard = GuardedMemory(device)
         with guard:
             x = torch.empty(4, dtype=dtype, device=device)

@@ -15,7 +15,7 @@ from compare.code_size import sources as sources_module
 from compare.code_size.concepts import CONCEPTS, concepts_of
 from compare.code_size.pieces import Piece, size
 from compare.code_size.sources import KERNELS, sources
-from compare.spec import CodeSize, Implementation, RoleSize
+from compare.spec import WAYS, CodeSize, Implementation, RoleSize
 
 ROWS = [
     pytest.param(impl, id=f"{op}-{impl.label}")
@@ -100,10 +100,10 @@ def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> 
     found = code_size(impl)
     assert found.launch.lines > 1
     assert found.launch.tokens > found.launch.lines
-    assert (found.kernel.tokens > 0) == (impl.way != "torch")
-    assert (found.binding.tokens > 0) == (impl.route == "pybind")
+    assert (found.kernel.tokens > 0) == (impl.way in WAYS[1:])
+    assert (found.binding.tokens > 0) == (impl.route in ("pybind", "library"))
     assert set(found.concepts) <= CONCEPTS.keys()
-    if impl.way != "torch":
+    if impl.way in WAYS[1:]:
         assert {"pointer arithmetic", "launch configuration"} <= set(found.concepts)
 
 
@@ -219,6 +219,7 @@ def test_the_hash_covers_its_files(impl: Implementation) -> None:
         "triton": ["triton_impl"],
         "cupy": ["cuda_impl/rawkernel"],
         "pybind": ["cuda_impl/pybind"],
+        "library": ["cuda_impl/pybind/library"],
     }[impl.route]
     folders = {path.parent.relative_to(registry.ROOT).as_posix() for path in files}
     assert folders >= set(own)

@@ -13,7 +13,7 @@ import torch
 
 from compare import registry
 from compare.inputs import TORCH_DTYPES
-from compare.spec import DTYPES, FILLS, Case, Op
+from compare.spec import DTYPES, FILLS, WHOLE, Case, Op, nothing_open
 
 CPU = torch.device("cpu")
 OPS = registry.op_names()
@@ -66,7 +66,7 @@ def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
     edge = op.cases.edge
     assert {c.dtype for c in op.cases.smoke} == set(op.dtypes)
     assert {c.dtype for c in edge} == set(op.dtypes)
-    assert {c.fill for c in edge} == set(FILLS)
+    assert {c.fill for c in edge} == ({"normal"} if set(op.dtypes) <= set(WHOLE) else set(FILLS))
     two_dimensional = (
         {"padded", "transposed"} if max(x.dim() for x in meta_inputs(op, edge[0])) > 1 else set()
     )
@@ -89,7 +89,11 @@ def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
         distinct = [x[:1] if c.layout.endswith("expanded") and x.stride(0) == 0 else x for x in inputs]
         assert cost.read_bytes == sum(x.numel() * x.itemsize for x in distinct)
         output = op.oracle(*(x.double() for x in inputs))
-        assert cost.written_bytes == output.numel() * dtype_of_output(op, c).itemsize
+        output_bytes = output.numel() * dtype_of_output(op, c).itemsize
+        if op.settle is nothing_open:
+            assert cost.written_bytes == output_bytes
+        else:
+            assert (output_bytes > 0) <= cost.written_bytes <= output_bytes
         assert cost.flops >= 0
         if all(x.numel() > 0 for x in (*inputs, output)):
             assert (cost.flops == 0) == (op.cost(op.cases.default).flops == 0)  # it computes, or only moves
@@ -106,7 +110,7 @@ def test_its_baseline_exists_and_is_the_vendors(op: Op) -> None:
 def test_its_inputs_are_what_the_case_says(op: Op, c: Case) -> None:
     inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
     for x, meta in zip(inputs, meta_inputs(op, c), strict=True):
-        assert x.dtype is (TORCH_DTYPES[c.dtype] if x.is_floating_point() else torch.int64)
+        assert x.dtype in (TORCH_DTYPES[c.dtype], *([] if x.is_floating_point() else [torch.int64]))
         assert x.dtype is meta.dtype
         assert (x.shape, x.stride()) == (meta.shape, meta.stride())
     again = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)

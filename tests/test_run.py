@@ -273,8 +273,10 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """A module that the implementations ``built`` and ``too`` wait for."""
     made = Builds()
-    monkeypatch.setattr("compare.contained.crew.building", lambda impls, device: made)
-    monkeypatch.setattr("compare.contained.crew.needs_module", lambda impl: impl.variant in ("built", "too"))
+    monkeypatch.setattr("compare.contained.crew.building", lambda impls, device: {"adding": made})
+    monkeypatch.setattr(
+        "compare.contained.crew.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
+    )
     return made
 
 
@@ -390,22 +392,22 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
 
 
 @pytest.mark.alone
-def test_every_implementation_is_a_row_on_this_machine(device: torch.device) -> None:
+@pytest.mark.parametrize("name", registry.op_names())
+def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.device) -> None:
     """The real thing, without compiling for other architectures: no row is missing, none disagrees.
 
     On a CPU without torch.compile, which takes many seconds there and is left out unless asked for.
     """
-    for name in registry.op_names():
-        op = registry.get_op(name)
-        smallest = min(op.cases.smoke, key=lambda c: op.cost(c).bytes)
-        labels = {impl.label for impl in implementations(name)}
-        if device.type == "cpu":
-            labels -= {"torch.compile"}
-        options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
-        with mock.patch("compare.resources.Compiling", made_up.Compiled):
-            comparison = running.run(op, options)
-        rows = comparison.cases[0].rows
-        assert {row.label for row in rows} == labels
-        assert {row.status for row in rows} <= {"ok", "unavailable"}, [row.reason for row in rows]
-        assert comparison.code_sizes.keys() == {row.label for row in rows}
-        assert all(row.source_hash for row in rows)
+    op = registry.get_op(name)
+    smallest = min(op.cases.smoke, key=lambda c: op.cost(c).bytes)
+    labels = {impl.label for impl in implementations(name)}
+    if device.type == "cpu":
+        labels -= {"torch.compile"}
+    options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
+    with mock.patch("compare.resources.Compiling", made_up.Compiled):
+        comparison = running.run(op, options)
+    rows = comparison.cases[0].rows
+    assert {row.label for row in rows} == labels
+    assert {row.status for row in rows} <= {"ok", "unavailable"}, [row.reason for row in rows]
+    assert comparison.code_sizes.keys() == {row.label for row in rows}
+    assert all(row.source_hash for row in rows)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compare import registry
-from compare.spec import DTYPES, FILLS, LAYOUTS, Agreement, Case, Cost, Finding, UsageError, case
+from compare.spec import DTYPES, FILLS, Agreement, Case, Cost, Finding, UsageError, case
 
 OPS = registry.op_names()
 
@@ -21,7 +21,7 @@ def ops_and_cases(draw: Any) -> tuple[Any, Case]:
     return op, Case(
         dims,
         draw(st.sampled_from(op.dtypes)),
-        draw(st.sampled_from(LAYOUTS)),
+        draw(st.sampled_from(op.layouts)),
         draw(st.sampled_from(FILLS)),
     )
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from compare.caches.records import Cleared, Entry, File, Part
-from compare.spec import UsageError
+from compare.spec import LIBRARY, UsageError
 
 VARIABLE = "COMPARE_CACHE_DIR"
 
@@ -31,7 +31,7 @@ _KINDS = (
     ("header of host builds", rf"host-(?P<key>{_HASH})\.h(\.gch)?", (_SOURCES, _COMPILERS)),
     (
         "pybind11 module",
-        rf"(?P<of>\w+)-(?P<what>host|sm_\w+)-(?P<key>{_HASH})\.[\w.-]+\.so",
+        rf"(library-)?(?P<of>\w+)-(?P<what>host|sm_\w+)-(?P<key>{_HASH})\.[\w.-]+\.so",
         (_SOURCES, _COMPILERS, "pybind11's version", "whether host builds are sanitized"),
     ),
     ("kernel by nvcc", rf"nvcc-(?P<what>sm_\w+)-(?P<key>{_HASH})\.(cubin|fatbin)", (_SOURCES, _COMPILERS)),
@@ -108,8 +108,11 @@ def _modules_looked_for(op: str, archs: Sequence[str]) -> set[str]:
         return set()
     from cuda_impl import build
 
+    wanted = [(op, target) for target in ("host", *archs)]
+    if (build.PYBIND / LIBRARY / f"{op}.cu").is_file():
+        wanted += [(f"{LIBRARY}/{op}", arch) for arch in archs]
     with contextlib.suppress(build.BuildError):
-        return {build.module_name(op, target) for target in ("host", *archs)}
+        return {build.module_name(name, target) for name, target in wanted}
     return set()
 
 

@@ -23,8 +23,8 @@ from compare import kept, registry
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
 from compare.code_size.pieces import Piece, size
-from compare.code_size.sources import KERNELS, PYBIND, code_of, rests_on, source_hash
-from compare.spec import CodeSize, CudaLaunch, Implementation, RoleSize
+from compare.code_size.sources import KERNELS, code_of, cpp_file, rests_on, source_hash
+from compare.spec import LIBRARY, CodeSize, CudaLaunch, Implementation, RoleSize
 
 __all__ = ["code_size", "kept_code_size", "launched", "source_hash"]
 
@@ -67,8 +67,8 @@ def code_size(impl: Implementation, kernels: Iterable[tuple[str, str]] | None = 
         SyntaxError: a source file no longer parses.
     """
     binding: list[Piece] = []
-    if impl.route == "pybind":
-        binding, launch = cpp.binding_and_launch(PYBIND / f"{impl.op}.cu", impl.variant)
+    if impl.route in ("pybind", LIBRARY):
+        binding, launch = cpp.binding_and_launch(cpp_file(impl), impl.variant)
         kernel = _cuda_kernels(launched(impl) if kernels is None else kernels)
     else:
         kernel, launch = python.kernel_and_launch(impl.run)

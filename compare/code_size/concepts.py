@@ -15,7 +15,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
     "raw pointers": {"python": r"\.data_ptr\(\)", "cuda": r"\.data<"},
     "pointer arithmetic": {
         "python": r"\b[tg]l\.(load|store|atomic_\w+)\b",
-        "cuda": r"\b(float|double|int|half|__half|__nv_bfloat16|T)\s*\*|\breinterpret_cast\b",
+        "cuda": r"\b(float|double|int|half|__half|__nv_bfloat16|T|\w+_t)\s*\*|\breinterpret_cast\b",
     },
     "64-bit offsets": {"python": r"\b[tg]l\.int64\b", "cuda": r"\b(index_t|long long|u?int64_t|size_t)\b"},
     "compile-time parameters": {"python": r"\b[tg]l\.constexpr\b", "cuda": r"\btemplate\s*<|\bconstexpr\b"},

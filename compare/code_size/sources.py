@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from compare import registry
-from compare.spec import Implementation
+from compare.spec import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
 PYBIND = registry.ROOT / "cuda_impl" / "pybind"
@@ -57,8 +57,8 @@ def rests_on(impl: Implementation) -> str:
 def sources(impl: Implementation) -> list[Path]:
     """The files that `source_hash` covers, in a fixed order."""
     found = {Path(code_of(registry.get_op(impl.op).make_inputs).co_filename)}
-    if impl.route == "pybind":
-        found |= with_includes(PYBIND / f"{impl.op}.cu")
+    if impl.route in ("pybind", LIBRARY):
+        found |= with_includes(cpp_file(impl))
     else:
         own = _with_imports(Path(code_of(impl.run).co_filename))
         found |= own
@@ -67,9 +67,14 @@ def sources(impl: Implementation) -> list[Path]:
             named = {text for path in own for text in _parsed(path).strings}
             for path in KERNELS.glob("*.cuh"):
                 found |= with_includes(path) if path.stem in named else set()
-    if impl.way == "cuda":
+    if impl.way in ("cuda", LIBRARY):
         found.add(_FLAGS)
     return sorted(path for path in found if path.is_file())
+
+
+def cpp_file(impl: Implementation) -> Path:
+    """The C++ host code of an implementation that is in C++."""
+    return (PYBIND / LIBRARY if impl.route == LIBRARY else PYBIND) / f"{impl.op}.cu"
 
 
 def code_of(function: Callable[..., Any]) -> CodeType:
@@ -93,7 +98,7 @@ def with_includes(path: Path) -> set[Path]:
         found.add(path)
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE):
-            waiting += [path.parent / name, KERNELS / Path(name).name]
+            waiting += [path.parent / name, PYBIND / name, KERNELS / Path(name).name]
     return found
 
 

@@ -283,6 +283,7 @@ class Examiner:
         """
         exchange = self._exchange
         output = exchange.take()
+        self._op.settle(self._values[which], output)
         unwritten = int(untouched(output).sum())
         if unwritten:
             raise Cheated(

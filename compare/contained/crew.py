@@ -15,7 +15,7 @@ from compare.contained.server import modules_of
 from compare.contained.tree import Tree
 from compare.spec import Implementation, Op
 from cuda_impl.ahead import Building
-from cuda_impl.pybind import building, needs_module
+from cuda_impl.pybind import building, module_of
 
 _COMPILERS = {"torch.compile": ("torch._inductor.compile_fx",)}
 """What takes seconds to import and one implementation alone needs, so that the server does without."""
@@ -35,7 +35,7 @@ class Crew:
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
         """What each worker took for its device's context."""
-        self._building: Building | None = None
+        self._building: dict[str, Building] = {}
         self.tree = Tree({impl.origin for impl in registry.implementations(op.name) if impl.foreign})
 
     def __enter__(self) -> Crew:
@@ -46,15 +46,15 @@ class Crew:
 
     def close(self) -> None:
         """End all of them, side by side, and what is built for them."""
-        if self._building is not None:
-            self._building.stop()
+        for one in self._building.values():
+            one.stop()
         for worker in self._workers.values():
             worker.abandon()
         for worker in self._workers.values():
             worker.close()
 
     def build(self, impls: Iterable[Implementation]) -> None:
-        """Have the module that some of these will load built from now on, if there is none yet."""
+        """Have the modules that these will load built from now on, where there are none yet."""
         self._building = building(impls, self._device)
 
     def built_s(self, impl: Implementation) -> float:
@@ -63,7 +63,8 @@ class Crew:
         Raises:
             Exception: what the build raised.
         """
-        return self._building.wait() if self._building is not None and needs_module(impl) else 0.0
+        one = self._building.get(module_of(impl))
+        return one.wait() if one is not None else 0.0
 
     def start(self, impls: Iterable[Implementation]) -> None:
         """Start workers without waiting for them: what they take to get ready they take side by side."""

@@ -15,7 +15,7 @@ from compare.device import arch as arch_of
 from compare.device import lacks, pick
 from compare.pipeline import cuda_way, inductor, triton_way
 from compare.pipeline.records import Opened
-from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
+from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from cuda_impl import build
 
 STAGES = tuple(dict.fromkeys((*triton_way.STAGES, *cuda_way.NVCC_STAGES, *inductor.STAGES)))
@@ -117,6 +117,10 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
     refusal = lacks(impl.requires, arch) if impl.requires else None
     if refusal:
         raise NotImplementedError(refusal)
+    if impl.route == LIBRARY:
+        raise NotImplementedError(
+            f"{impl.label} launches a library's kernels, which are not compiled from here"
+        )
     once: dict[object, Launch] = {}
     for launch in capture(impl, op, case, arch):
         if isinstance(launch, CudaLaunch):

@@ -24,6 +24,7 @@ _ROUTES = {
     "triton": ("Triton", "^", "#D55E00"),
     "cupy": ("CUDA through cupy", "s", "#009E73"),
     "pybind": ("CUDA through pybind11", "D", "#CC79A7"),
+    "library": ("a library", "X", "#56B4E9"),
 }
 """What is drawn how: colours that colour-blind readers tell apart (M. Okabe and K. Ito), shapes for print."""
 _FONT = 8.0

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from compare.report import figures
-from compare.report.tables import number, percent, times
-from compare.spec import CaseComparison, Comparison, Row
+from compare.report.tables import is_yardstick, number, percent, times
+from compare.spec import ROUTES, CaseComparison, Comparison, Row
 
 MOST = 3
 
@@ -79,7 +79,7 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 
 def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    timed = _timed(case)
+    timed = [row for row in _timed(case) if not is_yardstick(row)]
     baseline = figures.row_of(case, figures.baseline_of(case))
     if len(timed) < 2 or baseline is None or not _timed_row(baseline):
         return
@@ -122,6 +122,21 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         f"{best.label}{level} is the fastest{there}: {_cold(best)} µs cold, {times(gain)} times as fast as "
         f"{baseline.label}{reach}.",
     )
+
+
+def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """The best CUDA of this project against a library's kernels, which are a yardstick and no contestant."""
+    own = next((row for row in _timed(case) if row.label.startswith(ROUTES)), None)
+    for row in filter(is_yardstick, _timed(case)):
+        lead = figures.ratio(own, row) if own else None
+        if own is None or lead is None or own.accumulator != row.accumulator:
+            continue
+        its = (
+            f"runs at {times(lead)} times the speed of {row.label}"
+            if figures.differs(own, row)
+            else f"is level with {row.label}"
+        )
+        yield Said("library", 0.89, f"{own.label}, the fastest CUDA here{_there(case)}, {its}.")
 
 
 def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -345,6 +360,7 @@ def _generation(arch: str) -> int:
 _RULES: tuple[Rule, ...] = (
     _agreement,
     _fastest,
+    _beside_a_library,
     _same_algorithm,
     _trials,
     _naive,

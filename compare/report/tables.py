@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from compare import calibration, tuning
 from compare.records import CHANGED, changed_since
 from compare.report import figures
-from compare.spec import ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import LIBRARY, ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.statistics import ENOUGH
 
 NOTHING = "-"
@@ -569,3 +569,8 @@ def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ..
 def _way(label: str) -> str:
     route = label.partition(".")[0]
     return "cuda" if route in ROUTES else route
+
+
+def is_yardstick(row: Row) -> bool:
+    """Whether it is of none of the ways, but what they are held against: a library's kernels."""
+    return row.label.startswith(f"{LIBRARY}.")

@@ -1,11 +1,13 @@
 """CUDA through pybind11: C++ host code around the same kernels, built ahead of time or on the first call.
 
 ``pybind/<op>.cu`` exports one function per variant; each becomes ``pybind.<variant>`` beside the cupy
-implementation of the same kernel.
+implementation of the same kernel.  ``pybind/library/<op>.cu`` calls a library for the same work: a yardstick,
+``library.<name>``, for GPUs only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import re
@@ -14,8 +16,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from compare.device import supports
 from compare.registry import implementation
-from compare.spec import Implementation
+from compare.spec import LIBRARY, Implementation
 from cuda_impl import build
 from cuda_impl.ahead import Building
 
@@ -23,16 +26,14 @@ Run = Callable[..., torch.Tensor]
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
-    """Register ``pybind.<variant>`` for every cupy implementation that ``pybind/<op>.cu`` has as well.
+    """Register ``pybind.<variant>`` for every cupy implementation that ``pybind/<op>.cu`` has as well, and
+    ``library.<name>`` for all that ``pybind/library/<op>.cu`` has.
 
     Args:
         op: the op's name.
         implementations: those of the op that are known so far.
     """
-    file = build.PYBIND / f"{op}.cu"
-    if not file.is_file():
-        return
-    exported = re.findall(r'\bm\.def\("(\w+)"', file.read_text())
+    exported = _exported(op)
     known = list(implementations)
     present = {impl.label for impl in known}
     for impl in known:
@@ -46,17 +47,26 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
                 accumulator=impl.accumulator,
                 deterministic=impl.deterministic,
             )
-            declare(_lazy(op, impl.variant))
+            declare(_lazy(op, impl.variant, op))
+    for name in _exported(f"{LIBRARY}/{op}"):
+        if (label := f"{LIBRARY}.{name}") not in present:
+            implementation(op, label, rung="vendor")(_lazy(op, name, f"{LIBRARY}/{op}"))
 
 
-def _lazy(op: str, variant: str) -> Run:
+def _exported(name: str) -> list[str]:
+    """What the module ``pybind/<name>.cu`` exports; nothing where there is none."""
+    file = build.PYBIND / f"{name}.cu"
+    return re.findall(r'\bm\.def\("(\w+)"', file.read_text()) if file.is_file() else []
+
+
+def _lazy(op: str, variant: str, name: str) -> Run:
     functions: dict[torch.device, Run] = {}
 
     def run(*tensors: torch.Tensor) -> torch.Tensor:
         try:
             function = functions[tensors[0].device]
         except (AttributeError, KeyError):  # the first call on its device, or no tensor
-            function = getattr(module(op, _device(tensors[0])), variant)
+            function = getattr(module(name, _device(tensors[0])), variant)
             functions[_device(tensors[0])] = function
         return function(*tensors)
 
@@ -69,8 +79,8 @@ def _device(argument: object) -> torch.device:
     return argument.device if isinstance(argument, torch.Tensor) else torch.device("cpu")
 
 
-def module(op: str, device: torch.device) -> types.ModuleType:
-    """The module of ``pybind/<op>.cu`` for a device, built if there is none yet.
+def module(name: str, device: torch.device) -> types.ModuleType:
+    """The module of ``pybind/<name>.cu`` for a device, built if there is none yet.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
@@ -78,31 +88,38 @@ def module(op: str, device: torch.device) -> types.ModuleType:
     """
     target = _target(device)
     if target is None:
+        op = name.rpartition("/")[2]
         raise TypeError(f"{op}: tensors are on {device}; it takes tensors on cuda or cpu")
-    return _load(op, target)
+    return _load(name, target)
 
 
-def building(impls: Iterable[Implementation], device: torch.device) -> Building | None:
-    """Begin to build, in the background, the module that some of ``impls`` will load; None if it is there.
+def building(impls: Iterable[Implementation], device: torch.device) -> dict[str, Building]:
+    """Begin to build, in the background, the modules that ``impls`` will load and that are not there yet.
 
     Args:
         impls: implementations of one op, of any route.
         device: where they are going to run.
+
+    Returns:
+        By the name that `module_of` has for them.
     """
-    waiting = [impl for impl in impls if needs_module(impl)]
     target = _target(device)
-    if not waiting or target is None:
-        return None
-    op = waiting[0].op
-    try:
-        return None if build.pybind_is_built(op, target) else Building(op, target)
-    except (build.BuildError, OSError):  # loading the module says what is wrong
-        return None
+    found: dict[str, Building] = {}
+    if target is None:
+        return found
+    for name in dict.fromkeys(module_of(impl) for impl in impls if supports(impl, device) is None):
+        # Where a compiler is missing, loading the module says so.
+        with contextlib.suppress(build.BuildError, OSError):
+            if name and not build.pybind_is_built(name, target):
+                found[name] = Building(name, target)
+    return found
 
 
-def needs_module(impl: Implementation) -> bool:
-    """Whether it is one of `register`'s, which a module of this project stands behind."""
-    return impl.origin == __file__
+def module_of(impl: Implementation) -> str:
+    """The module of this project that stands behind one of `register`'s; empty for all others."""
+    if impl.origin != __file__:
+        return ""
+    return f"{LIBRARY}/{impl.op}" if impl.route == LIBRARY else impl.op
 
 
 def _target(device: torch.device) -> str | None:
@@ -114,10 +131,10 @@ def _target(device: torch.device) -> str | None:
 
 
 @functools.cache
-def _load(op: str, target: str) -> types.ModuleType:
-    path = build.pybind_module(op, target)
+def _load(name: str, target: str) -> types.ModuleType:
+    path = build.pybind_module(name, target)
     # Named after the target as well: pybind11 takes modules of one name for one module.
-    spec = importlib.util.spec_from_file_location(f"{target}.{op}", path)
+    spec = importlib.util.spec_from_file_location(f"{target}.{name.replace('/', '.')}", path)
     if spec is None or spec.loader is None:
         raise build.BuildError(f"{path} is no Python module")
     loaded = importlib.util.module_from_spec(spec)

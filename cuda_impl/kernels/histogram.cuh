@@ -1,0 +1,168 @@
+// histogram: x[N] -> y[256],  y[b] = how many x[n] are b,  x of bytes, y of 64-bit counts that start as 0
+//
+// Every element adds 1 somewhere, and all of them at the same time. The ladder, slow to fast; what changes is
+// who shares a counter. triton_impl/histogram.py has the first two:
+//   global  everybody: an atomic addition in global memory for every element
+//   shared  a block: its counters are in shared memory, and are added to y once, at its end
+//   warps   a warp: each has 256 counters of its own; and 16 bytes of x move at a time
+//   lanes   a lane: each of a warp's has its own, in a memory bank of its own; all warps of a block use them
+//
+// x's elements are stride_xn apart. A block counts in 32 bits, so it takes 2^32 elements at most.
+#pragma once
+
+#include "common.cuh"
+
+using byte_t = unsigned char;
+using count_t = unsigned long long;  // y's int64
+
+constexpr int BINS = 256;
+
+// ---- global --------------------------------------------------------------------------------------------
+// Grid: a thread an element.
+
+template <int THREADS>
+__global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t* __restrict__ x_ptr,
+                                                                   count_t* __restrict__ y_ptr, index_t N,
+                                                                   index_t stride_xn) {
+    const index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    if (n < N) atomicAdd(y_ptr + x_ptr[n * stride_xn], count_t(1));
+}
+
+// ---- shared --------------------------------------------------------------------------------------------
+// Grid: a few blocks a multiprocessor, which take every gridDim.x-th tile of THREADS elements.
+
+template <int THREADS>
+__global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t* __restrict__ x_ptr,
+                                                                   count_t* __restrict__ y_ptr, index_t N,
+                                                                   index_t stride_xn) {
+    __shared__ unsigned count[BINS];
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) count[bin] = 0;
+    __syncthreads();
+    const index_t step = index_t(gridDim.x) * THREADS;
+    for (index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x; n < N; n += step) {
+        atomicAdd(count + x_ptr[n * stride_xn], 1u);
+    }
+    __syncthreads();
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
+        if (count[bin] != 0) atomicAdd(y_ptr + bin, count_t(count[bin]));
+    }
+}
+
+// ---- warps, lanes --------------------------------------------------------------------------------------
+// Grid: as many blocks as the GPU holds, or fewer. x is cut into chunks of THREADS * PACKS packs, and the
+// blocks take every gridDim.x-th. The first `head` elements lie before a 16-byte boundary, where packs begin;
+// block 0 counts them one by one, and those behind the last whole pack. A strided x has packs of one element,
+// and no such ends.
+
+// Element v of a pack.
+__device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 1>& pack, int) {
+    return pack.element;
+}
+__device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 16>& pack, int v) {
+    return pack.word[v / 4] >> v % 4 * 8 & 0xff;
+}
+
+// A chunk's packs, of which `packs` are there, `step` elements from one to the next.
+template <int VEC, int PACKS, int THREADS, typename Counters>
+__device__ __forceinline__ void count_chunk(const Counters& counters, const byte_t* chunk_ptr, index_t step,
+                                            index_t packs) {
+    const byte_t* own_ptr = chunk_ptr + threadIdx.x * step;
+    if (packs >= PACKS * THREADS) {
+        Pack<byte_t, VEC> x[PACKS];  // all loads are on their way before the first is counted
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) x[p] = load<byte_t, VEC>(own_ptr + p * THREADS * step);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) counters.add(byte_of(x[p], v));
+        }
+    } else {
+        for (index_t p = threadIdx.x; p < packs; p += THREADS, own_ptr += THREADS * step) {
+            const Pack<byte_t, VEC> x = load<byte_t, VEC>(own_ptr);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) counters.add(byte_of(x, v));
+        }
+    }
+}
+
+template <int VEC, int PACKS, int THREADS, typename Counters>
+__device__ __forceinline__ void count_chunks(const Counters& counters, const byte_t* x_ptr, index_t N,
+                                             index_t stride_xn, int head) {
+    constexpr int CHUNK = PACKS * THREADS;
+    const index_t step = VEC > 1 ? VEC : stride_xn;
+    const index_t packs = (N - head) / VEC;
+    for (index_t begin = index_t(blockIdx.x) * CHUNK; begin < packs; begin += index_t(gridDim.x) * CHUNK) {
+        count_chunk<VEC, PACKS, THREADS>(counters, x_ptr + head + begin * step, step, packs - begin);
+    }
+    if (VEC > 1 && blockIdx.x == 0) {
+        const int thread = threadIdx.x;
+        const index_t behind = head + packs * VEC + thread;
+        if (thread < head) counters.add(x_ptr[thread]);
+        if (behind < N) counters.add(x_ptr[behind]);
+    }
+}
+
+// ---- warps ---------------------------------------------------------------------------------------------
+// A warp's counters lie together. Two of its lanes may still be at the same counter, which the GPU adds up by
+// itself, or at two in the same bank, which wait for each other.
+
+struct OfWarp {
+    unsigned* count;
+
+    __device__ __forceinline__ void add(unsigned byte) const { atomicAdd(count + byte, 1u); }
+};
+
+template <int VEC, int PACKS, int THREADS, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const byte_t* __restrict__ x_ptr,
+                                                                          count_t* __restrict__ y_ptr,
+                                                                          index_t N, index_t stride_xn,
+                                                                          int head) {
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ unsigned count[WARPS * BINS];
+    for (int i = threadIdx.x; i < WARPS * BINS; i += THREADS) count[i] = 0;
+    __syncthreads();
+    const OfWarp own{count + threadIdx.x / WARP * BINS};
+    count_chunks<VEC, PACKS, THREADS>(own, x_ptr, N, stride_xn, head);
+    __syncthreads();
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
+        unsigned all = 0;
+        for (int warp = 0; warp < WARPS; ++warp) all += count[warp * BINS + bin];
+        if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
+    }
+}
+
+// ---- lanes ---------------------------------------------------------------------------------------------
+// Shared memory: BINS * COPIES counters. A bin's lie together, and lane l's are all in bank l, whatever the
+// elements are. There are two for each lane, which warps use by turns, so that a bin's are 256 bytes apart:
+// an element is then the upper byte of its counter's place and the lane the lower, and putting them together
+// is all the arithmetic there is.
+
+constexpr int COPIES = 64;
+
+struct OfLane {
+    byte_t* count;
+    unsigned lower;  // of a place, in bytes
+
+    __device__ __forceinline__ void add(unsigned byte) const {
+        atomicAdd(reinterpret_cast<unsigned*>(count + (byte << 8 | lower)), 1u);
+    }
+};
+
+template <int VEC, int PACKS, int THREADS, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const byte_t* __restrict__ x_ptr,
+                                                                          count_t* __restrict__ y_ptr,
+                                                                          index_t N, index_t stride_xn,
+                                                                          int head) {
+    DYNAMIC_SHARED(unsigned, count);
+    for (int i = threadIdx.x; i < BINS * COPIES; i += THREADS) count[i] = 0;
+    __syncthreads();
+    const OfLane own{reinterpret_cast<byte_t*>(count), threadIdx.x % COPIES * 4};
+    count_chunks<VEC, PACKS, THREADS>(own, x_ptr, N, stride_xn, head);
+    __syncthreads();
+    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
+        unsigned all = 0;
+        // Every thread of a warp begins with another copy, in another bank.
+        for (int copy = 0; copy < COPIES; ++copy) all += count[bin * COPIES + (copy + bin) % COPIES];
+        if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
+    }
+}

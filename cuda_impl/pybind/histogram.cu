@@ -1,0 +1,71 @@
+// histogram from C++: checks and launches the kernels of kernels/histogram.cuh.
+#include "histogram.cuh"
+
+#include <algorithm>
+
+#include "bytes.h"
+
+// An atomic addition in global memory for every element.
+static py::object globally(py::object x_object) {
+    constexpr int THREADS = 256;
+    const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
+    const std::int64_t N = x.shape[0], blocks = std::max<std::int64_t>(1, ceil_div(N, THREADS));
+    launch(x, {blocks, THREADS}, histogram_global_kernel<THREADS>, x.data<byte_t>(), y.data<count_t>(), N,
+           x.strides[0]);
+    return y.object;
+}
+
+// A block counts in shared memory, and adds its counts to y at its end.
+static py::object shared(py::object x_object) {
+    constexpr int THREADS = 256, BLOCKS = 8;
+    const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
+    const std::int64_t N = x.shape[0], most = BLOCKS * std::int64_t(multiprocessors(x));
+    const std::int64_t blocks = std::max<std::int64_t>(1, std::min(ceil_div(N, THREADS), most));
+    launch(x, {blocks, THREADS}, histogram_shared_kernel<THREADS>, x.data<byte_t>(), y.data<count_t>(), N,
+           x.strides[0]);
+    return y.object;
+}
+
+constexpr int PACKS = 4;  // of 16 bytes a thread, on their way at once
+constexpr int THREADS = 512;
+constexpr int BLOCKS = 2;  // a multiprocessor
+
+// Chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are chunks. `kernel_for` gives
+// the kernel for packs of VEC.
+template <typename KernelFor>
+static py::object by_chunks(const py::object& x_object, int shared_bytes, KernelFor kernel_for) {
+    const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
+    const std::int64_t N = x.shape[0];
+    const auto launch_with = [&](auto VEC, std::int64_t head) {
+        const std::int64_t chunks = ceil_div((N - head) / VEC, THREADS * PACKS);
+        const std::int64_t most = BLOCKS * std::int64_t(multiprocessors(x));
+        const std::int64_t blocks = std::max<std::int64_t>(1, std::min(chunks, most));
+        launch(x, {blocks, THREADS, shared_bytes}, kernel_for(VEC), x.data<byte_t>(), y.data<count_t>(), N,
+               x.strides[0], int(head));
+    };
+    if (N <= 1 || x.strides[0] == 1) {
+        launch_with(std::integral_constant<int, 16>(), std::min(N, std::int64_t(-x.address % 16)));
+    } else {
+        launch_with(std::integral_constant<int, 1>(), 0);
+    }
+    return y.object;
+}
+
+// A warp has counters of its own.
+static py::object warps(py::object x) {
+    return by_chunks(x, 0, [](auto VEC) { return histogram_warps_kernel<VEC, PACKS, THREADS, BLOCKS>; });
+}
+
+// Every lane has counters of its own, in a bank of its own.
+static py::object lanes(py::object x) {
+    constexpr int SHARED_BYTES = BINS * COPIES * 4;
+    return by_chunks(x, SHARED_BYTES,
+                     [](auto VEC) { return histogram_lanes_kernel<VEC, PACKS, THREADS, BLOCKS>; });
+}
+
+PYBIND11_MODULE(histogram, m) {
+    m.def("global", &globally);
+    m.def("shared", &shared);
+    m.def("warps", &warps);
+    m.def("lanes", &lanes);
+}

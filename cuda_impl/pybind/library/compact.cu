@@ -1,0 +1,36 @@
+// compact by CUB's DeviceSelect: what the rungs are held against.
+#include <cub/device/device_select.cuh>
+
+#include "cub.h"
+
+struct IsKept {
+    template <typename T>
+    __device__ bool operator()(T value) const {
+        return float(value) > 0.0f;
+    }
+};
+
+// CUB leaves the count in memory; what ends the kept elements is put behind them.
+template <typename T>
+__global__ void compact_end_kernel(T* y_ptr, std::int64_t N, const std::int64_t* count_ptr) {
+    const std::int64_t count = *count_ptr;
+    if (count < N) y_ptr[count] = T(__int_as_float(0x7fc00000));
+}
+
+static py::object cub_if(py::object x_object) {
+    const Tensor x = check_same("compact", 1, {{"x", x_object}})[0].contiguous(), y = x.empty_like();
+    const Tensor count = x.zeros(1);
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        with_scratch(x, [&](void* scratch, std::size_t& bytes, cudaStream_t stream) {
+            return cub::DeviceSelect::If(scratch, bytes, x.data<const T>(), y.data<T>(),
+                                         count.data<std::int64_t>(), x.shape[0], IsKept(), stream);
+        });
+        launch(x, {1, 1}, compact_end_kernel<T>, y.data<T>(), x.shape[0], count.data<const std::int64_t>());
+    });
+    return y.object;
+}
+
+PYBIND11_MODULE(compact, m) {
+    m.def("cub", &cub_if);
+}

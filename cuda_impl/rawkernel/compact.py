@@ -1,0 +1,57 @@
+"""compact through cupy: the elements greater than 0, with the kernels of ``kernels/compact.cuh``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compare.arguments import check_same
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@implementation("compact", "cupy.twopass", rung="tiled")
+def twopass(x: torch.Tensor) -> torch.Tensor:
+    """Count every tile, add up the counts, read x again and write."""
+    check_same("compact", 1, x=x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    N = x.numel()
+    if N == 0:
+        return y
+    ITEMS, THREADS, SCAN_THREADS = 16, 256, 1024
+    tiles = ceil_div(N, THREADS * ITEMS)
+    of_tile = torch.zeros(tiles + 1, dtype=torch.int64, device=x.device)
+    sizes = (np.int64(N), np.int64(x.stride(0)))
+    of = f"<{CTYPES[x.dtype]}, {ITEMS}, {THREADS}>"
+    count = kernel("compact", f"compact_count_kernel{of}", x.device)
+    scan = kernel("compact", f"compact_scan_kernel<{SCAN_THREADS}>", x.device)
+    scatter = kernel("compact", f"compact_scatter_kernel{of}", x.device)
+    count((tiles,), (THREADS,), (x.data_ptr(), *sizes, of_tile.data_ptr()))
+    scan((1,), (SCAN_THREADS,), (of_tile.data_ptr(), np.int64(tiles)))
+    scatter((tiles,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, of_tile.data_ptr()))
+    return y
+
+
+@implementation("compact", "cupy.onepass", rung="tiled")
+def onepass(x: torch.Tensor) -> torch.Tensor:
+    """Tiles look back at what those before them have published; packs of 16 bytes where x allows them."""
+    check_same("compact", 1, x=x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    N = x.numel()
+    if N == 0:
+        return y
+    packed = x.stride(0) == 1 and x.data_ptr() % 16 == 0
+    VEC, PACKS, THREADS = 16 // x.element_size() if packed else 1, 4, 256
+    tiles = ceil_div(N, THREADS * PACKS * VEC)
+    words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
+    name = f"compact_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>"
+    run = kernel("compact", name, x.device)
+    sizes = (np.int64(N), np.int64(x.stride(0)), np.int64(tiles))
+    run((tiles,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr()))
+    return y

@@ -1,0 +1,175 @@
+"""Mistakes in compact."""
+
+from functools import partial
+
+from mutations import Mutation
+
+HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
+WILD = "values|illegal memory access|all written|NaN and infinity"
+MISPLACED = "values|all written|NaN and infinity"
+ASTRAY = MISPLACED + "|guard zones|illegal memory access|SIGSEGV"
+
+t_twopass, t_onepass = (
+    partial(Mutation, "compact", f"triton.{variant}", file="triton_impl/compact.py")
+    for variant in ("twopass", "onepass")
+)
+twopass, onepass = (
+    partial(Mutation, "compact", f"cupy.{variant}", file="cuda_impl/kernels/compact.cuh")
+    for variant in ("twopass", "onepass")
+)
+launch_onepass = partial(Mutation, "compact", "cupy.onepass", file="cuda_impl/rawkernel/compact.py")
+
+MUTATIONS = (
+    # ------------------------------------------------------------------ Triton
+    t_twopass(
+        bug="inclusive scan",
+        what="an element counts itself among those before it",
+        right="tl.cumsum(kept, axis=0) - kept",
+        wrong="tl.cumsum(kept, axis=0)",
+        sign=MISPLACED,
+    ),
+    t_twopass(
+        bug="threshold kept",
+        what="what is not greater than 0 but equal is kept",
+        right="x.to(tl.float32) > 0.0",
+        wrong="x.to(tl.float32) >= 0.0",
+        sign=MISPLACED + "|guard zones",
+    ),
+    t_twopass(
+        bug="no end",
+        what="what ends the kept elements is not written",
+        right="mask=count < N)",
+        wrong="mask=count < 0)",
+        sign="all written",
+    ),
+    t_twopass(
+        bug="end out of bounds",
+        what="an end is written though there is no room for it",
+        right="mask=count < N)",
+        wrong="mask=count <= N)",
+        sign="guard zones",
+    ),
+    t_twopass(
+        bug="32-bit offset",
+        what="program_id * BLOCK_SIZE overflows",
+        right="tile = tl.program_id(0).to(tl.int64)\n    x, kept",
+        wrong="tile = tl.program_id(0)\n    x, kept",
+        sign=WILD,
+        **HUGE,
+    ),
+    t_onepass(
+        bug="own tile counted",
+        what="a tile begins where it should end",
+        right="store_kept(y_ptr, before, x, kept)\n    if tile ==",
+        wrong="store_kept(y_ptr, before + count, x, kept)\n    if tile ==",
+        sign=MISPLACED + "|guard zones",
+    ),
+    t_onepass(
+        bug="own count published for all",
+        what="what a tile keeps itself is taken for what all up to it keep",
+        right="publish(of_tile_ptr, tile, ALL, before + count)",
+        wrong="publish(of_tile_ptr, tile, ALL, count)",
+        sign=MISPLACED,
+    ),
+    # ------------------------------------------------------------------ CUDA
+    twopass(
+        bug="own lane counted",
+        what="a lane counts itself among those before it",
+        right="return (1u << threadIdx.x % WARP) - 1;",
+        wrong="return (2u << threadIdx.x % WARP) - 1;",
+        sign=MISPLACED,
+    ),
+    twopass(
+        bug="step forgotten",
+        what="every step of a warp begins where the first does",
+        right="place += __popc(kept);",
+        wrong="place += 0;",
+        sign=MISPLACED,
+    ),
+    twopass(
+        bug="no end",
+        what="what ends the kept elements is not written",
+        right="if (blockIdx.x == 0 && threadIdx.x == 0 && count < N)",
+        wrong="if (blockIdx.x == 0 && threadIdx.x == 0 && count < 0)",
+        sign="all written",
+    ),
+    twopass(
+        bug="missing barrier",
+        what="a round of the sum over tiles begins before the one above has been read",
+        right="        __syncthreads();  // all have read what among_warps shared",
+        wrong="",
+        sign="values",
+        without_gpu="",
+        with_gpu="racecheck",
+        sign_with_gpu="Race reported",
+        needs="more tiles than a block has threads",
+    ),
+    twopass(
+        bug="wrong stride",
+        what="elements are taken to be neighbours",
+        right="n < N ? x_ptr[n * stride_xn] : from_float<T>(0.0f)",
+        wrong="n < N ? x_ptr[n] : from_float<T>(0.0f)",
+        sign=MISPLACED,
+    ),
+    onepass(
+        bug="nearest tile not looked at",
+        what="the look back begins one tile too far",
+        right="index_t nearest = tile - 1;;",
+        wrong="index_t nearest = tile - 2;;",
+        sign=MISPLACED,
+    ),
+    onepass(
+        bug="farther tiles counted twice",
+        what="what is known of tiles behind one that knows all is added once more",
+        right="needed = knows_all ^ (knows_all - 1);",
+        wrong="needed = FULL_WARP;",
+        sign=ASTRAY,
+    ),
+    onepass(
+        bug="counts overlap",
+        what="the counts of a warp's steps run into each other",
+        right="constexpr int FIELD = 16;",
+        wrong="constexpr int FIELD = 7;",
+        sign=ASTRAY,
+    ),
+    onepass(
+        bug="missed tail",
+        what="the tile that the end cuts short loses its last element",
+        right="value[v] = n < N ?",
+        wrong="value[v] = n < N - 1 ?",
+        sign=MISPLACED,
+    ),
+    onepass(
+        bug="missing barrier",
+        what="kept elements are written out before they are gathered",
+        right="    __syncthreads();\n    const index_t before = shared_before;",
+        wrong="    const index_t before = shared_before;",
+        sign=WILD + "|guard zones",
+        without_gpu="apart",
+        with_gpu="racecheck",
+        sign_with_gpu="Race reported",
+    ),
+    onepass(
+        bug="end out of bounds",
+        what="an end is written though there is no room for it",
+        right="thread == 0 && count < N)",
+        wrong="thread == 0 && count <= N)",
+        sign="guard zones",
+    ),
+    launch_onepass(
+        bug="wrong grid",
+        what="half as many tiles as there is work for",
+        right="tiles = ceil_div(N, THREADS * PACKS * VEC)",
+        wrong="tiles = ceil_div(N, THREADS * PACKS * VEC * 2)",
+        sign=MISPLACED,
+    ),
+    launch_onepass(
+        bug="alignment not looked at",
+        what="packs begin where x does, between two 16-byte boundaries",
+        right="packed = x.stride(0) == 1 and x.data_ptr() % 16 == 0",
+        wrong="packed = x.stride(0) == 1",
+        without_gpu="sanitizers",
+        sign="misaligned address",
+        sign_with_gpu="misaligned address",
+    ),
+)

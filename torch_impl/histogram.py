@@ -1,0 +1,49 @@
+"""histogram in plain PyTorch.
+
+x[N] of uint8 -> y[256] of int64
+
+    scatter   from primitives: a one for every element, added where the element says
+    eager     the library call, ``bincount``; it first looks for the largest element, which the host waits for
+    compile   scatter through torch.compile, which writes a Triton kernel with an atomic an element
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from compare.arguments import check_bytes
+from compare.registry import implementation
+
+BINS = 256
+
+
+def _scatter(x: torch.Tensor) -> torch.Tensor:
+    one = torch.ones(1, dtype=torch.int64, device=x.device)
+    y = torch.zeros(BINS, dtype=torch.int64, device=x.device)
+    return y.scatter_add_(0, x.long(), one.expand(x.numel()))
+
+
+@implementation("histogram", "torch.scatter", rung="naive")
+def scatter(x: torch.Tensor) -> torch.Tensor:
+    check_bytes("histogram", x)
+    return _scatter(x)
+
+
+@implementation("histogram", "torch.eager", rung="vendor")
+def eager(x: torch.Tensor) -> torch.Tensor:
+    check_bytes("histogram", x)
+    return torch.bincount(x, minlength=BINS)
+
+
+@functools.cache
+def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    return torch.compile(_scatter, dynamic=False, fullgraph=True)
+
+
+@implementation("histogram", "torch.compile", rung="vendor")
+def compiled(x: torch.Tensor) -> torch.Tensor:
+    check_bytes("histogram", x)
+    return _compiled()(x)

@@ -1,0 +1,165 @@
+"""compact in Triton: ``x[N] -> y[N]``, the x[n] > 0 in order, then NaN if there is room, then anything.
+
+Where an element goes is how many before it are kept.  The ladder, slow to fast, as in
+``cuda_impl/kernels/compact.cuh``; what changes is how a program learns what the programs before it keep:
+
+* ``twopass``: one launch counts the kept of every tile, a second adds up the counts, a third reads x again
+  and writes: x is read twice
+* ``onepass``: a tile is counted, and looks back at what the tiles before it have published: x is read once
+
+Within a tile ``tl.cumsum`` is the ballots and shuffles of CUDA.  It cannot be said that what is kept be
+gathered in shared memory first: each element is stored to where it belongs.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_same
+from compare.registry import implementation
+
+
+@triton.jit
+def load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE: tl.constexpr):
+    """A tile's elements, and which of them are kept: a comparison with NaN is false."""
+    n = tile * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    x = tl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0)  # 0 is not kept
+    return x, (x.to(tl.float32) > 0.0).to(tl.int32)
+
+
+@triton.jit
+def store_kept(y_ptr, before, x, kept):
+    place = before + tl.cumsum(kept, axis=0) - kept
+    tl.store(y_ptr + place, x, mask=kept != 0)
+
+
+@triton.jit
+def store_end(y_ptr, count, N):
+    """What ends y, if there is room."""
+    tl.store(y_ptr + count, float("nan"), mask=count < N)
+
+
+# ---- twopass ----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def compact_count_kernel(x_ptr, N, stride_xn, of_tile_ptr, BLOCK_SIZE: tl.constexpr):
+    """Grid: a program for a tile of BLOCK_SIZE elements."""
+    tile = tl.program_id(0).to(tl.int64)
+    _, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
+    tl.store(of_tile_ptr + tile, tl.sum(kept, axis=0).to(tl.int64))
+
+
+@triton.jit
+def compact_scan_kernel(of_tile_ptr, tiles, BLOCK_TILES: tl.constexpr):
+    """A single program turns every tile's count into the sum of those before it; of_tile[tiles]: of all."""
+    before = tl.zeros((), tl.int64)
+    for begin in range(0, tiles, BLOCK_TILES):
+        tile = begin + tl.arange(0, BLOCK_TILES)
+        count = tl.load(of_tile_ptr + tile, mask=tile < tiles, other=0)
+        tl.store(of_tile_ptr + tile, before + tl.cumsum(count, axis=0) - count, mask=tile < tiles)
+        before += tl.sum(count, axis=0)
+    tl.store(of_tile_ptr + tiles, before)
+
+
+@triton.jit
+def compact_scatter_kernel(x_ptr, y_ptr, N, stride_xn, of_tile_ptr, BLOCK_SIZE: tl.constexpr):
+    """Grid: as the first launch."""
+    tile = tl.program_id(0).to(tl.int64)
+    x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
+    store_kept(y_ptr, tl.load(of_tile_ptr + tile), x, kept)
+    if tile == 0:
+        store_end(y_ptr, tl.load(of_tile_ptr + tl.num_programs(0)), N)
+
+
+SIZES = {"BLOCK_SIZE": (1024, 2048, 4096, 8192), "WARPS": (2, 4, 8, 16)}
+
+
+@implementation("compact", "triton.twopass", rung="tiled", tunable=SIZES)
+def twopass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch.Tensor:
+    """Count every tile, add up the counts, read x again and write."""
+    check_same("compact", 1, x=x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    N = x.numel()
+    if N == 0:
+        return y
+    tiles = triton.cdiv(N, BLOCK_SIZE)
+    of_tile = torch.empty(tiles + 1, dtype=torch.int64, device=x.device)
+    sizes = (N, x.stride(0))
+    compact_count_kernel[(tiles,)](x, *sizes, of_tile, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
+    compact_scan_kernel[(1,)](of_tile, tiles, BLOCK_TILES=1024, num_warps=8)
+    compact_scatter_kernel[(tiles,)](x, y, *sizes, of_tile, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
+    return y
+
+
+# ---- onepass ----------------------------------------------------------------------------------------------
+# After Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016; the CUDA file
+# tells how tiles get to know of each other, and why they are taken by ticket.
+
+UNKNOWN, OWN, ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # in the lowest two bits of a word
+
+
+@triton.jit
+def publish(of_tile_ptr, tile, state, count):
+    """As an atomic, which one thread does, in one instruction, past the L1."""
+    tl.atomic_xchg(of_tile_ptr + tile, (count << 2) | state, sem="relaxed")
+
+
+@triton.jit
+def look_back(of_tile_ptr, tile, LANES: tl.constexpr):
+    """How many all tiles before this one keep.
+
+    LANES tiles at a time, one a thread.  With fewer, several threads would look at the same word, could see
+    different things, and would go different ways.
+    """
+    lane = tl.arange(0, LANES)
+    before = tl.zeros((), tl.int64)
+    nearest = tile - 1
+    looking = tile > 0
+    while looking:
+        other = nearest - lane
+        # Before the first tile nothing is kept.
+        word = tl.load(of_tile_ptr + other, mask=other >= 0, other=2, volatile=True)
+        state = word & 3
+        knows_all = tl.min(tl.where(state == ALL, lane, LANES), axis=0)  # the nearest, if any
+        needed = lane <= knows_all
+        unknown = tl.sum((needed & (state == UNKNOWN)).to(tl.int32), axis=0)
+        if unknown == 0:
+            before += tl.sum(tl.where(needed, word >> 2, 0), axis=0)
+            nearest -= LANES
+            looking = knows_all == LANES
+    return before
+
+
+@triton.jit
+def compact_onepass_kernel(
+    x_ptr, y_ptr, N, stride_xn, words_ptr, BLOCK_SIZE: tl.constexpr, LANES: tl.constexpr
+):
+    """Grid: a program for a tile.  words[0] counts tickets, the others are the tiles'; all start as 0."""
+    tile = tl.atomic_add(words_ptr, 1, sem="relaxed")
+    of_tile_ptr = words_ptr + 1
+    x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
+    count = tl.sum(kept, axis=0).to(tl.int64)
+    # Others wait for this, so it comes before all that only this program needs.
+    publish(of_tile_ptr, tile, tl.where(tile == 0, ALL, OWN), count)
+    before = look_back(of_tile_ptr, tile, LANES)
+    publish(of_tile_ptr, tile, ALL, before + count)
+    store_kept(y_ptr, before, x, kept)
+    if tile == tl.num_programs(0) - 1:
+        store_end(y_ptr, before + count, N)
+
+
+@implementation("compact", "triton.onepass", rung="tiled", tunable=SIZES)
+def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch.Tensor:
+    """Tiles look back at what those before them have published."""
+    check_same("compact", 1, x=x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    N = x.numel()
+    if N == 0:
+        return y
+    tiles = triton.cdiv(N, BLOCK_SIZE)
+    words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
+    compact_onepass_kernel[(tiles,)](
+        x, y, N, x.stride(0), words, BLOCK_SIZE=BLOCK_SIZE, LANES=32 * WARPS, num_warps=WARPS
+    )
+    return y
