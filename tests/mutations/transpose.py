@@ -107,7 +107,7 @@ MUTATIONS = (
         right="ELEMENTS = TILE * (TILE + 1)",
         wrong="ELEMENTS = TILE * TILE",
         without_gpu="sanitizers",
-        sign="out of bounds",
+        sign="out of bounds|insufficient space",
         with_gpu="memcheck",
         sign_with_gpu="out of bounds|Invalid __shared__",
     ),

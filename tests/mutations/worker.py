@@ -80,8 +80,11 @@ def examine(job: Job, tell: Callable[[str], None]) -> Seen:
 
 
 def _cases(op, job: Job) -> list:
-    named = [case for case in (*op.cases.smoke, *op.cases.edge) if str(case) == job.cases]
-    chosen = named or getattr(case_sets, job.cases)(op)
+    from compare.spec import Case
+
+    if "=" in job.cases:
+        return [Case.parse(job.cases, op)]
+    chosen = getattr(case_sets, job.cases)(op)
     return sorted(chosen, key=lambda case: str(case) != job.first)
 
 
