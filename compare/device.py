@@ -125,13 +125,11 @@ def l2_bytes(device: torch.device) -> int:
 
 def supports(impl: Implementation, device: torch.device) -> str | None:
     """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
-    here = arch(device)
     if impl.route == LIBRARY:
-        reason = _no_library() if here else "calls a library of CUDA's, which has no kernels for a CPU"
-        if reason is not None:
-            return reason
+        return _no_library() if arch(device) else "calls a library of CUDA's, which has no kernels for a CPU"
     if impl.requires is None:
         return None
+    here = arch(device)
     if here is not None:
         return lacks(impl.requires, here)
     if capability(impl.requires) < _HOPPER:

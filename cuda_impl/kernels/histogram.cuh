@@ -29,23 +29,24 @@ __global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t*
 }
 
 // ---- shared --------------------------------------------------------------------------------------------
-// Grid: a few blocks a multiprocessor, which take every gridDim.x-th tile of THREADS elements.
+// Grid: a few blocks a multiprocessor, which take every gridDim.x-th tile of THREADS elements. As many
+// threads as there are bins, so that each sees to one of the block's counters.
 
 template <int THREADS>
 __global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t* __restrict__ x_ptr,
                                                                    count_t* __restrict__ y_ptr, index_t N,
                                                                    index_t stride_xn) {
+    static_assert(THREADS == BINS, "a thread a bin");
     __shared__ unsigned count[BINS];
-    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) count[bin] = 0;
+    count[threadIdx.x] = 0;
     __syncthreads();
     const index_t step = index_t(gridDim.x) * THREADS;
     for (index_t n = index_t(blockIdx.x) * THREADS + threadIdx.x; n < N; n += step) {
         atomicAdd(count + x_ptr[n * stride_xn], 1u);
     }
     __syncthreads();
-    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
-        if (count[bin] != 0) atomicAdd(y_ptr + bin, count_t(count[bin]));
-    }
+    const unsigned all = count[threadIdx.x];
+    if (all != 0) atomicAdd(y_ptr + threadIdx.x, count_t(all));
 }
 
 // ---- warps, lanes --------------------------------------------------------------------------------------

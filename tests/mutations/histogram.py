@@ -76,8 +76,8 @@ MUTATIONS = (
     shared(
         bug="counters not emptied",
         what="only the first counters of a block start as 0",
-        right="for (int bin = threadIdx.x; bin < BINS; bin += THREADS) count[bin] = 0;",
-        wrong="if (threadIdx.x < BINS / 2) count[threadIdx.x] = 0;",
+        right="    count[threadIdx.x] = 0;",
+        wrong="    if (threadIdx.x < BINS / 2) count[threadIdx.x] = 0;",
         sign=WRONG,
     ),
     warps(
