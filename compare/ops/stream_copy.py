@@ -1,0 +1,83 @@
+"""stream_copy: a vector is copied.  Nothing but memory, and the many ways of asking for it."""
+
+from __future__ import annotations
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import Case, Cases, Cost, Invariant, Op, Tolerance, case
+
+
+def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
+    """``x[N]``."""
+    return (tensor(case.shape, case, generator, device),)
+
+
+def oracle(x: torch.Tensor) -> torch.Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def cost(case: Case) -> Cost:
+    return Cost(
+        flops=0,
+        read_bytes=stored_bytes(case.shape, case),
+        written_bytes=case["N"] * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """Nothing is lost: an element of fp32 that is off by its last bit is off by half a rounding and more."""
+    return Tolerance(least=0.25)
+
+
+def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str | None:
+    """Elements are moved and not computed with: zero keeps its sign; of NaN no more is asked than to stay."""
+    (x,) = inputs
+    bits = torch.int32 if x.itemsize == 4 else torch.int16
+    if torch.equal(output.view(bits), x.view(bits)):
+        return None
+    changed = int(((output.view(bits) != x.view(bits)) & ~(output.isnan() & x.isnan())).sum())
+    return f"{changed} of {x.numel()} elements have other bits" if changed else None
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = ("sliced", "misaligned", "expanded")
+_POWERS = (10, 16, 20, 24, 26, 27, 28)
+
+CASES = Cases(
+    default=case("fp32", N=2**26),
+    smoke=(
+        case("fp32", N=4096),
+        case("fp16", N=1000),
+        case("bf16", N=16383),
+    ),
+    edge=(
+        *(case(dtype, N=size) for dtype in DTYPES for size in (0, 1, 127, 1024, 1025)),
+        # Enough that what is few and goes on and on does go on: past every place of a ring, and round again.
+        *(case(dtype, N=300007) for dtype in DTYPES),
+        *(case(dtype, layout, N=1031) for dtype in DTYPES for layout in _LAYOUTS),
+        *(case(dtype, fill=fill, N=515) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
+        case("bf16", N=2**31 + 5),
+        case("fp32", N=2**31 + 8),
+    ),
+    sweep=(
+        *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in _POWERS),
+        case("fp16", N=2**28),
+        case("fp32", "misaligned", N=2**26),
+    ),
+)
+
+OP = Op(
+    name="stream_copy",
+    summary="y = x: what there is to say to the memory, and what it buys",
+    signature="x[N] -> y[N]",
+    dims=("N",),
+    dtypes=DTYPES,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    invariants=(Invariant("every bit is kept", every_bit_is_kept),),
+    independent="N",
+)

@@ -1,0 +1,254 @@
+// stream_copy: x[N] -> y[N],  y[n] = x[n]
+//
+// The ladder. Nothing is computed, so it is about how much is asked of memory at a time, and who holds it on the
+// way: a multiprocessor needs tens of kilobytes on their way before memory is busy. triton_impl/stream_copy.py
+// has the same variants under the same names:
+//   naive       a thread copies one element
+//   vectorized  a thread copies PACKS packs of 16 bytes, and has all its loads on their way at once
+//   hinted      the same, and says what becomes of the lines in the caches
+//   prefetch    few blocks, which go on and on; the next chunks are on their way into registers
+//   cp_async    the next chunks are on their way into shared memory, past the registers
+//   tma         the copy engine moves whole chunks, in and out; one thread a block starts it: Hopper
+// The last three are one thing three times: a ring of STAGES places, in which a chunk waits until it is written
+// and which is then filled again. What differs is where it is, and who fills it.
+//
+// Elements are moved and not computed with, so a kernel knows no more of a T than how long it is. naive takes x
+// as its stride says; the others take dense arrays that start on 16-byte boundaries.
+#pragma once
+
+#include "bulk.cuh"
+#include "common.cuh"
+#include "tensor_core.cuh"
+
+// ---- naive ---------------------------------------------------------------------------------------------
+// Grid: a block for blockDim.x elements.
+
+template <typename T>
+__global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N,
+                                         index_t stride_xn) {
+    const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (n < N) y_ptr[n] = x_ptr[n * stride_xn];
+}
+
+// ---- vectorized ----------------------------------------------------------------------------------------
+// Grid: a block for a chunk, of PACKS * THREADS packs that lie side by side; neighbouring threads take
+// neighbouring packs.
+
+// What a thread has of a chunk, on its way from x to y.
+template <typename T, int PACKS, int THREADS>
+struct Part {
+    static constexpr int VEC = 16 / sizeof(T);
+    static constexpr int CHUNK = PACKS * THREADS * VEC;  // in elements
+    Pack<T, VEC> pack[PACKS];
+
+    static __device__ __forceinline__ int offset(int p) { return (p * THREADS + threadIdx.x) * VEC; }
+
+    __device__ __forceinline__ void load_from(const T* chunk_ptr) {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) pack[p] = load<T, VEC>(chunk_ptr + offset(p));
+    }
+    __device__ __forceinline__ void store_to(T* chunk_ptr) const {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) store(chunk_ptr + offset(p), pack[p]);
+    }
+};
+
+// The elements from `begin` on, by the threads of one block: those behind the last whole chunk. Apart, because
+// a condition on every load would cost an instruction each.
+template <typename T, int THREADS>
+__device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
+                                          index_t N) {
+#pragma unroll 1
+    for (index_t n = begin + threadIdx.x; n < N; n += THREADS) y_ptr[n] = x_ptr[n];
+}
+
+template <typename T, int PACKS, int THREADS>
+__global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T* __restrict__ x_ptr,
+                                                                         T* __restrict__ y_ptr, index_t N) {
+    using Own = Part<T, PACKS, THREADS>;
+    const index_t begin = index_t(blockIdx.x) * Own::CHUNK;
+    if (begin + Own::CHUNK <= N) {
+        Own part;
+        part.load_from(x_ptr + begin);
+        part.store_to(y_ptr + begin);
+    } else {
+        copy_rest<T, THREADS>(x_ptr, y_ptr, begin, N);
+    }
+}
+
+// ---- hinted --------------------------------------------------------------------------------------------
+// Grid: as vectorized. A hint changes nothing of what is copied, only what the caches keep of it. In x and y no
+// line is touched twice, so none is worth keeping for this kernel; whoever runs next may see it otherwise.
+
+enum Hint {
+    NO_HINT,
+    EVICT_FIRST,  // of both caches' lines, this one goes first
+    L2_ONLY,      // ".cg": past the L1
+    NO_ALLOCATE,  // of loads: the L1 keeps no line for it. Triton has no word for this one
+};
+
+__device__ __forceinline__ uint4 load_without_line(const uint4* ptr) {
+#ifdef HOST_BUILD
+    return *ptr;
+#else
+    uint4 value;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(ptr));
+    return value;
+#endif
+}
+
+template <int HINT>
+__device__ __forceinline__ uint4 load_hinted(const uint4* ptr) {
+    if constexpr (HINT == EVICT_FIRST) {
+        return __ldcs(ptr);
+    } else if constexpr (HINT == L2_ONLY) {
+        return __ldcg(ptr);
+    } else if constexpr (HINT == NO_ALLOCATE) {
+        return load_without_line(ptr);
+    } else {
+        return *ptr;
+    }
+}
+
+template <int HINT>
+__device__ __forceinline__ void store_hinted(uint4* ptr, uint4 value) {
+    if constexpr (HINT == EVICT_FIRST) {
+        __stcs(ptr, value);
+    } else if constexpr (HINT == L2_ONLY) {
+        __stcg(ptr, value);
+    } else {
+        *ptr = value;
+    }
+}
+
+template <typename T, int PACKS, int THREADS, int LOAD_HINT, int STORE_HINT>
+__global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __restrict__ x_ptr,
+                                                                     T* __restrict__ y_ptr, index_t N) {
+    constexpr int CHUNK = PACKS * THREADS * 16 / sizeof(T);
+    const index_t begin = index_t(blockIdx.x) * CHUNK;
+    if (begin + CHUNK <= N) {
+        const uint4* from = reinterpret_cast<const uint4*>(x_ptr + begin) + threadIdx.x;
+        uint4* to = reinterpret_cast<uint4*>(y_ptr + begin) + threadIdx.x;
+        uint4 pack[PACKS];
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) pack[p] = load_hinted<LOAD_HINT>(from + p * THREADS);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) store_hinted<STORE_HINT>(to + p * THREADS, pack[p]);
+    } else {
+        copy_rest<T, THREADS>(x_ptr, y_ptr, begin, N);
+    }
+}
+
+// ---- prefetch ------------------------------------------------------------------------------------------
+// Grid: as many blocks as the GPU holds at a time, or fewer; each takes every gridDim.x-th chunk. STAGES of its
+// chunks are on their way at a time: as soon as one is written, the registers that held it are loaded again.
+
+template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(const T* __restrict__ x_ptr,
+                                                                               T* __restrict__ y_ptr,
+                                                                               index_t N) {
+    using Own = Part<T, PACKS, THREADS>;
+    const index_t whole = N / Own::CHUNK, step = gridDim.x;
+    Own ring[STAGES];  // unrolled loops alone index it: registers have no addresses
+
+    index_t chunk = blockIdx.x;
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) {
+        if (chunk + stage * step < whole) ring[stage].load_from(x_ptr + (chunk + stage * step) * Own::CHUNK);
+    }
+    while (chunk < whole) {
+#pragma unroll
+        for (int stage = 0; stage < STAGES; ++stage, chunk += step) {
+            if (chunk >= whole) break;
+            ring[stage].store_to(y_ptr + chunk * Own::CHUNK);
+            const index_t next = chunk + STAGES * step;
+            if (next < whole) ring[stage].load_from(x_ptr + next * Own::CHUNK);
+        }
+    }
+    if (blockIdx.x == whole % step) copy_rest<T, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
+}
+
+// ---- cp_async ------------------------------------------------------------------------------------------
+// Grid: as prefetch, and STAGES chunks of dynamic shared memory. The ring is there now, and holds what no
+// register has to. A thread writes the very packs that it has asked for, so it waits for its own copies alone and
+// the block never meets.
+
+template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(const T* __restrict__ x_ptr,
+                                                                               T* __restrict__ y_ptr,
+                                                                               index_t N) {
+    using Own = Part<T, PACKS, THREADS>;
+    const index_t whole = N / Own::CHUNK, step = gridDim.x;
+    DYNAMIC_SHARED(T, ring);
+    const auto fetch = [&](int stage, index_t chunk) {
+        if (chunk < whole) {
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) {
+                const int offset = Own::offset(p);
+                cp_async_16(ring + stage * Own::CHUNK + offset, x_ptr + chunk * Own::CHUNK + offset, 16);
+            }
+        }
+        cp_async_commit();  // an empty group as well: groups are waited for by their number
+    };
+
+    for (int stage = 0; stage < STAGES; ++stage) fetch(stage, blockIdx.x + stage * step);
+    int stage = 0;
+    for (index_t chunk = blockIdx.x; chunk < whole; chunk += step) {
+        cp_async_wait<STAGES - 1>();
+        Own part;
+        part.load_from(ring + stage * Own::CHUNK);
+        part.store_to(y_ptr + chunk * Own::CHUNK);
+        fetch(stage, chunk + STAGES * step);
+        if (++stage == STAGES) stage = 0;
+    }
+    if (blockIdx.x == whole % step) copy_rest<T, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
+}
+
+// ---- tma -----------------------------------------------------------------------------------------------
+// Grid: as prefetch, with blocks of one warp, of which one thread works, and STAGES chunks of dynamic shared
+// memory. The copy engine fills a place and tells its barrier, and empties it without any register in between.
+// What a thread has to wait for is twofold: that a chunk has landed, and that the one before has left, so
+// that its place may be filled again.
+
+template <typename T, int CHUNK_BYTES, int STAGES>
+__global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T* y_ptr, index_t N) {
+#if HAS_HOPPER_UNITS
+    constexpr int CHUNK = CHUNK_BYTES / sizeof(T), VEC = 16 / sizeof(T);
+    DYNAMIC_SHARED(T, ring);
+    __shared__ mbarrier_t landed[STAGES];
+    const index_t packed = N / VEC * VEC;  // elements that the copy engine moves: it knows only whole packs
+    const auto bytes_from = [&](index_t begin) {
+        return static_cast<unsigned>((packed - begin < CHUNK ? packed - begin : CHUNK) * sizeof(T));
+    };
+    const index_t step = index_t(gridDim.x) * CHUNK;
+    const auto fetch = [&](int stage, index_t begin) {
+        if (begin >= packed) return;
+        mbarrier_arrive_expect_bytes(&landed[stage], bytes_from(begin));
+        bulk_copy_to_shared(ring + stage * CHUNK, x_ptr + begin, bytes_from(begin), &landed[stage]);
+    };
+
+    if (threadIdx.x == 0) {
+        index_t begin = index_t(blockIdx.x) * CHUNK;
+        for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(&landed[stage], 1);
+        mbarrier_init_fence();
+        for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage, begin + stage * step);
+        int stage = 0, before = STAGES - 1, parity = 0;
+        for (; begin < packed; begin += step) {
+            mbarrier_wait(&landed[stage], parity);
+            bulk_copy_to_global(y_ptr + begin, ring + stage * CHUNK, bytes_from(begin));
+            bulk_copy_commit_group();
+            bulk_copy_wait_group_read<1>();  // the chunk before this one has left
+            fetch(before, begin + (STAGES - 1) * step);
+            before = stage;
+            if (++stage == STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+        }
+        bulk_copy_wait_group_read<0>();
+    }
+    if (blockIdx.x == 0) copy_rest<T, WARP>(x_ptr, y_ptr, packed, N);
+#endif
+}

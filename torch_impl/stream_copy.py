@@ -1,0 +1,39 @@
+"""stream_copy in plain PyTorch.
+
+x[N] -> y[N]
+
+    eager    the library call.  Of a dense vector it is no kernel of PyTorch's at all: the driver is asked to copy
+    compile  the same expression through torch.compile, which writes a Triton kernel for it
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from compare.arguments import check_same
+from compare.registry import implementation
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    # As .copy_() into an empty vector; without the format an expanded x would come out as one element again.
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+@implementation("stream_copy", "torch.eager", rung="vendor")
+def eager(x: torch.Tensor) -> torch.Tensor:
+    check_same("stream_copy", 1, x=x)
+    return _copied(x)
+
+
+@functools.cache
+def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
+    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    torch._dynamo.config.recompile_limit = 256
+    return torch.compile(_copied, dynamic=False, fullgraph=True)
+
+
+@implementation("stream_copy", "torch.compile", rung="vendor")
+def compiled(x: torch.Tensor) -> torch.Tensor:
+    check_same("stream_copy", 1, x=x)
+    return _compiled()(x)
