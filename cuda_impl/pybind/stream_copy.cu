@@ -1,0 +1,124 @@
+// stream_copy from C++: checks and launches the kernels of kernels/stream_copy.cuh.
+#include "stream_copy.cuh"
+
+#include "tensor.h"
+
+// Calls `function` with a value as long as the tensor's elements: bits are moved, and no more is known of them.
+template <typename Function>
+static void dispatch_size(const Tensor& x, Function function) {
+    if (x.element_size == 4) {
+        function(0u);
+    } else {
+        function(static_cast<unsigned short>(0));
+    }
+}
+
+static Tensor checked(const py::object& x_object) {
+    return check_same("stream_copy", 1, {{"x", x_object}})[0];
+}
+
+// An element a thread: x may lie in any way.
+static py::object naive(py::object x_object) {
+    const Tensor x = checked(x_object), y = x.empty_like();
+    const std::int64_t N = x.shape[0];
+    if (N == 0) return y.object;
+    dispatch_size(x, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int THREADS = 256;
+        launch(x, {ceil_div(N, THREADS), THREADS}, stream_copy_naive_kernel<T>, x.data<T>(), y.data<T>(), N,
+               x.strides[0]);
+    });
+    return y.object;
+}
+
+// Whether x is dense and starts on a 16-byte boundary, as y does.
+static bool whole_packs(const Tensor& x) {
+    return (x.strides[0] == 1 || x.shape[0] <= 1) && x.address % 16 == 0;
+}
+
+// How a vector is shared out: the grid, and the bytes of dynamic shared memory.
+struct Chunks {
+    std::int64_t blocks;
+    int shared_bytes = 0;
+};
+
+// BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind the last.
+static std::int64_t blocks_for(const Tensor& x, std::int64_t chunks, int BLOCKS) {
+    return std::max<std::int64_t>(1, std::min(chunks, BLOCKS * std::int64_t(multiprocessors(x))));
+}
+
+// `kernel_for` gives the kernel for elements of the type of its argument, and `chunks_of` how it is launched for
+// so many bytes.
+template <int THREADS, typename KernelFor, typename ChunksOf>
+static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, ChunksOf chunks_of) {
+    const Tensor x = checked(x_object);
+    if (!whole_packs(x)) return naive(x_object);
+    const Tensor y = x.empty_like();
+    const std::int64_t N = x.shape[0];
+    if (N == 0) return y.object;
+    const Chunks chunks = chunks_of(x, N * x.element_size);
+    dispatch_size(x, [&](auto zero) {
+        using T = decltype(zero);
+        launch(x, {chunks.blocks, THREADS, chunks.shared_bytes}, kernel_for(zero), x.data<T>(), y.data<T>(),
+               N);
+    });
+    return y.object;
+}
+
+#define KERNEL_FOR(name, ...) [](auto zero) { return name<decltype(zero), __VA_ARGS__>; }
+
+// 16 bytes an access, PACKS of them a thread; what does not lie in whole packs takes `naive`.
+static py::object vectorized(py::object x) {
+    constexpr int PACKS = 4, THREADS = 256;
+    return by_chunks<THREADS>(
+        x, KERNEL_FOR(stream_copy_vectorized_kernel, PACKS, THREADS),
+        [](const Tensor&, std::int64_t bytes) { return Chunks{ceil_div(bytes, PACKS * THREADS * 16)}; });
+}
+
+// As `vectorized`, of lines that the caches need not keep.
+static py::object hinted(py::object x) {
+    constexpr int PACKS = 4, THREADS = 256;
+    return by_chunks<THREADS>(
+        x, KERNEL_FOR(stream_copy_hinted_kernel, PACKS, THREADS, EVICT_FIRST, EVICT_FIRST),
+        [](const Tensor&, std::int64_t bytes) { return Chunks{ceil_div(bytes, PACKS * THREADS * 16)}; });
+}
+
+// STAGES chunks a block on their way into registers.
+static py::object prefetch(py::object x) {
+    constexpr int PACKS = 4, THREADS = 256, STAGES = 2, BLOCKS = 4;
+    return by_chunks<THREADS>(x,
+                              KERNEL_FOR(stream_copy_prefetch_kernel, PACKS, THREADS, STAGES, BLOCKS),
+                              [](const Tensor& x, std::int64_t bytes) {
+                                  return Chunks{blocks_for(x, bytes / (PACKS * THREADS * 16), BLOCKS)};
+                              });
+}
+
+// STAGES chunks a block on their way into shared memory.
+static py::object cp_async(py::object x) {
+    constexpr int PACKS = 2, THREADS = 256, STAGES = 4, BLOCKS = 4, CHUNK_BYTES = PACKS * THREADS * 16;
+    return by_chunks<THREADS>(x,
+                              KERNEL_FOR(stream_copy_cp_async_kernel, PACKS, THREADS, STAGES, BLOCKS),
+                              [](const Tensor& x, std::int64_t bytes) {
+                                  return Chunks{blocks_for(x, bytes / CHUNK_BYTES, BLOCKS),
+                                                STAGES * CHUNK_BYTES};
+                              });
+}
+
+// STAGES chunks a block that the copy engine moves.
+static py::object tma(py::object x) {
+    constexpr int CHUNK_BYTES = 16384, STAGES = 6, BLOCKS = 2;
+    return by_chunks<WARP>(x, KERNEL_FOR(stream_copy_tma_kernel, CHUNK_BYTES, STAGES),
+                           [](const Tensor& x, std::int64_t bytes) {
+                               return Chunks{blocks_for(x, ceil_div(bytes / 16 * 16, CHUNK_BYTES), BLOCKS),
+                                             STAGES * CHUNK_BYTES};
+                           });
+}
+
+PYBIND11_MODULE(stream_copy, m) {
+    m.def("naive", &naive);
+    m.def("vectorized", &vectorized);
+    m.def("hinted", &hinted);
+    m.def("prefetch", &prefetch);
+    m.def("cp_async", &cp_async);
+    m.def("tma", &tma);
+}

@@ -1,0 +1,147 @@
+"""stream_copy through cupy: y = x, with the kernels of ``kernels/stream_copy.cuh``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compare.arguments import check_same
+from compare.device import multiprocessors
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+# Bits are moved, so a kernel knows only how many an element has.
+CTYPES = {4: "unsigned", 2: "unsigned short"}
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@implementation("stream_copy", "cupy.naive", rung="naive", tunable={"THREADS": (32, 64, 128, 256, 512, 1024)})
+def naive(x: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
+    """An element a thread: x may lie in any way."""
+    check_same("stream_copy", 1, x=x)
+    N = x.numel()
+    y = x.new_empty(N)
+    if N == 0:
+        return y
+    run = kernel("stream_copy", f"stream_copy_naive_kernel<{CTYPES[x.element_size()]}>", x.device)
+    grid = (ceil_div(N, THREADS),)
+    run(grid, (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N), np.int64(x.stride(0))))
+    return y
+
+
+def whole_packs(x: torch.Tensor) -> bool:
+    """Whether x is dense and starts on a 16-byte boundary, as y does."""
+    return (x.stride(0) == 1 or x.numel() <= 1) and x.data_ptr() % 16 == 0
+
+
+def by_chunks(
+    variant: str, x: torch.Tensor, constants: tuple[int, ...], blocks: int, THREADS: int, shared_bytes: int = 0
+) -> torch.Tensor:
+    """The kernel of that variant with these template arguments behind the type, on so many blocks."""
+    N = x.numel()
+    y = x.new_empty(N)
+    if N == 0:
+        return y
+    arguments = ", ".join(map(str, (CTYPES[x.element_size()], *constants)))
+    run = kernel("stream_copy", f"stream_copy_{variant}_kernel<{arguments}>", x.device)
+    run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N)), shared_mem=shared_bytes)
+    return y
+
+
+SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
+
+
+@implementation("stream_copy", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
+def vectorized(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256) -> torch.Tensor:
+    """16 bytes an access, PACKS of them a thread; what does not lie in whole packs takes `naive`."""
+    check_same("stream_copy", 1, x=x)
+    if not whole_packs(x):
+        return naive(x)
+    blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
+    return by_chunks("vectorized", x, (PACKS, THREADS), blocks, THREADS)
+
+
+@implementation(
+    "stream_copy",
+    "cupy.hinted",
+    rung="tiled",
+    tunable={**SIZES, "LOAD_HINT": (0, 1, 2, 3), "STORE_HINT": (0, 1, 2)},
+    matches="triton.hinted",
+)
+def hinted(
+    x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, LOAD_HINT: int = 1, STORE_HINT: int = 1
+) -> torch.Tensor:
+    """As `vectorized`, of lines that the caches need not keep; the kernels' file says what the hints are."""
+    check_same("stream_copy", 1, x=x)
+    if not whole_packs(x):
+        return naive(x)
+    blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
+    return by_chunks("hinted", x, (PACKS, THREADS, LOAD_HINT, STORE_HINT), blocks, THREADS)
+
+
+def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
+    """BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind the last."""
+    return max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
+
+
+@implementation(
+    "stream_copy",
+    "cupy.prefetch",
+    rung="tiled",
+    tunable={"PACKS": (1, 2, 4), "THREADS": (128, 256, 512), "STAGES": (1, 2, 3, 4), "BLOCKS": (1, 2, 3, 4)},
+    matches="triton.prefetch",
+)
+def prefetch(
+    x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 2, BLOCKS: int = 4
+) -> torch.Tensor:
+    """STAGES chunks a block on their way into registers."""
+    check_same("stream_copy", 1, x=x)
+    if not whole_packs(x):
+        return naive(x)
+    blocks = blocks_for(x, x.nbytes // (PACKS * THREADS * 16), BLOCKS)
+    return by_chunks("prefetch", x, (PACKS, THREADS, STAGES, BLOCKS), blocks, THREADS)
+
+
+@implementation(
+    "stream_copy",
+    "cupy.cp_async",
+    rung="tiled",
+    tunable={
+        "PACKS": (1, 2, 4),
+        "THREADS": (64, 128, 256, 512),
+        "STAGES": (2, 3, 4, 6),
+        "BLOCKS": (1, 2, 3, 4),
+    },
+    matches="triton.cp_async",
+)
+def cp_async(
+    x: torch.Tensor, *, PACKS: int = 2, THREADS: int = 256, STAGES: int = 4, BLOCKS: int = 4
+) -> torch.Tensor:
+    """STAGES chunks a block on their way into shared memory."""
+    check_same("stream_copy", 1, x=x)
+    if not whole_packs(x):
+        return naive(x)
+    chunk_bytes = PACKS * THREADS * 16
+    blocks = blocks_for(x, x.nbytes // chunk_bytes, BLOCKS)
+    constants = (PACKS, THREADS, STAGES, BLOCKS)
+    return by_chunks("cp_async", x, constants, blocks, THREADS, STAGES * chunk_bytes)
+
+
+@implementation(
+    "stream_copy",
+    "cupy.tma",
+    rung="hopper",
+    requires="sm_90",
+    tunable={"CHUNK_BYTES": (4096, 8192, 16384, 32768), "STAGES": (2, 3, 4, 6), "BLOCKS": (1, 2, 3, 4)},
+    matches="triton.tma",
+)
+def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 16384, STAGES: int = 6, BLOCKS: int = 2) -> torch.Tensor:
+    """STAGES chunks a block that the copy engine moves."""
+    check_same("stream_copy", 1, x=x)
+    if not whole_packs(x):
+        return naive(x)
+    blocks = blocks_for(x, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES), BLOCKS)
+    return by_chunks("tma", x, (CHUNK_BYTES, STAGES), blocks, 32, STAGES * CHUNK_BYTES)
