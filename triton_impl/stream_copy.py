@@ -36,11 +36,16 @@ def stream_copy_naive_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexp
 
 @triton.jit
 def copy_rest(x_ptr, y_ptr, begin, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """The elements from `begin` on, fewer than BLOCK_SIZE: those behind the last whole chunk.
+    """The chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of them.
 
-    Apart, because a mask that may end anywhere has the compiler access every element by itself.
+    A mask that may end anywhere would have the compiler access every element by itself, and a thread hold the
+    addresses of all; of one that ends at a multiple of 16 it knows that packs are inside or outside as a whole.
     """
+    packed = N // 16 * 16
     n = begin + tl.arange(0, BLOCK_SIZE)
+    inside = n < packed
+    tl.store(y_ptr + n, tl.load(x_ptr + n * stride_xn, mask=inside), mask=inside)
+    n = tl.cast(packed, tl.int64) + tl.arange(0, 16)
     inside = n < N
     tl.store(y_ptr + n, tl.load(x_ptr + n * stride_xn, mask=inside), mask=inside)
 
@@ -129,7 +134,7 @@ def stream_copy_tma_kernel(
     rows = N // COLUMNS
     tiles = (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
-        row = (tile * BLOCK_ROWS).to(tl.int32)
+        row = tl.cast(tile * BLOCK_ROWS, tl.int32)
         y_desc.store([row, 0], x_desc.load([row, 0]))
     if tl.program_id(0) == 0:
         copy_rest(x_ptr, y_ptr, tl.cast(rows, tl.int64) * COLUMNS, N, 1, COLUMNS)

@@ -53,13 +53,25 @@ struct Part {
     }
 };
 
-// The elements from `begin` on, by the threads of one block: those behind the last whole chunk. Apart, because
-// a condition on every load would cost an instruction each.
-template <typename T, int THREADS>
+// Copies the chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of them.
+// Apart, because a condition on every load would cost an instruction each.
+template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
                                           index_t N) {
-#pragma unroll 1
-    for (index_t n = begin + threadIdx.x; n < N; n += THREADS) y_ptr[n] = x_ptr[n];
+    using Own = Part<T, PACKS, THREADS>;
+    const index_t packed = N / Own::VEC * Own::VEC, behind = packed + threadIdx.x;
+    Own part;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t n = begin + Own::offset(p);
+        if (n < packed) part.pack[p] = load<T, Own::VEC>(x_ptr + n);
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t n = begin + Own::offset(p);
+        if (n < packed) store(y_ptr + n, part.pack[p]);
+    }
+    if (behind < N) y_ptr[behind] = x_ptr[behind];
 }
 
 template <typename T, int PACKS, int THREADS>
@@ -72,7 +84,7 @@ __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T
         part.load_from(x_ptr + begin);
         part.store_to(y_ptr + begin);
     } else {
-        copy_rest<T, THREADS>(x_ptr, y_ptr, begin, N);
+        copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, begin, N);
     }
 }
 
@@ -137,7 +149,7 @@ __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) store_hinted<STORE_HINT>(to + p * THREADS, pack[p]);
     } else {
-        copy_rest<T, THREADS>(x_ptr, y_ptr, begin, N);
+        copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, begin, N);
     }
 }
 
@@ -167,7 +179,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(c
             if (next < whole) ring[stage].load_from(x_ptr + next * Own::CHUNK);
         }
     }
-    if (blockIdx.x == whole % step) copy_rest<T, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
+    if (blockIdx.x == whole % step) copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
 }
 
 // ---- cp_async ------------------------------------------------------------------------------------------
@@ -203,7 +215,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
         fetch(stage, chunk + STAGES * step);
         if (++stage == STAGES) stage = 0;
     }
-    if (blockIdx.x == whole % step) copy_rest<T, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
+    if (blockIdx.x == whole % step) copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
 }
 
 // ---- tma -----------------------------------------------------------------------------------------------
@@ -249,6 +261,7 @@ __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T
         }
         bulk_copy_wait_group_read<0>();
     }
-    if (blockIdx.x == 0) copy_rest<T, WARP>(x_ptr, y_ptr, packed, N);
+    const index_t behind = packed + threadIdx.x;
+    if (blockIdx.x == 0 && behind < N) y_ptr[behind] = x_ptr[behind];
 #endif
 }
