@@ -163,6 +163,10 @@ def transpose_by_index(x: np.ndarray) -> np.ndarray:
     return np.array([[x[m, n] for m in range(x.shape[0])] for n in range(x.shape[1])])
 
 
+def copy_by_index(x: np.ndarray) -> np.ndarray:
+    return np.array([x[n] for n in range(x.shape[0])])
+
+
 def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
     v = matmul_by_exact_sums(x, w) + bias
     return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
@@ -193,6 +197,7 @@ def rms_norm_by_length(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         ("softmax", softmax_through_logarithms),
         ("matmul", matmul_by_exact_sums),
         ("reduce_sum", reduce_sum_by_exact_sum),
+        ("stream_copy", copy_by_index),
         ("transpose", transpose_by_index),
     ],
 )

@@ -105,9 +105,7 @@ def stream_copy_prefetch_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
 
 
 @triton.jit
-def stream_copy_cp_async_kernel(
-    x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr, STAGES: tl.constexpr
-):
+def stream_copy_cp_async_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr, STAGES: tl.constexpr):
     """Grid: as prefetch.
 
     ``num_stages`` has the compiler turn the load into copies to shared memory and start each STAGES - 1 turns
@@ -223,7 +221,12 @@ def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int =
     "stream_copy",
     "triton.cp_async",
     rung="tiled",
-    tunable={**SIZES, "STAGES": (2, 3, 4, 6, 8), "PROGRAMS": (1, 2, 3, 4, 6, 8)},
+    tunable={
+        "PACKS": (1, 2, 4),
+        "WARPS": (2, 4, 8, 16),
+        "STAGES": (2, 3, 4, 6),
+        "PROGRAMS": (1, 2, 3, 4, 6, 8),
+    },
 )
 def cp_async(
     x: torch.Tensor, *, PACKS: int = 2, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 4
@@ -254,7 +257,7 @@ def whole_packs(x: torch.Tensor) -> bool:
     tunable={
         "CHUNK_BYTES": (4096, 8192, 16384, 32768),
         "WARPS": (1, 2, 4, 8),
-        "STAGES": (2, 3, 4, 6, 8),
+        "STAGES": (2, 3, 4, 6),
         "PROGRAMS": (1, 2, 3, 4),
     },
 )

@@ -1,6 +1,6 @@
-// What goes the other way than hopper.cuh's bulk copies: from shared memory to global memory, by the copy engine
-// (sm_90 and later). Each function is one PTX instruction, named after it.
-// Source: PTX ISA, "cp.async.bulk", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
+// What goes the other way than hopper.cuh's bulk copies: from shared memory to global memory, by the copy
+// engine (sm_90 and later). Each function is one PTX instruction, named after it. Source: PTX ISA,
+// "cp.async.bulk", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
 #pragma once
 
 #include "hopper.cuh"

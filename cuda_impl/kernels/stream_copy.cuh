@@ -1,19 +1,19 @@
 // stream_copy: x[N] -> y[N],  y[n] = x[n]
 //
-// The ladder. Nothing is computed, so it is about how much is asked of memory at a time, and who holds it on the
-// way: a multiprocessor needs tens of kilobytes on their way before memory is busy. triton_impl/stream_copy.py
-// has the same variants under the same names:
+// The ladder. Nothing is computed, so it is about how much is asked of memory at a time, and who holds it on
+// the way: a multiprocessor needs tens of kilobytes on their way before memory is busy.
+// triton_impl/stream_copy.py has the same variants under the same names:
 //   naive       a thread copies one element
 //   vectorized  a thread copies PACKS packs of 16 bytes, and has all its loads on their way at once
 //   hinted      the same, and says what becomes of the lines in the caches
 //   prefetch    few blocks, which go on and on; the next chunks are on their way into registers
 //   cp_async    the next chunks are on their way into shared memory, past the registers
 //   tma         the copy engine moves whole chunks, in and out; one thread a block starts it: Hopper
-// The last three are one thing three times: a ring of STAGES places, in which a chunk waits until it is written
-// and which is then filled again. What differs is where it is, and who fills it.
+// The last three are one thing three times: a ring of STAGES places, in which a chunk waits until it is
+// written and which is then filled again. What differs is where it is, and who fills it.
 //
-// Elements are moved and not computed with, so a kernel knows no more of a T than how long it is. naive takes x
-// as its stride says; the others take dense arrays that start on 16-byte boundaries.
+// Elements are moved and not computed with, so a kernel knows no more of a T than how long it is. naive takes
+// x as its stride says; the others take dense arrays that start on 16-byte boundaries.
 #pragma once
 
 #include "bulk.cuh"
@@ -53,8 +53,8 @@ struct Part {
     }
 };
 
-// Copies the chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of them.
-// Apart, because a condition on every load would cost an instruction each.
+// Copies the chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of
+// them. Apart, because a condition on every load would cost an instruction each.
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
                                           index_t N) {
@@ -89,8 +89,8 @@ __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T
 }
 
 // ---- hinted --------------------------------------------------------------------------------------------
-// Grid: as vectorized. A hint changes nothing of what is copied, only what the caches keep of it. In x and y no
-// line is touched twice, so none is worth keeping for this kernel; whoever runs next may see it otherwise.
+// Grid: as vectorized. A hint changes nothing of what is copied, only what the caches keep of it. In x and y
+// no line is touched twice, so none is worth keeping for this kernel; whoever runs next may see it otherwise.
 
 enum Hint {
     NO_HINT,
@@ -154,8 +154,9 @@ __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __
 }
 
 // ---- prefetch ------------------------------------------------------------------------------------------
-// Grid: as many blocks as the GPU holds at a time, or fewer; each takes every gridDim.x-th chunk. STAGES of its
-// chunks are on their way at a time: as soon as one is written, the registers that held it are loaded again.
+// Grid: as many blocks as the GPU holds at a time, or fewer; each takes every gridDim.x-th chunk. STAGES of
+// its chunks are on their way at a time: as soon as one is written, the registers that held it are loaded
+// again.
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(const T* __restrict__ x_ptr,
@@ -184,8 +185,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(c
 
 // ---- cp_async ------------------------------------------------------------------------------------------
 // Grid: as prefetch, and STAGES chunks of dynamic shared memory. The ring is there now, and holds what no
-// register has to. A thread writes the very packs that it has asked for, so it waits for its own copies alone and
-// the block never meets.
+// register has to. A thread writes the very packs that it has asked for, so it waits for its own copies alone
+// and the block never meets.
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(const T* __restrict__ x_ptr,
@@ -220,9 +221,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
 
 // ---- tma -----------------------------------------------------------------------------------------------
 // Grid: as prefetch, with blocks of one warp, of which one thread works, and STAGES chunks of dynamic shared
-// memory. The copy engine fills a place and tells its barrier, and empties it without any register in between.
-// What a thread has to wait for is twofold: that a chunk has landed, and that the one before has left, so
-// that its place may be filled again.
+// memory. The copy engine fills a place and tells its barrier, and empties it without any register in
+// between. What a thread has to wait for is twofold: that a chunk has landed, and that the one before has
+// left, so that its place may be filled again.
 
 template <typename T, int CHUNK_BYTES, int STAGES>
 __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T* y_ptr, index_t N) {

@@ -3,7 +3,8 @@
 
 #include "tensor.h"
 
-// Calls `function` with a value as long as the tensor's elements: bits are moved, and no more is known of them.
+// Calls `function` with a value as long as the tensor's elements: bits are moved, and no more is known of
+// them.
 template <typename Function>
 static void dispatch_size(const Tensor& x, Function function) {
     if (x.element_size == 4) {
@@ -47,8 +48,8 @@ static std::int64_t blocks_for(const Tensor& x, std::int64_t chunks, int BLOCKS)
     return std::max<std::int64_t>(1, std::min(chunks, BLOCKS * std::int64_t(multiprocessors(x))));
 }
 
-// `kernel_for` gives the kernel for elements of the type of its argument, and `chunks_of` how it is launched for
-// so many bytes.
+// `kernel_for` gives the kernel for elements of the type of its argument, and `chunks_of` how it is launched
+// for so many bytes.
 template <int THREADS, typename KernelFor, typename ChunksOf>
 static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, ChunksOf chunks_of) {
     const Tensor x = checked(x_object);
@@ -86,8 +87,7 @@ static py::object hinted(py::object x) {
 // STAGES chunks a block on their way into registers.
 static py::object prefetch(py::object x) {
     constexpr int PACKS = 4, THREADS = 256, STAGES = 2, BLOCKS = 4;
-    return by_chunks<THREADS>(x,
-                              KERNEL_FOR(stream_copy_prefetch_kernel, PACKS, THREADS, STAGES, BLOCKS),
+    return by_chunks<THREADS>(x, KERNEL_FOR(stream_copy_prefetch_kernel, PACKS, THREADS, STAGES, BLOCKS),
                               [](const Tensor& x, std::int64_t bytes) {
                                   return Chunks{blocks_for(x, bytes / (PACKS * THREADS * 16), BLOCKS)};
                               });
@@ -96,8 +96,7 @@ static py::object prefetch(py::object x) {
 // STAGES chunks a block on their way into shared memory.
 static py::object cp_async(py::object x) {
     constexpr int PACKS = 2, THREADS = 256, STAGES = 4, BLOCKS = 4, CHUNK_BYTES = PACKS * THREADS * 16;
-    return by_chunks<THREADS>(x,
-                              KERNEL_FOR(stream_copy_cp_async_kernel, PACKS, THREADS, STAGES, BLOCKS),
+    return by_chunks<THREADS>(x, KERNEL_FOR(stream_copy_cp_async_kernel, PACKS, THREADS, STAGES, BLOCKS),
                               [](const Tensor& x, std::int64_t bytes) {
                                   return Chunks{blocks_for(x, bytes / CHUNK_BYTES, BLOCKS),
                                                 STAGES * CHUNK_BYTES};

@@ -38,7 +38,12 @@ def whole_packs(x: torch.Tensor) -> bool:
 
 
 def by_chunks(
-    variant: str, x: torch.Tensor, constants: tuple[int, ...], blocks: int, THREADS: int, shared_bytes: int = 0
+    variant: str,
+    x: torch.Tensor,
+    constants: tuple[int, ...],
+    blocks: int,
+    THREADS: int,
+    shared_bytes: int = 0,
 ) -> torch.Tensor:
     """The kernel of that variant with these template arguments behind the type, on so many blocks."""
     N = x.numel()
