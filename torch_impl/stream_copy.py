@@ -2,7 +2,7 @@
 
 x[N] -> y[N]
 
-    eager    the library call.  Of a dense vector it is no kernel of PyTorch's at all: the driver is asked to copy
+    eager    the library call.  Of a dense vector no kernel of PyTorch's: it asks the driver to copy
     compile  the same expression through torch.compile, which writes a Triton kernel for it
 """
 
@@ -16,7 +16,7 @@ from compare.registry import implementation
 
 
 def _copied(x: torch.Tensor) -> torch.Tensor:
-    # As .copy_() into an empty vector; without the format an expanded x would come out as one element again.
+    # As .copy_() into an empty vector. Without the format an expanded x would come out as expanded again.
     return x.clone(memory_format=torch.contiguous_format)
 
 

@@ -3,14 +3,14 @@
 The ladder; ``cuda_impl/kernels/stream_copy.cuh`` has the same variants under the same names:
 
 * ``naive``: a program copies as many elements as it has threads
-* ``vectorized``: a program copies a chunk, from which the compiler makes several accesses of 16 bytes a thread
+* ``vectorized``: a program copies a chunk, of which the compiler makes accesses of 16 bytes, several a thread
 * ``hinted``: the same, and says what becomes of the lines in the caches
 * ``prefetch``: few programs, which go on and on; the next chunks are on their way into registers
 * ``cp_async``: the next chunks are on their way into shared memory, which takes the word ``num_stages``
 * ``tma``: the copy engine moves tiles, in and out: Hopper
 
-How many bytes an access has, which thread makes it, where a ring lies and who waits for what is not said here:
-the compiler finds out from the shape of a tensor and what it knows of its addresses.
+How many bytes an access has, which thread makes it, where a ring lies and who waits for what is not said
+here.  The compiler finds out, from the shape of a tensor and from what it knows of its addresses.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def stream_copy_naive_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexp
 def copy_rest(x_ptr, y_ptr, begin, N, stride_xn, BLOCK_SIZE: tl.constexpr):
     """The chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of them.
 
-    A mask that may end anywhere would have the compiler access every element by itself, and a thread hold the
-    addresses of all; of one that ends at a multiple of 16 it knows that packs are inside or outside as a whole.
+    A mask that may end anywhere would have the compiler access every element by itself, and a thread hold
+    all their addresses.  One that ends at a multiple of 16 has packs inside or outside as a whole.
     """
     packed = N // 16 * 16
     n = begin + tl.arange(0, BLOCK_SIZE)
@@ -108,8 +108,8 @@ def stream_copy_prefetch_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
 def stream_copy_cp_async_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr, STAGES: tl.constexpr):
     """Grid: as prefetch.
 
-    ``num_stages`` has the compiler turn the load into copies to shared memory and start each STAGES - 1 turns
-    before its value is used.
+    ``num_stages`` has the compiler turn the load into copies to shared memory, which start STAGES - 1 turns
+    before their values are used, and keep as many places for them.
     """
     whole = N // BLOCK_SIZE
     step = tl.num_programs(0)
@@ -173,7 +173,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8) -> torch.Tens
 
 
 HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
-"""Cache modifier and eviction policy, by CUDA's numbers; of CUDA's fourth, NO_ALLOCATE, nothing can be said."""
+"""Cache modifier and eviction policy, by CUDA's numbers; for its fourth, NO_ALLOCATE, there is no word."""
 
 
 @implementation(
@@ -198,7 +198,7 @@ def hinted(
 
 
 def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
-    """PROGRAMS a multiprocessor, or as many as there are chunks; one at least, for what is behind the last."""
+    """PROGRAMS a multiprocessor, or as many as there are chunks; one at least, for what is behind them."""
     return max(1, min(chunks, PROGRAMS * multiprocessors(x.device)))
 
 

@@ -43,7 +43,7 @@ struct Chunks {
     int shared_bytes = 0;
 };
 
-// BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind the last.
+// BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind them.
 static std::int64_t blocks_for(const Tensor& x, std::int64_t chunks, int BLOCKS) {
     return std::max<std::int64_t>(1, std::min(chunks, BLOCKS * std::int64_t(multiprocessors(x))));
 }

@@ -88,7 +88,7 @@ def hinted(
 
 
 def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
-    """BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind the last."""
+    """BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind them."""
     return max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
 
 

@@ -29,10 +29,8 @@ MUTATIONS = (
     t_naive(
         bug="off-by-one mask",
         what="the element after the last is written",
-        right="tl.arange(0, BLOCK_SIZE)\n    inside = n < N\n    tl.store(y_ptr + n, tl.load(x_ptr + n * "
-        "stride_xn, mask=inside), mask=inside)\n\n\n@triton.jit\ndef copy_rest",
-        wrong="tl.arange(0, BLOCK_SIZE)\n    inside = n <= N\n    tl.store(y_ptr + n, tl.load(x_ptr + n * "
-        "stride_xn, mask=inside), mask=inside)\n\n\n@triton.jit\ndef copy_rest",
+        right="* BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)\n    inside = n < N\n",
+        wrong="* BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)\n    inside = n <= N\n",
         sign="guard zones",
     ),
     t_naive(
@@ -52,10 +50,8 @@ MUTATIONS = (
     t_vectorized(
         bug="32-bit offset",
         what="program_id * BLOCK_SIZE overflows",
-        right='"""Grid: a program a chunk of BLOCK_SIZE elements."""\n'
-        "    begin = tl.program_id(0).to(tl.int64) * BLOCK_SIZE",
-        wrong='"""Grid: a program a chunk of BLOCK_SIZE elements."""\n'
-        "    begin = tl.program_id(0) * BLOCK_SIZE",
+        right='elements."""\n    begin = tl.program_id(0).to(tl.int64)',
+        wrong='elements."""\n    begin = tl.program_id(0)',
         sign=WILD,
         **HUGE,
     ),
@@ -83,12 +79,10 @@ MUTATIONS = (
         **GOES_ON,
     ),
     t_cp_async(
-        bug="programs overlap",
-        what="every program takes every chunk but those before its own, and nobody what is behind the last",
-        right="if tl.program_id(0) == whole % step:\n        copy_rest(x_ptr, y_ptr, tl.cast(whole, tl.int64) * "
-        "BLOCK_SIZE, N, stride_xn, BLOCK_SIZE)\n\n\n@triton.jit\ndef stream_copy_tma_kernel",
-        wrong="if tl.program_id(0) == whole:\n        copy_rest(x_ptr, y_ptr, tl.cast(whole, tl.int64) * "
-        "BLOCK_SIZE, N, stride_xn, BLOCK_SIZE)\n\n\n@triton.jit\ndef stream_copy_tma_kernel",
+        bug="missed tail",
+        what="no program takes what is behind the last whole chunk",
+        right="if tl.program_id(0) == whole % step:",
+        wrong="if tl.program_id(0) == whole:",
         sign=LOST,
     ),
     t_tma(
@@ -190,7 +184,7 @@ MUTATIONS = (
         what="a vector shorter than a chunk gets no block",
         right="return max(1, min(chunks, BLOCKS * multiprocessors(x.device)))",
         wrong="return min(chunks, BLOCKS * multiprocessors(x.device))",
-        sign=LOST,
+        sign="takes 1 to",
         sign_with_gpu="INVALID_VALUE|invalid",
     ),
     tma(
