@@ -1,0 +1,129 @@
+"""What stream_copy's page says of its rungs: how they ask memory, in machine code, and what that reaches."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from compare import capture, registry
+from compare.check import check
+from compare.device import supports
+from compare.sass.disassembly import counted, disassembled, instructions, of_kernel
+from compare.spec import CudaLaunch, Implementation, case
+from cuda_impl import build
+
+OP = registry.get_op("stream_copy")
+CUDA = {impl.variant: impl for impl in registry.implementations(OP.name) if impl.route == "cupy"}
+OWN = [impl for impl in registry.implementations(OP.name) if impl.route in ("triton", "cupy")]
+
+
+def opcodes(impl: Implementation) -> dict[str, int]:
+    (launch,) = capture.capture(impl, OP, OP.cases.default, "sm_90")
+    assert isinstance(launch, CudaLaunch)
+    image, mangled = build.cubin(launch.source, [launch.kernel], "sm_90")
+    return counted(instructions(of_kernel(disassembled(image), mangled[launch.kernel])))
+
+
+@pytest.mark.parametrize(
+    ("variant", "has"),
+    [
+        ("naive", {"LDG.E.CONSTANT", "STG.E"}),
+        ("vectorized", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
+        ("hinted", {"LDG.E.EF.128", "STG.E.EF.128"}),
+        ("prefetch", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
+        ("cp_async", {"LDGSTS.E.BYPASS.128", "LDS.128", "STG.E.128.STRONG.SM"}),
+        ("tma", {"UBLKCP.S.G", "UBLKCP.G.S", "UTMACMDFLUSH"}),
+    ],
+)
+def test_each_rung_asks_as_it_says(variant: str, has: set[str]) -> None:
+    found = opcodes(CUDA[variant])
+    assert has <= found.keys()
+    assert not [opcode for opcode in found if opcode.startswith(("LDL", "STL"))], "nothing is spilled"
+    assert not [opcode for opcode in found if opcode.startswith("BAR.")], "no block meets"
+
+
+@pytest.mark.parametrize(
+    ("load", "store", "has"),
+    [
+        (0, 0, {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
+        (1, 1, {"LDG.E.EF.128", "STG.E.EF.128"}),
+        (2, 2, {"LDG.E.128.STRONG.GPU", "STG.E.128.STRONG.GPU"}),
+        (3, 0, {"LDG.E.NA.128"}),
+    ],
+)
+def test_hints_reach_the_machine_code(load: int, store: int, has: set[str]) -> None:
+    hinted = registry.with_parameters(CUDA["hinted"], "cupy.asked", {"LOAD_HINT": load, "STORE_HINT": store})
+    assert has <= opcodes(hinted).keys()
+
+
+def with_value(impl: Implementation, name: str, value: int) -> Implementation:
+    return registry.with_parameters(impl, f"{impl.label}[{name}={value}]", {name: value})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "impl",
+    [
+        with_value(i, name, value)
+        for i in OWN
+        for name, values in i.tunable
+        for value in values[:: len(values) - 1]
+    ],
+    ids=lambda impl: impl.label,
+)
+def test_it_agrees_with_the_least_and_the_most_of_all_that_can_be_chosen(impl: Implementation) -> None:
+    device = torch.device("cuda")
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    agreement = check(OP, impl, case("bf16", N=2**24 + 5), device, (0,))
+    assert agreement.passed, agreement.reason
+
+
+SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 2, 3), "STORE_HINT": (0, 2), "PACKS": (1,)}
+
+
+@pytest.mark.parametrize(
+    "impl",
+    [
+        with_value(impl, name, value)
+        for impl in CUDA.values()
+        for name, values in impl.tunable
+        for value in SOME.get(name, ())
+        if value in values
+    ],
+    ids=lambda impl: impl.label,
+)
+def test_a_ring_of_any_length_and_any_hint_agrees(impl: Implementation, device: torch.device) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    agreement = check(OP, impl, case("fp32", N=70001), device, (0,))
+    assert agreement.passed, agreement.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("way", ["triton", "cupy"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_the_best_rung_is_as_fast_as_torch_s_copy(way: str, dtype: torch.dtype) -> None:
+    """Round by round beside ``copy_``; 512 MiB a copy, so no cache helps."""
+    x = torch.randn(2**28 // dtype.itemsize, device="cuda", dtype=dtype)
+    y = torch.empty_like(x)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def ms(run) -> float:
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    device = torch.device("cuda")
+    best = 0.0
+    for impl in OWN:
+        if impl.route == way and supports(impl, device) is None:
+            impl.run(x)
+            ratios = [ms(lambda: y.copy_(x)) / ms(lambda impl=impl: impl.run(x)) for _ in range(30)]
+            best = max(best, statistics.median(ratios))
+    assert best >= 0.985, f"{best:.3f} times as fast as copy_"
