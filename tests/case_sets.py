@@ -42,7 +42,7 @@ def brief(op: Op) -> list[Case]:
 
 
 def briefest(op: Op) -> list[Case]:
-    """Of `brief`, what is new to host code: smoke cases, one of each layout and fill, and sizes of 0 and 1."""
+    """Of `brief`, what is new to host code: smoke cases, one a layout and fill, and sizes of 0 and 1."""
     kinds = {(case.layout, case.fill): case for case in brief(op) if case not in op.cases.smoke}
     least = [case for case in brief(op) if min(case.shape) <= 1]
     return list(dict.fromkeys((*op.cases.smoke, *kinds.values(), *least)))

@@ -75,8 +75,8 @@ def run_or_skip(
 def everywhere(op: Op, impl: Implementation) -> list[Case]:
     """A GPU runs all that is small.
 
-    Of a CPU, which builds the same kernels for both routes of CUDA, pybind11's is asked for what its host code
-    alone decides.
+    Of a CPU, which builds the same kernels for both routes of CUDA, pybind11's is asked for what is its host
+    code's alone.
     """
     if HAS_GPU:
         return case_sets.small(op)
