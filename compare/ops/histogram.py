@@ -95,7 +95,6 @@ CASES = Cases(
         *(case("uint8", N=2**power, SKEW=0) for power in (12, 16, 20, 24, 28, 30)),
         *(case("uint8", N=2**28, SKEW=SKEW) for SKEW in (50, 90, 100)),
         case("uint8", N=2**20, SKEW=90),
-        case("uint8", N=2**30, SKEW=90),
         case("uint8", "misaligned", N=2**28, SKEW=0),
     ),
 )
