@@ -31,7 +31,7 @@ def opcodes(impl: Implementation) -> dict[str, int]:
     [
         ("naive", {"LDG.E.CONSTANT", "STG.E"}),
         ("vectorized", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
-        ("hinted", {"LDG.E.EF.128", "STG.E.EF.128"}),
+        ("hinted", {"LDG.E.128.STRONG.GPU", "STG.E.128.STRONG.SM"}),
         ("prefetch", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
         ("cp_async", {"LDGSTS.E.BYPASS.128", "LDS.128", "STG.E.128.STRONG.SM"}),
         ("tma", {"UBLKCP.S.G", "UBLKCP.G.S", "UTMACMDFLUSH"}),
@@ -81,7 +81,7 @@ def test_it_agrees_with_the_least_and_the_most_of_all_that_can_be_chosen(impl: I
     assert agreement.passed, agreement.reason
 
 
-SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 2, 3), "STORE_HINT": (0, 2), "PACKS": (1,)}
+SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 1, 3), "STORE_HINT": (1, 2), "PACKS": (2,)}
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ SIZES = {"PACKS": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8, 16)}
 
 
 @implementation("stream_copy", "triton.vectorized", rung="tiled", tunable=SIZES)
-def vectorized(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tensor:
     """16 bytes an access, PACKS of them a thread, all on their way at once."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
@@ -183,7 +183,7 @@ HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2), "STORE_HINT": (0, 1, 2)},
 )
 def hinted(
-    x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, LOAD_HINT: int = 1, STORE_HINT: int = 1
+    x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4, LOAD_HINT: int = 2, STORE_HINT: int = 0
 ) -> torch.Tensor:
     """As `vectorized`, of lines that the caches need not keep."""
     check_same("stream_copy", 1, x=x)
@@ -205,7 +205,7 @@ def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
 @implementation(
     "stream_copy", "triton.prefetch", rung="tiled", tunable={**SIZES, "PROGRAMS": (1, 2, 3, 4, 6, 8, 16)}
 )
-def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 4) -> torch.Tensor:
+def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 1) -> torch.Tensor:
     """Two chunks a program on their way into registers."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
@@ -229,7 +229,7 @@ def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int =
     },
 )
 def cp_async(
-    x: torch.Tensor, *, PACKS: int = 2, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 4
+    x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 1
 ) -> torch.Tensor:
     """The next chunks on their way into shared memory."""
     check_same("stream_copy", 1, x=x)

@@ -139,10 +139,10 @@ MUTATIONS = (
         sign="misaligned address",
     ),
     hinted(
-        bug="wrong stride",
-        what="a thread's packs are those of its neighbours",
-        right="store_hinted<STORE_HINT>(to + p * THREADS, pack[p])",
-        wrong="store_hinted<STORE_HINT>(to + p, pack[p])",
+        bug="lanes mixed up",
+        what="a thread writes where its neighbour should",
+        right="reinterpret_cast<uint4*>(y_ptr + begin) + threadIdx.x;",
+        wrong="reinterpret_cast<uint4*>(y_ptr + begin) + (threadIdx.x ^ 1);",
         sign=MIXED,
     ),
     prefetch(
