@@ -7,7 +7,7 @@ The ladder; ``cuda_impl/kernels/stream_copy.cuh`` has the same variants under th
 * ``hinted``: the same, and says what becomes of the lines in the caches
 * ``prefetch``: few programs, which go on and on; the next chunks are on their way into registers
 * ``cp_async``: the next chunks are on their way into shared memory, which takes the word ``num_stages``
-* ``tma``: the copy engine moves tiles, in and out: Hopper
+* ``tma``: a program for a tile again, but that the copy engine moves it, in and out: Hopper
 
 How many bytes an access has, which thread makes it, where a ring lies and who waits for what is not said
 here.  The compiler finds out, from the shape of a tensor and from what it knows of its addresses.
@@ -121,20 +121,16 @@ def stream_copy_cp_async_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
 
 
 @triton.jit
-def stream_copy_tma_kernel(
-    x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
-):
-    """Grid: as prefetch.  The descriptors make rows of COLUMNS elements of the vectors.
+def stream_copy_tma_kernel(x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Grid: a program a tile, as vectorized.  The descriptors make rows of COLUMNS elements of the vectors.
 
     A tile comes into shared memory and leaves from there by the copy engine, which leaves out what lies past
     the last row; in between it passes through registers, for a tensor is a value here and no place.
     """
-    rows = N // COLUMNS
-    tiles = (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
-        row = tl.cast(tile * BLOCK_ROWS, tl.int32)
-        y_desc.store([row, 0], x_desc.load([row, 0]))
+    row = tl.program_id(0) * BLOCK_ROWS
+    y_desc.store([row, 0], x_desc.load([row, 0]))
     if tl.program_id(0) == 0:
+        rows = N // COLUMNS
         copy_rest(x_ptr, y_ptr, tl.cast(rows, tl.int64) * COLUMNS, N, 1, COLUMNS)
 
 
@@ -254,17 +250,10 @@ def whole_packs(x: torch.Tensor) -> bool:
     "triton.tma",
     rung="hopper",
     requires="sm_90",
-    tunable={
-        "CHUNK_BYTES": (4096, 8192, 16384, 32768),
-        "WARPS": (1, 2, 4, 8),
-        "STAGES": (2, 3, 4, 6),
-        "PROGRAMS": (1, 2, 3, 4),
-    },
+    tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768), "WARPS": (1, 2, 4, 8)},
 )
-def tma(
-    x: torch.Tensor, *, CHUNK_BYTES: int = 16384, WARPS: int = 4, STAGES: int = 4, PROGRAMS: int = 2
-) -> torch.Tensor:
-    """Tiles that the copy engine moves; what it does not take as it lies goes by `naive`."""
+def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096, WARPS: int = 1) -> torch.Tensor:
+    """A tile a program that the copy engine moves; what it does not take as it lies goes by `naive`."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     COLUMNS = 128 // x.element_size()  # a row is what the engine permutes as one in shared memory
@@ -275,8 +264,6 @@ def tma(
     of_x, of_y = (
         TensorDescriptor(vector, [rows, COLUMNS], [COLUMNS, 1], [BLOCK_ROWS, COLUMNS]) for vector in (x, y)
     )
-    grid = (programs_for(x, triton.cdiv(rows, BLOCK_ROWS), PROGRAMS),)
-    stream_copy_tma_kernel[grid](
-        of_x, of_y, x, y, N, BLOCK_ROWS=BLOCK_ROWS, COLUMNS=COLUMNS, STAGES=STAGES, num_warps=WARPS
-    )
+    grid = (triton.cdiv(rows, BLOCK_ROWS),)
+    stream_copy_tma_kernel[grid](of_x, of_y, x, y, N, BLOCK_ROWS=BLOCK_ROWS, COLUMNS=COLUMNS, num_warps=WARPS)
     return y

@@ -103,14 +103,15 @@ static py::object cp_async(py::object x) {
                               });
 }
 
-// STAGES chunks a block that the copy engine moves.
+// A chunk a block that the copy engine moves.
 static py::object tma(py::object x) {
-    constexpr int CHUNK_BYTES = 16384, STAGES = 6, BLOCKS = 2;
-    return by_chunks<WARP>(x, KERNEL_FOR(stream_copy_tma_kernel, CHUNK_BYTES, STAGES),
-                           [](const Tensor& x, std::int64_t bytes) {
-                               return Chunks{blocks_for(x, ceil_div(bytes / 16 * 16, CHUNK_BYTES), BLOCKS),
-                                             STAGES * CHUNK_BYTES};
-                           });
+    constexpr int CHUNK_BYTES = 4096, BARRIER_BYTES = 8;
+    return by_chunks<WARP>(
+        x, KERNEL_FOR(stream_copy_tma_kernel, CHUNK_BYTES), [](const Tensor&, std::int64_t bytes) {
+            // One block at least, for what is behind the packs.
+            return Chunks{std::max<std::int64_t>(1, ceil_div(bytes / 16 * 16, CHUNK_BYTES)),
+                          CHUNK_BYTES + BARRIER_BYTES};
+        });
 }
 
 PYBIND11_MODULE(stream_copy, m) {

@@ -135,18 +135,21 @@ def cp_async(
     return by_chunks("cp_async", x, constants, blocks, THREADS, STAGES * chunk_bytes)
 
 
+BARRIER_BYTES = 8
+
+
 @implementation(
     "stream_copy",
     "cupy.tma",
     rung="hopper",
     requires="sm_90",
-    tunable={"CHUNK_BYTES": (4096, 8192, 16384, 32768), "STAGES": (2, 3, 4, 6), "BLOCKS": (1, 2, 3, 4)},
+    tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768)},
     matches="triton.tma",
 )
-def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 16384, STAGES: int = 6, BLOCKS: int = 2) -> torch.Tensor:
-    """STAGES chunks a block that the copy engine moves."""
+def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096) -> torch.Tensor:
+    """A chunk a block that the copy engine moves."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
         return naive(x)
-    blocks = blocks_for(x, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES), BLOCKS)
-    return by_chunks("tma", x, (CHUNK_BYTES, STAGES), blocks, 32, STAGES * CHUNK_BYTES)
+    blocks = max(1, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES))  # one at least, for what is behind the packs
+    return by_chunks("tma", x, (CHUNK_BYTES,), blocks, 32, CHUNK_BYTES + BARRIER_BYTES)
