@@ -125,7 +125,8 @@ def stream_copy_tma_kernel(x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.const
     """Grid: a program a tile, as vectorized.  The descriptors make rows of COLUMNS elements of the vectors.
 
     A tile comes into shared memory and leaves from there by the copy engine, which leaves out what lies past
-    the last row; in between it passes through registers, for a tensor is a value here and no place.
+    the last row.  A tensor is a value here and no place, yet no register holds it: nothing is done with it
+    in between, and the compiler sees that the place in which it landed will do.
     """
     row = tl.program_id(0) * BLOCK_ROWS
     y_desc.store([row, 0], x_desc.load([row, 0]))
