@@ -85,7 +85,7 @@ def test_it_agrees_with_the_least_and_the_most_of_all_that_can_be_chosen(impl: I
 
 @pytest.mark.parametrize("impl", CUDA.values(), ids=lambda impl: impl.label)
 def test_any_choice_can_be_launched(impl: Implementation) -> None:
-    """Nothing static beside dynamic shared memory: 48 KB hold both, and what asks for more sees one of them."""
+    """No static shared memory beside dynamic: 48 KB hold both, and what asks for more sees only one."""
     (launch,) = capture.capture(impl, OP, OP.cases.default, "sm_90")
     assert isinstance(launch, CudaLaunch)
     (figures,) = read_report(build.ptxas_log(launch.source, [launch.kernel], "sm_90")).values()
