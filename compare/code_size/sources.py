@@ -59,7 +59,7 @@ def rests_on(impl: Implementation) -> str:
 
 def sources(impl: Implementation) -> list[Path]:
     """The files that `source_hash` covers, in a fixed order."""
-    # With what it takes from another op's description: rms_norm's cases are layer_norm's.
+    # With what it takes from another op's description: cases, tolerance, how inputs are made.
     found = _with_imports(Path(code_of(registry.get_op(impl.op).make_inputs).co_filename))
     if impl.route in ("pybind", LIBRARY):
         found |= with_includes(cpp_file(impl))
