@@ -26,7 +26,7 @@ _PIECE = 1 << 24
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[N]`` of uint8; the first and the last element are 0 and 255, so that a lost end shows.
+    """``x[N]`` of uint8; unless SKEW is 100 the first and the last are 0 and 255, so that a lost end shows.
 
     Raises:
         UsageError: SKEW is more than 100, as it is in percent.
