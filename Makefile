@@ -2,7 +2,7 @@
 # make test               lint, and every test that needs no GPU
 # make test-gpu           the tests that need one; fails if none ran
 # make lint | format      check | mend the style
-# make mutations          seed every bug of tests/mutations/, and record what catches it
+# make mutations          seed every bug of tests/mutations/, and record what catches it     (ARGS=--missing)
 # make docs               write the tables in README.md and docs/ anew from results/
 # make clean              remove what make has made
 #
@@ -74,7 +74,7 @@ format: $(ENV)
 	$(CLANG_FORMAT) -i $(CXX_FILES)
 
 mutations: $(ENV)
-	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(RUN) -m mutations
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(RUN) -m mutations $(ARGS)
 
 docs: $(ENV)
 	$(RUN) -m compare.report.docs

@@ -41,6 +41,13 @@ def brief(op: Op) -> list[Case]:
     return [*op.cases.smoke, *(case for case in edge if case.fill != "normal"), *_in_turns(op, usual)]
 
 
+def briefest(op: Op) -> list[Case]:
+    """Of `brief`, what is new to host code: smoke cases, one of each layout and fill, and sizes of 0 and 1."""
+    kinds = {(case.layout, case.fill): case for case in brief(op) if case not in op.cases.smoke}
+    least = [case for case in brief(op) if min(case.shape) <= 1]
+    return list(dict.fromkeys((*op.cases.smoke, *kinds.values(), *least)))
+
+
 def _in_turns(op: Op, cases: Iterable[Case]) -> list[Case]:
     """Of those that differ in their dtype alone one each, now of this dtype and now of that."""
     alike: dict[str, list[Case]] = {}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from compare import registry
 from cuda_impl import build
@@ -15,7 +16,9 @@ from cuda_impl import build
 COMPUTE_SANITIZER = shutil.which("compute-sanitizer") or shutil.which(
     "compute-sanitizer", path="/usr/local/cuda/bin:/opt/cuda/bin"
 )
-FOUND = 86
+FOUND, LATE = 86, 87
+LIMIT_S = 270
+"""Less than a test has, so that it can say how far it came."""
 
 
 def host_environment() -> dict[str, str]:
@@ -39,17 +42,29 @@ def leave_compilers_alone() -> None:
 def watched(
     tool: str, *command: str, cwd: Path = registry.ROOT, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python under one of compute-sanitizer's tools; the exit status is `FOUND` where it found any."""
+    """Run Python under one of compute-sanitizer's tools.
+
+    The exit status is `FOUND` where it found any, and `LATE` where it was not done in time.
+    """
     assert COMPUTE_SANITIZER is not None
     # Libraries ask the driver for functions that it may not have; their asking is no fault of a kernel.
     quiet = ("--report-api-errors", "no") if tool == "memcheck" else ()
-    options = ("--tool", tool, "--error-exitcode", str(FOUND), *quiet)
-    return subprocess.run(
-        (COMPUTE_SANITIZER, *options, sys.executable, *command),
-        cwd=cwd,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    # Compilers, which a process starts by the dozen, are left alone.
+    options = ("--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "application-only")
+    line = (COMPUTE_SANITIZER, *options, *quiet, sys.executable, *command)
+    with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        try:
+            done = subprocess.run(
+                line,
+                cwd=cwd,
+                env={**os.environ, **(environment or {})},
+                stdout=out,
+                stderr=err,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            status, late = done.returncode, ""
+        except subprocess.TimeoutExpired:
+            status, late = LATE, f"\nnot done after {LIMIT_S} s\n"
+        said = [file.seek(0) or file.read() for file in (out, err)]
+    return subprocess.CompletedProcess(line, status, said[0], said[1] + late)

@@ -183,9 +183,9 @@ def together(op: str, arch: str, dtype: str) -> list[list[str]]:
 
 
 def archs_of(place: int, op: str) -> Iterator[str]:
-    """Hopper runs every kernel.  The others take turns at the ops, with what is compiled in one go."""
-    other = ARCHS[place % (len(ARCHS) - 1)]
-    if kernels(op, other, dynamic_shared=False, dtype=dtype_for(op, other)):
+    """Hopper runs every kernel.  The others take turns at every other op, with what is compiled in one go."""
+    other = ARCHS[place // 2 % (len(ARCHS) - 1)]
+    if place % 2 == 0 and kernels(op, other, dynamic_shared=False, dtype=dtype_for(op, other)):
         yield other
     yield ARCHS[-1]
 

@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from compare import device as machine
 from compare import registry
+from compare.guard import poisoned, untouched
+from compare.inputs import TORCH_DTYPES
 from compare.spec import Case, Implementation, Op
 from cuda_impl import build, pybind
 from cuda_impl.loader import kernel
@@ -80,6 +82,11 @@ def same(impl: Implementation, got: torch.Tensor, expected: torch.Tensor) -> boo
     if impl.deterministic or got.device.type == "cpu":
         return torch.equal(got.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8))
     return torch.allclose(got, expected, rtol=1e-4, atol=1e-2)
+
+
+def poison_like(x: torch.Tensor) -> torch.Tensor:
+    """What no kernel writes, in whole numbers as well."""
+    return poisoned(x.nbytes, x.device).view(x.dtype)[: x.numel()].reshape(x.shape)
 
 
 def outcome(impl: Implementation, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor | str:
@@ -180,6 +187,14 @@ def test_modules_for_two_targets_are_two(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert host.scalar is not other.scalar
 
 
+@pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=TORCH_DTYPES)
+def test_poison_is_none_of_the_numbers_that_kernels_write(dtype: torch.dtype) -> None:
+    poison = poison_like(torch.zeros(3, 5, dtype=dtype))
+    assert (poison.shape, poison.dtype) == ((3, 5), dtype)
+    assert untouched(poison).all() or poison.itemsize == 1
+    assert not torch.equal(poison, torch.zeros_like(poison))
+
+
 def test_devices_that_cannot_run_a_kernel_are_refused() -> None:
     with pytest.raises(TypeError, match="takes tensors on cuda, cpu or meta"):
         kernel("vector_add", "vector_add_scalar_kernel<float>", torch.device("xpu"))
@@ -272,7 +287,7 @@ def test_launches_go_to_the_current_stream(
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result = impl.run(*tensors)
-        result.fill_(float("nan"))
+        result.copy_(poison_like(result))
         graph.replay()
         for output in (result, expected):
             op.settle(tensors, output)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 
+import every_kernel
 import pytest
+import torch
 from sanitizers import COMPUTE_SANITIZER, watched
 
 from compare import registry
+from compare.device import supports
 
-EVERY_KERNEL = Path(__file__).with_name("every_kernel.py")
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 OUT_OF_BOUNDS = """
@@ -22,23 +24,52 @@ kernel(source, "past_the_end", x.device)((1,), (1,), (x.data_ptr(),))
 torch.cuda.synchronize()
 """
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
+
+def on_a_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    missing = pytest.mark.skipif(
         COMPUTE_SANITIZER is None, reason="compute-sanitizer is not on PATH (it is part of CUDA)"
-    ),
-]
+    )
+    return pytest.mark.gpu(missing(test))
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-def test_nothing_is_found_in_any_kernel(tool: str) -> None:
-    done = watched(tool, str(EVERY_KERNEL))
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_kernel_is_among_those_that_are_watched(op: str) -> None:
+    """What comes through pybind11 is what came through cupy."""
+    seen = {impl.label for impl in every_kernel.watched(op)}
+    unseen = {i.label for i in registry.implementations(op) if i.way in ("triton", "cuda")} - seen
+    assert {label.replace("pybind.", "cupy.") for label in unseen} <= seen
+    assert {label.partition(".")[0] for label in seen} == {"triton", "cupy"}
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_what_takes_no_small_case_is_run_on_a_larger(
+    op: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = registry.get_op(op)
+    smoke = described.cases.smoke[0]
+    monkeypatch.setattr(every_kernel, "pick", lambda word: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(every_kernel, "small", lambda op: [])
+    monkeypatch.setattr(every_kernel, "larger", lambda op: iter([smoke, described.cases.default]))
+    label = next(impl.label for impl in every_kernel.watched(op) if impl.route == "triton")
+    every_kernel.main([op], [label])
+    assert capsys.readouterr().out == f"{op} {label}: 1 cases\n"
+
+
+@on_a_gpu
+@pytest.mark.parametrize("op", registry.op_names())
+@pytest.mark.parametrize("tool", TOOLS)  # one after another, so that the others find what the first has built
+def test_nothing_is_found_in_any_kernel(tool: str, op: str) -> None:
+    device = torch.device("cuda")
+    labels = [impl.label for impl in every_kernel.watched(op) if supports(impl, device) is None]
+    assert {label.partition(".")[0] for label in labels} == {"triton", "cupy"}
+    done = watched(tool, every_kernel.__file__, op)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    for name in registry.op_names():
-        assert re.search(rf"^{name} cupy\.\w+: [1-9]", done.stdout, re.MULTILINE), done.stdout[-2000:]
-        assert re.search(rf"^{name} triton\.\w+: [1-9]", done.stdout, re.MULTILINE), done.stdout[-2000:]
+    for label in labels:
+        assert re.search(rf"^{op} {re.escape(label)}: [1-9]", done.stdout, re.MULTILINE), done.stdout[-2000:]
 
 
+@on_a_gpu
 def test_a_write_out_of_bounds_is_found() -> None:
     done = watched("memcheck", "-c", OUT_OF_BOUNDS)
     assert done.returncode != 0

@@ -30,7 +30,7 @@ from compare.maps.survey import Map, survey
 from compare.registry import ROOT
 from compare.report import banks, exploits, maps, markdown, mutations, switches, tables, terminal
 from compare.report.tables import Table
-from compare.spec import CaseComparison, Comparison, Op, UsageError
+from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 
 SCREEN_WIDTH = 100
 
@@ -201,12 +201,19 @@ def _screen(op: Op, comparison: Comparison) -> str:
 
 
 def _implementations() -> str:
+    """An op a line, a way a column: what stands before an implementation's name in its label."""
+    headers = ("op", "torch", "triton", "cupy", LIBRARY)
     rows = []
     for name in registry.op_names():
-        op = registry.get_op(name)
+        found: dict[str, list[str]] = {route: [] for route in headers[1:]}
         for impl in registry.implementations(name):
-            rows.append((f"{op.name}", f"`{impl.label}`", impl.rung, impl.requires or "any GPU"))
-    return markdown.table(Table("Implementations", ("op", "implementation", "rung", "requires"), tuple(rows)))
+            needs = f" ({impl.requires})" if impl.requires else ""
+            if impl.route in found:  # through pybind11 comes all that comes through cupy
+                found[impl.route].append(f"`{impl.variant}`{needs}")
+        rows.append((name, *(", ".join(names) or "-" for names in found.values())))
+    title = "Variants by op and way, slow to fast, with what they require of a GPU"
+    shown = ("op", "torch", "triton", "cupy, pybind", LIBRARY)
+    return markdown.table(Table(title, shown, tuple(rows), text_columns=shown))
 
 
 if __name__ == "__main__":

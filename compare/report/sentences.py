@@ -51,7 +51,7 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     wrong = [v for v in verdicts if v.status == "disagrees"]
     impossible = [v for v in verdicts if v.status == "impossible"]
     broken = [v for v in verdicts if v.status == "failed"]
-    checked = [v for v in verdicts if v.status == "ok" and v.used is not None]
+    checked = [v for v in verdicts if v.status == "ok" and v.max_abs is not None]
     if wrong:
         names = _names([v.label for v in wrong])
         verb = "disagrees" if len(wrong) == 1 else "disagree"
@@ -72,6 +72,8 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         how = (
             f"the largest error, that of {worst.label}, is {percent(worst.used)} of what is allowed"
             if worst.used and worst.used >= 0.005
+            else "every digit is right"
+            if not any(v.max_abs for v in checked)
             else f"none is off by more than its last rounding, {number(worst.ulp_max)} ulp at most"
         )
         weight = 0.35 if figures.timed_cases(comparison) else 0.8

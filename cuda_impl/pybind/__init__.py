@@ -66,17 +66,25 @@ def _lazy(op: str, variant: str, name: str) -> Run:
         try:
             function = functions[tensors[0].device]
         except (AttributeError, KeyError):  # the first call on its device, or no tensor
-            function = getattr(module(name, _device(tensors[0])), variant)
-            functions[_device(tensors[0])] = function
+            device = _device(tensors[0], name)
+            function = functions[device] = getattr(module(name, device), variant)
         return function(*tensors)
 
     run.__name__ = run.__qualname__ = f"{op}_{variant}"
     return run
 
 
-def _device(argument: object) -> torch.device:
-    """Where a tensor lies; the CPU for what is none, as any module refuses it in the same words."""
-    return argument.device if isinstance(argument, torch.Tensor) else torch.device("cpu")
+def _device(argument: object, name: str) -> torch.device:
+    """Where a tensor lies; for what is none any device that the module is for, as all refuse it alike."""
+    if isinstance(argument, torch.Tensor):
+        return argument.device
+    if _gpu_only(name) and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _gpu_only(name: str) -> bool:
+    return name.startswith(f"{LIBRARY}/")
 
 
 def module(name: str, device: torch.device) -> types.ModuleType:
@@ -84,12 +92,12 @@ def module(name: str, device: torch.device) -> types.ModuleType:
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
-        TypeError: the device is neither a GPU nor the CPU.
+        TypeError: the device is neither a GPU nor the CPU, or the CPU where that has no such module.
     """
     target = _target(device)
-    if target is None:
-        op = name.rpartition("/")[2]
-        raise TypeError(f"{op}: tensors are on {device}; it takes tensors on cuda or cpu")
+    if target is None or (target == "host" and _gpu_only(name)):
+        op, taken = name.rpartition("/")[2], "cuda" if _gpu_only(name) else "cuda or cpu"
+        raise TypeError(f"{op}: tensors are on {device}; it takes tensors on {taken}")
     return _load(name, target)
 
 

@@ -2,13 +2,17 @@
 
 Writes ``results/mutations.json``, of which ``make docs`` makes the table in docs/trust.md.  What another kind
 of machine has recorded of the same mutation stays.
+
+With names of ops, only theirs; ``--missing``: only those of which this kind of machine has no record.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from compare import records, registry
@@ -28,10 +32,27 @@ def said(caught: Outcome) -> str:
     return f"{caught.record['by']}: {caught.record['found']}"
 
 
+def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> list[Mutation]:
+    """Those of these ops, or of all where none is named; `missing`: without those that are on record."""
+    recorded = record.read()
+    return [
+        mutation
+        for mutation in mutations
+        if (not ops or mutation.op in ops)
+        and not (missing and MACHINE in record.caught_of(mutation, recorded))
+    ]
+
+
 def main() -> int:
     """1 if a mutation was not caught; then nothing is recorded."""
+    parser = argparse.ArgumentParser("make mutations")
+    parser.add_argument("ops", nargs="*", metavar="op", help="only mutations of these ops")
+    parser.add_argument("--missing", action="store_true", help="only those not on record here")
+    args = parser.parse_args()
+    if strangers := set(args.ops) - set(registry.op_names()):
+        parser.error(f"no op {', '.join(sorted(strangers))}; there are {', '.join(registry.op_names())}")
     prepare()  # before any kernel is imported
-    mutations = every_mutation()
+    mutations = wanted(every_mutation(), args.ops, args.missing)
     huge = [mutation for mutation in mutations if mutation.instrument(MACHINE) == "huge"]
     others = [mutation for mutation in mutations if mutation not in huge]
     outcomes: dict[Mutation, Outcome] = {}
@@ -44,7 +65,7 @@ def main() -> int:
     if missed:
         print(f"\n{len(missed)} of {len(mutations)} were not caught as they should be; nothing is recorded")
         return 1
-    fresh = {mutation: outcomes[mutation].record for mutation in mutations}
+    fresh = {m: outcomes[m].record if m in outcomes else {} for m in every_mutation()}
     records.write_whole(record.FILE, record.dumps(fresh, record.read(), MACHINE))
     print(f"wrote {record.FILE.relative_to(registry.ROOT)}; make docs puts it into the documents")
     return 0
