@@ -223,13 +223,12 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
     const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
     word_t* of_tile = words + 1;
 
-    const auto take = [&] { return thread == 0 ? static_cast<int>(atomicAdd(words, 1ull)) : 0; };
 
-    int ticket = take();
-    if (thread == 0) shared_tile = ticket;
+    int* tickets = reinterpret_cast<int*>(words);
+    if (thread == 0) shared_tile = atomicAdd(tickets, 1);
     __syncthreads();
-    int tile = shared_tile;
-    ticket = take();
+    int tile = shared_tile, ticket = 0;
+    if (thread == 0) ticket = atomicAdd(tickets, 1);
     __syncthreads();  // all have read the first
     T x[ITEMS];
     load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, tile);
@@ -254,8 +253,6 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
             place += __popc(of_step);
         }
         const int next = shared_tile;
-        load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, next);
-
         if (warp == 0) {
             const index_t before = look_back(of_tile, tile);
             if (lane == 0) {
@@ -263,8 +260,10 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
                 shared_before = before;
             }
         }
+        // All other warps do this while the first one looks. Had it loads on their way, it would wait for them.
+        load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, next);
         __syncthreads();
-        ticket = take();  // looked at in the next round only
+        if (thread == 0) ticket = atomicAdd(tickets, 1);  // looked at in the next round only
         const index_t before = shared_before;
         // A warp's stores begin at a multiple of 32 elements, so that they are whole sectors.
         for (int i = thread - static_cast<int>(before % WARP); i < counted.all; i += THREADS) {
