@@ -57,6 +57,25 @@ __device__ __forceinline__ Counted among_warps(int count) {
     return {warp == 0 ? 0 : before, __shfl_sync(FULL_WARP, sum, WARPS - 1)};
 }
 
+// This thread's elements of a tile. All loads are on their way before the first is looked at: a condition on
+// each could have the compiler wait between, so only a tile that x's end cuts short has one.
+template <typename T, int ITEMS, int THREADS>
+__device__ __forceinline__ void load_tile(T (&x)[ITEMS], const T* x_ptr, index_t N, index_t stride_xn,
+                                          int tile) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const index_t begin = index_t(tile) * (THREADS * ITEMS), first = begin + warp * (WARP * ITEMS) + lane;
+    if (begin + THREADS * ITEMS <= N) {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) x[i] = x_ptr[(first + i * WARP) * stride_xn];
+    } else {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const index_t n = first + i * WARP;
+            x[i] = n < N ? x_ptr[n * stride_xn] : from_float<T>(0.0f);  // 0 is not kept
+        }
+    }
+}
+
 // ---- twopass -------------------------------------------------------------------------------------------
 // Grid of the first and the third launch: a block for a tile. One ballot a step tells each lane which of the
 // warp's 32 neighbours are kept, and one popc how many of those are before its own.
@@ -68,21 +87,12 @@ struct Steps {
     int count = 0;         // of the warp
 
     __device__ __forceinline__ Steps(const T* x_ptr, index_t N, index_t stride_xn) {
-        const index_t first = first_element();
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const index_t n = first + i * WARP;
-            x[i] = n < N ? x_ptr[n * stride_xn] : from_float<T>(0.0f);
-        }
+        load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, blockIdx.x);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             kept[i] = __ballot_sync(FULL_WARP, is_kept(to_float(x[i])));
             count += __popc(kept[i]);
         }
-    }
-    static __device__ __forceinline__ index_t first_element() {
-        const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-        return index_t(blockIdx.x) * (THREADS * ITEMS) + warp * (WARP * ITEMS) + lane;
     }
 };
 
@@ -130,8 +140,8 @@ __global__ __launch_bounds__(THREADS) void compact_scatter_kernel(const T* __res
 }
 
 // ---- onepass -------------------------------------------------------------------------------------------
-// Grid: BLOCKS a multiprocessor, or fewer; each takes tile after tile. After Merrill and Garland, "Single-pass
-// Parallel Prefix Scan with Decoupled Look-back", 2016.
+// Grid: BLOCKS a multiprocessor, or fewer; each takes tile after tile. After Merrill and Garland,
+// "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016.
 //
 // Every tile has a word: what it knows, and the number. First it knows only what itself keeps; when it has
 // added up the tiles before it, what all up to itself keep. Who comes later adds up the former until it meets
@@ -189,25 +199,6 @@ __device__ __forceinline__ index_t look_back(const word_t* of_tile, int tile) {
     return sum;
 }
 
-// This thread's elements of a tile. All loads are on their way before the first is looked at: a condition on
-// each could have the compiler wait between, so only a tile that x's end cuts short has one.
-template <typename T, int ITEMS, int THREADS>
-__device__ __forceinline__ void load_tile(T (&x)[ITEMS], const T* x_ptr, index_t N, index_t stride_xn,
-                                          int tile) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const index_t begin = index_t(tile) * (THREADS * ITEMS), first = begin + warp * (WARP * ITEMS) + lane;
-    if (begin + THREADS * ITEMS <= N) {
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) x[i] = x_ptr[(first + i * WARP) * stride_xn];
-    } else {
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const index_t n = first + i * WARP;
-            x[i] = n < N ? x_ptr[n * stride_xn] : from_float<T>(0.0f);  // 0 is not kept
-        }
-    }
-}
-
 // Little of a tile's time is its loads': it counts, looks back and writes as well. So a block loads the next
 // one as soon as this one is in shared memory, into the registers that this leaves, and with several blocks
 // a multiprocessor memory is never without work.
@@ -223,8 +214,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
     const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
     word_t* of_tile = words + 1;
 
-
-    int* tickets = reinterpret_cast<int*>(words);
+    int* tickets = reinterpret_cast<int*>(words);  // int as tiles are: a conversion would wait for a ticket
     if (thread == 0) shared_tile = atomicAdd(tickets, 1);
     __syncthreads();
     int tile = shared_tile, ticket = 0;
@@ -260,7 +250,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
                 shared_before = before;
             }
         }
-        // All other warps do this while the first one looks. Had it loads on their way, it would wait for them.
+        // The other warps do this while the first one looks. With loads on its way it would wait for them.
         load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, next);
         __syncthreads();
         if (thread == 0) ticket = atomicAdd(tickets, 1);  // looked at in the next round only
