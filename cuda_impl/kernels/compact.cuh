@@ -165,8 +165,8 @@ __device__ __forceinline__ word_t look(const word_t* of_tile) {
 }
 
 // How many all tiles before this one keep. A whole warp looks, at 32 tiles at a time, the nearest first. The
-// next 96 are on their way meanwhile: a look takes as long as the whole GPU needs for about a hundred tiles,
-// so of fewer none may know all.
+// next 96 are on their way meanwhile: while a look is, the GPU begins more than 32 tiles, of which few know
+// all by then.
 __device__ __forceinline__ index_t look_back(const word_t* of_tile, int tile) {
     constexpr int LOOKS = 4;
     const int lane = threadIdx.x % WARP;
@@ -199,9 +199,8 @@ __device__ __forceinline__ index_t look_back(const word_t* of_tile, int tile) {
     return sum;
 }
 
-// Little of a tile's time is its loads': it counts, looks back and writes as well. So a block loads the next
-// one as soon as this one is in shared memory, into the registers that this leaves, and with several blocks
-// a multiprocessor memory is never without work.
+// A tile's time is its loads' in part: a block counts, looks back and writes as well. So it loads the next
+// one as soon as this one is in shared memory, into the registers that this leaves.
 template <typename T, int ITEMS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
                                                                           T* __restrict__ y_ptr, index_t N,
