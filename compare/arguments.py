@@ -58,14 +58,21 @@ def check_bytes(op: str, x: torch.Tensor) -> None:
         TypeError: it is no strided tensor, or not of uint8.
         ValueError: it has another number of dimensions than one.
     """
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{op}: x is a {type(x).__name__}; it takes a torch.Tensor")
-    if x.layout is not strided:
-        raise TypeError(f"{op}: x is {x.layout}; it takes a strided (dense) tensor")
-    if x.dtype is not torch.uint8:
-        raise TypeError(f"{op}: x is {x.dtype}; it takes {torch.uint8}")
-    if x.dim() != 1:
-        raise ValueError(f"{op}: x has {x.dim()} dimensions, shape {tuple(x.shape)}; it takes 1")
+    _check_whole(op, "x", x, torch.uint8)
+
+
+def _check_whole(op: str, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Check that the argument ``name`` is a vector of this dtype, one of whole numbers."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{op}: {name} is a {type(tensor).__name__}; it takes a torch.Tensor")
+    if tensor.layout is not strided:
+        raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
+    if tensor.dtype is not dtype:
+        raise TypeError(f"{op}: {name} is {tensor.dtype}; it takes {dtype}")
+    if tensor.dim() != 1:
+        raise ValueError(
+            f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes 1"
+        )
 
 
 def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("a", "b")) -> None:
@@ -139,16 +146,7 @@ def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
         ValueError: as `check_same`, or targets is no vector, on another device, or has another length.
     """
     check_same(op, 2, logits=logits)
-    if not isinstance(targets, Tensor):
-        raise TypeError(f"{op}: targets is a {type(targets).__name__}; it takes a torch.Tensor")
-    if targets.layout is not strided:
-        raise TypeError(f"{op}: targets is {targets.layout}; it takes a strided (dense) tensor")
-    if targets.dtype is not torch.int64:
-        raise TypeError(f"{op}: targets is {targets.dtype}; it takes {torch.int64}")
-    if targets.dim() != 1:
-        raise ValueError(
-            f"{op}: targets has {targets.dim()} dimensions, shape {tuple(targets.shape)}; it takes 1"
-        )
+    _check_whole(op, "targets", targets, torch.int64)
     if targets.shape[0] != logits.shape[0]:
         raise ValueError(
             f"{op}: targets has shape {tuple(targets.shape)} and logits {tuple(logits.shape)}; "

@@ -18,7 +18,6 @@ from typing import Literal
 from compare import records
 from compare.report import figures
 from compare.spec import (
-    ROUTES,
     WAYS,
     Case,
     CaseComparison,
@@ -29,6 +28,7 @@ from compare.spec import (
     Options,
     Row,
     UsageError,
+    way_of,
 )
 
 GRID_FACTOR = 4
@@ -188,11 +188,6 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
         if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
             best.setdefault(way_of(row.label), row)
     return best
-
-
-def way_of(label: str) -> str:
-    route = label.partition(".")[0]
-    return "cuda" if route in ROUTES else route
 
 
 def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:

@@ -146,7 +146,8 @@ def _no_library() -> str | None:
     from cuda_impl import build
 
     try:
-        build.cccl_include(), build.gxx()
+        build.cccl_include()
+        build.gxx()
     except build.BuildError as error:
         return str(error)
     return None

@@ -65,7 +65,7 @@ def indices(
     *,
     none: int | None = None,
 ) -> torch.Tensor:
-    """Whole numbers from 0 to ``below`` - 1 in int64, with the layout that ``case`` names.
+    """Whole numbers from 0 to ``below`` - 1 in int64, with ``case``'s layout if a vector can have it.
 
     The second of every four is the largest of them and the third is 0, so that a lost first or last element
     shows.

@@ -221,6 +221,12 @@ class Op:
         return self.cost(self.cases.default).flops == 0
 
 
+def way_of(label: str) -> str:
+    """The way of the implementation with that label, one of `WAYS`; of a yardstick ``library``."""
+    route = label.partition(".")[0]
+    return "cuda" if route in ROUTES else route
+
+
 @dataclass(frozen=True)
 class Implementation:
     """One op, one way or route, one variant."""
@@ -266,7 +272,8 @@ class Implementation:
 
     @property
     def way(self) -> str:
-        return "cuda" if self.route in ROUTES else self.route
+        """One of `WAYS`, or ``library``, which is none of them."""
+        return way_of(self.label)
 
     @property
     def variant(self) -> str:

@@ -575,7 +575,8 @@ def _pybind_includes() -> list[str]:
 
 def _nvcc_module_command(op: str, archs: tuple[str, ...]) -> list[str]:
     host = ["-ccbin", gxx(), "-Xcompiler=-fPIC,-fvisibility=hidden", "-shared", "-cudart=static"]
-    cccl = ["-isystem", str(cccl_include())] if "/" in op else []
+    calls_a_library = "/" in op  # library/<op>
+    cccl = ["-isystem", str(cccl_include())] if calls_a_library else []
     return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes(), *cccl]
 
 

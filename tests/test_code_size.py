@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -227,6 +228,15 @@ def test_the_hash_covers_its_files(impl: Implementation) -> None:
         assert {KERNELS / f"{impl.op}.cuh", KERNELS / "common.cuh"} <= set(files)
         assert registry.ROOT / "cuda_impl" / "flags.py" in files
     assert source_hash(impl) == source_hash(impl)
+
+
+def test_the_hash_covers_what_an_op_takes_from_another() -> None:
+    of_ops = registry.ROOT / "compare" / "ops"
+    for op in registry.op_names():
+        others = set(re.findall(r"(?m)^from compare\.ops\.(\w+) import", (of_ops / f"{op}.py").read_text()))
+        for impl in registry.implementations(op):
+            covered = {path.stem for path in sources(impl) if path.parent == of_ops}
+            assert covered == {op, *others}, impl.label
 
 
 def test_the_hash_moves_with_indentation_and_not_with_alignment(

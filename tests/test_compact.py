@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from compare import registry
 from compare.check import check
 from compare.device import supports
 from compare.spec import Case, Finding, Implementation, UsageError, case
+from cuda_impl.loader import kernel
 
 OP = registry.get_op("compact")
 IMPLEMENTATIONS = registry.implementations("compact")
@@ -107,6 +109,50 @@ def test_infinity_is_kept_and_nan_and_zero_are_not(impl: Implementation, device:
     y = impl.run(x)
     assert y[:3].tolist() == [math.inf, least, 2.0]
     assert y[3].isnan()
+
+
+LATE = """
+#include "compact.cuh"
+__global__ void looks_back(word_t* of_tile, int tile, index_t* y, int late, word_t word) {
+    if (blockIdx.x == 0) {
+        const index_t before = look_back(of_tile, tile);
+        if (threadIdx.x == 0) y[0] = before;
+    } else if (threadIdx.x == 0) {
+        publish(of_tile + late, word & 3, word >> 2);
+    }
+}
+"""
+UNKNOWN, OWN, ALL = 0, 1, 2
+
+
+@pytest.mark.parametrize("tile", [1, 2, 32, 33, 127, 128, 129, 300])
+@pytest.mark.parametrize("known", [1, 31, 32, 33, 64, 128, 140, 299])
+def test_a_look_back_adds_up_to_the_first_that_knows_all(known: int, tile: int, device: torch.device) -> None:
+    """Whatever stands behind that one, and though one of those before it comes late."""
+    generator = torch.Generator().manual_seed(known)
+    count = torch.randint(2**33, (tile,), generator=generator)
+    state = torch.full((tile,), OWN)
+    first = tile - known
+    if first >= 0:
+        state[:first] = torch.randint(3, (first,), generator=generator)
+        state[first] = ALL
+    else:
+        state[0] = ALL
+    word = count * 4 + state
+    expected = int(count[max(first, 0) :].sum())
+    for late in {max(first, 0), (max(first, 0) + tile) // 2, tile - 1}:
+        words = word.clone()
+        words[late] = UNKNOWN
+        words, y = words.to(device), torch.zeros(1, dtype=torch.int64, device=device)
+        arguments = (
+            words.data_ptr(),
+            np.int32(tile),
+            y.data_ptr(),
+            np.int32(late),
+            np.uint64(int(word[late])),
+        )
+        kernel(LATE, "looks_back", words.device)((2,), (32,), arguments)
+        assert int(y) == expected
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from compare import capture, registry
 from compare.check import check
-from compare.device import supports
+from compare.device import ARCH_SHARED_BYTES, supports
+from compare.resources.machine_code import read_report
 from compare.sass.disassembly import counted, disassembled, instructions, of_kernel
 from compare.spec import CudaLaunch, Implementation, case
 from cuda_impl import build
@@ -31,7 +33,7 @@ def opcodes(impl: Implementation) -> dict[str, int]:
     [
         ("naive", {"LDG.E.CONSTANT", "STG.E"}),
         ("vectorized", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
-        ("hinted", {"LDG.E.EF.128", "STG.E.EF.128"}),
+        ("hinted", {"LDG.E.128.STRONG.GPU", "STG.E.128.STRONG.SM"}),
         ("prefetch", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
         ("cp_async", {"LDGSTS.E.BYPASS.128", "LDS.128", "STG.E.128.STRONG.SM"}),
         ("tma", {"UBLKCP.S.G", "UBLKCP.G.S", "UTMACMDFLUSH"}),
@@ -81,7 +83,25 @@ def test_it_agrees_with_the_least_and_the_most_of_all_that_can_be_chosen(impl: I
     assert agreement.passed, agreement.reason
 
 
-SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 2, 3), "STORE_HINT": (0, 2), "PACKS": (1,)}
+@pytest.mark.parametrize("impl", CUDA.values(), ids=lambda impl: impl.label)
+def test_any_choice_can_be_launched(impl: Implementation) -> None:
+    """No static shared memory beside dynamic: 48 KB hold both, and what asks for more sees only one."""
+    (launch,) = capture.capture(impl, OP, OP.cases.default, "sm_90")
+    assert isinstance(launch, CudaLaunch)
+    (figures,) = read_report(build.ptxas_log(launch.source, [launch.kernel], "sm_90")).values()
+    for values in itertools.product(*(values for _, values in impl.tunable)):
+        chosen = dict(zip((name for name, _ in impl.tunable), values, strict=True))
+        (launch,) = capture.capture(
+            registry.with_parameters(impl, impl.label, chosen), OP, OP.cases.default, "sm_90"
+        )
+        assert isinstance(launch, CudaLaunch)
+        assert 1 <= launch.grid[0] < 2**31, chosen
+        assert 1 <= launch.block[0] <= 1024, chosen
+        assert launch.dynamic_shared_bytes <= ARCH_SHARED_BYTES["sm_90"], chosen
+        assert not (launch.dynamic_shared_bytes and figures.static_shared_bytes), chosen
+
+
+SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 1, 3), "STORE_HINT": (1, 2), "PACKS": (2,)}
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,16 @@ def vec(logits: torch.Tensor) -> int:
 
 
 def tile(logits: torch.Tensor) -> tuple[int, int, int]:
-    """PACKS, THREADS and VEC: up to 32 elements a thread, which registers hold, but no more than a row."""
+    """PACKS, THREADS and VEC: 32 bytes a thread, but no more than a row.
+
+    So little on its way in one program leaves registers for many: what waits in all of them keeps the memory
+    busy, and while one program puts its parts together the others go on loading.
+    """
     VEC = vec(logits)
     packs = max(1, triton.cdiv(logits.size(1), VEC))
     THREADS = 128 if packs <= 128 * 8 else 256
-    return min(32 // VEC, triton.next_power_of_2(triton.cdiv(packs, THREADS))), THREADS, VEC
+    PACKS = 32 // (VEC * logits.element_size())
+    return min(PACKS, triton.next_power_of_2(triton.cdiv(packs, THREADS))), THREADS, VEC
 
 
 @implementation("cross_entropy", "triton.online", rung="tiled")

@@ -194,7 +194,8 @@ def norm_packed_kernel(
     tiles = ()
     for t in tl.static_range(TILES):
         n = t * BLOCK_N + word
-        x = tl.load(x_ptr + m * stride_xm + n, mask=n < N, other=0, eviction_policy="evict_first")
+        inside = (n < N) | (t + 1 < TILES)  # only the last tile is cut short
+        x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0, eviction_policy="evict_first")
         tiles = tiles + (x,)  # noqa: RUF005 - Triton does not know (*tiles, x)
 
     mean = 0.0
@@ -206,7 +207,8 @@ def norm_packed_kernel(
     lane_squares = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
     for t in tl.static_range(TILES):
         n = t * BLOCK_N * PER_WORD + column
-        deviation = tl.where(n < columns, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
+        inside = (n < columns) | (t + 1 < TILES)
+        deviation = tl.where(inside, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
         lane_squares += deviation * deviation
     scale = tl.rsqrt(tl.sum(lane_squares) / columns + as_float(eps_bits))
 
@@ -214,7 +216,7 @@ def norm_packed_kernel(
         n = t * BLOCK_N * PER_WORD + column
         weight, bias = parameters(weight_ptr, bias_ptr, n, columns, CENTERED)
         y = normalised(in_order(stay_packed(tiles[t]), DTYPE), mean, scale, weight, bias, CENTERED)
-        tl.store(y_ptr + m * columns + n, y, mask=n < columns)
+        tl.store(y_ptr + m * columns + n, y, mask=(n < columns) | (t + 1 < TILES))
 
 
 @triton.jit

@@ -7,7 +7,7 @@ The ladder; ``cuda_impl/kernels/stream_copy.cuh`` has the same variants under th
 * ``hinted``: the same, and says what becomes of the lines in the caches
 * ``prefetch``: few programs, which go on and on; the next chunks are on their way into registers
 * ``cp_async``: the next chunks are on their way into shared memory, which takes the word ``num_stages``
-* ``tma``: the copy engine moves tiles, in and out: Hopper
+* ``tma``: a program for a tile again, but that the copy engine moves it, in and out: Hopper
 
 How many bytes an access has, which thread makes it, where a ring lies and who waits for what is not said
 here.  The compiler finds out, from the shape of a tensor and from what it knows of its addresses.
@@ -121,20 +121,17 @@ def stream_copy_cp_async_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
 
 
 @triton.jit
-def stream_copy_tma_kernel(
-    x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
-):
-    """Grid: as prefetch.  The descriptors make rows of COLUMNS elements of the vectors.
+def stream_copy_tma_kernel(x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Grid: a program a tile, as vectorized.  The descriptors make rows of COLUMNS elements of the vectors.
 
     A tile comes into shared memory and leaves from there by the copy engine, which leaves out what lies past
-    the last row; in between it passes through registers, for a tensor is a value here and no place.
+    the last row.  A tensor is a value here and no place, yet no register holds it: nothing is done with it
+    in between, and the compiler sees that the place in which it landed will do.
     """
-    rows = N // COLUMNS
-    tiles = (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
-        row = tl.cast(tile * BLOCK_ROWS, tl.int32)
-        y_desc.store([row, 0], x_desc.load([row, 0]))
+    row = tl.program_id(0) * BLOCK_ROWS
+    y_desc.store([row, 0], x_desc.load([row, 0]))
     if tl.program_id(0) == 0:
+        rows = N // COLUMNS
         copy_rest(x_ptr, y_ptr, tl.cast(rows, tl.int64) * COLUMNS, N, 1, COLUMNS)
 
 
@@ -160,7 +157,7 @@ SIZES = {"PACKS": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8, 16)}
 
 
 @implementation("stream_copy", "triton.vectorized", rung="tiled", tunable=SIZES)
-def vectorized(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tensor:
     """16 bytes an access, PACKS of them a thread, all on their way at once."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
@@ -183,7 +180,7 @@ HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2), "STORE_HINT": (0, 1, 2)},
 )
 def hinted(
-    x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, LOAD_HINT: int = 1, STORE_HINT: int = 1
+    x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4, LOAD_HINT: int = 2, STORE_HINT: int = 0
 ) -> torch.Tensor:
     """As `vectorized`, of lines that the caches need not keep."""
     check_same("stream_copy", 1, x=x)
@@ -205,7 +202,7 @@ def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
 @implementation(
     "stream_copy", "triton.prefetch", rung="tiled", tunable={**SIZES, "PROGRAMS": (1, 2, 3, 4, 6, 8, 16)}
 )
-def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 4) -> torch.Tensor:
+def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 1) -> torch.Tensor:
     """Two chunks a program on their way into registers."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
@@ -229,7 +226,7 @@ def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int =
     },
 )
 def cp_async(
-    x: torch.Tensor, *, PACKS: int = 2, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 4
+    x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 1
 ) -> torch.Tensor:
     """The next chunks on their way into shared memory."""
     check_same("stream_copy", 1, x=x)
@@ -254,17 +251,10 @@ def whole_packs(x: torch.Tensor) -> bool:
     "triton.tma",
     rung="hopper",
     requires="sm_90",
-    tunable={
-        "CHUNK_BYTES": (4096, 8192, 16384, 32768),
-        "WARPS": (1, 2, 4, 8),
-        "STAGES": (2, 3, 4, 6),
-        "PROGRAMS": (1, 2, 3, 4),
-    },
+    tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768), "WARPS": (1, 2, 4, 8)},
 )
-def tma(
-    x: torch.Tensor, *, CHUNK_BYTES: int = 16384, WARPS: int = 4, STAGES: int = 4, PROGRAMS: int = 2
-) -> torch.Tensor:
-    """Tiles that the copy engine moves; what it does not take as it lies goes by `naive`."""
+def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096, WARPS: int = 1) -> torch.Tensor:
+    """A tile a program that the copy engine moves; what it does not take as it lies goes by `naive`."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     COLUMNS = 128 // x.element_size()  # a row is what the engine permutes as one in shared memory
@@ -275,8 +265,6 @@ def tma(
     of_x, of_y = (
         TensorDescriptor(vector, [rows, COLUMNS], [COLUMNS, 1], [BLOCK_ROWS, COLUMNS]) for vector in (x, y)
     )
-    grid = (programs_for(x, triton.cdiv(rows, BLOCK_ROWS), PROGRAMS),)
-    stream_copy_tma_kernel[grid](
-        of_x, of_y, x, y, N, BLOCK_ROWS=BLOCK_ROWS, COLUMNS=COLUMNS, STAGES=STAGES, num_warps=WARPS
-    )
+    grid = (triton.cdiv(rows, BLOCK_ROWS),)
+    stream_copy_tma_kernel[grid](of_x, of_y, x, y, N, BLOCK_ROWS=BLOCK_ROWS, COLUMNS=COLUMNS, num_warps=WARPS)
     return y

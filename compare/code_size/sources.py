@@ -23,6 +23,9 @@ _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
 """Modules that serve every op: no part of an implementation."""
 
+_OPS = "compare.ops."
+"""Among them, what single ops are."""
+
 _ALIGNMENT = re.compile(rb"(?<=\S)[ \t]+")
 """Spaces between words, as against those that indent a line."""
 
@@ -56,7 +59,8 @@ def rests_on(impl: Implementation) -> str:
 
 def sources(impl: Implementation) -> list[Path]:
     """The files that `source_hash` covers, in a fixed order."""
-    found = {Path(code_of(registry.get_op(impl.op).make_inputs).co_filename)}
+    # With what it takes from another op's description: cases, tolerance, how inputs are made.
+    found = _with_imports(Path(code_of(registry.get_op(impl.op).make_inputs).co_filename))
     if impl.route in ("pybind", LIBRARY):
         found |= with_includes(cpp_file(impl))
     else:
@@ -135,7 +139,8 @@ def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, st
 
 def _project_file(module: str, importer: Path) -> Path | None:
     """The file of a module; None for libraries and for the tools."""
-    if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
+    is_tool = any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS)
+    if is_tool and not module.startswith(_OPS):
         return None
     files = (
         root.joinpath(*module.split(".")).with_suffix(".py") for root in (registry.ROOT, importer.parent)

@@ -26,7 +26,7 @@ _PIECE = 1 << 24
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[N]`` of uint8; the first and the last element are 0 and 255, so that a lost end shows.
+    """``x[N]`` of uint8; unless SKEW is 100 the first and the last are 0 and 255, so that a lost end shows.
 
     Raises:
         UsageError: SKEW is more than 100, as it is in percent.
@@ -95,7 +95,6 @@ CASES = Cases(
         *(case("uint8", N=2**power, SKEW=0) for power in (12, 16, 20, 24, 28, 30)),
         *(case("uint8", N=2**28, SKEW=SKEW) for SKEW in (50, 90, 100)),
         case("uint8", N=2**20, SKEW=90),
-        case("uint8", N=2**30, SKEW=90),
         case("uint8", "misaligned", N=2**28, SKEW=0),
     ),
 )

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from compare import calibration, tuning
 from compare.records import CHANGED, changed_since
 from compare.report import figures
-from compare.spec import LIBRARY, ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import (
+    WAYS,
+    WRONG,
+    CaseComparison,
+    Comparison,
+    Estimate,
+    KernelResources,
+    Row,
+    way_of,
+)
 from compare.statistics import ENOUGH
 
 NOTHING = "-"
@@ -439,8 +448,8 @@ def code(comparison: Comparison) -> Table | None:
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:
     """``(way, concepts)``: what a reader of each way must know, and what some variants ask for besides."""
     lines = []
-    for way in dict.fromkeys(map(_way, comparison.code_sizes)):
-        sizes = {label: size for label, size in comparison.code_sizes.items() if _way(label) == way}
+    for way in dict.fromkeys(map(way_of, comparison.code_sizes)):
+        sizes = {label: size for label, size in comparison.code_sizes.items() if way_of(label) == way}
         askers: dict[str, list[str]] = {}
         for label, size in sizes.items():
             for concept in size.concepts:
@@ -566,11 +575,6 @@ def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ..
     return tuple(shown)
 
 
-def _way(label: str) -> str:
-    route = label.partition(".")[0]
-    return "cuda" if route in ROUTES else route
-
-
 def is_yardstick(row: Row) -> bool:
     """Whether it is of none of the ways, but what they are held against: a library's kernels."""
-    return row.label.startswith(f"{LIBRARY}.")
+    return way_of(row.label) not in WAYS

@@ -131,10 +131,11 @@ struct HalfTile {
     static constexpr int ELEMENTS = BLOCK_N * BLOCK_N;
     static constexpr int PACKS = BLOCK_N / 8;  // of a row
 
-    // Where a row's pack begins. Tensor cores' operands are read 8 rows at a time, a pack of each, and all
-    // banks hold 8 packs. Rows of an odd number of packs would begin in 8 different places; here so many
-    // times fewer as TWOS divides PACKS, and so many packs of a row change places, from row to row in other
-    // ways, that the 8 do not meet.
+    // Where a row's pack begins, in elements. ldmatrix reads a pack of each of 8 rows at a time, and 8 packs
+    // are what all banks hold: packs meet in a bank if their places are the same modulo 8. Rows begin
+    // PACKS places apart, so of 8 rows TWOS, the greatest common divisor of PACKS and 8, begin in the same
+    // one, 8 / TWOS rows apart. These are numbered, and an exclusive or with its number sends a row's packs
+    // to others of its own places, for no two such rows alike. After 8 rows the pattern repeats.
     static constexpr int TWOS = PACKS % 8 == 0 ? 8 : PACKS % 4 == 0 ? 4 : 2;
     static __device__ __forceinline__ int place(int row, int pack) {
         return (row * PACKS + (pack ^ (row / (8 / TWOS) % TWOS))) * 8;

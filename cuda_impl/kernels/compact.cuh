@@ -6,9 +6,8 @@
 //            and writes: x is read twice
 //   onepass  a tile is counted, and looks back at what the tiles before it have published: x is read once
 //
-// A tile is a block's: BLOCK_SIZE elements that are neighbours, and so is a warp's part of it. A warp's order
-// is step by step, lane by lane, and element by element within a lane's pack.
-// x's elements are stride_xn apart. VEC elements move at a time: 16 bytes' worth where they are neighbours.
+// A tile is a block's: THREADS * ITEMS elements that are neighbours, and so is a warp's part of it. At every
+// step a warp looks at 32 neighbours, an element a lane. x's elements are stride_xn apart, on any boundary.
 #pragma once
 
 #include "common.cuh"
@@ -58,10 +57,28 @@ __device__ __forceinline__ Counted among_warps(int count) {
     return {warp == 0 ? 0 : before, __shfl_sync(FULL_WARP, sum, WARPS - 1)};
 }
 
+// This thread's elements of a tile. All loads are on their way before the first is looked at: a condition on
+// each could have the compiler wait between, so only a tile that x's end cuts short has one.
+template <typename T, int ITEMS, int THREADS>
+__device__ __forceinline__ void load_tile(T (&x)[ITEMS], const T* x_ptr, index_t N, index_t stride_xn,
+                                          int tile) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const index_t begin = index_t(tile) * (THREADS * ITEMS), first = begin + warp * (WARP * ITEMS) + lane;
+    if (begin + THREADS * ITEMS <= N) {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) x[i] = x_ptr[(first + i * WARP) * stride_xn];
+    } else {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const index_t n = first + i * WARP;
+            x[i] = n < N ? x_ptr[n * stride_xn] : from_float<T>(0.0f);  // 0 is not kept
+        }
+    }
+}
+
 // ---- twopass -------------------------------------------------------------------------------------------
-// Grid of the first and the third launch: a block for a tile of THREADS * ITEMS elements. At every step a
-// warp looks at 32 neighbours: one ballot tells each lane which of them are kept, and one popc how many of
-// those are before its own.
+// Grid of the first and the third launch: a block for a tile. One ballot a step tells each lane which of the
+// warp's 32 neighbours are kept, and one popc how many of those are before its own.
 
 template <typename T, int ITEMS, int THREADS>
 struct Steps {
@@ -70,21 +87,12 @@ struct Steps {
     int count = 0;         // of the warp
 
     __device__ __forceinline__ Steps(const T* x_ptr, index_t N, index_t stride_xn) {
-        const index_t first = first_element();
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const index_t n = first + i * WARP;
-            x[i] = n < N ? x_ptr[n * stride_xn] : from_float<T>(0.0f);
-        }
+        load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, blockIdx.x);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             kept[i] = __ballot_sync(FULL_WARP, is_kept(to_float(x[i])));
             count += __popc(kept[i]);
         }
-    }
-    static __device__ __forceinline__ index_t first_element() {
-        const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-        return index_t(blockIdx.x) * (THREADS * ITEMS) + warp * (WARP * ITEMS) + lane;
     }
 };
 
@@ -132,8 +140,8 @@ __global__ __launch_bounds__(THREADS) void compact_scatter_kernel(const T* __res
 }
 
 // ---- onepass -------------------------------------------------------------------------------------------
-// Grid: a block for a tile of THREADS * PACKS packs. After Merrill and Garland, "Single-pass Parallel Prefix
-// Scan with Decoupled Look-back", 2016.
+// Grid: BLOCKS a multiprocessor, or fewer; each takes tile after tile. After Merrill and Garland,
+// "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016.
 //
 // Every tile has a word: what it knows, and the number. First it knows only what itself keeps; when it has
 // added up the tiles before it, what all up to itself keep. Who comes later adds up the former until it meets
@@ -141,7 +149,8 @@ __global__ __launch_bounds__(THREADS) void compact_scatter_kernel(const T* __res
 // and read by one instruction: no fence is needed, as nothing else is handed over.
 //
 // Blocks wait for tiles before theirs. They take tiles by ticket and not by blockIdx: whoever has a ticket is
-// running, so all tiles before its own are someone's who runs, in whatever order the GPU starts blocks.
+// running. A block holds up to three, and finishes them in order; so the first tile that is not finished is
+// one that its block is at, and all that it waits for is finished.
 // words[0] counts tickets, words[1 + tile] are the tiles'; all start as 0.
 
 using word_t = unsigned long long;
@@ -155,130 +164,102 @@ __device__ __forceinline__ word_t look(const word_t* of_tile) {
     return *static_cast<const volatile word_t*>(of_tile);
 }
 
-// How many all tiles before this one keep. A whole warp looks, at 32 tiles at a time, the nearest first.
-__device__ __forceinline__ index_t look_back(const word_t* of_tile, index_t tile) {
+// How many all tiles before this one keep. A whole warp looks, at 32 tiles at a time, the nearest first. The
+// next 96 are on their way meanwhile: while a look is, the GPU begins more than 32 tiles, of which few know
+// all by then.
+__device__ __forceinline__ index_t look_back(const word_t* of_tile, int tile) {
+    constexpr int LOOKS = 4;
     const int lane = threadIdx.x % WARP;
-    index_t before = 0;
-    for (index_t nearest = tile - 1;; nearest -= WARP) {
-        const index_t other = nearest - lane;
-        word_t word;
-        unsigned knows_all, needed;
-        for (;;) {
-            word = other >= 0 ? look(of_tile + other) : ALL;  // before the first tile nothing is kept
-            knows_all = __ballot_sync(FULL_WARP, (word & 3) == ALL);
-            // Lanes up to the first that knows all: its lowest bit, and those below. All lanes if none does.
-            needed = knows_all ^ (knows_all - 1);
-            if ((__ballot_sync(FULL_WARP, (word & 3) == UNKNOWN) & needed) == 0) break;
-            SPIN_WAIT();
-        }
-        index_t sum = needed >> lane & 1 ? static_cast<index_t>(word >> 2) : 0;
+    index_t sum = 0;  // of what this lane has seen
+    unsigned knows_all = 0;
+    for (int nearest = tile - 1; knows_all == 0;) {
+        word_t word[LOOKS];
 #pragma unroll
-        for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-        before += sum;
-        if (knows_all != 0) return before;
+        for (int i = 0; i < LOOKS; ++i) {
+            const int other = nearest - i * WARP - lane;
+            word[i] = other >= 0 ? look(of_tile + other) : ALL;  // before the first tile nothing is kept
+        }
+#pragma unroll
+        for (int i = 0; i < LOOKS; ++i) {
+            knows_all = __ballot_sync(FULL_WARP, (word[i] & 3) == ALL);
+            // Lanes up to the first that knows all: its lowest bit, and those below. All lanes if none does.
+            const unsigned needed = knows_all ^ (knows_all - 1);
+            if ((__ballot_sync(FULL_WARP, (word[i] & 3) == UNKNOWN) & needed) != 0) {
+                knows_all = 0;
+                SPIN_WAIT();
+                break;  // look again, from here on
+            }
+            if (needed >> lane & 1) sum += static_cast<index_t>(word[i] >> 2);
+            if (knows_all != 0) break;
+            nearest -= WARP;
+        }
     }
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+    return sum;
 }
 
-// Element v of a pack as it is, not by way of fp32.
-template <typename T>
-__device__ __forceinline__ T element(const Pack<T, 1>& pack, int) {
-    return pack.element;
-}
-template <typename T, int VEC>
-__device__ __forceinline__ T element(const Pack<T, VEC>& pack, int v) {
-    return reinterpret_cast<const T*>(pack.word)[v];
-}
-
-// Threads of a multiprocessor: with 64 bytes of x each, 64 KB are on their way. For more of them registers
-// would have to be spilled; sm_75 holds no more than 1024, and takes more registers.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int RESIDENT = 512;
-#else
-constexpr int RESIDENT = 1024;
-#endif
-
-template <typename T, int VEC, int PACKS, int THREADS>
-__global__ __launch_bounds__(THREADS,
-                             RESIDENT / THREADS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
-                                                                             T* __restrict__ y_ptr, index_t N,
-                                                                             index_t stride_xn, index_t tiles,
-                                                                             word_t* words) {
-    constexpr int BLOCK_SIZE = THREADS * PACKS * VEC;
-    constexpr int FIELD = 16;  // bits for the count of a step: 32 lanes keep 256 at most
-    static_assert(PACKS * FIELD <= 64, "the counts of all steps share a word");
-    __shared__ T staged[BLOCK_SIZE];
-    __shared__ index_t shared_tile, shared_before;
+// A tile's time is its loads' in part: a block counts, looks back and writes as well. So it loads the next
+// one as soon as this one is in shared memory, into the registers that this leaves.
+template <typename T, int ITEMS, int THREADS, int BLOCKS>
+__global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
+                                                                          T* __restrict__ y_ptr, index_t N,
+                                                                          index_t stride_xn, int tiles,
+                                                                          word_t* words) {
+    static_assert(ITEMS <= 32, "a bit a step");
+    __shared__ T staged[THREADS * ITEMS];
+    __shared__ int shared_tile;
+    __shared__ index_t shared_before;
     const int thread = threadIdx.x, warp = thread / WARP, lane = thread % WARP;
     word_t* of_tile = words + 1;
 
-    if (thread == 0) shared_tile = static_cast<index_t>(atomicAdd(words, 1ull));
+    int* tickets = reinterpret_cast<int*>(words);  // int as tiles are: a conversion would wait for a ticket
+    if (thread == 0) shared_tile = atomicAdd(tickets, 1);
     __syncthreads();
-    const index_t tile = shared_tile;
-    const index_t begin = tile * BLOCK_SIZE, first = begin + (warp * PACKS * WARP + lane) * VEC;
+    int tile = shared_tile, ticket = 0;
+    if (thread == 0) ticket = atomicAdd(tickets, 1);
+    __syncthreads();  // all have read the first
+    T x[ITEMS];
+    load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, tile);
 
-    Pack<T, VEC> x[PACKS];
-    // All loads are on their way before the first is looked at. A condition on each would have the compiler
-    // wait between, so only the last tile has one.
-    if (begin + BLOCK_SIZE <= N) {
+    while (tile < tiles) {
+        // Comparing again when it is staged would have the compiler keep all of x in fp32 till then.
+        unsigned kept = 0;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) x[p] = load<T, VEC>(x_ptr + (first + p * WARP * VEC) * stride_xn);
-    } else {
+        for (int i = 0; i < ITEMS; ++i) kept |= static_cast<unsigned>(is_kept(to_float(x[i]))) << i;
+        const int of_warp = __shfl_sync(FULL_WARP, warp_running_sum(__popc(kept)), WARP - 1);
+        if (thread == 0) shared_tile = ticket;
+        const Counted counted = among_warps<THREADS>(of_warp);
+        // Others wait for this, so it comes before all that only this block needs.
+        if (thread == 0) publish(of_tile + tile, tile == 0 ? ALL : OWN, counted.all);
+
+        // Gather the kept in shared memory, so that neighbouring threads write neighbours.
+        int place = counted.before;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            float value[VEC];
-#pragma unroll
-            for (int v = 0; v < VEC; ++v) {
-                const index_t n = first + p * WARP * VEC + v;
-                value[v] = n < N ? to_float(x_ptr[n * stride_xn]) : 0.0f;  // 0 is not kept
+        for (int i = 0; i < ITEMS; ++i) {
+            const unsigned of_step = __ballot_sync(FULL_WARP, kept >> i & 1);
+            if (kept >> i & 1) staged[place + __popc(of_step & lanes_before())] = x[i];
+            place += __popc(of_step);
+        }
+        const int next = shared_tile;
+        if (warp == 0) {
+            const index_t before = look_back(of_tile, tile);
+            if (lane == 0) {
+                publish(of_tile + tile, ALL, before + counted.all);
+                shared_before = before;
             }
-            set(x[p], value);
         }
-    }
-
-    // A ballot an element would be eight ballots for a pack of 16-bit elements. So lanes count for
-    // themselves, and one running sum over the warp is of all steps' counts, side by side in a word.
-    word_t own = 0;
-    unsigned kept = 0;  // a bit an element: comparing again later would keep all of them in fp32 till then
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) kept |= static_cast<unsigned>(is_kept(get(x[p], v))) << (p * VEC + v);
-        const int count = __popc(kept >> p * VEC & ((1u << VEC) - 1));
-        own |= static_cast<word_t>(count) << p * FIELD;
-    }
-    const word_t up_to_lane = warp_running_sum(own);
-    const word_t of_steps = __shfl_sync(FULL_WARP, up_to_lane, WARP - 1);
-    const word_t before_lane = up_to_lane - own;
-    const auto field = [](word_t counts, int p) { return static_cast<int>(counts >> p * FIELD & 0xffff); };
-    int of_warp = 0;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) of_warp += field(of_steps, p);
-    const Counted counted = among_warps<THREADS>(of_warp);
-    // Others wait for this, so it comes before all that only this block needs.
-    if (thread == 0) publish(of_tile + tile, tile == 0 ? ALL : OWN, counted.all);
-
-    // Gather the kept in shared memory, so that neighbouring threads write neighbours.
-    int of_step = counted.before;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        int place = of_step + field(before_lane, p);
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-            if (kept >> (p * VEC + v) & 1) staged[place++] = element(x[p], v);
+        // The other warps do this while the first one looks. With loads on its way it would wait for them.
+        load_tile<T, ITEMS, THREADS>(x, x_ptr, N, stride_xn, next);
+        __syncthreads();
+        if (thread == 0) ticket = atomicAdd(tickets, 1);  // looked at in the next round only
+        const index_t before = shared_before;
+        // A warp's stores begin at a multiple of 32 elements, so that they are whole sectors.
+        for (int i = thread - static_cast<int>(before % WARP); i < counted.all; i += THREADS) {
+            if (i >= 0) y_ptr[before + i] = staged[i];
         }
-        of_step += field(of_steps, p);
+        const index_t count = before + counted.all;
+        if (tile == tiles - 1 && thread == 0 && count < N) y_ptr[count] = not_a_number<T>();
+        tile = next;
     }
-
-    if (warp == 0) {
-        const index_t before = look_back(of_tile, tile);
-        if (lane == 0) {
-            publish(of_tile + tile, ALL, before + counted.all);
-            shared_before = before;
-        }
-    }
-    __syncthreads();
-    const index_t before = shared_before;
-    for (int i = thread; i < counted.all; i += THREADS) y_ptr[before + i] = staged[i];
-    const index_t count = before + counted.all;
-    if (tile == tiles - 1 && thread == 0 && count < N) y_ptr[count] = not_a_number<T>();
 }

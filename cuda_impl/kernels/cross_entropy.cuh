@@ -129,9 +129,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it. Every block sends its part
-// into the shared memory of the cluster's first one, which has nothing to ask of memory but the target and
-// its logit.
+// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it, or fewer, or none at its end.
+// Every block sends its part into the shared memory of the cluster's first one, which combines them: nothing
+// passes through global memory, and nothing has to begin as 0.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS)

@@ -134,9 +134,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const 
 
 // ---- lanes ---------------------------------------------------------------------------------------------
 // Shared memory: BINS * COPIES counters. A bin's lie together, and lane l's are all in bank l, whatever the
-// elements are. There are two for each lane, which warps use by turns, so that a bin's are 256 bytes apart:
-// an element is then the upper byte of its counter's place and the lane the lower, and putting them together
-// is all the arithmetic there is.
+// elements are. There are two for each lane, one for the even warps of a block and one for the odd, so that a
+// bin's are 256 bytes apart: an element is then the upper byte of its counter's place and the lane the lower,
+// and putting them together is all the arithmetic there is.
 
 constexpr int COPIES = 64;
 

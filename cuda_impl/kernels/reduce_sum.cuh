@@ -160,7 +160,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
         of_block[blockIdx.x] = sum;
         __threadfence();  // whoever sees the count sees the sum
         is_last = atomicAdd(blocks_done, 1ull) == gridDim.x - 1;
-        __threadfence();
+        __threadfence();  // and the block, behind its barrier, what this thread has seen
     }
     __syncthreads();
     if (!is_last) return;

@@ -39,7 +39,8 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
 // Grid: `pieces` blocks for `block_tokens` tokens. Of a token's token_threads threads, `lanes` lie along half
 // a head, or a piece of it, a pack each; the next as many have the next head, and so on. A thread has two
 // packs of each of HEADS heads on their way at a time: one of either half. VEC is 16 bytes' worth where all
-// halves start on 16-byte boundaries, else 1.
+// halves start on 16-byte boundaries, else 1. At most 96 registers a thread, so that five blocks share a
+// multiprocessor.
 
 // Turns every groups-th of so many heads from head `group` on; cos and sin are those of the thread's place.
 template <int HEADS, typename T, int VEC>

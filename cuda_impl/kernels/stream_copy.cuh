@@ -8,9 +8,10 @@
 //   hinted      the same, and says what becomes of the lines in the caches
 //   prefetch    few blocks, which go on and on; the next chunks are on their way into registers
 //   cp_async    the next chunks are on their way into shared memory, past the registers
-//   tma         the copy engine moves whole chunks, in and out; one thread a block starts it: Hopper
-// The last three are one thing three times: a ring of STAGES places, in which a chunk waits until it is
-// written and which is then filled again. What differs is where it is, and who fills it.
+//   tma         a block for a chunk again, but that the copy engine moves it, in and out: Hopper
+// prefetch and cp_async are one thing twice: a ring of STAGES places, in which a chunk waits until it is
+// written and which is then filled again. The others leave it to the GPU to keep enough chunks on their way:
+// where a block ends, it starts the next.
 //
 // Elements are moved and not computed with, so a kernel knows no more of a T than how long it is. naive takes
 // x as its stride says; the others take dense arrays that start on 16-byte boundaries.
@@ -220,47 +221,31 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
 }
 
 // ---- tma -----------------------------------------------------------------------------------------------
-// Grid: as prefetch, with blocks of one warp, of which one thread works, and STAGES chunks of dynamic shared
-// memory. The copy engine fills a place and tells its barrier, and empties it without any register in
-// between. What a thread has to wait for is twofold: that a chunk has landed, and that the one before has
-// left, so that its place may be filled again.
+// Grid: a block for a chunk, as vectorized; blocks of one warp, of which one thread works. The copy engine
+// brings the chunk into shared memory and tells a barrier, and takes it away again without any register in
+// between. A block has nothing to do but to wait, so there are many: one's chunk lands while another's
+// leaves, and the next block begins where one has ended. That is a ring that nobody has to turn.
 
-template <typename T, int CHUNK_BYTES, int STAGES>
+template <typename T, int CHUNK_BYTES>
 __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T* y_ptr, index_t N) {
 #if HAS_HOPPER_UNITS
     constexpr int CHUNK = CHUNK_BYTES / sizeof(T), VEC = 16 / sizeof(T);
-    DYNAMIC_SHARED(T, ring);
-    __shared__ mbarrier_t landed[STAGES];
+    // The barrier lies behind the chunk: what a launch asks for is then all the shared memory that there is.
+    DYNAMIC_SHARED(T, part);
+    mbarrier_t* landed = reinterpret_cast<mbarrier_t*>(part + CHUNK);
     const index_t packed = N / VEC * VEC;  // elements that the copy engine moves: it knows only whole packs
-    const auto bytes_from = [&](index_t begin) {
-        return static_cast<unsigned>((packed - begin < CHUNK ? packed - begin : CHUNK) * sizeof(T));
-    };
-    const index_t step = index_t(gridDim.x) * CHUNK;
-    const auto fetch = [&](int stage, index_t begin) {
-        if (begin >= packed) return;
-        mbarrier_arrive_expect_bytes(&landed[stage], bytes_from(begin));
-        bulk_copy_to_shared(ring + stage * CHUNK, x_ptr + begin, bytes_from(begin), &landed[stage]);
-    };
+    const index_t begin = index_t(blockIdx.x) * CHUNK;
 
-    if (threadIdx.x == 0) {
-        index_t begin = index_t(blockIdx.x) * CHUNK;
-        for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(&landed[stage], 1);
+    if (threadIdx.x == 0 && begin < packed) {
+        const unsigned bytes = (packed - begin < CHUNK ? packed - begin : CHUNK) * sizeof(T);
+        mbarrier_init(landed, 1);
         mbarrier_init_fence();
-        for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage, begin + stage * step);
-        int stage = 0, before = STAGES - 1, parity = 0;
-        for (; begin < packed; begin += step) {
-            mbarrier_wait(&landed[stage], parity);
-            bulk_copy_to_global(y_ptr + begin, ring + stage * CHUNK, bytes_from(begin));
-            bulk_copy_commit_group();
-            bulk_copy_wait_group_read<1>();  // the chunk before this one has left
-            fetch(before, begin + (STAGES - 1) * step);
-            before = stage;
-            if (++stage == STAGES) {
-                stage = 0;
-                parity ^= 1;
-            }
-        }
-        bulk_copy_wait_group_read<0>();
+        mbarrier_arrive_expect_bytes(landed, bytes);
+        bulk_copy_to_shared(part, x_ptr + begin, bytes, landed);
+        mbarrier_wait(landed, 0);
+        bulk_copy_to_global(y_ptr + begin, part, bytes);
+        bulk_copy_commit_group();
+        bulk_copy_wait_group_read<0>();  // shared memory is the next block's as soon as this one ends
     }
     const index_t behind = packed + threadIdx.x;
     if (blockIdx.x == 0 && behind < N) y_ptr[behind] = x_ptr[behind];

@@ -43,11 +43,11 @@ template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void transpose_naive_kernel(const T* __restrict__ x_ptr,
                                                                   T* __restrict__ y_ptr, index_t M, index_t N,
                                                                   index_t stride_xm, index_t stride_xn) {
-    const Corner tile = tile_of_block<TILE>(N);
-    const index_t n = tile.n + threadIdx.x % TILE;
+    const Corner corner = tile_of_block<TILE>(N);
+    const index_t n = corner.n + threadIdx.x % TILE;
 #pragma unroll
     for (int i = 0; i < TILE; i += THREADS / TILE) {
-        const index_t m = tile.m + threadIdx.x / TILE + i;
+        const index_t m = corner.m + threadIdx.x / TILE + i;
         if (m < M && n < N) y_ptr[n * M + m] = x_ptr[m * stride_xm + n * stride_xn];
     }
 }

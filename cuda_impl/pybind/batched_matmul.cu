@@ -78,7 +78,7 @@ static py::object tiled(py::object a_object, py::object b_object) {
     if (p.empty()) return p.c.object;
     check_size(p);
     const int across = int(ceil_div(p.N, 4)), side = 4 * across;
-    const int matrices = std::max(128 / (across * across), 1);  // about 128 threads at least
+    const int matrices = std::max(128 / (across * across), 1);  // of 128 threads, but one at least
     const int shared_bytes = 2 * matrices * side * (side + 4) * 4;
     const LaunchShape shape = {ceil_div(p.B, matrices), matrices * across * across, shared_bytes};
     dispatch(p.a, [&](auto zero) {
@@ -103,7 +103,7 @@ static void dispatch_tiles(const Batch& p, Function function) {
 
 // MATRICES of a block: so many that it has 4 to 8 warps, each 16 rows.
 constexpr int matrices_of(int BLOCK_N) {
-    return BLOCK_N < 64 ? (64 + BLOCK_N - 1) / BLOCK_N : 1;
+    return (64 + BLOCK_N - 1) / BLOCK_N;
 }
 
 // Of a group's tiles of a and b.

@@ -22,26 +22,19 @@ static py::object twopass(py::object x_object) {
     return y.object;
 }
 
-// Tiles look back at what those before them have published; packs of 16 bytes where x allows them.
+// Tiles look back at what those before them have published, while the next one is loaded.
 static py::object onepass(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0], y = x.empty_like();
     const std::int64_t N = x.numel();
     if (N == 0) return y.object;
-    const bool packed = x.strides[0] == 1 && x.address % 16 == 0;
+    constexpr int ITEMS = 24, THREADS = 256, BLOCKS = 4;
+    const std::int64_t tiles = ceil_div(N, THREADS * ITEMS);
+    const Tensor words = x.zeros(1 + tiles);
+    const std::int64_t blocks = std::min<std::int64_t>(tiles, std::int64_t(BLOCKS) * multiprocessors(x));
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        const auto launch_by = [&](auto VEC_) {
-            constexpr int VEC = VEC_, PACKS = 4, THREADS = 256;
-            const std::int64_t tiles = ceil_div(N, THREADS * PACKS * VEC);
-            const Tensor words = x.zeros(1 + tiles);
-            launch(x, {tiles, THREADS}, compact_onepass_kernel<T, VEC, PACKS, THREADS>, x.data<T>(),
-                   y.data<T>(), N, x.strides[0], tiles, words.data<word_t>());
-        };
-        if (packed) {
-            launch_by(std::integral_constant<int, 16 / sizeof(T)>());
-        } else {
-            launch_by(std::integral_constant<int, 1>());
-        }
+        launch(x, {blocks, THREADS}, compact_onepass_kernel<T, ITEMS, THREADS, BLOCKS>, x.data<T>(),
+               y.data<T>(), N, x.strides[0], static_cast<int>(tiles), words.data<word_t>());
     });
     return y.object;
 }

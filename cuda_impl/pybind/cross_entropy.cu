@@ -4,25 +4,12 @@
 #include <algorithm>
 
 #include "fresh.h"
+#include "whole.h"
 
 struct Rows {
     Tensor logits, targets, loss;
     std::int64_t M, V;
 };
-
-// Reads `object` if it is a strided tensor of int64, which may have any strides.
-static bool read_targets(const py::object& object, Tensor& targets) {
-    const Torch& torch = Torch::get();
-    if (!py::isinstance(object, torch.tensor) || !get(object, torch.layout).is(torch.strided)) return false;
-    if (!get(object, torch.dtype).is(torch.int64)) return false;
-    targets.object = object;
-    targets.element_size = 8;
-    targets.address = call(object, torch.data_ptr).cast<std::uintptr_t>();
-    targets.device = call(object, torch.get_device).cast<int>();
-    targets.ndim = read(get(object, torch.shape), targets.shape);
-    read(call(object, torch.stride), targets.strides);
-    return true;
-}
 
 // The arguments, logits with neighbouring columns next to each other, and where the loss goes.
 static Rows checked(const py::object& logits_object, const py::object& targets_object) {
@@ -30,9 +17,8 @@ static Rows checked(const py::object& logits_object, const py::object& targets_o
     rows.logits = check_same("cross_entropy", 2, {{"logits", logits_object}})[0];
     const Tensor& logits = rows.logits;
     rows.M = logits.shape[0], rows.V = logits.shape[1];
-    const bool good = read_targets(targets_object, rows.targets) && rows.targets.ndim == 1 &&
-                      rows.targets.shape[0] == rows.M && rows.targets.device == logits.device &&
-                      get(targets_object, Torch::get().is_here).ptr() == Py_True;
+    const bool good = read_whole(targets_object, Torch::get().int64, 8, rows.targets) &&
+                      rows.targets.shape[0] == rows.M && rows.targets.device == logits.device;
     if (!good) {
         py::module_::import("compare.arguments")
             .attr("check_targets")("cross_entropy", logits_object, targets_object);

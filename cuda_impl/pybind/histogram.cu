@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "bytes.h"
+#include "whole.h"
 
 // An atomic addition in global memory for every element.
 static py::object globally(py::object x_object) {

@@ -70,7 +70,7 @@ static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, Ch
 
 // 16 bytes an access, PACKS of them a thread; what does not lie in whole packs takes `naive`.
 static py::object vectorized(py::object x) {
-    constexpr int PACKS = 4, THREADS = 256;
+    constexpr int PACKS = 1, THREADS = 128;
     return by_chunks<THREADS>(
         x, KERNEL_FOR(stream_copy_vectorized_kernel, PACKS, THREADS),
         [](const Tensor&, std::int64_t bytes) { return Chunks{ceil_div(bytes, PACKS * THREADS * 16)}; });
@@ -78,15 +78,15 @@ static py::object vectorized(py::object x) {
 
 // As `vectorized`, of lines that the caches need not keep.
 static py::object hinted(py::object x) {
-    constexpr int PACKS = 4, THREADS = 256;
+    constexpr int PACKS = 1, THREADS = 128;
     return by_chunks<THREADS>(
-        x, KERNEL_FOR(stream_copy_hinted_kernel, PACKS, THREADS, EVICT_FIRST, EVICT_FIRST),
+        x, KERNEL_FOR(stream_copy_hinted_kernel, PACKS, THREADS, L2_ONLY, NO_HINT),
         [](const Tensor&, std::int64_t bytes) { return Chunks{ceil_div(bytes, PACKS * THREADS * 16)}; });
 }
 
 // STAGES chunks a block on their way into registers.
 static py::object prefetch(py::object x) {
-    constexpr int PACKS = 4, THREADS = 256, STAGES = 2, BLOCKS = 4;
+    constexpr int PACKS = 4, THREADS = 256, STAGES = 2, BLOCKS = 1;
     return by_chunks<THREADS>(x, KERNEL_FOR(stream_copy_prefetch_kernel, PACKS, THREADS, STAGES, BLOCKS),
                               [](const Tensor& x, std::int64_t bytes) {
                                   return Chunks{blocks_for(x, bytes / (PACKS * THREADS * 16), BLOCKS)};
@@ -95,7 +95,7 @@ static py::object prefetch(py::object x) {
 
 // STAGES chunks a block on their way into shared memory.
 static py::object cp_async(py::object x) {
-    constexpr int PACKS = 2, THREADS = 256, STAGES = 4, BLOCKS = 4, CHUNK_BYTES = PACKS * THREADS * 16;
+    constexpr int PACKS = 4, THREADS = 256, STAGES = 4, BLOCKS = 1, CHUNK_BYTES = PACKS * THREADS * 16;
     return by_chunks<THREADS>(x, KERNEL_FOR(stream_copy_cp_async_kernel, PACKS, THREADS, STAGES, BLOCKS),
                               [](const Tensor& x, std::int64_t bytes) {
                                   return Chunks{blocks_for(x, bytes / CHUNK_BYTES, BLOCKS),
@@ -103,14 +103,15 @@ static py::object cp_async(py::object x) {
                               });
 }
 
-// STAGES chunks a block that the copy engine moves.
+// A chunk a block that the copy engine moves.
 static py::object tma(py::object x) {
-    constexpr int CHUNK_BYTES = 16384, STAGES = 6, BLOCKS = 2;
-    return by_chunks<WARP>(x, KERNEL_FOR(stream_copy_tma_kernel, CHUNK_BYTES, STAGES),
-                           [](const Tensor& x, std::int64_t bytes) {
-                               return Chunks{blocks_for(x, ceil_div(bytes / 16 * 16, CHUNK_BYTES), BLOCKS),
-                                             STAGES * CHUNK_BYTES};
-                           });
+    constexpr int CHUNK_BYTES = 4096, BARRIER_BYTES = 8;
+    return by_chunks<WARP>(
+        x, KERNEL_FOR(stream_copy_tma_kernel, CHUNK_BYTES), [](const Tensor&, std::int64_t bytes) {
+            // One block at least, for what is behind the packs.
+            return Chunks{std::max<std::int64_t>(1, ceil_div(bytes / 16 * 16, CHUNK_BYTES)),
+                          CHUNK_BYTES + BARRIER_BYTES};
+        });
 }
 
 PYBIND11_MODULE(stream_copy, m) {

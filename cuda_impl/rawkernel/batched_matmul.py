@@ -75,7 +75,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_size(N)
     across = ceil_div(N, 4)
     side = 4 * across
-    matrices = max(128 // across**2, 1)  # about 128 threads at least
+    matrices = max(128 // across**2, 1)  # of 128 threads, but one at least
     shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4)
     PACKED = is_packed(a, b)
     run = kernel("batched_matmul", f"batched_matmul_tiled_kernel<{CTYPES[a.dtype]}, {cpp(PACKED)}>", a.device)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from compare.arguments import check_same
+from compare.device import multiprocessors
 from compare.registry import implementation
 from cuda_impl.loader import kernel
 
@@ -38,20 +39,22 @@ def twopass(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("compact", "cupy.onepass", rung="tiled")
-def onepass(x: torch.Tensor) -> torch.Tensor:
-    """Tiles look back at what those before them have published; packs of 16 bytes where x allows them."""
+SIZES = {"ITEMS": (12, 16, 20, 24, 28), "THREADS": (128, 256), "BLOCKS": (2, 3, 4, 5)}
+
+
+@implementation("compact", "cupy.onepass", rung="tiled", tunable=SIZES)
+def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 256, BLOCKS: int = 4) -> torch.Tensor:
+    """Tiles look back at what those before them have published, while the next one is loaded."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()
     if N == 0:
         return y
-    packed = x.stride(0) == 1 and x.data_ptr() % 16 == 0
-    VEC, PACKS, THREADS = 16 // x.element_size() if packed else 1, 4, 256
-    tiles = ceil_div(N, THREADS * PACKS * VEC)
+    tiles = ceil_div(N, THREADS * ITEMS)
     words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
-    name = f"compact_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>"
+    name = f"compact_onepass_kernel<{CTYPES[x.dtype]}, {ITEMS}, {THREADS}, {BLOCKS}>"
     run = kernel("compact", name, x.device)
-    sizes = (np.int64(N), np.int64(x.stride(0)), np.int64(tiles))
-    run((tiles,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr()))
+    blocks = min(tiles, BLOCKS * multiprocessors(x.device))
+    sizes = (np.int64(N), np.int64(x.stride(0)), np.int32(tiles))
+    run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr()))
     return y

@@ -60,7 +60,7 @@ SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 
 
 @implementation("stream_copy", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
-def vectorized(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
     """16 bytes an access, PACKS of them a thread; what does not lie in whole packs takes `naive`."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
@@ -77,7 +77,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256) -> torch.
     matches="triton.hinted",
 )
 def hinted(
-    x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, LOAD_HINT: int = 1, STORE_HINT: int = 1
+    x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128, LOAD_HINT: int = 2, STORE_HINT: int = 0
 ) -> torch.Tensor:
     """As `vectorized`, of lines that the caches need not keep; the kernels' file says what the hints are."""
     check_same("stream_copy", 1, x=x)
@@ -100,7 +100,7 @@ def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
     matches="triton.prefetch",
 )
 def prefetch(
-    x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 2, BLOCKS: int = 4
+    x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 2, BLOCKS: int = 1
 ) -> torch.Tensor:
     """STAGES chunks a block on their way into registers."""
     check_same("stream_copy", 1, x=x)
@@ -123,7 +123,7 @@ def prefetch(
     matches="triton.cp_async",
 )
 def cp_async(
-    x: torch.Tensor, *, PACKS: int = 2, THREADS: int = 256, STAGES: int = 4, BLOCKS: int = 4
+    x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 4, BLOCKS: int = 1
 ) -> torch.Tensor:
     """STAGES chunks a block on their way into shared memory."""
     check_same("stream_copy", 1, x=x)
@@ -135,18 +135,21 @@ def cp_async(
     return by_chunks("cp_async", x, constants, blocks, THREADS, STAGES * chunk_bytes)
 
 
+BARRIER_BYTES = 8
+
+
 @implementation(
     "stream_copy",
     "cupy.tma",
     rung="hopper",
     requires="sm_90",
-    tunable={"CHUNK_BYTES": (4096, 8192, 16384, 32768), "STAGES": (2, 3, 4, 6), "BLOCKS": (1, 2, 3, 4)},
+    tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768)},
     matches="triton.tma",
 )
-def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 16384, STAGES: int = 6, BLOCKS: int = 2) -> torch.Tensor:
-    """STAGES chunks a block that the copy engine moves."""
+def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096) -> torch.Tensor:
+    """A chunk a block that the copy engine moves."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
         return naive(x)
-    blocks = blocks_for(x, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES), BLOCKS)
-    return by_chunks("tma", x, (CHUNK_BYTES, STAGES), blocks, 32, STAGES * CHUNK_BYTES)
+    blocks = max(1, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES))  # one at least, for what is behind the packs
+    return by_chunks("tma", x, (CHUNK_BYTES,), blocks, 32, CHUNK_BYTES + BARRIER_BYTES)

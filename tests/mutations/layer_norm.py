@@ -113,7 +113,7 @@ MUTATIONS = (
     t_packed(
         bug="padding deviates",
         what="columns that are not there count as deviations from the mean",
-        right="tl.where(n < columns, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)",
+        right="tl.where(inside, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)",
         wrong="in_order(stay_packed(tiles[t]), DTYPE) - mean",
         sign="values",
     ),

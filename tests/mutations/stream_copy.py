@@ -88,8 +88,8 @@ MUTATIONS = (
     t_tma(
         bug="rows counted down",
         what="the last tile, which the end cuts short, is left out",
-        right="tiles = (rows + BLOCK_ROWS - 1) // BLOCK_ROWS",
-        wrong="tiles = rows // BLOCK_ROWS",
+        right="grid = (triton.cdiv(rows, BLOCK_ROWS),)",
+        wrong="grid = (max(1, rows // BLOCK_ROWS),)",
         sign=LOST,
     ),
     t_tma(
@@ -139,10 +139,10 @@ MUTATIONS = (
         sign="misaligned address",
     ),
     hinted(
-        bug="wrong stride",
-        what="a thread's packs are those of its neighbours",
-        right="store_hinted<STORE_HINT>(to + p * THREADS, pack[p])",
-        wrong="store_hinted<STORE_HINT>(to + p, pack[p])",
+        bug="lanes mixed up",
+        what="a thread writes where its neighbour should",
+        right="reinterpret_cast<uint4*>(y_ptr + begin) + threadIdx.x;",
+        wrong="reinterpret_cast<uint4*>(y_ptr + begin) + (threadIdx.x ^ 1);",
         sign=MIXED,
     ),
     prefetch(
@@ -196,12 +196,11 @@ MUTATIONS = (
         **HOPPER,
     ),
     tma(
-        bug="last turn's phase",
-        what="from the second turn of the ring on, a chunk is taken to have landed before it has",
-        right="                stage = 0;\n                parity ^= 1;",
-        wrong="                stage = 0;",
+        bug="not waited for",
+        what="the phase before the first counts as complete: what leaves is what the chunk before left there",
+        right="mbarrier_wait(landed, 0);",
+        wrong="mbarrier_wait(landed, 1);",
         sign="values",
         **HOPPER,
-        **GOES_ON,
     ),
 )

@@ -1,8 +1,8 @@
 // histogram by CUB's DeviceHistogram: what the rungs are held against.
 #include <cub/device/device_histogram.cuh>
 
-#include "../bytes.h"
 #include "cub.h"
+#include "whole.h"
 
 static py::object cub_even(py::object x_object) {
     constexpr int BINS = 256;
