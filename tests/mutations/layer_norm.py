@@ -70,8 +70,8 @@ MUTATIONS = (
     t_onepass(
         bug="wrong stride",
         what="rows of x are taken to be N apart",
-        right="x_ptr + m * stride_xm + n, mask=inside",
-        wrong="x_ptr + m * N + n, mask=inside",
+        right="x_ptr + m * stride_xm + n, mask=inside, other=0.0",
+        wrong="x_ptr + m * N + n, mask=inside, other=0.0",
         sign=UNDEFINED,
     ),
     t_online(
@@ -91,8 +91,8 @@ MUTATIONS = (
     t_online(
         bug="32-bit offset",
         what="program_id * stride_xm overflows",
-        right="    m = tl.program_id(0).to(tl.int64)\n",
-        wrong="    m = tl.program_id(0)\n",
+        right="    m = tl.program_id(0).to(tl.int64)\n    x_row",
+        wrong="    m = tl.program_id(0)\n    x_row",
         sign=WILD,
         **HUGE,
     ),
