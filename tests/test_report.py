@@ -119,6 +119,15 @@ def test_any_number_of_rows_has_its_sentence(labels: tuple[str, ...], says: str)
     assert says in " ".join(sentences(made_up.comparison(case)))
 
 
+def test_of_whole_numbers_every_digit_is_right() -> None:
+    """They have no tolerance of which a share could be used up."""
+    exact = replace(made_up.AGREEMENT, max_abs=0.0, ulp_max=0.0, error=0.0, limit=0.0)
+    labels = ("torch.eager", "cupy.online")
+    made = made_up.rows({label: made_up.MEDIANS_US[label] for label in labels})
+    rows = tuple(replace(row, timing=None, agreement=exact) for row in made)
+    assert "every digit is right" in " ".join(sentences(made_up.comparison(made_up.case(made=rows))))
+
+
 def test_what_binds_decides_which_ceiling_is_shown() -> None:
     """By the case's operations a byte: GB/s and a copy, or TFLOP/s and the library's product."""
     case = made_up.case()
