@@ -286,7 +286,7 @@ def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.
 
     agreement = checked(op, c, device, run)
     assert failed(agreement) >= {"output is fresh"} | ({"inputs unchanged"} if True in changed else set())
-    assert changed == {op.name != "stream_copy"}
+    assert True in changed or op.only_moves
 
 
 @every_op_and_case
