@@ -18,7 +18,7 @@ from compare import device as machine
 from compare import registry
 from compare.guard import poisoned, untouched
 from compare.inputs import TORCH_DTYPES
-from compare.spec import Case, Implementation, Op
+from compare.spec import Case, Implementation, KernelResources, Op
 from cuda_impl import build, pybind
 from cuda_impl.loader import kernel
 
@@ -271,7 +271,12 @@ def test_both_routes_launch_alike(
         expected = from_profiler(cupy, tensors)
     except NotImplementedError as refusal:
         pytest.skip(str(refusal))
-    assert from_profiler(other, tensors) == expected
+    assert list(map(_granted, from_profiler(other, tensors))) == list(map(_granted, expected))
+
+
+def _granted(seen: KernelResources) -> KernelResources:
+    """With as many registers as a thread is given: by eights, whichever compiler asked for one or two fewer."""
+    return replace(seen, registers=-(-seen.registers // 8) * 8)
 
 
 @pytest.mark.gpu
