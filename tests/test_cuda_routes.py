@@ -275,7 +275,7 @@ def test_both_routes_launch_alike(
 
 
 def _granted(seen: KernelResources) -> KernelResources:
-    """With as many registers as a thread is given: by eights, whichever compiler asked for one or two fewer."""
+    """With as many registers as a thread is given: by eights, though a compiler asked for fewer."""
     return replace(seen, registers=-(-seen.registers // 8) * 8)
 
 
