@@ -273,4 +273,4 @@ def test_a_record_against_itself_has_nothing_worse(path: Path) -> None:
     assert not found.worse
     assert found.environment == ()
     # The rest is ambiguous: a sweep leaves some rows with few samples.
-    assert found.counts["same"] > 0.75 * len(found.changes)
+    assert found.counts["same"] > 0.5 * len(found.changes)
