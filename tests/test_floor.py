@@ -188,7 +188,7 @@ def test_no_recorded_time_is_refused_nor_close_to_it(op: str) -> None:
 def test_recorded_times_come_near_the_floor() -> None:
     """A bound that nothing comes near would refuse nothing.
 
-    The best kernels of most ops come within a few percent of the ceiling, and so within the margin of the floor.
+    The best kernels of most ops come within a few percent of the ceiling: within the margin of the floor.
     """
     nearest = [min(times) for op in registry.op_names() if (times := _times_the_floor(op))]
     assert statistics.median(nearest) < 1.15
