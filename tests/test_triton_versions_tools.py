@@ -59,7 +59,8 @@ def test_programs_carry_what_would_be_compiled_at_run_time(op: str, tmp_path: Pa
     done = python(*words, ready="triton", TRITON_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert any("same" in row for row in rows)
+    if not any("same" in row for row in rows):  # each needs what a program of one kernel does not have
+        assert all(re.search("launches . kernels|calls PyTorch's", row["cannot"]) for row in rows)
     for row in rows:
         assert row.get("same", True), row
         assert "program_bytes" in row or row["cannot"], row
