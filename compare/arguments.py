@@ -8,12 +8,13 @@ from torch import Tensor, strided
 TAKEN = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
+def check_same(op: str, ndim: int, taken: tuple[torch.dtype, ...] = TAKEN, **tensors: torch.Tensor) -> None:
     """Check that the named arguments are alike: ``check_same("vector_add", 1, x=x, y=y)``.
 
     Args:
         op: the op's name, for the message.
         ndim: how many dimensions each argument has.
+        taken: the dtypes that are taken.
         tensors: the arguments; the first one sets the shape, dtype and device that the others must have.
 
     Raises:
@@ -29,8 +30,8 @@ def check_same(op: str, ndim: int, **tensors: torch.Tensor) -> None:
         if tensor.layout is not strided:
             raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
         dtype = tensor.dtype
-        if dtype not in TAKEN:
-            raise TypeError(f"{op}: {name} is {dtype}; it takes {', '.join(map(str, TAKEN))}")
+        if dtype not in taken:
+            raise TypeError(f"{op}: {name} is {dtype}; it takes {', '.join(map(str, taken))}")
         if tensor.dim() != ndim:
             raise ValueError(
                 f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes {ndim}"
@@ -58,21 +59,7 @@ def check_bytes(op: str, x: torch.Tensor) -> None:
         TypeError: it is no strided tensor, or not of uint8.
         ValueError: it has another number of dimensions than one.
     """
-    _check_whole(op, "x", x, torch.uint8)
-
-
-def _check_whole(op: str, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """Check that the argument ``name`` is a vector of this dtype, one of whole numbers."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{op}: {name} is a {type(tensor).__name__}; it takes a torch.Tensor")
-    if tensor.layout is not strided:
-        raise TypeError(f"{op}: {name} is {tensor.layout}; it takes a strided (dense) tensor")
-    if tensor.dtype is not dtype:
-        raise TypeError(f"{op}: {name} is {tensor.dtype}; it takes {dtype}")
-    if tensor.dim() != 1:
-        raise ValueError(
-            f"{op}: {name} has {tensor.dim()} dimensions, shape {tuple(tensor.shape)}; it takes 1"
-        )
+    check_same(op, 1, (torch.uint8,), x=x)
 
 
 def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("a", "b")) -> None:
@@ -89,8 +76,8 @@ def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, s
         ValueError: one is no matrix, b is on another device than a, or has not as many rows as a columns.
     """
     left, right = names
-    check_same(op, 2, **{left: a})
-    check_same(op, 2, **{right: b})
+    check_same(op, 2, TAKEN, **{left: a})
+    check_same(op, 2, TAKEN, **{right: b})
     if b.dtype is not a.dtype:
         raise TypeError(f"{op}: {right} is {b.dtype} and {left} is {a.dtype}; it takes one dtype")
     if b.shape[0] != a.shape[1]:
@@ -146,7 +133,7 @@ def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
         ValueError: as `check_same`, or targets is no vector, on another device, or has another length.
     """
     check_same(op, 2, logits=logits)
-    _check_whole(op, "targets", targets, torch.int64)
+    check_same(op, 1, (torch.int64,), targets=targets)
     if targets.shape[0] != logits.shape[0]:
         raise ValueError(
             f"{op}: targets has shape {tuple(targets.shape)} and logits {tuple(logits.shape)}; "
@@ -200,7 +187,7 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
     """
     check_same(op, 2, x=x)
     for name, parameter in parameters.items():
-        check_same(op, 1, **{name: parameter})
+        check_same(op, 1, TAKEN, **{name: parameter})
         if parameter.dtype is not x.dtype:
             raise TypeError(f"{op}: {name} is {parameter.dtype} and x is {x.dtype}; it takes one dtype")
         if parameter.shape[0] != x.shape[1]:

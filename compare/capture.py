@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 from compare import registry
-from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch
+from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch
 
 Launch = CudaLaunch | TritonLaunch
 
@@ -45,7 +45,7 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
             without a GPU; the text says why.
         Exception: whatever else the implementation raises on its inputs.
     """
-    if impl.route in ("torch", LIBRARY):
+    if not impl.has_own_kernels:
         return []
     return capture_call(impl, meta_inputs(op, case), arch)
 

@@ -18,7 +18,6 @@ from typing import Literal
 from compare import records
 from compare.report import figures
 from compare.spec import (
-    WAYS,
     Case,
     CaseComparison,
     Ceilings,
@@ -28,6 +27,7 @@ from compare.spec import (
     Options,
     Row,
     UsageError,
+    is_yardstick,
     way_of,
 )
 
@@ -183,7 +183,7 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
     best: dict[str, Row] = {}
     unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
     for row in sorted(case.rows, key=figures.cold_us):
-        if way_of(row.label) not in WAYS:  # a yardstick
+        if is_yardstick(row.label):
             continue
         if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
             best.setdefault(way_of(row.label), row)

@@ -227,6 +227,11 @@ def way_of(label: str) -> str:
     return "cuda" if route in ROUTES else route
 
 
+def is_yardstick(label: str) -> bool:
+    """Whether that is of none of the ways, but what they are held against: a library's kernels."""
+    return way_of(label) not in WAYS
+
+
 @dataclass(frozen=True)
 class Implementation:
     """One op, one way or route, one variant."""
@@ -274,6 +279,11 @@ class Implementation:
     def way(self) -> str:
         """One of `WAYS`, or ``library``, which is none of them."""
         return way_of(self.label)
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """Whether its kernels are written here: they are neither PyTorch's nor a library's."""
+        return self.way != "torch" and not is_yardstick(self.label)
 
     @property
     def variant(self) -> str:

@@ -559,6 +559,11 @@ def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
     return product
 
 
+def calls_a_library(name: str) -> bool:
+    """Whether ``pybind/<name>.cu`` is ``library/<op>``, which calls a library: for GPUs only."""
+    return "/" in name
+
+
 def _pybind_name(op: str, targets: str, key: str) -> str:
     return f"{op.replace('/', '-')}-{targets}-{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
@@ -575,8 +580,7 @@ def _pybind_includes() -> list[str]:
 
 def _nvcc_module_command(op: str, archs: tuple[str, ...]) -> list[str]:
     host = ["-ccbin", gxx(), "-Xcompiler=-fPIC,-fvisibility=hidden", "-shared", "-cudart=static"]
-    calls_a_library = "/" in op  # library/<op>
-    cccl = ["-isystem", str(cccl_include())] if calls_a_library else []
+    cccl = ["-isystem", str(cccl_include())] if calls_a_library(op) else []
     return [str(nvcc()), *host, *flags.nvcc(archs), *_pybind_includes(), *cccl]
 
 

@@ -93,7 +93,7 @@ def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
     Raises:
         UsageError: ``only`` matches nothing.
     """
-    found = [impl for impl in registry.implementations(op.name, only) if impl.way in ("triton", "cuda")]
+    found = [impl for impl in registry.implementations(op.name, only) if impl.has_own_kernels]
     ahead = {impl.variant for impl in found if impl.route == "pybind"}
     return [impl for impl in found if impl.route != "cupy" or impl.variant not in ahead]
 

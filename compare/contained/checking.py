@@ -178,7 +178,7 @@ class Checking:
             self._device,
             self._seeds[impl.label],
             nudge=impl.foreign,
-            own_work=impl.way in ("triton", "cuda"),
+            own_work=impl.has_own_kernels,
             stage=stage,
             probes=self._probes,
         )
@@ -207,7 +207,7 @@ class Checking:
                     case,
                     self._device,
                     (seed,),
-                    own_work=impl.way in ("triton", "cuda"),
+                    own_work=impl.has_own_kernels,
                     stage=WorkerStage(worker, exchange, building=False),
                     probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
                 )

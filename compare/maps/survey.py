@@ -14,7 +14,7 @@ from compare import crossover, diff, registry, statistics
 from compare.crossover import Bound
 from compare.records import Recorded
 from compare.report import figures
-from compare.spec import WAYS, CodeSize, Comparison, Estimate, Row, UsageError, way_of
+from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
 from compare.tuning import registered_as
 
 
@@ -285,7 +285,7 @@ def with_front(points: Iterable[Point]) -> Iterator[Point]:
     by more than equals show.  A yardstick is no step of it: what it reaches is written in a library."""
     highest = 0.0
     for point in sorted(points, key=lambda point: (point.tokens, -point.share)):
-        counts = way_of(point.label) in WAYS
+        counts = not is_yardstick(point.label)
         front = counts and point.share > highest * (1 + point.least)
         highest = max(highest, point.share if counts else 0.0)
         yield replace(point, front=front)

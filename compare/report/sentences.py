@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from compare.report import figures
-from compare.report.tables import is_yardstick, number, percent, times
-from compare.spec import ROUTES, CaseComparison, Comparison, Row
+from compare.report.tables import number, percent, times
+from compare.spec import ROUTES, CaseComparison, Comparison, Row, is_yardstick
 
 MOST = 3
 
@@ -81,7 +81,7 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 
 def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    timed = [row for row in _timed(case) if not is_yardstick(row)]
+    timed = [row for row in _timed(case) if not is_yardstick(row.label)]
     baseline = figures.row_of(case, figures.baseline_of(case))
     if len(timed) < 2 or baseline is None or not _timed_row(baseline):
         return
@@ -129,7 +129,7 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """The best CUDA of this project against a library's kernels, which are a yardstick and no contestant."""
     own = next((row for row in _timed(case) if row.label.startswith(ROUTES)), None)
-    for row in filter(is_yardstick, _timed(case)):
+    for row in (row for row in _timed(case) if is_yardstick(row.label)):
         lead = figures.ratio(own, row) if own else None
         if own is None or lead is None or own.accumulator != row.accumulator:
             continue

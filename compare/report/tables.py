@@ -10,7 +10,6 @@ from compare import calibration, tuning
 from compare.records import CHANGED, changed_since
 from compare.report import figures
 from compare.spec import (
-    WAYS,
     WRONG,
     CaseComparison,
     Comparison,
@@ -573,8 +572,3 @@ def _blank_repeats(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ..
         shown.append(("", *row[1:]) if row[0] == last else row)
         last = row[0]
     return tuple(shown)
-
-
-def is_yardstick(row: Row) -> bool:
-    """Whether it is of none of the ways, but what they are held against: a library's kernels."""
-    return way_of(row.label) not in WAYS

@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from compare.occupancy import WARP
+
 BANKS = 32
 BANK_BYTES = 4
-WARP = 32
 
 
 @dataclass(frozen=True)

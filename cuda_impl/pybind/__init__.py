@@ -78,13 +78,9 @@ def _device(argument: object, name: str) -> torch.device:
     """Where a tensor lies; for what is none any device that the module is for, as all refuse it alike."""
     if isinstance(argument, torch.Tensor):
         return argument.device
-    if _gpu_only(name) and torch.cuda.is_available():
+    if build.calls_a_library(name) and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
-
-
-def _gpu_only(name: str) -> bool:
-    return name.startswith(f"{LIBRARY}/")
 
 
 def module(name: str, device: torch.device) -> types.ModuleType:
@@ -95,8 +91,8 @@ def module(name: str, device: torch.device) -> types.ModuleType:
         TypeError: the device is neither a GPU nor the CPU, or the CPU where that has no such module.
     """
     target = _target(device)
-    if target is None or (target == "host" and _gpu_only(name)):
-        op, taken = name.rpartition("/")[2], "cuda" if _gpu_only(name) else "cuda or cpu"
+    if target is None or (target == "host" and build.calls_a_library(name)):
+        op, taken = name.rpartition("/")[2], "cuda" if build.calls_a_library(name) else "cuda or cpu"
         raise TypeError(f"{op}: tensors are on {device}; it takes tensors on {taken}")
     return _load(name, target)
 
