@@ -1,6 +1,6 @@
 // What goes the other way than hopper.cuh's bulk copies: from shared memory to global memory, by the copy
 // engine (sm_90 and later). Each function is one PTX instruction, named after it. Source: PTX ISA,
-// "cp.async.bulk", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group".
+// "cp.async.bulk", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "membar/fence".
 #pragma once
 
 #include "hopper.cuh"
@@ -24,6 +24,11 @@ __device__ __forceinline__ void bulk_copy_commit_group() {
 template <int PENDING>
 __device__ __forceinline__ void bulk_copy_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// What this thread has written to shared memory is there before what the copy engine does to it next.
+__device__ __forceinline__ void fence_proxy_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 #endif  // HAS_HOPPER_UNITS

@@ -22,19 +22,38 @@ static py::object twopass(py::object x_object) {
     return y.object;
 }
 
-// Tiles look back at what those before them have published, while the next one is loaded.
+// Tiles look back at what those before them have published.
 static py::object onepass(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0], y = x.empty_like();
     const std::int64_t N = x.numel();
     if (N == 0) return y.object;
-    constexpr int ITEMS = 24, THREADS = 256, BLOCKS = 4;
+    constexpr int ITEMS = 24, THREADS = 512, BLOCKS = 2;
     const std::int64_t tiles = ceil_div(N, THREADS * ITEMS);
     const Tensor words = x.zeros(1 + tiles);
-    const std::int64_t blocks = std::min<std::int64_t>(tiles, std::int64_t(BLOCKS) * multiprocessors(x));
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        launch(x, {blocks, THREADS}, compact_onepass_kernel<T, ITEMS, THREADS, BLOCKS>, x.data<T>(),
-               y.data<T>(), N, x.strides[0], static_cast<int>(tiles), words.data<word_t>());
+        launch(x, {tiles, THREADS}, compact_onepass_kernel<T, ITEMS, THREADS, BLOCKS>, x.data<T>(),
+               y.data<T>(), N, x.strides[0], words.data<word_t>());
+    });
+    return y.object;
+}
+
+// Tiles come into shared memory, and are counted and published one ahead; neighbours only.
+static py::object ring(py::object x_object) {
+    const Tensor x = check_same("compact", 1, {{"x", x_object}})[0];
+    const std::int64_t N = x.numel();
+    if (N > 1 && x.strides[0] != 1) return onepass(x_object);
+    const Tensor y = x.empty_like();
+    if (N == 0) return y.object;
+    constexpr int STAGES = 3, TILE_BYTES = 73728, THREADS = 576;
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        const int skew = static_cast<int>(reinterpret_cast<std::uintptr_t>(x.data<T>()) % 16 / sizeof(T));
+        const std::int64_t tiles = ceil_div(N + skew, TILE_BYTES / sizeof(T));
+        const Tensor words = x.zeros(1 + tiles);
+        const auto blocks = std::min<std::int64_t>(tiles, multiprocessors(x));
+        launch(x, {blocks, THREADS, STAGES * TILE_BYTES}, compact_ring_kernel<T, STAGES, TILE_BYTES, THREADS>,
+               x.data<T>(), y.data<T>(), N, skew, static_cast<int>(tiles), words.data<word_t>());
     });
     return y.object;
 }
@@ -42,4 +61,5 @@ static py::object onepass(py::object x_object) {
 PYBIND11_MODULE(compact, m) {
     m.def("twopass", &twopass);
     m.def("onepass", &onepass);
+    m.def("ring", &ring);
 }

@@ -39,12 +39,14 @@ def twopass(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-SIZES = {"ITEMS": (12, 16, 20, 24, 28), "THREADS": (128, 256), "BLOCKS": (2, 3, 4, 5)}
-
-
-@implementation("compact", "cupy.onepass", rung="tiled", tunable=SIZES)
-def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 256, BLOCKS: int = 4) -> torch.Tensor:
-    """Tiles look back at what those before them have published, while the next one is loaded."""
+@implementation(
+    "compact",
+    "cupy.onepass",
+    rung="tiled",
+    tunable={"ITEMS": (16, 20, 24, 28, 32), "THREADS": (256, 512), "BLOCKS": (1, 2, 3)},
+)
+def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
+    """Tiles look back at what those before them have published."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()
@@ -54,7 +56,35 @@ def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 256, BLOCKS: int
     words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
     name = f"compact_onepass_kernel<{CTYPES[x.dtype]}, {ITEMS}, {THREADS}, {BLOCKS}>"
     run = kernel("compact", name, x.device)
-    blocks = min(tiles, BLOCKS * multiprocessors(x.device))
-    sizes = (np.int64(N), np.int64(x.stride(0)), np.int32(tiles))
-    run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr()))
+    sizes = (np.int64(N), np.int64(x.stride(0)))
+    run((tiles,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr()))
+    return y
+
+
+@implementation(
+    "compact",
+    "cupy.ring",
+    rung="hopper",
+    requires="sm_90",
+    tunable={"TILE_BYTES": (18432, 36864, 73728), "THREADS": (288, 576)},
+)
+def ring(x: torch.Tensor, *, TILE_BYTES: int = 73728, THREADS: int = 576) -> torch.Tensor:
+    """Tiles come into shared memory, and are counted and published one ahead; neighbours only."""
+    check_same("compact", 1, x=x)
+    if x.numel() > 1 and x.stride(0) != 1:
+        return onepass(x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    N = x.numel()
+    if N == 0:
+        return y
+    STAGES = 3
+    skew = x.data_ptr() % 16 // x.element_size()
+    tiles = ceil_div(N + skew, TILE_BYTES // x.element_size())
+    words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
+    name = f"compact_ring_kernel<{CTYPES[x.dtype]}, {STAGES}, {TILE_BYTES}, {THREADS}>"
+    run = kernel("compact", name, x.device)
+    blocks = min(tiles, multiprocessors(x.device))
+    sizes = (np.int64(N), np.int32(skew), np.int32(tiles))
+    arguments = (x.data_ptr(), y.data_ptr(), *sizes, words.data_ptr())
+    run((blocks,), (THREADS,), arguments, shared_mem=STAGES * TILE_BYTES)
     return y

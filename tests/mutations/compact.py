@@ -13,11 +13,14 @@ t_twopass, t_onepass = (
     partial(Mutation, "compact", f"triton.{variant}", file="triton_impl/compact.py")
     for variant in ("twopass", "onepass")
 )
-twopass, onepass = (
+twopass, onepass, ring = (
     partial(Mutation, "compact", f"cupy.{variant}", file="cuda_impl/kernels/compact.cuh")
-    for variant in ("twopass", "onepass")
+    for variant in ("twopass", "onepass", "ring")
 )
-launch_onepass = partial(Mutation, "compact", "cupy.onepass", file="cuda_impl/rawkernel/compact.py")
+launch_onepass, launch_ring = (
+    partial(Mutation, "compact", f"cupy.{variant}", file="cuda_impl/rawkernel/compact.py")
+    for variant in ("onepass", "ring")
+)
 
 MUTATIONS = (
     # ------------------------------------------------------------------ Triton
@@ -89,8 +92,8 @@ MUTATIONS = (
     twopass(
         bug="no end",
         what="what ends the kept elements is not written",
-        right="if (blockIdx.x == 0 && threadIdx.x == 0 && count < N)",
-        wrong="if (blockIdx.x == 0 && threadIdx.x == 0 && count < 0)",
+        right="if (blockIdx.x == 0) store_end(",
+        wrong="if (false) store_end(",
         sign="all written",
     ),
     twopass(
@@ -126,18 +129,11 @@ MUTATIONS = (
         sign=ASTRAY,
     ),
     onepass(
-        bug="steps in one place",
-        what="every step of a warp begins where the first does",
-        right="place += __popc(of_step);",
-        wrong="place += 0;",
+        bug="warps in one place",
+        what="every warp of a tile begins where the first does",
+        right="tile.store(y_ptr + before + counted.before);",
+        wrong="tile.store(y_ptr + before);",
         sign=MISPLACED,
-    ),
-    onepass(
-        bug="starts before 0",
-        what="a warp's first store begins before what the tile keeps",
-        right="if (i >= 0) y_ptr[before + i] = staged[i];",
-        wrong="y_ptr[before + i] = staged[i];",
-        sign=ASTRAY,
     ),
     onepass(
         bug="missed tail",
@@ -148,10 +144,10 @@ MUTATIONS = (
     ),
     onepass(
         bug="missing barrier",
-        what="kept elements are written out before they are gathered",
-        right="next);\n        __syncthreads();\n",
-        wrong="next);\n",
-        sign=WILD + "|guard zones",
+        what="what the tiles before keep is read before it is known",
+        right="        }\n    }\n    __syncthreads();\n    return shared_before;",
+        wrong="        }\n    }\n    return shared_before;",
+        sign=ASTRAY,
         without_gpu="apart",
         with_gpu="racecheck",
         sign_with_gpu="Race reported",
@@ -159,9 +155,16 @@ MUTATIONS = (
     onepass(
         bug="end out of bounds",
         what="an end is written though there is no room for it",
-        right="thread == 0 && count < N)",
-        wrong="thread == 0 && count <= N)",
+        right="if (threadIdx.x == 0 && count < N)",
+        wrong="if (threadIdx.x == 0 && count <= N)",
         sign="guard zones",
+    ),
+    onepass(
+        bug="wrong stride",
+        what="elements are taken to be neighbours",
+        right="x_ptr[(first + i * WARP) * stride_xn]",
+        wrong="x_ptr[first + i * WARP]",
+        sign=MISPLACED,
     ),
     launch_onepass(
         bug="wrong grid",
@@ -170,11 +173,41 @@ MUTATIONS = (
         wrong="tiles = ceil_div(N, THREADS * ITEMS * 2)\n    words",
         sign=MISPLACED,
     ),
-    onepass(
-        bug="wrong stride",
-        what="elements are taken to be neighbours",
-        right="x_ptr[(first + i * WARP) * stride_xn]",
-        wrong="x_ptr[first + i * WARP]",
+    ring(
+        bug="tile counted twice",
+        what="the next tile is published as what all up to it keep",
+        right="publish(of_tile + next, OWN, next_counted.all);",
+        wrong="publish(of_tile + next, ALL, next_counted.all);",
+        sign=ASTRAY,
+        without_gpu="",
+        needs="sm_90",
+    ),
+    ring(
+        bug="phase forgotten",
+        what="a place of the ring is read before its second tile has come",
+        right="next_phase = next_stage > 0 ? phase : phase ^ 1;",
+        wrong="next_phase = phase;",
+        sign=ASTRAY,
+        without_gpu="",
+        with_gpu="huge",
+        needs="sm_90, and more tiles than rings have places",
+    ),
+    ring(
+        bug="missed tail",
+        what="the tile that the end cuts short loses its last element",
+        right="0 <= n && n < N ? x_ptr[n]",
+        wrong="0 <= n && n < N - 1 ? x_ptr[n]",
         sign=MISPLACED,
+        without_gpu="",
+        needs="sm_90",
+    ),
+    launch_ring(
+        bug="skew forgotten",
+        what="x is taken to begin at a multiple of 16 bytes",
+        right="skew = x.data_ptr() % 16 // x.element_size()",
+        wrong="skew = 0",
+        sign=ASTRAY + "|misaligned address",
+        without_gpu="",
+        needs="sm_90",
     ),
 )
