@@ -127,9 +127,11 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
     """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
     if impl.route == LIBRARY:
         return _no_library() if arch(device) else "calls a library of CUDA's, which has no kernels for a CPU"
+    here = arch(device)
+    if here is None and not impl.without_gpu:
+        return "needs a GPU: there is nothing else that runs its kernels"
     if impl.requires is None:
         return None
-    here = arch(device)
     if here is not None:
         return lacks(impl.requires, here)
     if capability(impl.requires) < _HOPPER:

@@ -45,6 +45,7 @@ def implementation(
     requires: str | None = None,
     accumulator: str = "fp32",
     deterministic: bool = True,
+    without_gpu: bool = True,
     tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
     untuned: str = "",
     matches: str = "",
@@ -61,6 +62,7 @@ def implementation(
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
+        without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
         tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
             function has a keyword-only parameter of that name, with what it runs with otherwise as its
             default; it may do without for what has one value only.
@@ -100,6 +102,7 @@ def implementation(
             untuned=untuned,
             matches=matches,
             deterministic=deterministic,
+            without_gpu=without_gpu,
         )
         return run
 

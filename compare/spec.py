@@ -264,6 +264,8 @@ class Implementation:
     """What ``run`` is called with in place of its defaults."""
     deterministic: bool = True
     """Whether it gives the same bits for the same inputs, every time and by every route."""
+    without_gpu: bool = True
+    """Whether a CPU runs it too, as far as ``requires`` allows: what is written in Gluon has no interpreter."""
 
     @property
     def stand_in(self) -> bool:

@@ -94,6 +94,13 @@ def test_the_cpu_build_has_no_hopper_units() -> None:
     assert gluon == "needs sm_90a's own units, which Triton's interpreter does not have"
 
 
+def test_what_only_a_gpu_runs_is_not_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    gluon = dataclasses.replace(implementation("triton.gluon", "sm_80"), without_gpu=False)
+    assert "needs a GPU" in (device.supports(gluon, torch.device("cpu")) or "")
+    assert device.supports(gluon, pretend_gpu(monkeypatch, 9, 0)) is None
+    assert device.supports(gluon, pretend_gpu(monkeypatch, 7, 5)) == "needs sm_80, this is sm_75"
+
+
 def test_a_requirement_that_is_no_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="sm_75"):
         device.supports(implementation("cupy.v", "hopper"), pretend_gpu(monkeypatch, 9, 0))

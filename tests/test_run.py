@@ -143,6 +143,12 @@ def test_a_requirement_that_is_not_met_is_a_reason(write: Callable[[str], Op], t
     assert "sm_90" in row.reason
 
 
+def test_what_only_a_gpu_runs_says_so(write: Callable[[str], Op], tmp_path: Path) -> None:
+    row = compare(write('adding("triton.gluon", without_gpu=False)(added)'), tmp_path)["triton.gluon"]
+    assert row.status == "unavailable"
+    assert "needs a GPU" in row.reason
+
+
 def test_an_interruption_keeps_the_finished_rows(write: Callable[[str], Op], tmp_path: Path) -> None:
     """Ctrl-C reaches the process that judges, while a worker is at work."""
     op = write("".join(f'adding("triton.{name}")(added)\n' for name in ("first", "second", "third")))

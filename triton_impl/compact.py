@@ -6,14 +6,17 @@ Where an element goes is how many before it are kept.  The ladder, slow to fast,
 * ``twopass``: one launch counts the kept of every tile, a second adds up the counts, a third reads x again
   and writes: x is read twice
 * ``onepass``: a tile is counted, and looks back at what the tiles before it have published: x is read once
+* ``gluon``: as onepass in Gluon, Triton's own lower level: which lane holds which element is said, so a warp
+  can vote
 
-Within a tile ``tl.cumsum`` is the ballots and shuffles of CUDA.  It cannot be said that what is kept be
-gathered in shared memory first: each element is stored to where it belongs.
+Within a tile ``tl.cumsum`` is the ballots of CUDA, by way of shuffles.
 """
 
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 from compare.arguments import check_same
 from compare.registry import implementation
@@ -106,14 +109,16 @@ def publish(of_tile_ptr, tile, state, count):
 
 
 @triton.jit
-def look_back(of_tile_ptr, tile, LANES: tl.constexpr):
+def look_back(of_tile_ptr, tile, lane, LANES: tl.constexpr):
     """How many all tiles before this one keep.
 
     LANES tiles at a time, one a thread.  With fewer, several threads would look at the same word, could see
     different things, and would go different ways.
+
+    Args:
+        lane: 0 to LANES - 1.
     """
-    lane = tl.arange(0, LANES)
-    before = tl.zeros((), tl.int64)
+    before = tl.cast(0, tl.int64)
     nearest = tile - 1
     looking = tile > 0
     while looking:
@@ -141,8 +146,8 @@ def compact_onepass_kernel(
     x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
     count = tl.sum(kept, axis=0).to(tl.int64)
     # Others wait for this, so it comes before all that only this program needs.
-    publish(of_tile_ptr, tile, tl.where(tile == 0, ALL, OWN), count)
-    before = look_back(of_tile_ptr, tile, LANES)
+    publish(of_tile_ptr, tile, OWN, count)
+    before = look_back(of_tile_ptr, tile, tl.arange(0, LANES), LANES)
     publish(of_tile_ptr, tile, ALL, before + count)
     store_kept(y_ptr, before, x, kept)
     if tile == tl.num_programs(0) - 1:
@@ -162,4 +167,84 @@ def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
     compact_onepass_kernel[(tiles,)](
         x, y, N, x.stride(0), words, BLOCK_SIZE=BLOCK_SIZE, LANES=32 * WARPS, num_warps=WARPS
     )
+    return y
+
+
+# ---- gluon ------------------------------------------------------------------------------------------------
+# A tile is ROWS times 32 elements: an element a lane, and a warp's rows are neighbours, as CUDA's steps are.
+
+
+@gluon.jit
+def vote(kept):
+    """How many lanes before this one keep their element of the row, and how many lanes do in all.
+
+    Every register of ``kept`` is a row of 32: what the instruction sees, but no layout tells the compiler.
+    """
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .pred keep;
+        .reg .b32 kept, before;
+        setp.ne.s32 keep, $2, 0;
+        vote.sync.ballot.b32 kept, keep, 0xffffffff;
+        mov.u32 before, %lanemask_lt;
+        and.b32 before, before, kept;
+        popc.b32 $0, before;
+        popc.b32 $1, kept;
+        }""",
+        "=r,=r,r",
+        [kept],
+        dtype=(gl.int32, gl.int32),
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def add(a, b):
+    return a + b
+
+
+@gluon.jit
+def compact_gluon_kernel(x_ptr, y_ptr, N, stride_xn, words_ptr, ROWS: gl.constexpr):
+    """Grid: as onepass."""
+    WARPS: gl.constexpr = gl.num_warps()
+    STEPS: gl.constexpr = gl.BlockedLayout([ROWS // WARPS, 1], [1, 32], [WARPS, 1], [1, 0])
+    WORD_A_THREAD: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    tile = gl.atomic_add(words_ptr, 1, sem="relaxed")
+    of_tile_ptr = words_ptr + 1
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, STEPS))
+    lane = gl.arange(0, 32, gl.SliceLayout(0, STEPS))
+    n = tile * (ROWS * 32) + (row[:, None] * 32 + lane[None, :])
+    x = gl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0)  # 0 is not kept
+    kept = (x.to(gl.float32) > 0.0).to(gl.int32)
+    before_lane, of_row = vote(kept)
+    up_to_row = gl.associative_scan(of_row, 0, add)
+    count = gl.max(gl.sum(of_row, axis=0), axis=0).to(gl.int64)  # all lanes have the same
+    # Others wait for this, so it comes before all that only this program needs.
+    publish(of_tile_ptr, tile, OWN, count)
+    before = look_back(of_tile_ptr, tile, gl.arange(0, 32 * WARPS, WORD_A_THREAD), 32 * WARPS)
+    publish(of_tile_ptr, tile, ALL, before + count)
+    gl.store(y_ptr + before + (up_to_row - of_row + before_lane), x, mask=kept != 0)
+    if tile == gl.num_programs(0) - 1:
+        store_end(y_ptr, before + count, N)
+
+
+@implementation(
+    "compact",
+    "triton.gluon",
+    rung="tiled",
+    requires="sm_80",
+    without_gpu=False,
+    tunable={"ROWS": (64, 128, 256), "WARPS": (2, 4, 8)},
+)
+def in_gluon(x: torch.Tensor, *, ROWS: int = 128, WARPS: int = 4) -> torch.Tensor:
+    """Tiles look back at what those before them have published; warps vote."""
+    check_same("compact", 1, x=x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    N = x.numel()
+    if N == 0:
+        return y
+    tiles = triton.cdiv(N, 32 * ROWS)
+    words = torch.zeros(1 + tiles, dtype=torch.int64, device=x.device)
+    compact_gluon_kernel[(tiles,)](x, y, N, x.stride(0), words, ROWS=ROWS, num_warps=WARPS)
     return y

@@ -75,6 +75,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         rung=each["rung"],
         requires=each["requires"],
         accumulator=each["accumulator"],
+        without_gpu=bool(each["without_gpu"]),
         tunable=tunable,
     )
     where = str(Path(path).resolve())
@@ -98,6 +99,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         where,
         foreign=True,
         tunable=tuple(tunable.items()),
+        without_gpu=bool(each["without_gpu"]),
     )
 
 

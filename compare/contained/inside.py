@@ -182,6 +182,7 @@ class _Work:
                     "rung": impl.rung,
                     "requires": impl.requires,
                     "accumulator": impl.accumulator,
+                    "without_gpu": impl.without_gpu,
                     "tunable": dict(impl.tunable),
                     "defaults": {
                         name: default

@@ -9,9 +9,9 @@ WILD = "values|illegal memory access|all written|NaN and infinity"
 MISPLACED = "values|all written|NaN and infinity"
 ASTRAY = MISPLACED + "|guard zones|illegal memory access|SIGSEGV"
 
-t_twopass, t_onepass = (
+t_twopass, t_onepass, t_gluon = (
     partial(Mutation, "compact", f"triton.{variant}", file="triton_impl/compact.py")
-    for variant in ("twopass", "onepass")
+    for variant in ("twopass", "onepass", "gluon")
 )
 twopass, onepass, ring = (
     partial(Mutation, "compact", f"cupy.{variant}", file="cuda_impl/kernels/compact.cuh")
@@ -73,6 +73,15 @@ MUTATIONS = (
         right="publish(of_tile_ptr, tile, ALL, before + count)",
         wrong="publish(of_tile_ptr, tile, ALL, count)",
         sign=MISPLACED,
+    ),
+    t_gluon(
+        bug="own lane counted",
+        what="a lane counts itself among those before it",
+        right="%lanemask_lt",
+        wrong="%lanemask_le",
+        sign=MISPLACED,
+        without_gpu="",
+        needs="a GPU: Gluon has no interpreter",
     ),
     # ------------------------------------------------------------------ CUDA
     twopass(
