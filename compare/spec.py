@@ -265,7 +265,7 @@ class Implementation:
     deterministic: bool = True
     """Whether it gives the same bits for the same inputs, every time and by every route."""
     without_gpu: bool = True
-    """Whether a CPU runs it too, as far as ``requires`` allows: what is written in Gluon has no interpreter."""
+    """Whether a CPU runs it too, as far as ``requires`` allows: Gluon has no interpreter."""
 
     @property
     def stand_in(self) -> bool:
