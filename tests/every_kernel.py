@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+from case_sets import brief
 
 from compare import registry
 from compare.device import pick, supports
@@ -49,7 +50,7 @@ def main(names: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def small(op: Op) -> list[Case]:
-    return [case for case in (*op.cases.smoke, *op.cases.edge) if op.cost(case).bytes <= MOST_BYTES]
+    return [case for case in brief(op) if op.cost(case).bytes <= MOST_BYTES]
 
 
 def larger(op: Op) -> Iterator[Case]:

@@ -222,11 +222,11 @@ template <typename T, int ITEMS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
                                                                           T* __restrict__ y_ptr, index_t N,
                                                                           index_t stride_xn, word_t* words) {
-    __shared__ int shared_ticket;
+    __shared__ index_t shared_ticket;  // 8 bytes as the others have: no compiler leaves a gap between
     word_t* of_tile = words + 1;
     if (threadIdx.x == 0) shared_ticket = take_ticket(words);
     __syncthreads();
-    const int ticket = shared_ticket;
+    const int ticket = static_cast<int>(shared_ticket);
 
     const Tile<T, ITEMS, THREADS> tile(x_ptr, N, stride_xn, ticket);
     const Counted counted = among_warps<THREADS>(tile.count);

@@ -34,7 +34,7 @@ from cuda_impl import build
 from mutations import Mutation, record, worker
 from mutations.worker import Job, Seen
 
-COPIED = ("compare", "torch_impl", "triton_impl", "cuda_impl", "tests/every_kernel.py")
+COPIED = ("compare", "torch_impl", "triton_impl", "cuda_impl", "tests/every_kernel.py", "tests/case_sets.py")
 MACHINE = "cuda" if torch.cuda.is_available() else "cpu"
 
 LIMIT_S = {"cpu": 120, "cuda": 60}
