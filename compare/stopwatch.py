@@ -92,7 +92,7 @@ class CudaStopwatch:
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self.behind: Call | None = None
-        """Enqueued right behind the last event of every sample; not timed."""
+        """Enqueued right behind the last event of every sample, and waited for; not timed."""
         self._cycles_per_us = self._calibrate()
 
     def now_s(self) -> float:
@@ -193,6 +193,9 @@ class CudaStopwatch:
                 self._exposed.add(key)
                 self._waits_us.pop(key, None)
                 break
+        if self.behind is not None:
+            # Who looks at what it leaves is another process, and CUDA knows no order between the two.
+            torch.cuda.synchronize(self._device)
         gpu_us = self._start.elapsed_time(self._end) * 1e3 / repeats
         return Reading(gpu_us, statistics.median(host_us))
 

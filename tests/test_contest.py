@@ -13,13 +13,14 @@ from host_stopwatch import HostStopwatch
 from compare import registry
 from compare.check import Yardstick, expected_output
 from compare.contained import files
-from compare.contained.contest import Cheated, measure
+from compare.contained.contest import Cheated, _contradiction, measure
 from compare.contained.crew import Crew
 from compare.contained.process import Ended, Raised
 from compare.contained.stage import Exchange
 from compare.contest import Plan, Progress, Result
 from compare.measure import Interrupted
 from compare.spec import Timing, case
+from compare.statistics import estimate
 
 CPU = torch.device("cpu")
 CASE = case("fp32", N=1 << 16)
@@ -145,3 +146,43 @@ def test_what_goes_wrong_while_it_is_timed_is_its_own_affair(name: str, results:
     found = results[f"triton.{name}"]
     assert isinstance(found, (Cheated, Ended, Raised)), found
     assert re.search(CHEATS[name][1], str(found)), str(found)
+
+
+class Seen:
+    """Batches that take so long by the judge's clock."""
+
+    def __init__(self, us: float) -> None:
+        self._us = us
+
+    def roughly_us(self, kind: str) -> float:
+        return 2 * self._us
+
+    def slope_us(self, kind: str, at_most_us: float) -> float:
+        return self._us
+
+
+def contradiction(seen_us: float, replay_us: float, gpu_us: float = 2.13, graph: bool = True) -> str | None:
+    timing = Timing(
+        cold_us=estimate([gpu_us + 1]),
+        warm_us=estimate([gpu_us]),
+        graph_us=estimate([gpu_us]) if graph else None,
+        launch_us=estimate([6.0]),
+    )
+    return _contradiction(timing, Seen(seen_us), lambda: replay_us)  # type: ignore[arg-type]
+
+
+def test_a_host_slower_than_the_gpu_is_no_contradiction() -> None:
+    """Replays of what takes the GPU next to nothing take as long as the host takes to ask for them."""
+    assert contradiction(seen_us=10.3, replay_us=7.0) is None
+    assert contradiction(seen_us=14.0, replay_us=7.0, graph=False) is None
+    said = contradiction(seen_us=10.3, replay_us=1.5)
+    assert said is not None
+    assert "claims 2.13 us a call, and replays of its CUDA graph take 10.3 us each" in said
+    assert contradiction(seen_us=100.0, replay_us=7.0) is not None
+
+
+def test_what_the_host_takes_is_asked_only_where_it_matters() -> None:
+    assert contradiction(seen_us=9.0, replay_us=float("nan")) is None
+    assert contradiction(seen_us=60.0, replay_us=1e9, gpu_us=40.0) is None
+    assert contradiction(seen_us=100.0, replay_us=0.0, gpu_us=40.0) is not None
+    assert contradiction(seen_us=100.0, replay_us=1e9, gpu_us=40.0, graph=False) is not None

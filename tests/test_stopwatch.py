@@ -101,6 +101,14 @@ def test_a_cold_call_comes_after_the_flush_and_a_warm_one_after_itself(
     assert gpu.work == ["kernel", "sleep", "event", "kernel", "kernel", "event"]
 
 
+def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: Gpu, watch: CudaStopwatch) -> None:
+    """An output's copy for the judge, say: half a copy would read as work left undone."""
+    watch.behind = gpu.kernel(700.0)
+    for take in (lambda: watch.cold("a", gpu.kernel(3)), lambda: watch.warm("a", gpu.kernel(3), 2)):
+        assert take().gpu_us == pytest.approx(3)
+        assert gpu.host_us >= gpu.free_us
+
+
 def test_one_that_waits_for_the_gpu_is_exposed_and_ends(gpu: Gpu, watch: CudaStopwatch) -> None:
     def waits() -> None:
         gpu.launch("kernel", 3.0)
@@ -155,6 +163,22 @@ def test_the_l2_lets_go_of_what_a_kernel_asked_it_to_keep(
         watch.cold("a", gpu.kernel(3))
         assert gpu.work[:2] == ["reset", "flush"] or next(answers, None) is None
     assert "reset" not in gpu.work  # a card that has no such lines is not asked again
+
+
+@pytest.mark.gpu
+def test_a_real_card_has_done_what_comes_behind_a_sample() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    real = CudaStopwatch(device)
+    behind = torch.cuda.Event()
+
+    def later() -> None:
+        torch.cuda._sleep(10_000_000)
+        behind.record()
+
+    real.behind = later
+    for take in (lambda: real.cold("a", lambda: None), lambda: real.warm("a", lambda: None, 2)):
+        take()
+        assert behind.query()
 
 
 @pytest.mark.gpu

@@ -195,6 +195,21 @@ def _target(call: Any) -> tuple[Remote, int]:
     return call.func, which
 
 
+def _each_us(call: Call, device: torch.device) -> float:
+    """Time of a call among many by the judge's clock: of the host or of the GPU, whichever takes longer."""
+
+    def seconds(repeats: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - begin
+
+    seconds(100)
+    return min(seconds(1000) - seconds(100) for _ in range(3)) / 900 * 1e6
+
+
 class Examiner:
     """Makes the inputs of the rounds, and holds what a turn left against the oracle.
 
@@ -262,18 +277,7 @@ class Examiner:
     def change_us(self) -> float:
         """What such a change takes by itself."""
         x = next(x for x in self._fresh() if x.numel() > 0)
-        spot = x[(0,) * x.dim()]
-
-        def seconds(repeats: int) -> float:
-            begin = time.perf_counter()
-            for number in range(repeats):
-                spot.fill_(float(number))
-            if x.is_cuda:
-                torch.cuda.synchronize(x.device)
-            return time.perf_counter() - begin
-
-        seconds(100)
-        return min(seconds(1000) - seconds(100) for _ in range(3)) / 900 * 1e6
+        return _each_us(partial(x[(0,) * x.dim()].fill_, 1.0), self._device)
 
     def examine(self, which: int, when: str, accumulator: str, inputs: bool = True) -> None:
         """Hold the output of the last turn against the oracle, and what became of the inputs.
@@ -390,11 +394,21 @@ def measure(
         found = contest.results()
         raise Interrupted({label: found[label] for label in found.keys() - foreign}) from None
     say(f"holding {watch.cost()}, against the judge's own clock")
-    return refused | _verified(contest.results(), remotes, exam, foreign)
+
+    def replay_us() -> float:
+        """What a replay takes a host whose GPU has next to nothing to do, by the judge's own clock."""
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return _each_us(local.capture(torch.zeros(1, device=device).zero_), device)
+
+    return refused | _verified(contest.results(), remotes, exam, foreign, replay_us)
 
 
 def _verified(
-    results: Mapping[str, Result], remotes: Mapping[str, Remote], exam: Examiner, foreign: Collection[str]
+    results: Mapping[str, Result],
+    remotes: Mapping[str, Remote],
+    exam: Examiner,
+    foreign: Collection[str],
+    replay_us: Callable[[], float],
 ) -> dict[str, Result]:
     """The results, but for those whose times the judge's own clock contradicts."""
     found: dict[str, Result] = {}
@@ -403,7 +417,7 @@ def _verified(
         if isinstance(result, Timing) and result.cold_us is not None:
             try:
                 changing = label in foreign and exam.has_elements
-                problem = _contradiction(result, _Batches(remotes[label], exam, changing))
+                problem = _contradiction(result, _Batches(remotes[label], exam, changing), replay_us)
             except Exception as error:
                 found[label] = error
                 continue
@@ -412,31 +426,37 @@ def _verified(
     return found
 
 
-def _contradiction(timing: Timing, batches: _Batches) -> str | None:
+def _contradiction(timing: Timing, batches: _Batches, replay_us: Callable[[], float]) -> str | None:
     """Why a worker's times cannot be true, None if they can.
+
+    Where the host is slower than the GPU, the clock sees the host.  How slow that is, a worker's own figure
+    says of calls; of replays it is ``replay_us``, which the judge finds out where it matters.
 
     Raises:
         Cheated: what the calls left is wrong.
     """
     assert timing.cold_us is not None
     assert timing.launch_us is not None
-    claimed = min(e.median for e in (timing.cold_us, timing.warm_us, timing.graph_us) if e is not None)
+    gpu_us = min(e.median for e in (timing.cold_us, timing.warm_us, timing.graph_us) if e is not None)
     if timing.graph_us is not None:
-        # What a replay costs the host is little, so that what the clock says is the GPU's time.
-        kind, what, least = "graph", "replays of its CUDA graph", claimed
+        kind, what, claimed_us = "graph", "replays of its CUDA graph", gpu_us
     else:
-        # Where the host is slower than the GPU, the clock sees the host; its own figure says how slow.
-        kind, what, least = "warm", "calls", max(claimed, timing.launch_us.median)
-    seen = batches.roughly_us(kind)
+        kind, what, claimed_us = "warm", "calls", max(gpu_us, timing.launch_us.median)
+    seen_us = batches.roughly_us(kind)
     for _ in range(ATTEMPTS):
-        if least >= TOO_FAST * seen - SLACK_US:  # what disturbs only adds, so one that fits is enough
-            break
-        seen = min(seen, batches.slope_us(kind, seen))
-    if least >= TOO_FAST * seen - SLACK_US:
+        if _fits(claimed_us, seen_us):  # what disturbs only adds, so one that fits is enough
+            return None
+        seen_us = min(seen_us, batches.slope_us(kind, seen_us))
+    if _fits(claimed_us if kind == "warm" else max(claimed_us, replay_us()), seen_us):
         return None
     return (
-        f"it claims {least:.3g} us a call, and {what} take {seen:.3g} us each by a clock outside its process"
+        f"it claims {claimed_us:.3g} us a call, and {what} take {seen_us:.3g} us each by a clock outside its "
+        "process"
     )
+
+
+def _fits(claimed_us: float, seen_us: float) -> bool:
+    return claimed_us >= TOO_FAST * seen_us - SLACK_US
 
 
 class _Batches:
