@@ -9,6 +9,7 @@ reading it shows too.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -23,6 +24,9 @@ TORCH_DTYPES = {
 }
 
 ITEM_BYTES = {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()}
+
+MATRICES_ALONE = ("padded", "transposed")
+"""Layouts that need two dimensions."""
 
 _PAD = 5
 """Elements between the rows of a padded tensor: odd, so that its rows are misaligned as well."""
@@ -42,7 +46,7 @@ def tensor(
     Raises:
         UsageError: the layout needs more dimensions than ``shape`` has.
     """
-    if case.layout in ("padded", "transposed") and len(shape) < 2:
+    if case.layout in MATRICES_ALONE and len(shape) < 2:
         raise UsageError(
             f"case {case}: a {case.layout} tensor needs two dimensions and this one has shape {shape}. "
             "Leave the word out, or say sliced, misaligned or expanded"
@@ -77,7 +81,7 @@ def indices(
         generator, device: as `tensor` has them.
         none: what stands for no number at all: every fifth is, where the case's fill is not the usual one.
     """
-    layout = case.layout if case.layout not in ("padded", "transposed") else "contiguous"
+    layout = case.layout if case.layout not in MATRICES_ALONE else "contiguous"
     drawn = stored_shape(shape, layout)
     if device.type == "meta":
         values = torch.empty(drawn, dtype=torch.int64, device=device)
@@ -88,6 +92,17 @@ def indices(
             values[:: 5 if below > 0 else 1] = none
         values = values.to(device)
     return laid_out(values, shape, layout)
+
+
+def of_input(case: Case, name: str, dims: int = 2) -> Case:
+    """The case as the input ``name`` sees it, which has so many dimensions.
+
+    A layout with another input's name before it, ``b_transposed``, is that one's alone; and what only
+    matrices can have, no vector has.
+    """
+    which, _, layout = case.layout.rpartition("_")
+    mine = which in ("", name) and (dims > 1 or layout not in MATRICES_ALONE)
+    return replace(case, layout=layout if mine else "contiguous")
 
 
 def stored_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

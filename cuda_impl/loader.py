@@ -83,7 +83,6 @@ class _CudaKernel:
         self._raw_stream = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
         self._new_stream = cupy.cuda.Stream.from_external
-        self._shared_bytes = _PORTABLE_SHARED_BYTES
         self._overlap = overlap
         major, minor = torch.cuda.get_device_capability(self._device)
         options = flags.nvrtc(f"sm_{major}{minor}", build.cuda_include())
@@ -98,6 +97,8 @@ class _CudaKernel:
                 self._function = self._raw_kernel.kernel
             except cupy.cuda.compiler.CompileException as error:
                 raise build.BuildError(f"{name}: NVRTC failed\n{error}") from error
+            # What the kernel declares itself counts as well.
+            self._shared_bytes = _PORTABLE_SHARED_BYTES - self._raw_kernel.shared_size_bytes
             if cluster > _PORTABLE_CLUSTER:
                 from cupy_backends.cuda.api import driver
 

@@ -22,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 COMPILING = ("aot", "cache", "pipeline")
 """Commands that never run Triton's interpreter."""
+NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_"
+"""What of an op keeps all of it from being a program of one kernel."""
 
 
 def python(*words: object, ready: str = "torch", **environment: str) -> subprocess.CompletedProcess[str]:

@@ -72,7 +72,7 @@ LIMITED = [
 @pytest.mark.parametrize("impl", LIMITED, ids=lambda impl: impl.label)
 def test_larger_matrices_are_refused_with_the_reason(impl, device: torch.device):
     a = torch.ones(1, 129, 129, dtype=torch.float16, device=device)
-    with pytest.raises(NotImplementedError, match=r"N=129: .* up to 128 rows"):
+    with pytest.raises(NotImplementedError, match=r"N=129: .* up to 128 rows; torch.eager"):
         impl.run(a, a)
 
 
@@ -103,11 +103,37 @@ def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: s
         if isinstance(launch, CudaLaunch):
             assert launch.dynamic_shared_bytes <= most
             assert launch.block[0] <= 1024
-    why = re.compile(rf"fp32: tensor cores|N=\d+: \d+ bytes of shared memory a block, .* {most}$")
+    why = re.compile(
+        rf"fp32: tensor cores|N=\d+: \d+ bytes of shared memory a block, .* {most}; fewer or smaller"
+    )
     assert all(why.match(reason) for reason in refused), refused
     assert taken >= {N for N in SIZES if N <= 48}
     if most >= device.ARCH_SHARED_BYTES["sm_90"]:
         assert taken == set(SIZES)
+
+
+@pytest.mark.parametrize("label", ["cupy.tensor_core", "cupy.pipelined"])
+def test_values_that_make_too_large_a_block_are_refused_with_one_that_does_not(label: str):
+    """Every choice that may be tried is one that a GPU launches, or is refused before the launch."""
+    op, impl = registry.get_op("batched_matmul"), on(label)
+    names, values = zip(*impl.tunable, strict=True)
+    refused = []
+    for N, choice in product(SIZES, product(*values)):
+        tried = registry.with_parameters(impl, label, dict(zip(names, choice, strict=True)))
+        try:
+            (launch,) = capture(tried, op, case("fp16", B=100_000, N=N), "sm_90")
+        except NotImplementedError as reason:
+            refused.append(str(reason))
+            continue
+        assert launch.block[0] <= 1024
+        assert launch.dynamic_shared_bytes <= device.ARCH_SHARED_BYTES["sm_90"]
+    threads = (
+        "MATRICES=8: with tiles of 80 rows that is 1280 threads a block, which has at most 1024; "
+        "take MATRICES=6 or fewer"
+    )
+    assert threads in refused
+    why = re.compile(r"MATRICES=8: with tiles of (80|96|128) rows|N=\d+: \d+ bytes of shared memory a block")
+    assert all(why.match(reason) for reason in refused), refused
 
 
 def test_the_gpu_itself_is_asked_how_much_shared_memory_it_has(monkeypatch: pytest.MonkeyPatch):

@@ -235,6 +235,14 @@ __global__ void reversed(float* x, int count) {
     __syncthreads();
     for (int i = threadIdx.x; i < count; i += blockDim.x) x[i] = s[count - 1 - i];
 }
+__global__ void reversed_by_fours(float* x, int count) {
+    DYNAMIC_SHARED(float, s);
+    __shared__ float four[1024];
+    for (int i = threadIdx.x; i < count; i += blockDim.x) s[i] = x[i];
+    for (int i = threadIdx.x; i < 1024; i += blockDim.x) four[i] = i % 4;
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += blockDim.x) x[i] = s[count - 1 - i] + four[i % 1024];
+}
 """
 
 CLUSTER = """
@@ -308,6 +316,18 @@ def test_more_than_48_kb_of_shared_memory(device: torch.device) -> None:
         run((1,), (256,), (x.data_ptr(), np.int32(count)), shared_mem=4 * count)
     run((1,), (256,), (x.data_ptr(), np.int32(count)), shared_mem=4 * count)
     assert torch.equal(x, torch.arange(count - 1, -1, -1, dtype=torch.float32, device=device))
+
+
+@pytest.mark.gpu
+def test_what_a_kernel_declares_counts_among_the_48_kb(device: torch.device) -> None:
+    """4 KB of its own and 46 asked for at the launch: either alone is less than 48."""
+    count = 46 * 1024 // 4
+    x = torch.arange(count, dtype=torch.float32, device=device)
+    expected = x.flip(0) + torch.arange(count, device=device) % 4
+    kernel(SHARED, "reversed_by_fours", x.device)(
+        (1,), (256,), (x.data_ptr(), np.int32(count)), shared_mem=4 * count
+    )
+    assert torch.equal(x, expected)
 
 
 @pytest.mark.gpu

@@ -158,7 +158,9 @@ def is_full(B: int, N: int, MATRICES: int) -> bool:
 
 def check_size(N: int) -> None:
     if N > LARGEST:
-        raise NotImplementedError(f"N={N}: a program holds whole matrices of up to {LARGEST} rows")
+        raise NotImplementedError(
+            f"N={N}: a program holds whole matrices of up to {LARGEST} rows; torch.eager takes any"
+        )
 
 
 def operand_bytes(N: int, MATRICES: int, element_bytes: int) -> int:
@@ -171,7 +173,8 @@ def check_shared(a: torch.Tensor, shared_bytes: int) -> None:
     most = shared_bytes_of_a_block(a.device)
     if shared_bytes > most:
         raise NotImplementedError(
-            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}"
+            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; fewer "
+            "or smaller matrices a program take less, and torch.eager takes any"
         )
 
 

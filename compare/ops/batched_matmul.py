@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 
 
@@ -15,18 +15,12 @@ def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``a[B,N,N]`` and ``b[B,N,N]``; an unusual fill is a's alone: it spoils rows of c, not all."""
-    a = tensor(_shape(case), _of(case, "a"), generator, device)
-    return a, tensor(_shape(case), replace(_of(case, "b"), fill="normal"), generator, device)
+    a = tensor(_shape(case), of_input(case, "a"), generator, device)
+    return a, tensor(_shape(case), replace(of_input(case, "b"), fill="normal"), generator, device)
 
 
 def _shape(case: Case) -> tuple[int, int, int]:
     return case["B"], case["N"], case["N"]
-
-
-def _of(case: Case, name: str) -> Case:
-    """The case as one operand sees it: ``b_transposed`` is ``transposed`` for b and nothing for a."""
-    which, _, layout = case.layout.rpartition("_")
-    return replace(case, layout=layout if which in ("", name) else "contiguous")
 
 
 def oracle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -42,7 +36,7 @@ def cost(case: Case) -> Cost:
     """A multiplication and an addition for each of B * N^3 terms: N / 3 operations a byte in 16 bits."""
     return Cost(
         flops=2 * case["B"] * case["N"] ** 3,
-        read_bytes=sum(stored_bytes(_shape(case), _of(case, name)) for name in ("a", "b")),
+        read_bytes=sum(stored_bytes(_shape(case), of_input(case, name)) for name in ("a", "b")),
         written_bytes=math.prod(_shape(case)) * ITEM_BYTES[case.dtype],
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 
 EPS = 1e-5
@@ -29,17 +29,10 @@ def make_inputs(
     if case.fill == "normal" and case.layout != "expanded" and device.type != "meta":
         x[1::4] += FAR
     weight, bias = (
-        tensor((case["N"],), of_input(replace(case, fill="normal"), "weight"), generator, device)
+        tensor((case["N"],), of_input(replace(case, fill="normal"), "weight", dims=1), generator, device)
         for _ in range(2)
     )
     return x, weight, bias
-
-
-def of_input(case: Case, name: str) -> Case:
-    """The case as x, or as weight and bias see it: ``weight_misaligned`` is nothing for x."""
-    which, _, layout = case.layout.rpartition("_")
-    mine = which in ("", name) and (name == "x" or layout not in ("padded", "transposed"))
-    return replace(case, layout=layout if mine else "contiguous")
 
 
 def oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -58,7 +51,7 @@ def magnitude(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
 def cost(case: Case) -> Cost:
     """An addition for the mean; a subtraction, a square and an addition for the variance; four for y."""
     elements = case["M"] * case["N"]
-    parameter_bytes = stored_bytes((case["N"],), of_input(case, "weight"))
+    parameter_bytes = stored_bytes((case["N"],), of_input(case, "weight", dims=1))
     return Cost(
         flops=8 * elements,
         read_bytes=stored_bytes(case.shape, of_input(case, "x")) + 2 * parameter_bytes,

@@ -40,26 +40,28 @@ def tolerance(case: Case) -> Tolerance:
 
 
 DTYPES = ("fp32", "fp16", "bf16")
-_LAYOUTS = ("sliced", "misaligned", "expanded")
+
+# Of any op that takes a vector: smoke cases, how it may lie, and more than 2^31 elements.
+SMOKE = (case("fp32", N=4096), case("fp16", N=1000), case("bf16", N=16383))
+LYING = tuple(
+    case(dtype, layout, N=1031) for dtype in DTYPES for layout in ("sliced", "misaligned", "expanded")
+)
+HUGE = (case("bf16", N=2**31 + 5), case("fp32", N=2**31 + 8))
+
 _SIZES = (0, 1, 127, 256, 257, 70001)
 
 CASES = Cases(
     default=case("fp32", N=2**28),
-    smoke=(
-        case("fp32", N=4096),
-        case("fp16", N=1000),
-        case("bf16", N=16383),
-    ),
+    smoke=SMOKE,
     edge=(
         *(case(dtype, N=size) for dtype in DTYPES for size in _SIZES),
-        *(case(dtype, layout, N=1031) for dtype in DTYPES for layout in _LAYOUTS),
+        *LYING,
         *(case(dtype, fill=fill, N=515) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         # Of more than two, some orders pass through infinity and some do not.
         case("fp16", fill="huge", N=515),
         case("fp32", fill="huge", N=2),
         case("bf16", fill="huge", N=2),
-        case("bf16", N=2**31 + 5),
-        case("fp32", N=2**31 + 8),
+        *HUGE,
     ),
     sweep=(
         *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in (10, 16, 20, 24, 26, 28, 30)),

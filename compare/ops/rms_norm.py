@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.ops.layer_norm import CASES, DTYPES, EPS, FAR, NORM_LAYOUTS, of_input, tolerance
+from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
+from compare.ops.layer_norm import CASES, DTYPES, EPS, FAR, NORM_LAYOUTS, tolerance
 from compare.spec import Case, Cost, Op
 
 
@@ -30,7 +30,7 @@ def make_inputs(
     if case.fill != "normal" and case.layout != "expanded" and device.type != "meta":
         undefined = x.isinf() & x.isfinite().any(dim=1, keepdim=True)
         x[undefined] = x[undefined].sign() * FAR
-    weight = tensor((case["N"],), of_input(replace(case, fill="normal"), "weight"), generator, device)
+    weight = tensor((case["N"],), of_input(replace(case, fill="normal"), "weight", dims=1), generator, device)
     return x, weight
 
 
@@ -45,7 +45,7 @@ def cost(case: Case) -> Cost:
     return Cost(
         flops=4 * elements,
         read_bytes=stored_bytes(case.shape, of_input(case, "x"))
-        + stored_bytes((case["N"],), of_input(case, "weight")),
+        + stored_bytes((case["N"],), of_input(case, "weight", dims=1)),
         written_bytes=elements * ITEM_BYTES[case.dtype],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.ops.reduce_sum import DTYPES, HUGE, LYING, SMOKE
 from compare.spec import Case, Cases, Cost, Invariant, Op, Tolerance, case
 
 
@@ -40,27 +41,20 @@ def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) ->
     return f"{changed} of {x.numel()} elements have other bits" if changed else None
 
 
-DTYPES = ("fp32", "fp16", "bf16")
-_LAYOUTS = ("sliced", "misaligned", "expanded")
 _POWERS = (10, 16, 20, 24, 26, 27, 28)
 
 CASES = Cases(
     default=case("fp32", N=2**26),
-    smoke=(
-        case("fp32", N=4096),
-        case("fp16", N=1000),
-        case("bf16", N=16383),
-    ),
+    smoke=SMOKE,
     edge=(
         *(case(dtype, N=size) for dtype in DTYPES for size in (0, 1, 127, 1024, 1025)),
         # Enough that what is few and goes on and on does go on: past every place of a ring, and round again.
         case("fp32", N=200003),
         case("bf16", N=300007),
         case("bf16", N=2**24 + 5),  # of a GPU's own size
-        *(case(dtype, layout, N=1031) for dtype in DTYPES for layout in _LAYOUTS),
+        *LYING,
         *(case(dtype, fill=fill, N=515) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
-        case("bf16", N=2**31 + 5),
-        case("fp32", N=2**31 + 8),
+        *HUGE,
     ),
     sweep=(
         *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in _POWERS),

@@ -14,6 +14,7 @@
 
 #include "common.cuh"
 #include "hopper.cuh"
+#include "reduction.cuh"
 #include "running.cuh"
 
 constexpr index_t IGNORED = -100;  // as PyTorch's ignore_index: the loss of such a row is 0
@@ -108,16 +109,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
     const Running part =
         block_combine<THREADS>(reduce<T, PACKS, THREADS>(row_ptr + begin, count, threadIdx.x));
 
-    __shared__ word_t is_last;  // less than 8 bytes nvcc and NVRTC fill up in different ways
-    if (threadIdx.x == 0) {
-        of_part[blockIdx.x] = to_word(part);
-        __threadfence();  // whoever sees the count sees the part
-        is_last = atomicAdd(&arrived[m], 1ull) == static_cast<word_t>(splits - 1);
-    }
-    __syncthreads();
-    if (!is_last || threadIdx.x >= WARP) return;
+    if (threadIdx.x == 0) of_part[blockIdx.x] = to_word(part);
+    if (!arrives_last(&arrived[m], splits) || threadIdx.x >= WARP) return;
 
-    __threadfence();
     const index_t target = targets_ptr[m * stride_tm];
     const float picked = pick(row_ptr, V, target);
     Running row = nothing_seen();

@@ -16,18 +16,9 @@
 
 #include "common.cuh"
 #include "hopper.cuh"
+#include "reduction.cuh"
 
 // ---- sums ----------------------------------------------------------------------------------------------
-
-// Every lane of each group of WIDTH neighbouring lanes gets the sum of the group.
-template <int WIDTH>
-__device__ __forceinline__ float warp_sum(float value) {
-#pragma unroll
-    for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
-        value += __shfl_xor_sync(FULL_WARP, value, offset);
-    }
-    return value;
-}
 
 // Every thread of the block gets the sum over all THREADS. Turns alternate between two rows of shared memory:
 // who writes into one again has met at the other's barrier all who read it.

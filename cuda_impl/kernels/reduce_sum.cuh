@@ -14,15 +14,9 @@
 #pragma once
 
 #include "common.cuh"
+#include "reduction.cuh"
 
 // ---- from threads to a block ---------------------------------------------------------------------------
-
-// Every lane gets the sum over the warp.
-__device__ __forceinline__ float warp_sum(float sum) {
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-    return sum;
-}
 
 // Every thread gets the sum over the block. Between two calls there must be another barrier: of_warp is used
 // again.
@@ -30,10 +24,10 @@ template <int THREADS>
 __device__ __forceinline__ float block_sum(float sum) {
     constexpr int WARPS = THREADS / WARP;
     __shared__ float of_warp[WARPS];
-    sum = warp_sum(sum);
+    sum = warp_sum<WARP>(sum);
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = sum;
     __syncthreads();
-    return warp_sum(threadIdx.x % WARP < WARPS ? of_warp[threadIdx.x % WARP] : 0.0f);
+    return warp_sum<WARP>(threadIdx.x % WARP < WARPS ? of_warp[threadIdx.x % WARP] : 0.0f);
 }
 
 // ---- tree ----------------------------------------------------------------------------------------------
@@ -154,16 +148,9 @@ template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
     const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, index_t stride_xn, int head,
     float* of_block, unsigned long long* blocks_done) {
-    __shared__ unsigned long long is_last;  // less than 8 bytes nvcc and NVRTC fill up in different ways
     const float sum = sum_of_chunks<T, VEC, PACKS, THREADS>(x_ptr, N, stride_xn, head);
-    if (threadIdx.x == 0) {
-        of_block[blockIdx.x] = sum;
-        __threadfence();  // whoever sees the count sees the sum
-        is_last = atomicAdd(blocks_done, 1ull) == gridDim.x - 1;
-        __threadfence();  // and the block, behind its barrier, what this thread has seen
-    }
-    __syncthreads();
-    if (!is_last) return;
+    if (threadIdx.x == 0) of_block[blockIdx.x] = sum;
+    if (!arrives_last(blocks_done, gridDim.x)) return;
 
     float total = 0.0f;
     for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) total += __ldcg(of_block + i);  // past the L1

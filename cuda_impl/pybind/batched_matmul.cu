@@ -42,7 +42,7 @@ constexpr int LARGEST = 128;  // rows of a matrix that a block holds whole
 static void check_size(const Batch& p) {
     if (p.N <= LARGEST) return;
     not_taken("N=" + std::to_string(p.N) + ": a block holds whole matrices of up to " +
-              std::to_string(LARGEST) + " rows");
+              std::to_string(LARGEST) + " rows; torch.eager takes any");
 }
 
 // Refuses what needs more shared memory than a block may have on this GPU.
@@ -53,7 +53,8 @@ static void check_shared(const Batch& p, int bytes) {
     if (most == 0) check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, p.a.device));
     if (bytes <= most) return;
     not_taken("N=" + std::to_string(p.N) + ": " + std::to_string(bytes) +
-              " bytes of shared memory a block, and this GPU has " + std::to_string(most));
+              " bytes of shared memory a block, and this GPU has " + std::to_string(most) +
+              "; fewer or smaller matrices a block take less, and torch.eager takes any");
 }
 
 // Whether the rows of both are whole packs of 16 bytes that start on such a boundary.
@@ -114,6 +115,7 @@ constexpr int group_bytes(int BLOCK_N) {
 template <typename T, int BLOCK_N>
 static void launch_tensor_core(const Batch& p) {
     constexpr int MATRICES = matrices_of(BLOCK_N);
+    static_assert(MATRICES * BLOCK_N * 2 <= MOST_THREADS, "a block has no more");
     const auto kernel = is_packed(p) ? &batched_matmul_tensor_core_kernel<T, BLOCK_N, MATRICES, true>
                                      : &batched_matmul_tensor_core_kernel<T, BLOCK_N, MATRICES, false>;
     launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)}, kernel);

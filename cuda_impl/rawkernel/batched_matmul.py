@@ -24,7 +24,23 @@ def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, torch.Tensor]:
 
 def check_size(N: int) -> None:
     if N > LARGEST:
-        raise NotImplementedError(f"N={N}: a block holds whole matrices of up to {LARGEST} rows")
+        raise NotImplementedError(
+            f"N={N}: a block holds whole matrices of up to {LARGEST} rows; torch.eager takes any"
+        )
+
+
+MOST_THREADS = 1024
+
+
+def threads_of(MATRICES: int, BLOCK_N: int) -> int:
+    """Of a block, a warp for 16 rows; refuses more than there can be."""
+    threads = MATRICES * BLOCK_N * 2
+    if threads > MOST_THREADS:
+        raise NotImplementedError(
+            f"MATRICES={MATRICES}: with tiles of {BLOCK_N} rows that is {threads} threads a block, which has "
+            f"at most {MOST_THREADS}; take MATRICES={MOST_THREADS // (BLOCK_N * 2)} or fewer"
+        )
+    return threads
 
 
 def check_shared(a: torch.Tensor, shared_bytes: int) -> int:
@@ -32,7 +48,8 @@ def check_shared(a: torch.Tensor, shared_bytes: int) -> int:
     most = shared_bytes_of_a_block(a.device)
     if shared_bytes > most:
         raise NotImplementedError(
-            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}"
+            f"N={a.size(1)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; fewer "
+            "or smaller matrices a block take less, and torch.eager takes any"
         )
     return shared_bytes
 
@@ -106,20 +123,21 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch
     check_size(N)
     BLOCK_N = ceil_div(N, 16) * 16
     MATRICES, PACKED = MATRICES or matrices_of(BLOCK_N), is_packed(a, b)
+    threads = threads_of(MATRICES, BLOCK_N)
     shared_bytes = check_shared(a, group_bytes(MATRICES, BLOCK_N))
     tile = f"{CTYPES[a.dtype]}, {BLOCK_N}, {MATRICES}, {cpp(PACKED)}"
     run = kernel("batched_matmul", f"batched_matmul_tensor_core_kernel<{tile}>", a.device)
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N))
-    blocks, threads = ceil_div(B, MATRICES), MATRICES * BLOCK_N * 2
+    blocks = ceil_div(B, MATRICES)
     run((blocks,), (threads,), (*pointers, *sizes, *strides(a, b)), shared_mem=shared_bytes)
     return c
 
 
 def blocks_of(MATRICES: int, BLOCK_N: int, STAGES: int) -> int:
     """BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for."""
-    threads, shared_bytes = MATRICES * BLOCK_N * 2, STAGES * group_bytes(MATRICES, BLOCK_N)
-    return max(min((227 << 10) // (shared_bytes + 1024), 1536 // threads), 1)
+    shared_bytes = STAGES * group_bytes(MATRICES, BLOCK_N)
+    return max(min((227 << 10) // (shared_bytes + 1024), 1536 // threads_of(MATRICES, BLOCK_N)), 1)
 
 
 @implementation(
@@ -139,6 +157,7 @@ def pipelined(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, STAGES: in
         return tensor_core(a, b, MATRICES=MATRICES)
     BLOCK_N = ceil_div(N, 16) * 16
     MATRICES = MATRICES or matrices_of(BLOCK_N)
+    threads = threads_of(MATRICES, BLOCK_N)
     BLOCKS = blocks_of(MATRICES, BLOCK_N, STAGES)
     shared_bytes = check_shared(a, STAGES * group_bytes(MATRICES, BLOCK_N))
     tile = f"{CTYPES[a.dtype]}, {BLOCK_N}, {MATRICES}, {STAGES}, {BLOCKS}"
@@ -146,6 +165,5 @@ def pipelined(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, STAGES: in
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N))
     blocks = min(ceil_div(B, MATRICES), BLOCKS * multiprocessors(a.device))
-    threads = MATRICES * BLOCK_N * 2
     run((blocks,), (threads,), (*pointers, *sizes, *strides(a, b)), shared_mem=shared_bytes)
     return c
