@@ -135,6 +135,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         _expect(list, value, where)
         if len(arguments) == 2 and arguments[1] is ...:
+            if arguments[0] is float and all(type(item) is float for item in value):
+                return tuple(value)  # samples: most of a file
             return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
         if len(value) != len(arguments):
             raise ValueError(f"{where}: {len(value)} items, not {len(arguments)}")

@@ -16,9 +16,22 @@ import pytest
 
 from compare import cli, diff, records
 from compare.maps import reading
+from compare.maps.summary import summaries
 from compare.maps.survey import Map, Point, survey, with_front
 from compare.report import docs, maps, plots
-from compare.spec import CaseComparison, Ceilings, CodeSize, Comparison, Cost, RoleSize, Row, UsageError
+from compare.spec import (
+    CaseComparison,
+    Ceilings,
+    CodeSize,
+    Comparison,
+    Cost,
+    RoleSize,
+    Row,
+    Timing,
+    UsageError,
+    way_of,
+)
+from compare.statistics import estimate
 
 SLOWER = {"triton.onepass": ("tiled", 60.0), "triton.online": ("tiled", 61.0)}
 APART = {**made_up.MEDIANS_US, **SLOWER}
@@ -149,6 +162,71 @@ def test_only_leaves_what_is_unequal_unequal() -> None:
     assert [best.label for best in place.ways] == ["torch.compile"]
 
 
+# --------------------------------------------------------------------------- a line an op
+
+
+def scaled(**factors: float) -> CaseComparison:
+    """A case of `APART` in which ways take so many times as long."""
+    medians = {label: (rung, us * factors.get(way_of(label), 1.0)) for label, (rung, us) in APART.items()}
+    name = ",".join(f"{way}={factor}" for way, factor in factors.items()) or "as it is"
+    return made_up.case(name, made_up.rows(medians))
+
+
+def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
+    """That it is last by far on one case does not show in the median, but in the range."""
+    found = charted(made_up.comparison(scaled(), scaled(torch=0.9), scaled(triton=2.0), scaled(cuda=3.0)))
+    (op,) = summaries(found.places)
+    assert (op.op, op.cases, op.of) == ("softmax", 4, 4)
+    assert op.first.way == "cuda"
+    assert op.first.label.endswith(".onepass")
+    assert op.second is not None
+    assert op.second.way == "torch"
+    assert op.lead is not None
+    assert op.lead.highest == pytest.approx(58.2 / 47.2, rel=0.01)
+    assert op.lead.lowest == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
+    assert op.share is not None
+    assert op.share.lowest == pytest.approx(op.share.highest / 3, rel=0.01)
+    assert (op.alone, op.level) == (3, 0)
+    assert op.binds == "bandwidth"
+
+
+def test_cases_that_launching_binds_do_not_count_where_there_are_others() -> None:
+    tiny = replace(scaled(cuda=9.0), case="M=1,fp32", cost=Cost(10, 10, 10))
+    tiny = replace(tiny, rows=tuple(replace(r, timing=slow_to_launch(r)) for r in tiny.rows))
+    (op,) = summaries(charted(made_up.comparison(scaled(), tiny)).places)
+    assert (op.cases, op.of, op.first.way) == (1, 2, "cuda")
+    (alone,) = summaries(charted(made_up.comparison(tiny)).places)
+    assert (alone.cases, alone.first.way, alone.binds) == (1, "torch", "launch")
+
+
+def slow_to_launch(row: Row) -> Timing | None:
+    return row.timing and replace(row.timing, launch_us=estimate([1e4]))
+
+
+def test_a_way_that_stands_on_few_cases_is_not_the_fastest() -> None:
+    without = replace(scaled(), rows=tuple(r for r in scaled().rows if way_of(r.label) != "cuda"))
+    cases = [replace(without, case=f"M={m},fp32") for m in (1, 2)]
+    (op,) = summaries(charted(made_up.comparison(scaled(), *cases)).places)
+    assert op.first.way == "torch"
+    (only,) = summaries(charted(one(APART), only=("triton.*",)).places)
+    assert (only.second, only.lead) == (None, None)
+    assert "-" in maps.ops(charted(one(APART), only=("triton.*",))).rows[0]
+
+
+def test_the_short_screen_has_a_line_an_op_and_says_how_to_see_the_rest() -> None:
+    other = replace(one(APART), op="vector_add")
+    found = charted(made_up.comparison(scaled(), scaled(torch=0.9)), other)
+    short, whole = (" ".join(maps.render(found, 80, whole=w).split()) for w in (False, True))
+    assert [row[0] for row in maps.ops(found).rows] == ["softmax", "vector_add"]
+    assert "torch=0.9" not in short
+    assert "torch=0.9" in whole
+    assert "3 cases lie behind this" in short
+    assert "python -m compare map --all" in short
+    assert "python -m compare map softmax" in short
+    assert "Pareto" in short
+    assert max(map(len, maps.render(found, 80, whole=False).splitlines())) <= 80
+
+
 # --------------------------------------------------------------------------- stale
 
 
@@ -164,6 +242,9 @@ def test_what_has_changed_since_is_marked_and_named() -> None:
     assert "torch.compile *" in text
     assert "softmax: torch.compile, triton.onepass" in " ".join(text.split())
     assert "its source has changed" in " ".join(text.split())
+    assert "hanged since, or no longer here, so that their figures may be too: 2 of softmax." in " ".join(
+        maps.render(found, 200, whole=False).split()
+    )
     fresh = maps.render(charted(run), 200)
     assert "*" not in fresh
     assert "hanged since" not in fresh
@@ -322,6 +403,24 @@ def test_the_command_shows_and_writes(
     text = outputs["markdown"].read_text()
     assert f"| softmax {made_up.CASE}" in text
     assert "| torch.eager" in text
+
+
+def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {}
+    for words in ((), ("--all",), ("softmax",), ("softmax", "vector_add")):
+        assert cli.main(["map", *words, "--records", str(recorded)]) == cli.AGREE
+        shown[words] = capsys.readouterr().out
+    assert made_up.CASE not in shown[()]
+    assert "--all" in shown[()]
+    assert all(
+        f"vector_add {made_up.CASE}" in shown[words] for words in (("--all",), ("softmax", "vector_add"))
+    )
+    assert all(f"softmax {made_up.CASE}" in text for words, text in shown.items() if words)
+    only = recorded / "softmax.json"
+    assert cli.main(["map", "--records", str(only)]) == cli.AGREE
+    assert f"softmax {made_up.CASE}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from compare.spec import UsageError
 _EPILOG = """\
 examples:
   python -m compare map
+  python -m compare map --all
   python -m compare map softmax --plot softmax.svg
   python -m compare map --only 'triton.*' --only 'cupy.*' --csv map.csv
   python -m compare map --records run.json
@@ -31,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         _EPILOG,
     )
     add = found.add_argument
-    add("ops", nargs="*", metavar="OP", help="only these ops")
+    add("ops", nargs="*", metavar="OP", help="only these ops, case by case")
+    add("--all", action="store_true", help="every op case by case, instead of a line for each")
     commands.add_only(add, ", e.g. 'triton.*'")
     add(
         "--records",
@@ -84,7 +86,8 @@ def main(argv: Sequence[str]) -> int:
             writing.write(file, make(found))
     if arguments.plot:
         plots.draw(found, arguments.plot)
-    terminal.put(lambda width: maps.render(found, width))
+    whole = bool(arguments.all or arguments.ops or len(known) == 1)
+    terminal.put(lambda width: maps.render(found, width, whole=whole))
     return 0
 
 

@@ -70,7 +70,7 @@ class Point:
     lowest: float
     highest: float
     cases: int
-    """On how many it was timed, of those in which bandwidth or arithmetic binds the fastest,"""
+    """On how many it was timed, of those in which launching does not bind the fastest,"""
     of: int
     """and how many of these there are."""
     least: float
@@ -249,12 +249,17 @@ def _cold_us(row: Row) -> Estimate:
     return row.timing.cold_us
 
 
+def is_about_kernels(fastest: Bound) -> bool:
+    """Whether launching is not what binds the fastest on a case: where it does, no kernel matters."""
+    return fastest.limit != "launch"
+
+
 # --------------------------------------------------------------------------- effort against speed
 
 
 def _points(charts: Sequence[_Chart], sizes: Sizes, stale: Stale) -> list[Point]:
     """Of one op: every implementation, by growing effort."""
-    charts = [chart for chart in charts if chart.fastest.limit in ("bandwidth", "arithmetic")] or list(charts)
+    charts = [chart for chart in charts if is_about_kernels(chart.fastest)] or list(charts)
     found = []
     for label in dict.fromkeys(label for chart in charts for label in chart.rows):
         op, mine = charts[0].op, [chart for chart in charts if label in chart.rows]

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 
+from compare.maps.summary import Summary, summaries
 from compare.maps.survey import Best, Map, Place, Point
 from compare.report import markdown, terminal
 from compare.report.tables import NOTHING, SAME, Table, number, percent, times
@@ -18,33 +19,52 @@ _LEGEND = (
     "nearest, where none does. lines / tokens: kernel, launch and binding, without comments. "
     "indistinguishable: the interval holds 1, or the difference is smaller than what equals show."
 )
+_OPS_LEGEND = (
+    "fastest way: usually the nearest to the fastest of a case, over the cases in which launching does not "
+    "bind; it stands with the implementation that is its best most often. times as fast: as the next way's "
+    "best on the same case, cold: the median, the lowest and the highest; below 1 the next is faster. of the "
+    "ceiling: the median. alone, level: on how many cases it is the fastest alone, and on how many it and "
+    "another cannot be told apart. cases: how many count, of those on record. lines / tokens: kernel, launch "
+    "and binding, without comments."
+)
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so that the ratio is that of two medians."
 _CHANGED_LEGEND = "*: its source has changed since it was recorded, or is no longer here."
 FRONT_LEGEND = (
     "Effort: lines / tokens of kernel, launch and binding. Share: of the ceiling, the median over the cases "
-    "in which bandwidth or arithmetic binds the fastest, with the lowest and the highest. On the Pareto "
-    "front: nothing that takes no more tokens reaches as much, as far as the machine can tell."
+    "in which launching does not bind the fastest, with the lowest and the highest. On the Pareto front: "
+    "nothing that takes no more tokens reaches as much, as far as the machine can tell."
 )
 _FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
 
 
-def render(found: Map, width: int) -> str:
-    """The screen as plain text: every case, then who wins how often, then what effort buys."""
+def render(found: Map, width: int, *, whole: bool = True) -> str:
+    """The screen as plain text: who wins, then what effort buys.
+
+    Args:
+        whole: every case, and how often each way wins; else a line an op, and how to see the rest.
+    """
     prose = min(width, terminal.PROSE_WIDTH)
-    blocks = [terminal.paragraph(line, prose) for line in _head(found)]
-    blocks.append(terminal.laid_out(cases(found), width))
-    blocks.append(terminal.paragraph(legend(found), prose))
-    blocks.append(terminal.laid_out(wins(found), width))
+    blocks = [terminal.paragraph(line, prose) for line in _head(found, whole=whole)]
+    if whole:
+        blocks.append(terminal.laid_out(cases(found), width))
+        blocks.append(terminal.paragraph(legend(found), prose))
+        blocks.append(terminal.laid_out(wins(found), width))
+    else:
+        blocks.append(terminal.laid_out(ops(found), width))
+        blocks.append(terminal.paragraph(ops_legend(found), prose))
     if found.points:
         lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
         blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(FRONT_LEGEND, prose)]
+    if not whole:
+        blocks.append(terminal.paragraph(_rest(found), prose))
     return "\n\n".join(blocks)
 
 
 def as_markdown(found: Map) -> str:
-    shown = [wins(found), cases(found), efforts(found)]
-    parts = ["## The map", *_head(found), *map(markdown.table, shown), legend(found), FRONT_LEGEND]
+    shown = [ops(found), wins(found), cases(found), efforts(found)]
+    legends = (ops_legend(found), legend(found), FRONT_LEGEND)
+    parts = ["## The map", *_head(found), *map(markdown.table, shown), *legends]
     return "\n\n".join(parts) + "\n"
 
 
@@ -59,6 +79,28 @@ def as_csv(found: Map) -> str:
 
 
 # --------------------------------------------------------------------------- tables
+
+
+def ops(found: Map) -> Table:
+    """A line for each op: the way that is fastest over its cases, and how far the next is behind."""
+    return Table(
+        f"The fastest way, op by op, as recorded on {found.device}",
+        (
+            "op",
+            "fastest way",
+            "times as fast\nas the next way",
+            "of the\nceiling",
+            "lines /\ntokens",
+            "binds",
+            "the next",
+            "its lines /\ntokens",
+            "alone,\nlevel",
+            "cases",
+        ),
+        tuple(map(_op, summaries(found.places))),
+        ("fastest way", "binds", "the next"),
+        (ops_legend(found),),
+    )
 
 
 def cases(found: Map) -> Table:
@@ -157,6 +199,22 @@ def _case(place: Place) -> tuple[str, ...]:
     )
 
 
+def _op(op: Summary) -> tuple[str, ...]:
+    lead = op.lead
+    return (
+        op.op,
+        _marked(op.first),
+        f"{lead.median:.2f} ({lead.lowest:.2f}-{lead.highest:.2f})" if lead else NOTHING,
+        percent(op.share.median if op.share else None),
+        _size(op.first),
+        op.binds or NOTHING,
+        _marked(op.second) if op.second else NOTHING,
+        _size(op.second) if op.second else NOTHING,
+        f"{op.alone}, {op.level}",
+        f"{op.cases} of {op.of}",
+    )
+
+
 def _lead(place: Place) -> str:
     if place.lead is None:
         return NOTHING
@@ -178,14 +236,17 @@ def _marked(entry: Best | Point) -> str:
     return f"{entry.label} *" if entry.changed else entry.label
 
 
-def _head(found: Map) -> list[str]:
+def _head(found: Map, *, whole: bool = True) -> list[str]:
+    """Where and when; and what has changed since, by name or how many of each op."""
     lines = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
     by_op: dict[str, list[str]] = {}
     for op, label in found.changed:
         by_op.setdefault(op, []).append(label)
     if by_op:
         named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
-        lines.append(f"Changed since, or no longer here, so that their figures may be too. {named}.")
+        counted = ", ".join(f"{len(labels)} of {op}" for op, labels in by_op.items())
+        what = "Changed since, or no longer here, so that their figures may be too"
+        lines.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
     return lines
 
 
@@ -197,6 +258,21 @@ def legend(found: Map) -> str:
         (_CHANGED_LEGEND, bool(found.changed)),
     )
     return " ".join([_LEGEND, *(text for text, needed in more if needed)])
+
+
+def ops_legend(found: Map) -> str:
+    """What the columns of `ops` mean."""
+    return " ".join([_OPS_LEGEND, *([_CHANGED_LEGEND] if found.changed else [])])
+
+
+def _rest(found: Map) -> str:
+    """How to see what a line an op leaves out."""
+    op = found.places[0].op
+    return (
+        f"{len(found.places)} cases lie behind this, each with its fastest way, margin and interval, share, "
+        f"size and what binds. Of one op: python -m compare map {op}. Of all: python -m compare map --all. "
+        "Into a file: --csv, --json or --markdown FILE. As a picture: --plot map.svg."
+    )
 
 
 def _cells(place: Place) -> Iterator[tuple[str, object]]:

@@ -230,8 +230,8 @@ MUTATIONS = (
     split(
         bug="combined too early",
         what="a block combines the parts before the last one is there",
-        right="static_cast<word_t>(splits - 1)",
-        wrong="static_cast<word_t>(splits > 1 ? splits - 2 : 0)",
+        right="arrives_last(&arrived[m], splits)",
+        wrong="arrives_last(&arrived[m], splits > 1 ? splits - 1 : 1)",
         sign=UNDEFINED,
     ),
     split(

@@ -167,8 +167,8 @@ MUTATIONS = (
     last_block(
         bug="wrong count",
         what="the last block but one takes itself for the last",
-        right="== gridDim.x - 1;",
-        wrong="== gridDim.x - 2;",
+        right="arrives_last(blocks_done, gridDim.x)",
+        wrong="arrives_last(blocks_done, gridDim.x - 1)",
         sign="all written",
     ),
 )

@@ -15,6 +15,7 @@ online, onepass, cluster = (
     partial(Mutation, "rms_norm", f"cupy.{variant}", file="cuda_impl/kernels/norm.cuh")
     for variant in ("online", "onepass", "cluster")
 )
+sums = partial(Mutation, "rms_norm", "cupy.onepass", file="cuda_impl/kernels/reduction.cuh")
 launch_onepass = partial(Mutation, "rms_norm", "cupy.onepass", file="cuda_impl/rawkernel/norm.py")
 
 MUTATIONS = (
@@ -67,7 +68,7 @@ MUTATIONS = (
         wrong="out[v] = get(x[p], v) * scale;",
         sign="values",
     ),
-    onepass(
+    sums(
         bug="wrong shuffle width",
         what="half of the lanes are left out of a warp's sum",
         right="for (int offset = WIDTH / 2; offset > 0; offset /= 2) {\n        value +=",
