@@ -497,16 +497,35 @@ def test_a_picture_has_a_panel_an_op_and_a_point_an_implementation() -> None:
         drawn = {tuple(xy) for group in panel.collections for xy in group.get_offsets().tolist()}
         assert drawn == {(p.tokens, p.share) for p in points}
         assert "tokens" in panel.get_xlabel()
-        assert "share of the ceiling" in panel.get_ylabel()
         names = sorted(re.sub(r" .*", "", text.get_text()) for text in panel.texts)
-        assert names == sorted(p.label.partition(".")[2] for p in points)
+        routes = [p.label.replace("pybind.", "cupy.") for p in points]  # which have one name between them
+        assert names == sorted(label.partition(".")[2] for label in set(routes))
+        dotted = [line for line in panel.lines if line.get_linestyle() == ":"]
+        assert len(dotted) == len(routes) - len(set(routes)) > 0
         boxes = [text.get_window_extent() for text in panel.texts]
         assert not [
             1 for i, one in enumerate(boxes) for other in boxes[:i] if one.shrunk(0.9, 0.9).overlaps(other)
         ]
     (legend,) = figure.legends
     said = [text.get_text() for text in legend.get_texts()]
-    assert len(said) == len(set(said)) == 5
+    assert len(said) == len(set(said)) == 6
+    assert "share of the ceiling" in panels[0].get_ylabel()
+
+
+def test_a_picture_of_many_ops_is_about_as_wide_as_high_and_no_label_covers_a_point() -> None:
+    pytest.importorskip("matplotlib")
+    run = one(APART)
+    found = charted(*(replace(run, op=f"op{i}") for i in range(14)))
+    figure = plots._figure(found, [f"op{i}" for i in range(14)])
+    wide, high = figure.get_size_inches()
+    assert 1 <= wide / high <= 2
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    assert len(panels) == 14
+    assert [bool(panel.get_xlabel()) for panel in panels] == [False] * 10 + [True] * 4
+    for panel in panels:
+        points = [xy for group in panel.collections for xy in group.get_offsets().tolist()]
+        for x, y in panel.transData.transform(points):
+            assert not [text for text in panel.texts if text.get_window_extent().contains(x, y)]
 
 
 def test_a_map_without_points_is_no_picture(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ A document holds a block between two comments; what lies between is replaced:
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
 tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case,
-``wins`` how often each way is the fastest, ``effort`` every implementation's code size against its speed,
-``mutations`` the seeded bugs and what caught them, ``exploits`` the files that try to cheat and what catches
-those, ``switch VARIABLE OP`` what an environment variable makes the compilers print, ``banks OP`` its bank
-conflicts in shared memory.  ``all`` in place of an op means each in turn.
+``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
+implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
+``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
+variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory.  ``all`` in place of an op means each in turn.
 """
 
 from __future__ import annotations
@@ -143,6 +143,7 @@ def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
 
 _OF_THE_MAP: dict[str, Callable[[Map], str]] = {
     "map": lambda found: f"{markdown.table(maps.cases(found))}\n\n{maps.legend(found)}",
+    "ops": lambda found: f"{markdown.table(maps.ops(found))}\n\n{maps.ops_legend(found)}",
     "wins": lambda found: markdown.table(maps.wins(found)),
     "effort": lambda found: f"{markdown.table(maps.efforts(found))}\n\n{maps.FRONT_LEGEND}",
 }

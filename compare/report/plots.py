@@ -17,8 +17,10 @@ from compare.spec import UsageError
 REQUIREMENT = "matplotlib>=3.9"
 ENDINGS = (".png", ".svg")
 
-_COLUMNS = 2
 _PANEL = 7.2, 5.4  # inches, wide and high
+_SMALL_PANEL = 5.4, 3.9
+_FEW = 4
+"""Up to so many panels are large ones."""
 _ROUTES = {
     "torch": ("PyTorch", "o", "#0072B2"),
     "triton": ("Triton", "^", "#D55E00"),
@@ -71,9 +73,10 @@ def _figure(found: Map, ops: Sequence[str]) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = min(_COLUMNS, len(ops))
+    columns = math.ceil(math.sqrt(len(ops)))  # as wide as a screen, which is wider than high as panels are
     rows = math.ceil(len(ops) / columns)
-    figure = Figure((_PANEL[0] * columns, _PANEL[1] * rows + 1), layout="constrained")
+    wide, high = _PANEL if len(ops) <= _FEW else _SMALL_PANEL
+    figure = Figure((wide * columns, high * rows + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     handles: dict[str, Any] = {}
@@ -84,8 +87,16 @@ def _figure(found: Map, ops: Sequence[str]) -> Any:
     for panel in panels[len(ops) :]:
         panel.set_visible(False)
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
-    title = f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}"
-    figure.suptitle(f"{title}\n* its source has changed since" if found.changed else title)
+    for panel in panels[max(0, len(ops) - columns) : len(ops)]:
+        panel.set_xlabel("effort: tokens to write (logarithmic)")
+    for panel in panels[: len(ops) : columns]:
+        panel.set_ylabel("speed: share of the ceiling")
+    title = [
+        f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}",
+        "effort: of kernel, launch and binding; speed: the median of the cases in which launching does not "
+        + ("bind; (2/3): of 2 of these 3" if any(p.cases < p.of for p in found.points) else "bind"),
+    ]
+    figure.suptitle("\n".join([*title, *(["* its source has changed since"] if found.changed else [])]))
     figure.draw_without_rendering()  # where everything is, is known only then
     for panel, texts in labels:
         _keep_apart(panel, texts)
@@ -93,7 +104,9 @@ def _figure(found: Map, ops: Sequence[str]) -> Any:
 
 
 def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
-    """One op; its labels, those of the front first."""
+    """One op; its labels, those of the front first.  A kernel's two routes have one between them."""
+    from matplotlib import ticker
+
     for route, (name, marker, colour) in _ROUTES.items():
         mine = [point for point in points if point.label.startswith(f"{route}.")]
         if mine:
@@ -110,32 +123,47 @@ def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
         label="Pareto front: the most for so many tokens",
         zorder=2,
     )
+    for one, other in _pairs(points):
+        ends = [one.tokens, other.tokens], [one.share, other.share]
+        panel.plot(*ends, color=_GREY, linestyle=":", linewidth=1, zorder=1, label="one kernel, two routes")
     panel.set_xscale("log")
     panel.set_xlim(min(point.tokens for point in points) / 2, edge)
     panel.set_ylim(-0.03, max(1.05, *(point.share * 1.08 for point in points)))
+    panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_minor_formatter(ticker.NullFormatter())
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     panel.grid(color="#dddddd", linewidth=0.5)
     panel.set_title(points[0].op)
-    panel.set_xlabel("effort: tokens to write, of kernel + launch + binding (logarithmic)")
-    cases = "1 case" if points[0].of == 1 else f"{points[0].of} cases"
-    panel.set_ylabel(f"speed: share of the ceiling\n(median of {cases} in which launching does not bind)")
-    ordered = sorted(points, key=lambda point: not point.front)
-    return [_label(panel, point) for point in ordered]
+    panel.set_title("1 case" if points[0].of == 1 else f"{points[0].of} cases", loc="right", fontsize=_FONT)
+    named_once = {other.label: one for one, other in _pairs(points)}
+    bold = {point.label for point in points if point.front}
+    bold |= {one.label for label, one in named_once.items() if label in bold}
+    named = sorted(
+        (p for p in points if p.label not in named_once), key=lambda point: point.label not in bold
+    )
+    return [_label(panel, point, point.label in bold) for point in named]
 
 
-def _label(panel: Any, point: Point) -> Any:
+def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """The points of a kernel that comes by two routes, through cupy and through pybind11."""
+    by_label = {point.label: point for point in points}
+    pairs = ((by_label.get(f"cupy.{label.partition('.')[2]}"), point) for label, point in by_label.items())
+    return [(one, other) for one, other in pairs if one and other.label.startswith("pybind.")]
+
+
+def _label(panel: Any, point: Point, bold: bool) -> Any:
     """``onepass *``, and on how many of the cases where these are not all."""
     text = point.label.partition(".")[2] + (" *" if point.changed else "")
     if point.cases < point.of:
-        text += f" ({point.cases} of {point.of})"
+        text += f" ({point.cases}/{point.of})"
     return panel.annotate(
         text,
         (point.tokens, point.share),
         (0, 0),
         textcoords="offset points",
         fontsize=_FONT,
-        fontweight="bold" if point.front else "normal",
+        fontweight="bold" if bold else "normal",
         color=_ROUTES[point.label.partition(".")[0]][2],
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
     )
@@ -144,10 +172,11 @@ def _label(panel: Any, point: Point) -> Any:
 def _keep_apart(panel: Any, texts: Sequence[Any]) -> None:
     """Move each label to the nearest place beside its point that no other point or label takes."""
     scale = panel.figure.dpi / 72  # pixels a point
-    taken = []
-    for text in texts:
-        x, y = panel.transData.transform(text.xy)
-        taken.append((x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale))
+    points = [xy for group in panel.collections for xy in group.get_offsets().tolist()]
+    taken = [
+        (x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale)
+        for x, y in panel.transData.transform(points).tolist()
+    ]
     room = panel.get_window_extent()
     for text in texts:
         x, y = panel.transData.transform(text.xy)
