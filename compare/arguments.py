@@ -40,16 +40,32 @@ def check_same(op: str, ndim: int, taken: tuple[torch.dtype, ...] = TAKEN, **ten
             first_name, first, first_dtype = name, tensor, dtype
             continue
         if dtype is not first_dtype:
-            raise TypeError(f"{op}: {name} is {dtype} and {first_name} is {first_dtype}; it takes one dtype")
+            raise _of_two_dtypes(op, {name: tensor, first_name: first})
         if tensor.shape != first.shape:
-            raise ValueError(
-                f"{op}: {name} has shape {tuple(tensor.shape)} and {first_name} {tuple(first.shape)}; "
-                "it takes equal shapes"
-            )
+            raise _of_two_shapes(op, {name: tensor, first_name: first}, "equal shapes")
         if tensor.device != first.device:
-            raise ValueError(
-                f"{op}: {name} is on {tensor.device} and {first_name} on {first.device}; it takes one device"
-            )
+            raise _on_two_devices(op, {name: tensor, first_name: first})
+
+
+Named = dict[str, torch.Tensor]
+"""The two arguments that do not go together, by their names."""
+
+
+def _of_two_dtypes(op: str, two: Named) -> TypeError:
+    return TypeError(f"{op}: {' and '.join(f'{n} is {x.dtype}' for n, x in two.items())}; it takes one dtype")
+
+
+def _on_two_devices(op: str, two: Named) -> ValueError:
+    (name, tensor), (other_name, other) = two.items()
+    return ValueError(
+        f"{op}: {name} is on {tensor.device} and {other_name} on {other.device}; it takes one device"
+    )
+
+
+def _of_two_shapes(op: str, two: Named, takes: str) -> ValueError:
+    (name, tensor), (other_name, other) = two.items()
+    shapes = f"{name} has shape {tuple(tensor.shape)} and {other_name} {tuple(other.shape)}"
+    return ValueError(f"{op}: {shapes}; it takes {takes}")
 
 
 def check_bytes(op: str, x: torch.Tensor) -> None:
@@ -79,14 +95,11 @@ def check_product(op: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, s
     check_same(op, 2, TAKEN, **{left: a})
     check_same(op, 2, TAKEN, **{right: b})
     if b.dtype is not a.dtype:
-        raise TypeError(f"{op}: {right} is {b.dtype} and {left} is {a.dtype}; it takes one dtype")
+        raise _of_two_dtypes(op, {right: b, left: a})
     if b.shape[0] != a.shape[1]:
-        raise ValueError(
-            f"{op}: {right} has shape {tuple(b.shape)} and {left} {tuple(a.shape)}; "
-            f"it takes as many rows of {right} as {left} has columns"
-        )
+        raise _of_two_shapes(op, {right: b, left: a}, f"as many rows of {right} as {left} has columns")
     if b.device != a.device:
-        raise ValueError(f"{op}: {right} is on {b.device} and {left} on {a.device}; it takes one device")
+        raise _on_two_devices(op, {right: b, left: a})
 
 
 def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> None:
@@ -101,14 +114,11 @@ def check_linear(op: str, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) 
     if x.dtype is torch.float32:
         raise TypeError(f"{op}: x is {x.dtype}; it takes {', '.join(map(str, TAKEN[1:]))}")
     if bias.dtype is not x.dtype:
-        raise TypeError(f"{op}: bias is {bias.dtype} and x is {x.dtype}; it takes one dtype")
+        raise _of_two_dtypes(op, {"bias": bias, "x": x})
     if bias.shape[0] != w.shape[1]:
-        raise ValueError(
-            f"{op}: bias has shape {tuple(bias.shape)} and w {tuple(w.shape)}; "
-            "it takes as many elements of bias as w has columns"
-        )
+        raise _of_two_shapes(op, {"bias": bias, "w": w}, "as many elements of bias as w has columns")
     if bias.device != x.device:
-        raise ValueError(f"{op}: bias is on {bias.device} and x on {x.device}; it takes one device")
+        raise _on_two_devices(op, {"bias": bias, "x": x})
 
 
 def check_batched_squares(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
@@ -135,14 +145,10 @@ def check_targets(op: str, logits: torch.Tensor, targets: torch.Tensor) -> None:
     check_same(op, 2, logits=logits)
     check_same(op, 1, (torch.int64,), targets=targets)
     if targets.shape[0] != logits.shape[0]:
-        raise ValueError(
-            f"{op}: targets has shape {tuple(targets.shape)} and logits {tuple(logits.shape)}; "
-            "it takes as many elements of targets as logits has rows"
-        )
+        takes = "as many elements of targets as logits has rows"
+        raise _of_two_shapes(op, {"targets": targets, "logits": logits}, takes)
     if targets.device != logits.device:
-        raise ValueError(
-            f"{op}: targets is on {targets.device} and logits on {logits.device}; it takes one device"
-        )
+        raise _on_two_devices(op, {"targets": targets, "logits": logits})
 
 
 def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -159,18 +165,14 @@ def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, si
     if D % 2 != 0:
         raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of an even length")
     if k.shape[:2] != q.shape[:2] or k.shape[3] != D:
-        raise ValueError(
-            f"{op}: k has shape {tuple(k.shape)} and q {tuple(q.shape)}; it takes ({B}, {S}, any, {D}) for k"
-        )
+        raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, {S}, any, {D}) for k")
     if cos.shape != (S, D // 2):
-        raise ValueError(
-            f"{op}: cos has shape {tuple(cos.shape)} and q {tuple(q.shape)}; it takes {(S, D // 2)} for cos"
-        )
+        raise _of_two_shapes(op, {"cos": cos, "q": q}, f"{(S, D // 2)} for cos")
     for name, tensor in (("k", k), ("cos", cos)):
         if tensor.dtype is not q.dtype:
-            raise TypeError(f"{op}: {name} is {tensor.dtype} and q is {q.dtype}; it takes one dtype")
+            raise _of_two_dtypes(op, {name: tensor, "q": q})
         if tensor.device != q.device:
-            raise ValueError(f"{op}: {name} is on {tensor.device} and q on {q.device}; it takes one device")
+            raise _on_two_devices(op, {name: tensor, "q": q})
 
 
 def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
@@ -189,13 +191,9 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
     for name, parameter in parameters.items():
         check_same(op, 1, TAKEN, **{name: parameter})
         if parameter.dtype is not x.dtype:
-            raise TypeError(f"{op}: {name} is {parameter.dtype} and x is {x.dtype}; it takes one dtype")
+            raise _of_two_dtypes(op, {name: parameter, "x": x})
         if parameter.shape[0] != x.shape[1]:
-            raise ValueError(
-                f"{op}: {name} has shape {tuple(parameter.shape)} and x {tuple(x.shape)}; "
-                f"it takes as many elements of {name} as x has columns"
-            )
+            takes = f"as many elements of {name} as x has columns"
+            raise _of_two_shapes(op, {name: parameter, "x": x}, takes)
         if parameter.device != x.device:
-            raise ValueError(
-                f"{op}: {name} is on {parameter.device} and x on {x.device}; it takes one device"
-            )
+            raise _on_two_devices(op, {name: parameter, "x": x})

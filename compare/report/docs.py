@@ -12,7 +12,8 @@ tables, ``implementations`` the list of everything there is, ``map`` the fastest
 ``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
-variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory.  ``all`` in place of an op means each in turn.
+variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory.  ``all`` in place of
+an op means each in turn.
 """
 
 from __future__ import annotations
