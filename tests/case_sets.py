@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
     from compare.spec import Case, Implementation, Op
@@ -17,13 +18,18 @@ TINY = 1 << 10
 
 def elements(op: Op, case: Case) -> int:
     """Of a case's largest input, or of its output where that is larger."""
-    import torch
-
     from compare.inputs import ITEM_BYTES
 
-    inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
     output = op.cost(case).written_bytes // ITEM_BYTES[op.output_dtype or case.dtype]
-    return max(output, *(x.numel() for x in inputs))
+    return max(output, _of_inputs(op.make_inputs, case))
+
+
+@functools.cache
+def _of_inputs(make_inputs: Callable[..., Any], case: Case) -> int:
+    """Asked for every implementation of an op, in every process that collects tests."""
+    import torch
+
+    return max(x.numel() for x in make_inputs(case, torch.Generator(), torch.device("meta")))
 
 
 def small(op: Op) -> list[Case]:
