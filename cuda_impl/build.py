@@ -281,12 +281,31 @@ def host_header() -> Path:
 
     To read CUDA's headers takes longer than to compile most kernels.
     """
-    text = '#include "launch.h"\n'
-    command = _host_command(sanitizing())
-    # g++ does not look whether a header has changed since it was compiled.
-    cuda = _identity(cuda_include() / "cuda_fp16.h")
-    name = f"host-{digest(_contents(text, (flags.HOST,)), command, _identity(gxx()), cuda)}.h"
+    return _compiled_header(*_host_header())
 
+
+Header = tuple[str, str, list[str]]
+"""A header's name in the cache, its text, and how g++ is called for it and for what begins with it."""
+
+
+def _host_header() -> Header:
+    return _header("host", '#include "launch.h"\n', (flags.HOST,), _host_command(sanitizing()))
+
+
+def _pybind_header() -> Header:
+    """Likewise of host builds of modules: pybind11's headers take longest of all."""
+    text = '#include "cuda_runtime.h"\n#include "common.cuh"\n#include "tensor.h"\n'
+    command = [*_host_command(sanitizing()), *_pybind_includes(), "-fvisibility=hidden"]
+    return _header("pybind", text, (flags.HOST, flags.KERNELS, PYBIND), command)
+
+
+def _header(stem: str, text: str, folders: tuple[Path, ...], command: list[str]) -> Header:
+    # g++ does not look whether a header has changed since it was compiled.
+    others = _identity(gxx()), _identity(cuda_include() / "cuda_fp16.h"), pybind11.__version__
+    return f"{stem}-{digest(_contents(text, folders), command, *others)}.h", text, command
+
+
+def _compiled_header(name: str, text: str, command: list[str]) -> Path:
     def write(product: Path) -> None:
         product.write_text(text)
 
@@ -534,8 +553,8 @@ def _prebuilt(op: str, target: str) -> Path | None:
 def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
     """The module's name in the cache, and what makes it."""
     if target == "host":
-        command = [*_host_command(sanitizing()), *_pybind_includes()]
-        command += ["-fvisibility=hidden", "-include", "cuda_runtime.h", "-x", "c++"]  # as nvcc does
+        header = _pybind_header()
+        command = [*header[-1], "-include", str(cache_dir() / header[0]), "-x", "c++"]
         libraries = ["-x", "none", cache_dir() / _host_runtime_name()]
         compiler = _identity(gxx())
     else:
@@ -545,6 +564,7 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
     def make(product: Path) -> None:
         if target == "host":
             host_runtime()
+            _compiled_header(*header)
         _make_module(op, command, libraries, product)
 
     key = digest(_pybind_sources(op), target, command, libraries, compiler)
