@@ -1,5 +1,6 @@
 # make compare            compare the ways on this machine      (OP=softmax ARGS='--case M=64,N=781,fp16')
 # make test               lint, and every test that needs no GPU
+# make test-all           the same, and of what is alike not only examples (before a release, or a change of compilers)
 # make test-gpu           the tests that need one; fails if none ran
 # make lint | format      check | mend the style
 # make mutations          seed every bug of tests/mutations/, and record what catches it     (ARGS=--missing)
@@ -22,6 +23,7 @@ PY ?=
 JOBS ?= 2
 GPU_JOBS ?= 4
 PYTEST_ARGS ?=
+LESS := not thorough
 
 # torch 2.13's own Triton is in .venv; these legs run beside it.
 TRITONS ?= 3.6.0 newest
@@ -38,7 +40,7 @@ endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/aot/program/*.[ch] tests/fake_cuda/*.c)
 
-.PHONY: help install compare test test-cpu test-gpu test-triton lint format mutations docs clean
+.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint format mutations docs clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -50,8 +52,11 @@ compare: $(ENV)
 
 test: lint test-cpu test-triton
 
+test-all: LESS :=
+test-all: test
+
 test-cpu: $(ENV)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu' $(PYTEST_ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu$(LESS:%= and %)' $(PYTEST_ARGS)
 
 test-gpu: $(ENV)
 	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone' --require-gpu $(PYTEST_ARGS)
@@ -60,7 +65,7 @@ test-gpu: $(ENV)
 test-triton: $(TRITONS:%=test-triton-%)
 
 test-triton-%: .tritons/%/installed $(ENV)
-	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal tests/test_triton_versions*.py $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/test_triton_versions*.py $(PYTEST_ARGS)
 
 lint: $(ENV)
 	$(RUN) -m ruff check

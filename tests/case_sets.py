@@ -109,9 +109,20 @@ def watched(op: str, routes: Sequence[str]) -> list[str]:
     return [impl.label for impl in impls]
 
 
-def in_turn(op: str) -> list[str]:
+def in_turn(op: str, routes: Sequence[str] = ("triton", "cupy", "pybind")) -> list[str]:
     """One of the routes of Triton and CUDA, which take turns at the ops."""
     from compare import registry
 
-    routes = ("triton", "cupy", "pybind")
     return [routes[registry.op_names().index(op) % len(routes)]]
+
+
+def every(nth: int) -> list[Any]:
+    """Ops for a test of a tool that is no different for the others: these are left to ``make test-all``."""
+    import pytest
+
+    from compare import registry
+
+    return [
+        pytest.param(op, marks=[] if place % nth == 0 else [pytest.mark.thorough])
+        for place, op in enumerate(registry.op_names())
+    ]

@@ -3,7 +3,8 @@
 Writes ``results/mutations.json``, of which ``make docs`` makes the table in docs/trust.md.  What another kind
 of machine has recorded of the same mutation stays.
 
-With names of ops, only theirs; ``--missing``: only those of which this kind of machine has no record.
+With names of ops, only theirs; ``--missing``: only those of which this kind of machine has no record, or one
+of a case that is no longer run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from compare import records, registry
 from compare.run import prepare
 from mutations import Mutation, every_mutation, record
-from mutations.instruments import MACHINE, Outcome, outcome
+from mutations.instruments import MACHINE, Outcome, outcome, still_run
 
 HUGE_JOBS = 1
 """At a time; the huge cases of one take more than half of an 80 GB GPU's memory."""
@@ -39,7 +40,9 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
         mutation
         for mutation in mutations
         if (not ops or mutation.op in ops)
-        and not (missing and MACHINE in record.caught_of(mutation, recorded))
+        and not (
+            missing and MACHINE in record.caught_of(mutation, recorded) and still_run(mutation, recorded)
+        )
     ]
 
 
@@ -47,7 +50,7 @@ def main() -> int:
     """1 if a mutation was not caught; then nothing is recorded."""
     parser = argparse.ArgumentParser("make mutations")
     parser.add_argument("ops", nargs="*", metavar="op", help="only mutations of these ops")
-    parser.add_argument("--missing", action="store_true", help="only those not on record here")
+    parser.add_argument("--missing", action="store_true", help="only those not on record here as they stand")
     args = parser.parse_args()
     if strangers := set(args.ops) - set(registry.op_names()):
         parser.error(f"no op {', '.join(sorted(strangers))}; there are {', '.join(registry.op_names())}")

@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
+import case_sets
 import sanitizers
 import torch
 
@@ -209,6 +210,15 @@ def seen_in(mutation: Mutation, first: str = "", machine: str = MACHINE) -> Seen
     with copy_with(mutation) as tree:
         job = Job(str(tree), mutation.op, mutation.label, machine, instrument.cases, first)
         return instrument.run(job)
+
+
+def still_run(mutation: Mutation, recorded: list[record.Entry], machine: str = MACHINE) -> bool:
+    """Whether the case that it was caught on is one of those that its instrument is given."""
+    instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
+    case = record.caught_of(mutation, recorded).get(machine, {}).get("case", "")
+    if not instrument.cases or not case:
+        return True
+    return case in map(str, getattr(case_sets, instrument.cases)(registry.get_op(mutation.op)))
 
 
 @functools.cache
