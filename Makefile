@@ -56,7 +56,7 @@ test-all: LESS :=
 test-all: test
 
 test-cpu: $(ENV)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu$(LESS:%= and %)' $(PYTEST_ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu$(if $(LESS), and $(LESS))' $(PYTEST_ARGS)
 
 test-gpu: $(ENV)
 	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone' --require-gpu $(PYTEST_ARGS)

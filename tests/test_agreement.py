@@ -36,7 +36,7 @@ def implementations() -> list[Any]:
 
 
 def agreements(cases: Callable[[Op, Implementation], list[Case]]) -> list[Any]:
-    """On a GPU a test a case, as each may be the process's last; on a CPU, which has thousands, one of all."""
+    """On a GPU a test a case, as each may be the process's last; on a CPU one of all its thousands."""
     return [
         pytest.param(*param.values, some, id="-".join((param.id, *map(str, some if HAS_GPU else ()))))
         for param in implementations()
@@ -95,7 +95,7 @@ def everywhere(op: Op, impl: Implementation) -> list[Case]:
 
 @functools.lru_cache(maxsize=64)
 def on_a_cpu(op: str, c: Case) -> Probes:
-    """Inputs, oracle and PyTorch's own error, which take longer than most implementations: for all of them."""
+    """Inputs, oracle and PyTorch's own error: made once for all implementations, as few take as long."""
     device = torch.device("cpu")
     found = registry.get_op(op)
     return Probes(found, c, device, Yardstick.here(found, device), (0,))

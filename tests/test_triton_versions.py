@@ -97,7 +97,7 @@ def test_compiles_for_every_architecture():
     assert compiled == {(request.impl, request.arch) for request in requests}
 
 
-@pytest.mark.parametrize("op", case_sets.every(2 if EXPECTED is None else 3))
+@pytest.mark.parametrize("op", case_sets.every(3))
 def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
     file = tmp_path / "all.json"
     only = [word for impl in case_sets.typical(op, "triton") for word in ("--only", impl.label)]
