@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import case_sets
 import made_up
 import pytest
 import torch
@@ -398,7 +399,7 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("name", registry.op_names())
+@pytest.mark.parametrize("name", case_sets.every(3))
 def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.device) -> None:
     """The real thing, without compiling for other architectures: no row is missing, none disagrees.
 
