@@ -218,7 +218,12 @@ def still_run(mutation: Mutation, recorded: list[record.Entry], machine: str = M
     case = record.caught_of(mutation, recorded).get(machine, {}).get("case", "")
     if not instrument.cases or not case:
         return True
-    return case in map(str, getattr(case_sets, instrument.cases)(registry.get_op(mutation.op)))
+    return case in _given(instrument.cases, mutation.op)
+
+
+@functools.cache
+def _given(cases: str, op: str) -> frozenset[str]:
+    return frozenset(map(str, getattr(case_sets, cases)(registry.get_op(op))))
 
 
 @functools.cache
