@@ -13,6 +13,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "wgmma.cuh"
 
 // ---- which tile a block has: they are counted along x's rows ---------------------------------------------
 
@@ -128,9 +129,9 @@ __global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __
 // are whole packs that start on 16-byte boundaries.
 //
 // A thread takes squares of VEC x VEC elements: VEC packs, one below the other. Those hold the packs of y's
-// rows as well, in other words of other registers, so a square is turned before it goes anywhere. What is left
-// for shared memory is to change who has which pack: it takes and gives 16 bytes an access, and a warp then
-// writes to y as it has read from x, stretches of a tile's row, 256 bytes long.
+// rows as well, in other words of other registers, so a square is turned before it goes anywhere. What is
+// left for shared memory is to change who has which pack: it takes and gives 16 bytes an access, and a warp
+// then writes to y as it has read from x, stretches of a tile's row, 256 bytes long.
 
 template <typename T, int BLOCK>
 struct Packed {
@@ -200,4 +201,77 @@ __global__ __launch_bounds__(THREADS) void transpose_vectorized_kernel(const T* 
             store(y_ptr + (corner.n + n) * M + corner.m + m, tile[Layout::place(n, pack)]);
         }
     }
+}
+
+// ---- tma -----------------------------------------------------------------------------------------------
+// Grid: a block a tile of BLOCK x BLOCK, BLOCK * BLOCK elements of dynamic shared memory and 1024 bytes to
+// align them. The copy engine brings a tile and takes it away, in boxes of 128 bytes of every row; its maps
+// count in 16 bits, whatever an element has.
+
+// In a box the engine itself has the 8 packs of a line change places, in every line in another way.
+template <int BLOCK>
+struct Boxes {
+    static constexpr int LINE_PACKS = 8, BOX_PACKS = BLOCK * LINE_PACKS;
+
+    static __device__ __forceinline__ int place(int row, int pack) {
+        return pack / LINE_PACKS * BOX_PACKS + row * LINE_PACKS + (pack ^ row) % LINE_PACKS;
+    }
+};
+
+template <typename T, int BLOCK, int THREADS>
+__global__ __launch_bounds__(THREADS) void transpose_tma_kernel(const __grid_constant__ TensorMap x_map,
+                                                                const __grid_constant__ TensorMap y_map,
+                                                                index_t N) {
+#if HAS_WGMMA
+    using Layout = Boxes<BLOCK>;
+    constexpr int VEC = 16 / sizeof(T), ROW_PACKS = BLOCK / VEC, BOXES = ROW_PACKS / Layout::LINE_PACKS;
+    constexpr int SQUARES = ROW_PACKS * ROW_PACKS / THREADS, HALVES = sizeof(T) / 2, BOX_HALVES = 64;
+    using Row = Pack<T, VEC>;
+    DYNAMIC_SHARED(unsigned char, shared);
+    Row* tile = reinterpret_cast<Row*>(shared + (-shared_address(shared) & 1023));
+    __shared__ mbarrier_t landed;
+    const Corner corner = tile_of_block<BLOCK>(N);
+    const int m = static_cast<int>(corner.m), n = static_cast<int>(corner.n);
+
+    if (threadIdx.x == 0) {
+        mbarrier_init(&landed, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect_bytes(&landed, BLOCK * BLOCK * sizeof(T));
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+            tensor_copy_to_shared(tile + box * Layout::BOX_PACKS, &x_map, n * HALVES + box * BOX_HALVES, m,
+                                  &landed);
+        }
+    }
+    __syncthreads();
+    mbarrier_wait(&landed, 0);
+
+    // Squares of eight lanes lie on a diagonal, so that no two have a line or a column of packs in common:
+    // all banks, where they are read and where their turned packs go.
+    Row square[SQUARES][VEC];
+#pragma unroll
+    for (int s = 0; s < SQUARES; ++s) {
+        const int at = threadIdx.x + s * THREADS, right = at % ROW_PACKS, down = at / ROW_PACKS ^ right;
+#pragma unroll
+        for (int i = 0; i < VEC; ++i) square[s][i] = tile[Layout::place(down * VEC + i, right)];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < SQUARES; ++s) {
+        const int at = threadIdx.x + s * THREADS, right = at % ROW_PACKS, down = at / ROW_PACKS ^ right;
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) tile[Layout::place(right * VEC + j, down)] = turned(square[s], j);
+    }
+    fence_proxy_async();
+    __syncthreads();
+
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) {
+            tensor_copy_to_global(&y_map, m * HALVES + box * BOX_HALVES, n, tile + box * Layout::BOX_PACKS);
+        }
+        bulk_commit_group();
+        bulk_wait_group_read<0>();  // shared memory is the next block's as soon as this one ends
+    }
+#endif
 }
