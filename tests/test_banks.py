@@ -91,14 +91,6 @@ def test_packs_lie_where_the_kernel_puts_them(ctype: str, itemsize: int) -> None
     assert len({at for row in expected for at in row}) == 16 * BLOCK
 
 
-@pytest.mark.parametrize("BLOCK", [64, 128])
-def test_boxes_lie_where_the_kernel_takes_them_to(BLOCK: int) -> None:
-    ROW_PACKS = 16
-    expected = [[transpose.box_place(row, pack, BLOCK) for pack in range(ROW_PACKS)] for row in range(BLOCK)]
-    assert places(f"Boxes<{BLOCK}>", BLOCK, ROW_PACKS) == expected
-    assert len({at for row in expected for at in row}) == ROW_PACKS * BLOCK
-
-
 @pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
 def test_each_rung_has_the_conflicts_that_its_name_promises(itemsize: int, worst: int) -> None:
     found = {
@@ -111,7 +103,6 @@ def test_each_rung_has_the_conflicts_that_its_name_promises(itemsize: int, worst
         "padded": [0, 0],
         "swizzled": [0, 0],
         "vectorized": [0, 0],
-        "tma": [0, 0],
     }
 
 
@@ -125,7 +116,7 @@ def test_documents_can_show_them(tmp_path) -> None:
         docs.rewritten(block.format("vector_add"), tmp_path)
 
 
-VARIANTS = ("shared", "padded", "swizzled", "vectorized", "tma")
+VARIANTS = ("shared", "padded", "swizzled", "vectorized")
 COUNTERS = {
     "load": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "store": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",

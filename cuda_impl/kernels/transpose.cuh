@@ -13,7 +13,6 @@
 #pragma once
 
 #include "common.cuh"
-#include "wgmma.cuh"
 
 // ---- which tile a block has: they are counted along x's rows ---------------------------------------------
 
@@ -164,114 +163,42 @@ __device__ __forceinline__ Pack<T, 8> turned(const Pack<T, 8> (&square)[8], int 
     return row;
 }
 
+// Twice the 64 / sizeof(T) registers that a square takes, and no more: half of a multiprocessor's registers
+// can then be squares on their way.
 template <typename T, int BLOCK, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                       T* __restrict__ y_ptr, index_t M,
-                                                                       index_t N, index_t stride_xm) {
+__global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T* __restrict__ x_ptr,
+                                                                         T* __restrict__ y_ptr, index_t M,
+                                                                         index_t N, index_t stride_xm) {
     using Layout = Packed<T, BLOCK>;
-    constexpr int VEC = Layout::VEC, ROW_PACKS = Layout::ROW_PACKS;
-    constexpr int SQUARES = ROW_PACKS * ROW_PACKS / THREADS, PACKS = SQUARES * VEC;
-    using Row = Pack<T, VEC>;
+    using Row = Pack<T, Layout::VEC>;
+    constexpr int VEC = Layout::VEC, ROW_PACKS = Layout::ROW_PACKS, SQUARES = ROW_PACKS * ROW_PACKS;
+    static_assert(SQUARES % THREADS == 0, "each thread takes as many squares");
     DYNAMIC_SHARED(Row, tile);
     const Corner corner = tile_of_block<BLOCK>(N);
     const int rows = part_of_tile<BLOCK>(M, corner.m), columns = part_of_tile<BLOCK>(N, corner.n);
 
-    // All of a thread's loads are on their way before it waits for the first. Where the tile is cut short,
-    // its last squares are read again instead: a condition on each load would have the compiler wait between.
-    Pack<T, VEC> square[SQUARES][VEC];
+    // All loads of a square are on their way before the thread waits for the first. Where the tile is cut
+    // short, its last squares are read again instead: a condition on each load would have the compiler wait
+    // between.
 #pragma unroll
-    for (int s = 0; s < SQUARES; ++s) {
-        const int at = threadIdx.x + s * THREADS, m = at / ROW_PACKS * VEC, n = at % ROW_PACKS * VEC;
+    for (int s = 0; s < SQUARES / THREADS; ++s) {
+        const int at = threadIdx.x + s * THREADS;
+        const int pack = at / ROW_PACKS, m = pack * VEC, n = at % ROW_PACKS * VEC;
         const index_t row = corner.m + (m < rows ? m : rows - VEC);
         const T* x = x_ptr + row * stride_xm + corner.n + (n < columns ? n : columns - VEC);
+        Row square[VEC];
 #pragma unroll
-        for (int i = 0; i < VEC; ++i) square[s][i] = load<T, VEC>(x + i * stride_xm);
-    }
+        for (int i = 0; i < VEC; ++i) square[i] = load<T, VEC>(x + i * stride_xm);
 #pragma unroll
-    for (int s = 0; s < SQUARES; ++s) {
-        const int at = threadIdx.x + s * THREADS, pack = at / ROW_PACKS, n = at % ROW_PACKS * VEC;
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) tile[Layout::place(n + j, pack)] = turned(square[s], j);
+        for (int j = 0; j < VEC; ++j) tile[Layout::place(n + j, pack)] = turned(square, j);
     }
     __syncthreads();
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const int at = threadIdx.x + p * THREADS, n = at / ROW_PACKS, pack = at % ROW_PACKS, m = pack * VEC;
+    for (int p = 0; p < SQUARES * VEC / THREADS; ++p) {
+        const int at = threadIdx.x + p * THREADS;
+        const int n = at / ROW_PACKS, pack = at % ROW_PACKS, m = pack * VEC;
         if (m < rows && n < columns) {
             store(y_ptr + (corner.n + n) * M + corner.m + m, tile[Layout::place(n, pack)]);
         }
     }
-}
-
-// ---- tma -----------------------------------------------------------------------------------------------
-// Grid: a block a tile of BLOCK x BLOCK, BLOCK * BLOCK elements of dynamic shared memory and 1024 bytes to
-// align them. The copy engine brings a tile and takes it away, in boxes of 128 bytes of every row; its maps
-// count in 16 bits, whatever an element has.
-
-// In a box the engine itself has the 8 packs of a line change places, in every line in another way.
-template <int BLOCK>
-struct Boxes {
-    static constexpr int LINE_PACKS = 8, BOX_PACKS = BLOCK * LINE_PACKS;
-
-    static __device__ __forceinline__ int place(int row, int pack) {
-        return pack / LINE_PACKS * BOX_PACKS + row * LINE_PACKS + (pack ^ row) % LINE_PACKS;
-    }
-};
-
-template <typename T, int BLOCK, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_tma_kernel(const __grid_constant__ TensorMap x_map,
-                                                                const __grid_constant__ TensorMap y_map,
-                                                                index_t N) {
-#if HAS_WGMMA
-    using Layout = Boxes<BLOCK>;
-    constexpr int VEC = 16 / sizeof(T), ROW_PACKS = BLOCK / VEC, BOXES = ROW_PACKS / Layout::LINE_PACKS;
-    constexpr int SQUARES = ROW_PACKS * ROW_PACKS / THREADS, HALVES = sizeof(T) / 2, BOX_HALVES = 64;
-    using Row = Pack<T, VEC>;
-    DYNAMIC_SHARED(unsigned char, shared);
-    Row* tile = reinterpret_cast<Row*>(shared + (-shared_address(shared) & 1023));
-    __shared__ mbarrier_t landed;
-    const Corner corner = tile_of_block<BLOCK>(N);
-    const int m = static_cast<int>(corner.m), n = static_cast<int>(corner.n);
-
-    if (threadIdx.x == 0) {
-        mbarrier_init(&landed, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect_bytes(&landed, BLOCK * BLOCK * sizeof(T));
-#pragma unroll
-        for (int box = 0; box < BOXES; ++box) {
-            tensor_copy_to_shared(tile + box * Layout::BOX_PACKS, &x_map, n * HALVES + box * BOX_HALVES, m,
-                                  &landed);
-        }
-    }
-    __syncthreads();
-    mbarrier_wait(&landed, 0);
-
-    // Squares of eight lanes lie on a diagonal, so that no two have a line or a column of packs in common:
-    // all banks, where they are read and where their turned packs go.
-    Row square[SQUARES][VEC];
-#pragma unroll
-    for (int s = 0; s < SQUARES; ++s) {
-        const int at = threadIdx.x + s * THREADS, right = at % ROW_PACKS, down = at / ROW_PACKS ^ right;
-#pragma unroll
-        for (int i = 0; i < VEC; ++i) square[s][i] = tile[Layout::place(down * VEC + i, right)];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int s = 0; s < SQUARES; ++s) {
-        const int at = threadIdx.x + s * THREADS, right = at % ROW_PACKS, down = at / ROW_PACKS ^ right;
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) tile[Layout::place(right * VEC + j, down)] = turned(square[s], j);
-    }
-    fence_proxy_async();
-    __syncthreads();
-
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int box = 0; box < BOXES; ++box) {
-            tensor_copy_to_global(&y_map, m * HALVES + box * BOX_HALVES, n, tile + box * Layout::BOX_PACKS);
-        }
-        bulk_commit_group();
-        bulk_wait_group_read<0>();  // shared memory is the next block's as soon as this one ends
-    }
-#endif
 }

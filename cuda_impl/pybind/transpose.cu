@@ -2,7 +2,6 @@
 #include "transpose.cuh"
 
 #include "fresh.h"
-#include "hopper.h"
 #include "tensor.h"
 
 static std::int64_t tiles(std::int64_t M, std::int64_t N, int BLOCK) {
@@ -72,39 +71,10 @@ static py::object vectorized(py::object x_object) {
     return y.object;
 }
 
-// Rows or columns, and their tiles' ends, are counted in 32 bits, columns of fp32 twice.
-constexpr std::int64_t MOST = (std::int64_t(1) << 30) - 512;
-
-// A map whose boxes are 128 bytes of BLOCK rows; it counts in 16 bits, for bits are all that is moved.
-static TensorMap box_map(const Tensor& x, int BLOCK) {
-    const int HALVES = x.element_size / 2;
-    Tensor halves = x;
-    halves.element = Element::BF16;
-    halves.shape[1] *= HALVES;
-    return tensor_map(halves, true, x.strides[0] * HALVES, BLOCK);
-}
-
-// The copy engine brings and takes away tiles; what it does not take as it lies goes by `vectorized`.
-static py::object tma(py::object x_object) {
-    const Tensor x = check_same("transpose", 2, {{"x", x_object}})[0];
-    const std::int64_t M = x.shape[0], N = x.shape[1];
-    if (!whole_packs(x) || x.strides[0] < N || std::max(M, N) > MOST) return vectorized(x_object);
-    const Tensor y = new_empty(x, {N, M});
-    if (y.numel() == 0) return y.object;
-    dispatch(x, [&](auto zero) {
-        using T = decltype(zero);
-        constexpr int ROW_BYTES = 256, THREADS = 256, BLOCK = ROW_BYTES / sizeof(T), ALIGNED_BYTES = 1024;
-        launch(x, {tiles(M, N, BLOCK), THREADS, BLOCK * ROW_BYTES + ALIGNED_BYTES},
-               transpose_tma_kernel<T, BLOCK, THREADS>, box_map(x, BLOCK), box_map(y, BLOCK), N);
-    });
-    return y.object;
-}
-
 PYBIND11_MODULE(transpose, m) {
     m.def("naive", &naive);
     m.def("shared", &shared);
     m.def("padded", &padded);
     m.def("swizzled", &swizzled);
     m.def("vectorized", &vectorized);
-    m.def("tma", &tma);
 }

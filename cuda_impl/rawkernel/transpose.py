@@ -11,7 +11,6 @@ from compare.arguments import check_same
 from compare.registry import implementation
 from compare.resources.banks import WARP, Access
 from cuda_impl.loader import kernel
-from cuda_impl.tensor_map import tensor_map
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 TILE = 32
@@ -75,7 +74,7 @@ def whole_packs(x: torch.Tensor) -> bool:
     "transpose",
     "cupy.vectorized",
     rung="tiled",
-    tunable={"ROW_BYTES": (256, 512), "THREADS": (128, 256, 512, 1024)},
+    tunable={"ROW_BYTES": (256, 512), "THREADS": (64, 128, 256)},
     matches="triton.vectorized",
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
@@ -100,45 +99,6 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> 
     return y
 
 
-ALIGNED_BYTES = 1024
-"""A tile that the copy engine permutes begins at a multiple of this, and dynamic shared memory need not."""
-MOST = (1 << 30) - 512
-"""Rows or columns, and their tiles' ends, are counted in 32 bits, columns of fp32 twice."""
-
-
-def box_map(x: torch.Tensor, BLOCK: int) -> np.void:
-    """A map whose boxes are 128 bytes of BLOCK rows; it counts in 16 bits, for bits are all that is moved."""
-    halves = x.view(torch.bfloat16)
-    return tensor_map(halves, True, halves.stride(0), BLOCK)
-
-
-@implementation(
-    "transpose",
-    "cupy.tma",
-    rung="hopper",
-    requires="sm_90a",
-    tunable={"ROW_BYTES": (128, 256, 512), "THREADS": (64, 128, 256, 512)},
-)
-def tma(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
-    """The copy engine brings and takes away tiles; what it does not take as it lies goes by `vectorized`."""
-    check_same("transpose", 2, x=x)
-    M, N = x.shape
-    if not whole_packs(x) or x.stride(0) < N or max(M, N) > MOST:
-        return vectorized(x)
-    y = x.new_empty((N, M))
-    if y.numel() == 0:
-        return y
-    BLOCK = ROW_BYTES // x.element_size()
-    run = kernel("transpose", f"transpose_tma_kernel<{CTYPES[x.dtype]}, {BLOCK}, {THREADS}>", x.device)
-    run(
-        (tiles(M, N, BLOCK),),
-        (THREADS,),
-        (box_map(x, BLOCK), box_map(y, BLOCK), np.int64(N)),
-        shared_mem=BLOCK * ROW_BYTES + ALIGNED_BYTES,
-    )
-    return y
-
-
 # --------------------------------------------------------------------------- where a tile's elements lie
 
 PLACES: dict[str, Callable[[int, int], int]] = {
@@ -153,11 +113,6 @@ def packed_place(row: int, pack: int, itemsize: int, ROW_BYTES: int = 256) -> in
     """As in the kernels' file: of a pack of `vectorized`'s tile, in packs."""
     VEC = 16 // itemsize
     return row * (ROW_BYTES // 16) + (pack ^ (row // VEC % 8))
-
-
-def box_place(row: int, pack: int, BLOCK: int) -> int:
-    """As in the kernels' file: of a pack of `tma`'s tile, in packs."""
-    return pack // 8 * BLOCK * 8 + row * 8 + (pack ^ row) % 8
 
 
 def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
@@ -175,8 +130,4 @@ def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
     )
     along = tuple(16 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS, itemsize) for lane in range(WARP))
     found["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
-    diagonal = [(lane // ROW_PACKS ^ lane % ROW_PACKS, lane % ROW_PACKS) for lane in range(WARP)]
-    before = tuple(16 * box_place(i * VEC, j, ROW_PACKS * VEC) for i, j in diagonal)
-    after = tuple(16 * box_place(j * VEC, i, ROW_PACKS * VEC) for i, j in diagonal)
-    found["tma"] = (Access("load", before, 16), Access("store", after, 16))
     return found

@@ -4,7 +4,6 @@ from functools import partial
 
 from mutations import Mutation
 
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
 HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WILD = "values|illegal memory access|all written"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign_with_gpu": "Race reported"}
@@ -13,9 +12,9 @@ t_naive, t_vectorized = (
     partial(Mutation, "transpose", f"triton.{variant}", file="triton_impl/transpose.py")
     for variant in ("naive", "vectorized")
 )
-naive, shared, padded, swizzled, vectorized, tma = (
+naive, shared, padded, swizzled, vectorized = (
     partial(Mutation, "transpose", f"cupy.{variant}", file="cuda_impl/kernels/transpose.cuh")
-    for variant in ("naive", "shared", "padded", "swizzled", "vectorized", "tma")
+    for variant in ("naive", "shared", "padded", "swizzled", "vectorized")
 )
 launch = partial(Mutation, "transpose", "cupy.vectorized", file="cuda_impl/rawkernel/transpose.py")
 
@@ -149,30 +148,6 @@ MUTATIONS = (
         sign="heap-buffer-overflow",
         with_gpu="memcheck",
         sign_with_gpu="Invalid __global__ read",
-    ),
-    tma(
-        bug="not waited for",
-        what="the phase before the first counts as complete: what leaves is what the tile before left there",
-        right="mbarrier_wait(&landed, 0);",
-        wrong="mbarrier_wait(&landed, 1);",
-        sign="values|NaN and infinity",
-        **HOPPER,
-    ),
-    tma(
-        bug="permutation not undone",
-        what="packs are taken from where they would lie if the copy engine left them in place",
-        right="square[s][i] = tile[Layout::place(down * VEC + i, right)]",
-        wrong="square[s][i] = tile[right / 8 * Layout::BOX_PACKS + (down * VEC + i) * 8 + right % 8]",
-        sign="values|NaN and infinity",
-        **HOPPER,
-    ),
-    tma(
-        bug="boxes exchanged",
-        what="the columns of y at which a tile's boxes begin are taken from x's",
-        right="&y_map, m * HALVES + box * BOX_HALVES, n,",
-        wrong="&y_map, n * HALVES + box * BOX_HALVES, m,",
-        sign="values|all written|NaN and infinity",
-        **HOPPER,
     ),
     launch(
         bug="alignment not looked at",
