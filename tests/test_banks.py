@@ -7,6 +7,8 @@ import io
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,9 +86,9 @@ def test_tiles_lie_where_the_kernels_put_them(layout: str) -> None:
 @pytest.mark.parametrize(("ctype", "itemsize"), [("float", 4), ("__half", 2)])
 def test_packs_lie_where_the_kernel_puts_them(ctype: str, itemsize: int) -> None:
     BLOCK = 256 // itemsize
-    expected = [[transpose.packed_place(row, word, itemsize) for word in range(64)] for row in range(BLOCK)]
-    assert places(f"Packed<{ctype}, {BLOCK}>", BLOCK, 64) == expected
-    assert len({at for row in expected for at in row}) == 64 * BLOCK
+    expected = [[transpose.packed_place(row, pack, itemsize) for pack in range(16)] for row in range(BLOCK)]
+    assert places(f"Packed<{ctype}, {BLOCK}>", BLOCK, 16) == expected
+    assert len({at for row in expected for at in row}) == 16 * BLOCK
 
 
 @pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
@@ -114,6 +116,7 @@ def test_documents_can_show_them(tmp_path) -> None:
         docs.rewritten(block.format("vector_add"), tmp_path)
 
 
+VARIANTS = ("shared", "padded", "swizzled", "vectorized")
 COUNTERS = {
     "load": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "store": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
@@ -127,14 +130,15 @@ torch.cuda.synchronize()
 """
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("variant", ["shared", "padded", "swizzled", "vectorized"])
-def test_a_gpu_counts_as_many(variant: str) -> None:
-    """Nsight Compute's counters over a whole kernel: every warp's accesses are like the first one's."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        pytest.skip("needs Nsight Compute (ncu), and there is none")
-    command = [ncu, "--csv", "--kernel-name", "regex:transpose", "--metrics", ",".join(COUNTERS.values())]
+SIZE = 1024
+"""Rows and columns of what RUN transposes, in fp32."""
+
+
+def counted(ncu: str, variant: str) -> dict[str, float]:
+    """Nsight Compute's counters over a whole kernel, by their names; skips where they may not be read."""
+    # Without "none" it would hold the clocks of a card that others may be measuring on.
+    command = [ncu, "--csv", "--clock-control", "none", "--kernel-name", "regex:transpose"]
+    command += ["--metrics", ",".join(COUNTERS.values())]
     done = subprocess.run(
         [*command, sys.executable, "-c", RUN, variant], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -142,13 +146,64 @@ def test_a_gpu_counts_as_many(variant: str) -> None:
         pytest.skip("needs leave to read the GPU's counters (ERR_NVGPUCTRPERM)")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    counted = {
-        row["Metric Name"]: float(row["Metric Value"].replace(",", ""))
-        for row in csv.DictReader(io.StringIO("\n".join(lines)))
-    }
+    rows = csv.DictReader(io.StringIO("\n".join(lines)))
+    return {row["Metric Name"]: float(row["Metric Value"].replace(",", "")) for row in rows}
+
+
+def hold_against(variant: str, found: dict[str, float]) -> None:
+    """Every warp's accesses are like the first one's."""
     for access in transpose.shared_accesses(4)[variant]:
         # Each access of a warp moves 32 lanes' bytes, and all of x passes through shared memory.
-        accesses = 1024 * 1024 * 4 // (WARP * access.lane_bytes)
+        accesses = SIZE * SIZE * 4 // (WARP * access.lane_bytes)
         expected = accesses * conflicts(access)
         # The counter also has the few turns that the copy between L1 and shared memory takes from a warp.
-        assert counted[COUNTERS[access.kind]] == pytest.approx(expected, rel=0.05, abs=0.05 * accesses)
+        assert found[COUNTERS[access.kind]] == pytest.approx(expected, rel=0.05, abs=0.05 * accesses)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_gpu_counts_as_many(variant: str) -> None:
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        pytest.skip("needs Nsight Compute (ncu), and there is none")
+    hold_against(variant, counted(ncu, variant))
+
+
+def like_ncu(path: Path, load: str, store: str = "0", error: str = "") -> str:
+    """A program that prints what Nsight Compute would have counted, or says that it may not."""
+    if error:
+        path.write_text(f"#!/bin/sh\necho '==ERROR== {error}'\nexit 1\n")
+    else:
+        path.write_text(
+            "#!/bin/sh\ncat <<'END'\n==PROF== Connected to process 7\n"
+            '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+            f'"0","transpose","{COUNTERS["load"]}","","{load}"\n'
+            f'"0","transpose","{COUNTERS["store"]}","","{store}"\nEND\n'
+        )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("variant", "load", "store", "holds"),
+    [
+        ("shared", "1,015,808", "0", True),  # 31 for each of a warp's 32768 loads
+        ("shared", "1,015,808", "32,768", False),
+        ("shared", "32,768", "0", False),
+        ("padded", "0", "200", True),
+        ("padded", "1,015,808", "0", False),
+    ],
+)
+def test_what_ncu_counts_is_held_against_the_arithmetic(
+    tmp_path: Path, variant: str, load: str, store: str, holds: bool
+) -> None:
+    found = counted(like_ncu(tmp_path / "ncu", load, store), variant)
+    with nullcontext() if holds else pytest.raises(AssertionError):
+        hold_against(variant, found)
+
+
+def test_counters_that_may_not_be_read_are_no_failure(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="ERR_NVGPUCTRPERM"):
+        counted(like_ncu(tmp_path / "ncu", "", error="ERR_NVGPUCTRPERM"), "shared")
+    with pytest.raises(AssertionError, match="no device"):
+        counted(like_ncu(tmp_path / "ncu", "", error="no device"), "shared")

@@ -16,6 +16,8 @@
 #define __shared__ static thread_local
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __maxnreg__
+#define __maxnreg__(...)
 #undef __cluster_dims__
 #define __cluster_dims__(...)
 #undef __grid_constant__

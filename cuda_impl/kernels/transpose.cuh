@@ -127,89 +127,78 @@ __global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __
 // Grid: a block a tile of BLOCK x BLOCK, BLOCK * BLOCK elements of dynamic shared memory. Rows of x and of y
 // are whole packs that start on 16-byte boundaries.
 //
-// A pack of y is VEC rows of the tile, one below the other, so a thread gathers it word by word: a word is
-// one fp32 element or two 16-bit ones, whose columns become two packs. Packs keep whole in shared memory;
-// what changes places are the 8 packs of 128 bytes, in every VEC rows in another way.
+// A thread takes squares of VEC x VEC elements: VEC packs, one below the other. Those hold the packs of y's
+// rows as well, in other words of other registers, so a square is turned before it goes anywhere. What is
+// left for shared memory is to change who has which pack: it takes and gives 16 bytes an access, and a warp
+// then writes to y as it has read from x, stretches of a tile's row, 256 bytes long.
 
 template <typename T, int BLOCK>
 struct Packed {
     static constexpr int VEC = 16 / sizeof(T);
-    static constexpr int COLUMNS = 4 / sizeof(T);  // of a word
-    static constexpr int ROW_WORDS = BLOCK / COLUMNS;
-    static_assert(ROW_WORDS % WARP == 0, "a row is a whole number of lines of banks");
+    static constexpr int ROW_PACKS = BLOCK / VEC;
+    static_assert(ROW_PACKS % 8 == 0, "a row is a whole number of lines of banks");
 
-    static __device__ __forceinline__ int place(int row, int word) {
-        return row * ROW_WORDS + (word ^ (row / VEC % 8 * 4));
+    // Eight lanes that turned squares beside each other have packs of rows that are VEC apart, and one number
+    // in the row: what changes places are the 8 packs of 128 bytes, in every VEC rows in another way.
+    static __device__ __forceinline__ int place(int row, int pack) {
+        return row * ROW_PACKS + (pack ^ (row / VEC % 8));
     }
 };
 
-// The words of a column, or of two: of 16-bit elements the lower halves are one and the upper halves the
-// other.
-template <typename T>
-__device__ __forceinline__ void columns_of(const unsigned (&word)[4], Pack<T, 4> (&column)[1]) {
+// Row j of what a square is when it is turned.
+__device__ __forceinline__ Pack<float, 4> turned(const Pack<float, 4> (&square)[4], int j) {
+    Pack<float, 4> row;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) column[0].word[w] = word[w];
+    for (int w = 0; w < 4; ++w) row.word[w] = square[w].word[j];
+    return row;
 }
 template <typename T>
-__device__ __forceinline__ void columns_of(const unsigned (&word)[8], Pack<T, 8> (&column)[2]) {
+__device__ __forceinline__ Pack<T, 8> turned(const Pack<T, 8> (&square)[8], int j) {
+    Pack<T, 8> row;
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-        column[0].word[w] = (word[2 * w] & 0xffffu) | word[2 * w + 1] << 16;
-        column[1].word[w] = word[2 * w] >> 16 | (word[2 * w + 1] & 0xffff0000u);
+        const unsigned above = square[2 * w].word[j / 2], below = square[2 * w + 1].word[j / 2];
+        row.word[w] = j % 2 == 0 ? (above & 0xffffu) | below << 16 : above >> 16 | (below & 0xffff0000u);
     }
+    return row;
 }
 
+// Twice the 64 / sizeof(T) registers that a square takes, and no more: half of a multiprocessor's registers
+// can then be squares on their way.
 template <typename T, int BLOCK, int THREADS>
-__global__ __launch_bounds__(THREADS) void transpose_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                       T* __restrict__ y_ptr, index_t M,
-                                                                       index_t N, index_t stride_xm) {
+__global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T* __restrict__ x_ptr,
+                                                                         T* __restrict__ y_ptr, index_t M,
+                                                                         index_t N, index_t stride_xm) {
     using Layout = Packed<T, BLOCK>;
-    constexpr int VEC = Layout::VEC, COLUMNS = Layout::COLUMNS;
-    constexpr int ROW_PACKS = BLOCK / VEC, PACKS = BLOCK * ROW_PACKS / THREADS;
-    DYNAMIC_SHARED(unsigned, tile);
+    using Row = Pack<T, Layout::VEC>;
+    constexpr int VEC = Layout::VEC, ROW_PACKS = Layout::ROW_PACKS, SQUARES = ROW_PACKS * ROW_PACKS;
+    static_assert(SQUARES % THREADS == 0, "each thread takes as many squares");
+    DYNAMIC_SHARED(Row, tile);
     const Corner corner = tile_of_block<BLOCK>(N);
     const int rows = part_of_tile<BLOCK>(M, corner.m), columns = part_of_tile<BLOCK>(N, corner.n);
 
-    // All of a thread's loads are on their way before it waits for the first. Where the tile is cut short,
-    // its last row and pack are read again instead: a condition on each load would have the compiler wait
+    // All loads of a square are on their way before the thread waits for the first. Where the tile is cut
+    // short, its last squares are read again instead: a condition on each load would have the compiler wait
     // between.
-    {
-        constexpr int STEP = THREADS / ROW_PACKS;
-        const int row = threadIdx.x / ROW_PACKS, column = threadIdx.x % ROW_PACKS * VEC;
-        const T* x = x_ptr + corner.m * stride_xm + corner.n + (column < columns ? column : columns - VEC);
-        Pack<T, VEC> pack[PACKS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            const int there = row + p * STEP < rows ? row + p * STEP : rows - 1;
-            pack[p] = load<T, VEC>(x + there * stride_xm);
-        }
+    for (int s = 0; s < SQUARES / THREADS; ++s) {
+        const int at = threadIdx.x + s * THREADS;
+        const int pack = at / ROW_PACKS, m = pack * VEC, n = at % ROW_PACKS * VEC;
+        const index_t row = corner.m + (m < rows ? m : rows - VEC);
+        const T* x = x_ptr + row * stride_xm + corner.n + (n < columns ? n : columns - VEC);
+        Row square[VEC];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            *reinterpret_cast<uint4*>(tile + Layout::place(row + p * STEP, column / COLUMNS)) =
-                make_uint4(pack[p].word[0], pack[p].word[1], pack[p].word[2], pack[p].word[3]);
-        }
+        for (int i = 0; i < VEC; ++i) square[i] = load<T, VEC>(x + i * stride_xm);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) tile[Layout::place(n + j, pack)] = turned(square, j);
     }
     __syncthreads();
-
-    // A warp gathers 4 words wide and 8 packs high: all banks at every step, and 128 bytes of a row of y.
-    {
-        constexpr int HIGH = ROW_PACKS / 8, STEP = THREADS / WARP / HIGH * 4;
-        const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-        const int row = (warp % HIGH * 8 + lane / 4) * VEC, word = warp / HIGH * 4 + lane % 4;
-        T* y = y_ptr + (corner.n + word * COLUMNS) * M + corner.m + row;
 #pragma unroll
-        for (int p = 0; p < PACKS / COLUMNS; ++p) {
-            const unsigned* in_tile = tile + Layout::place(row, word + p * STEP);
-            unsigned gathered[VEC];
-#pragma unroll
-            for (int v = 0; v < VEC; ++v) gathered[v] = in_tile[v * Layout::ROW_WORDS];
-            Pack<T, VEC> pack[COLUMNS];
-            columns_of(gathered, pack);
-#pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) {
-                const int column = p * STEP * COLUMNS + c;
-                if (row < rows && word * COLUMNS + column < columns) store(y + column * M, pack[c]);
-            }
+    for (int p = 0; p < SQUARES * VEC / THREADS; ++p) {
+        const int at = threadIdx.x + p * THREADS;
+        const int n = at / ROW_PACKS, pack = at % ROW_PACKS, m = pack * VEC;
+        if (m < rows && n < columns) {
+            store(y_ptr + (corner.n + n) * M + corner.m + m, tile[Layout::place(n, pack)]);
         }
     }
 }

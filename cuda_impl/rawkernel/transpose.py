@@ -74,7 +74,7 @@ def whole_packs(x: torch.Tensor) -> bool:
     "transpose",
     "cupy.vectorized",
     rung="tiled",
-    tunable={"ROW_BYTES": (256, 512), "THREADS": (128, 256, 512, 1024)},
+    tunable={"ROW_BYTES": (256, 512), "THREADS": (64, 128, 256)},
     matches="triton.vectorized",
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
@@ -109,10 +109,10 @@ PLACES: dict[str, Callable[[int, int], int]] = {
 """As in the kernels' file: of an element of a tile of 32 x 32, in elements."""
 
 
-def packed_place(row: int, word: int, itemsize: int, ROW_BYTES: int = 256) -> int:
-    """As in the kernels' file: of a word of `vectorized`'s tile, in words."""
+def packed_place(row: int, pack: int, itemsize: int, ROW_BYTES: int = 256) -> int:
+    """As in the kernels' file: of a pack of `vectorized`'s tile, in packs."""
     VEC = 16 // itemsize
-    return row * (ROW_BYTES // 4) + (word ^ (row // VEC % 8 * 4))
+    return row * (ROW_BYTES // 16) + (pack ^ (row // VEC % 8))
 
 
 def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
@@ -124,7 +124,10 @@ def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
         column = tuple(place(lane, 0) * itemsize for lane in lanes)
         found[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
     VEC, ROW_PACKS = 16 // itemsize, 256 // 16
-    packs = tuple(4 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS * 4, itemsize) for lane in lanes)
-    words = tuple(4 * packed_place(lane // 4 * VEC, lane % 4, itemsize) for lane in lanes)
-    found["vectorized"] = (Access("store", packs, 16), Access("load", words, 4))
+    # The first pack of each lane's first square turned, and what a warp reads of them.
+    down = tuple(
+        16 * packed_place(lane % ROW_PACKS * VEC, lane // ROW_PACKS, itemsize) for lane in range(WARP)
+    )
+    along = tuple(16 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS, itemsize) for lane in range(WARP))
+    found["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
     return found
