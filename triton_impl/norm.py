@@ -18,6 +18,9 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.arguments import check_norm
 from triton_impl import softmax
@@ -228,11 +231,9 @@ def pack(mean, squares):
 
 @triton.jit
 def wait_for_row(
-    of_chunk_ptr, chunks, N,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr,
-):  # fmt: skip
-    """Moments of a row from all its chunks, as soon as all are there (not 0)."""
-    c = tl.arange(0, BLOCK_C)
+    of_chunk_ptr, c, chunks, N, BLOCK_N: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr
+):
+    """Moments of a row from all its chunks ``c``, as soon as all are there (not 0)."""
     part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
     while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
         part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
@@ -302,7 +303,8 @@ def norm_split_kernel(
         old_m = m - step
         if old_m >= first:
             of_row = of_chunk_ptr + old_m * chunks
-            mean, squares = wait_for_row(of_row, chunks, N, BLOCK_N, BLOCK_C, PER_WORD, CENTERED)
+            every_chunk = tl.arange(0, BLOCK_C)
+            mean, squares = wait_for_row(of_row, every_chunk, chunks, N, BLOCK_N, PER_WORD, CENTERED)
             weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
             scale = tl.rsqrt(squares / (N * PER_WORD) + as_float(eps_bits))
             y = normalised(
@@ -311,6 +313,77 @@ def norm_split_kernel(
             tl.store(y_ptr + old_m * N + n, narrow(y, DTYPE), mask=n < N)
         kept = x
         x = next_x
+
+
+# --------------------------------------------------------------------------- Gluon
+# Which thread holds what, what lies in shared memory and when it has arrived: here it is all said.
+
+
+@gluon.jit
+def fetch(ring, turn, x_ptrs, inside, STAGES: gl.constexpr):
+    """Start the copies that fill a turn's place in the ring; zeros where nothing is inside."""
+    async_copy.async_copy_global_to_shared(ring.index(turn % STAGES), x_ptrs, mask=inside)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def norm_gluon_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr, eps_bits,
+    CENTERED: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """As split: a program has the same BLOCK_N columns of many rows, and is a turn late in writing them.
+
+    The chunks come into a ring of STAGES places in shared memory.  Two of them are at work, that of this turn
+    and that of the last, and all others are on their way.  Weights lie beside the ring, read once for all
+    rows.  A thread reads from the ring what it has itself copied, so that no one waits for others' copies.
+
+    Rows of x start on 16-byte boundaries; N and stride_xm are counted in packs of 16 bytes.
+    """
+    T: gl.constexpr = x_ptr.dtype.element_ty
+    VEC: gl.constexpr = 128 // T.primitive_bitwidth
+    PACKS: gl.constexpr = gl.BlockedLayout([VEC], [32], [gl.num_warps()], [0])
+    DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    N = packs * VEC
+    c = gl.program_id(0) % chunks
+    step = gl.num_programs(0) // chunks
+    first = (gl.program_id(0) // chunks).to(gl.int64)
+    n = c * BLOCK_N + gl.arange(0, BLOCK_N, PACKS)
+    inside = n < N
+    count = gl.minimum(N - c * BLOCK_N, BLOCK_N)
+
+    ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_N], DENSE)
+    for turn in gl.static_range(STAGES - 1):
+        m = first + turn * step
+        fetch(ring, turn, x_ptr + m * stride_packs * VEC + n, inside & (m < M), STAGES)
+    BIAS: gl.constexpr = 1 if CENTERED else 0
+    vectors = gl.allocate_shared_memory(T, [BIAS + 1, BLOCK_N], DENSE)
+    weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
+    vectors.index(0).store(weight)
+    vectors.index(BIAS).store(bias)
+
+    # Every warp has all of a row's words: it waits for them by itself, without a barrier.
+    EVERY_WARP: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32], [32], [gl.num_warps()], [0])
+    every_chunk = gl.arange(0, BLOCK_C, EVERY_WARP)
+    turn = 0
+    for m in range(first, M + step, step):
+        async_copy.wait_group(STAGES - 2)
+        if m < M:
+            x = ring.index(turn % STAGES).load(PACKS).to(gl.float32)
+            mean, squares = all_moments(x, inside, count, CENTERED)
+            gl.store(of_chunk_ptr + m * chunks + c, pack(mean, squares))
+        old_m = m - step
+        if old_m >= first:
+            of_row = of_chunk_ptr + old_m * chunks
+            mean, squares = wait_for_row(of_row, every_chunk, chunks, N, BLOCK_N, 1, CENTERED)
+            scale = gl.rsqrt(squares / N + as_float(eps_bits))
+            x = ring.index((turn + STAGES - 1) % STAGES).load(PACKS).to(gl.float32)
+            weight, bias = vectors.index(0).load(PACKS), vectors.index(BIAS).load(PACKS)
+            y = normalised(x, mean, scale, weight, bias, CENTERED)
+            gl.store(y_ptr + old_m * N + n, y.to(T), mask=inside)
+        next_m = m + (STAGES - 1) * step
+        next_ptrs = x_ptr + next_m * stride_packs * VEC + n
+        fetch(ring, turn + STAGES - 1, next_ptrs, inside & (next_m < M), STAGES)
+        turn += 1  # noqa: SIM113 - a kernel has no enumerate
 
 
 class Rows(NamedTuple):
@@ -379,11 +452,16 @@ def whole_words(x: torch.Tensor) -> None:
         raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
 
 
+def aligned(values: torch.Tensor, boundary: int) -> torch.Tensor:
+    """``values`` if all rows start on such a boundary, a number of bytes, else a dense copy."""
+    pack = boundary // values.element_size()
+    fits = values.data_ptr() % boundary == 0 and all(stride % pack == 0 for stride in values.stride()[:-1])
+    return values if fits else values.clone(memory_format=torch.contiguous_format)
+
+
 def as_words(values: torch.Tensor) -> torch.Tensor:
     """The same memory as words of 32 bits; a copy where elements are not next to each other in pairs."""
-    pairs = 4 // values.element_size()
-    whole = values.data_ptr() % 4 == 0 and all(stride % pairs == 0 for stride in values.stride()[:-1])
-    return (values if whole else values.clone(memory_format=torch.contiguous_format)).view(torch.int32)
+    return aligned(values, 4).view(torch.int32)
 
 
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
@@ -440,4 +518,33 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
         raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
     rows_at_a_time = min(programs // chunks, M)
     norm_split_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
+    return y
+
+
+def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
+    y, CENTERED = rows.y, "bias" in parameters
+    if y.numel() == 0:
+        return y
+    VEC = 16 // x.element_size()
+    if x.size(1) % VEC != 0:
+        raise NotImplementedError(f"N={x.size(1)}: copies move 16 bytes, {VEC} columns, at a time")
+    x = aligned(rows.x, 16)
+    M, packs = x.size(0), x.size(1) // VEC
+    # Two programs a multiprocessor, each with 7 chunks of 16 KB: those of weight and bias, and the ring.
+    BLOCK_N, PROGRAMS, num_warps = 1024 * VEC, 2, 8
+    STAGES = 5 if CENTERED else 6
+    chunks = triton.cdiv(x.size(1), BLOCK_N)
+    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
+    BLOCK_C = max(32, triton.next_power_of_2(chunks))
+    arguments = (*rows._replace(x=x), M, packs, x.stride(0) // VEC, chunks, of_chunk, bits(eps))
+    launch = {"CENTERED": CENTERED, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
+    launch["num_warps"] = num_warps
+    programs = resident_programs(
+        functools.partial(norm_gluon_kernel.warmup, *arguments, **launch), x.device, 32 * num_warps, PROGRAMS
+    )
+    if chunks > programs:
+        raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
+    rows_at_a_time = min(programs // chunks, M)
+    norm_gluon_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
     return y

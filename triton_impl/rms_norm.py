@@ -7,6 +7,8 @@ The ladder; ``cuda_impl/kernels/rms_norm.cuh`` has the first two under the same 
 * ``packed``: it waits there as it came, two elements of 16 bits to a register, in tiles: rows of 128 KB
 * ``split``: many programs share rows and tell each other their parts of the sums: long rows, where CUDA has
   the ``cluster``
+* ``gluon``: as split in Gluon, Triton's own lower level: the next chunks are on their way into shared memory,
+  where weights stay
 """
 
 from __future__ import annotations
@@ -41,3 +43,9 @@ def packed(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Ten
 def split(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """Many programs share a row: rows as long as all programs together can hold."""
     return norm.split("rms_norm", eps, x, weight=weight)
+
+
+@implementation("rms_norm", "triton.gluon", rung="hopper", requires="sm_90a")
+def in_gluon(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    """Many programs share a row, and each fetches ahead: rows as long as all programs together can hold."""
+    return norm.in_gluon("rms_norm", eps, x, weight=weight)
