@@ -318,11 +318,14 @@ def norm_split_kernel(
 # --------------------------------------------------------------------------- Gluon
 # Which thread holds what, what lies in shared memory and when it has arrived: here it is all said.
 
+# Triton 3.9 has a new name for it.
+async_load = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
+
 
 @gluon.jit
 def fetch(ring, turn, x_ptrs, inside, STAGES: gl.constexpr):
     """Start the copies that fill a turn's place in the ring; zeros where nothing is inside."""
-    async_copy.async_copy_global_to_shared(ring.index(turn % STAGES), x_ptrs, mask=inside)
+    async_load(ring.index(turn % STAGES), x_ptrs, mask=inside)
     async_copy.commit_group()
 
 
