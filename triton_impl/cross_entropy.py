@@ -8,7 +8,8 @@ The ladder; ``cuda_impl/kernels/cross_entropy.cuh`` has the same variants under 
 A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.
 So maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange
 between threads at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
-Where rows do not begin on 16-byte boundaries VEC is 1: no thread can be told to peel off what lies before.
+No thread can be told to peel off what of a row lies before the first 16-byte boundary.  So a row is read from
+the boundary before it to the one behind it, and what is not its own counts as nothing.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 """
@@ -35,21 +36,39 @@ def finite_shift(maximum):
 
 
 @triton.jit
-def reduce(part_ptr, count, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr):
-    """Maximum and sum of exponentials of ``count`` elements that lie side by side.
+def reduce(
+    logits_ptr, first, count, end,
+    WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+):  # fmt: skip
+    """Maximum and sum of exponentials of ``count`` elements from the ``first`` on, of ``end`` that there are.
+
+    They are read by packs of VEC, from where these begin.  Unless WHOLE, the first and the last pack may hold
+    neighbours' elements, which then count as -inf; a pack that ``end`` cuts short comes by elements.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
-    BLOCK: tl.constexpr = PACKS * THREADS * VEC
+    AT_A_TIME: tl.constexpr = PACKS * THREADS
     pack = tl.arange(0, PACKS)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
-    tile = pack * VEC + tl.arange(0, VEC)[None, None, :]
+    n = pack * VEC + tl.arange(0, VEC)[None, None, :]
+    first_pack, end_pack = first // VEC, tl.cdiv(first + count, VEC)
     own_max = tl.full([THREADS], -float("inf"), tl.float32)
     own_sum = tl.zeros([THREADS], tl.float32)
-    for begin in range(0, count, BLOCK):
-        x = tl.load(part_ptr + begin + tile, mask=tile < count - begin, other=-float("inf")).to(tl.float32)
-        new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=0), axis=1))
+    if not WHOLE:
+        end_pack = tl.minimum(end_pack, end // VEC)
+        last = end // VEC * VEC + tl.arange(0, THREADS)
+        mine = (last >= first) & (last < first + count)
+        own_max = tl.load(logits_ptr + last, mask=mine, other=-float("inf")).to(tl.float32)
+        own_sum = fast_expf(own_max - finite_shift(own_max))
+    for begin in range(first_pack, end_pack, AT_A_TIME):
+        packs = tl.minimum(end_pack - begin, AT_A_TIME).to(tl.int32)
+        x = tl.load(logits_ptr + begin * VEC + n, mask=pack < packs, other=-float("inf")).to(tl.float32)
+        if not WHOLE:
+            mine_from = tl.maximum(first - begin * VEC, 0).to(tl.int32)
+            mine_to = tl.minimum(first + count - begin * VEC, AT_A_TIME * VEC).to(tl.int32)
+            x = tl.where((n >= mine_from) & (n < mine_to), x, -float("inf"))
+        new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=2), axis=0))
         shift = finite_shift(new_max)
-        new_sum = tl.sum(tl.sum(fast_expf(x - shift[None, :, None]), axis=0), axis=1)
+        new_sum = tl.sum(tl.sum(fast_expf(x - shift[None, :, None]), axis=2), axis=0)
         own_sum = own_sum * fast_expf(own_max - shift) + new_sum
         own_max = new_max
     return combined(own_max, own_sum)
@@ -73,22 +92,22 @@ def loss_of(row_ptr, V, target, row_max, row_sum):
 
 @triton.jit
 def cross_entropy_online_kernel(
-    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm,
-    PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
+    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, end,
+    WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program a row."""
     m = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + m * stride_lm
     target = tl.load(targets_ptr + m * stride_tm)
-    row_max, row_sum = reduce(row_ptr, V, PACKS, THREADS, VEC)
+    row_max, row_sum = reduce(logits_ptr, m * stride_lm, V, end, WHOLE, PACKS, THREADS, VEC)
     tl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
 
 
 @triton.jit
 def cross_entropy_split_kernel(
-    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, slice_columns, splits,
+    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, end, slice_columns, splits,
     max_ptr, sum_ptr, arrived_ptr,
-    PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr, BLOCK_S: tl.constexpr,
+    WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """Grid: ``splits`` programs for a row, each with ``slice_columns`` columns of it; splits <= BLOCK_S.
 
@@ -100,8 +119,8 @@ def cross_entropy_split_kernel(
     m = (program // splits).to(tl.int64)
     begin = (program % splits).to(tl.int64) * slice_columns
     row_ptr = logits_ptr + m * stride_lm
-    count = tl.minimum(slice_columns, V - begin)
-    part_max, part_sum = reduce(row_ptr + begin, count, PACKS, THREADS, VEC)
+    first, count = m * stride_lm + begin, tl.minimum(slice_columns, V - begin)
+    part_max, part_sum = reduce(logits_ptr, first, count, end, WHOLE, PACKS, THREADS, VEC)
 
     tl.store(max_ptr + program, part_max)
     tl.store(sum_ptr + program, part_sum)
@@ -123,24 +142,25 @@ def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return logits if logits.stride(1) == 1 or logits.size(1) <= 1 else logits.contiguous()
 
 
-def vec(logits: torch.Tensor) -> int:
-    """Elements that move at a time: 16 bytes' worth if all rows start on such a boundary."""
-    pack = 16 // logits.element_size()
-    aligned = logits.data_ptr() % 16 == 0 and logits.stride(0) % pack == 0 and logits.size(1) % pack == 0
-    return pack if aligned else 1
+def tile(logits: torch.Tensor) -> dict[str, int]:
+    """WHOLE, PACKS, THREADS and VEC: 32 bytes a thread, but no more than a row.
 
-
-def tile(logits: torch.Tensor) -> tuple[int, int, int]:
-    """PACKS, THREADS and VEC: 32 bytes a thread, but no more than a row.
+    16 bytes move at a time if the first row starts on such a boundary; WHOLE if all rows do, and end on one.
 
     So little on its way in one program leaves registers for many: what waits in all of them keeps the memory
     busy, and while one program puts its parts together the others go on loading.
     """
-    VEC = vec(logits)
+    VEC = 16 // logits.element_size() if logits.data_ptr() % 16 == 0 and logits.size(1) > 0 else 1
     packs = max(1, triton.cdiv(logits.size(1), VEC))
     THREADS = 128 if packs <= 128 * 8 else 256
-    PACKS = 32 // (VEC * logits.element_size())
-    return min(PACKS, triton.next_power_of_2(triton.cdiv(packs, THREADS))), THREADS, VEC
+    PACKS = min(32 // (VEC * logits.element_size()), triton.next_power_of_2(triton.cdiv(packs, THREADS)))
+    WHOLE = logits.stride(0) % VEC == 0 and logits.size(1) % VEC == 0
+    return {"WHOLE": WHOLE, "PACKS": PACKS, "THREADS": THREADS, "VEC": VEC}
+
+
+def end(logits: torch.Tensor) -> int:
+    """Where the last row ends, counted in elements from where the first begins."""
+    return (logits.size(0) - 1) * logits.stride(0) + logits.size(1)
 
 
 @implementation("cross_entropy", "triton.online", rung="tiled")
@@ -151,10 +171,10 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     loss = torch.empty(M, dtype=torch.float32, device=logits.device)
     if M == 0:
         return loss
-    PACKS, THREADS, VEC = tile(logits)
+    constants = tile(logits)
     cross_entropy_online_kernel[(M,)](
-        logits, targets, loss, V, logits.stride(0), targets.stride(0),
-        PACKS=PACKS, THREADS=THREADS, VEC=VEC, num_warps=THREADS // 32,
+        logits, targets, loss, V, logits.stride(0), targets.stride(0), end(logits),
+        **constants, num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
     return loss
 
@@ -167,8 +187,8 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     loss = torch.empty(M, dtype=torch.float32, device=logits.device)
     if M == 0:
         return loss
-    PACKS, THREADS, VEC = tile(logits)
-    TILE = PACKS * THREADS * VEC
+    constants = tile(logits)
+    TILE = constants["PACKS"] * constants["THREADS"] * constants["VEC"]
     # As many tiles a slice as leave 16 programs for every multiprocessor.
     slice_tiles = max(1, triton.cdiv(V, TILE) * M // (16 * multiprocessors(logits.device)))
     splits = max(1, triton.cdiv(V, slice_tiles * TILE))
@@ -176,9 +196,8 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     part_sum = torch.empty_like(part_max)
     arrived = torch.zeros(M, dtype=torch.int32, device=logits.device)
     cross_entropy_split_kernel[(M * splits,)](
-        logits, targets, loss, V, logits.stride(0), targets.stride(0), slice_tiles * TILE, splits,
-        part_max, part_sum, arrived,
-        PACKS=PACKS, THREADS=THREADS, VEC=VEC, BLOCK_S=max(32, triton.next_power_of_2(splits)),
-        num_warps=THREADS // 32,
+        logits, targets, loss, V, logits.stride(0), targets.stride(0), end(logits),
+        slice_tiles * TILE, splits, part_max, part_sum, arrived,
+        **constants, BLOCK_S=max(32, triton.next_power_of_2(splits)), num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
     return loss
