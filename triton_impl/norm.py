@@ -231,9 +231,11 @@ def pack(mean, squares):
 
 @triton.jit
 def wait_for_row(
-    of_chunk_ptr, c, chunks, N, BLOCK_N: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr
-):
-    """Moments of a row from all its chunks ``c``, as soon as all are there (not 0)."""
+    of_chunk_ptr, chunks, N,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr,
+):  # fmt: skip
+    """Moments of a row from all its chunks, as soon as all are there (not 0)."""
+    c = tl.arange(0, BLOCK_C)
     part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
     while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
         part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
@@ -303,8 +305,7 @@ def norm_split_kernel(
         old_m = m - step
         if old_m >= first:
             of_row = of_chunk_ptr + old_m * chunks
-            every_chunk = tl.arange(0, BLOCK_C)
-            mean, squares = wait_for_row(of_row, every_chunk, chunks, N, BLOCK_N, PER_WORD, CENTERED)
+            mean, squares = wait_for_row(of_row, chunks, N, BLOCK_N, BLOCK_C, PER_WORD, CENTERED)
             weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
             scale = tl.rsqrt(squares / (N * PER_WORD) + as_float(eps_bits))
             y = normalised(
@@ -330,62 +331,95 @@ def fetch(ring, turn, x_ptrs, inside, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def published(of_chunk_ptr, m, c, M, chunks):
+    """The words of these chunks of these rows: 0 of what has not come yet, and not 0 where there is none."""
+    there = (m >= 0) & (m < M) & (c < chunks)
+    return gl.load(of_chunk_ptr + m * chunks + c, mask=there, other=-1, volatile=True)
+
+
+@gluon.jit
+def of_rows(words, there, count, N, eps_bits, CENTERED: gl.constexpr):
+    """Of each row mean and scale, from the words of all its chunks (`combine`, row by row)."""
+    mean = gl.where(there, words.to(gl.int32).to(gl.float32, bitcast=True), 0.0)
+    squares = gl.where(there, -(words >> 32).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
+    of_all = gl.sum(mean, axis=0)
+    if CENTERED:
+        of_all = gl.sum(count * mean, axis=0) / N
+        deviation = mean - of_all[None, :]
+        squares += count * deviation * deviation
+    return of_all, gl.rsqrt(gl.sum(squares, axis=0) / N + as_float(eps_bits))
+
+
+@gluon.jit
 def norm_gluon_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr, eps_bits,
-    CENTERED: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+    CENTERED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """As split: a program has the same BLOCK_N columns of many rows, and is a turn late in writing them.
 
-    The chunks come into a ring of STAGES places in shared memory.  Two of them are at work, that of this turn
-    and that of the last, and all others are on their way.  Weights lie beside the ring, read once for all
-    rows.  A thread reads from the ring what it has itself copied, so that no one waits for others' copies.
+    A turn is BLOCK_M rows, a warp each, so that warps exchange nothing.  Tiles come into a ring of STAGES
+    places in shared memory: two are at work, that of this turn and that of the last, and others on their way.
+    Weights lie beside the ring, read once for all rows.  A thread reads from the ring what it has itself
+    copied, and waits for no other's copies.
 
     Rows of x start on 16-byte boundaries; N and stride_xm are counted in packs of 16 bytes.
     """
     T: gl.constexpr = x_ptr.dtype.element_ty
     VEC: gl.constexpr = 128 // T.primitive_bitwidth
-    PACKS: gl.constexpr = gl.BlockedLayout([VEC], [32], [gl.num_warps()], [0])
-    DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    TILE: gl.constexpr = gl.BlockedLayout([1, VEC], [1, 32], [BLOCK_M, 1], [1, 0])
+    WORDS: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32, 1], [32, 1], [1, BLOCK_M], [0, 1])
+    DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     N = packs * VEC
     c = gl.program_id(0) % chunks
-    step = gl.num_programs(0) // chunks
-    first = (gl.program_id(0) // chunks).to(gl.int64)
-    n = c * BLOCK_N + gl.arange(0, BLOCK_N, PACKS)
+    step = gl.num_programs(0) // chunks * BLOCK_M
+    first = (gl.program_id(0) // chunks).to(gl.int64) * BLOCK_M
+    r = gl.arange(0, BLOCK_M, gl.SliceLayout(1, TILE))
+    n = c * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, TILE))[None, :]
     inside = n < N
     count = gl.minimum(N - c * BLOCK_N, BLOCK_N)
+    every_r = gl.arange(0, BLOCK_M, gl.SliceLayout(0, WORDS))[None, :]
+    every_c = gl.arange(0, BLOCK_C, gl.SliceLayout(1, WORDS))[:, None]
+    every_count = gl.minimum(gl.maximum(N - every_c * BLOCK_N, 0), BLOCK_N).to(gl.float32)
 
-    ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_N], DENSE)
+    ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
     for turn in gl.static_range(STAGES - 1):
-        m = first + turn * step
-        fetch(ring, turn, x_ptr + m * stride_packs * VEC + n, inside & (m < M), STAGES)
+        rows = (first + turn * step + r)[:, None]
+        fetch(ring, turn, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
     BIAS: gl.constexpr = 1 if CENTERED else 0
-    vectors = gl.allocate_shared_memory(T, [BIAS + 1, BLOCK_N], DENSE)
+    vectors = gl.allocate_shared_memory(T, [BIAS + 1, 1, BLOCK_N], DENSE)
     weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     vectors.index(0).store(weight)
     vectors.index(BIAS).store(bias)
 
-    # Every warp has all of a row's words: it waits for them by itself, without a barrier.
-    EVERY_WARP: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32], [32], [gl.num_warps()], [0])
-    every_chunk = gl.arange(0, BLOCK_C, EVERY_WARP)
     turn = 0
     for m in range(first, M + step, step):
+        old_m = m - step
+        # Asked for now and looked at later: memory takes as long to answer as the reduction takes.
+        words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
         async_copy.wait_group(STAGES - 2)
         if m < M:
-            x = ring.index(turn % STAGES).load(PACKS).to(gl.float32)
-            mean, squares = all_moments(x, inside, count, CENTERED)
-            gl.store(of_chunk_ptr + m * chunks + c, pack(mean, squares))
-        old_m = m - step
-        if old_m >= first:
-            of_row = of_chunk_ptr + old_m * chunks
-            mean, squares = wait_for_row(of_row, every_chunk, chunks, N, BLOCK_N, 1, CENTERED)
-            scale = gl.rsqrt(squares / N + as_float(eps_bits))
-            x = ring.index((turn + STAGES - 1) % STAGES).load(PACKS).to(gl.float32)
-            weight, bias = vectors.index(0).load(PACKS), vectors.index(BIAS).load(PACKS)
+            x = ring.index(turn % STAGES).load(TILE).to(gl.float32)
+            mean = gl.zeros([BLOCK_M], gl.float32, gl.SliceLayout(1, TILE))
+            deviation = x
+            if CENTERED:
+                mean = gl.sum(x, axis=1) / count
+                deviation = gl.where(inside, x - mean[:, None], 0.0)
+            squares = gl.sum(deviation * deviation, axis=1)
+            gl.store(of_chunk_ptr + (m + r) * chunks + c, pack(mean, squares), mask=m + r < M)
+        if old_m >= 0:
+            while gl.sum(gl.sum((words == 0).to(gl.int32), axis=0), axis=0) > 0:
+                words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
+            mean, scale = of_rows(words, every_c < chunks, every_count, N, eps_bits, CENTERED)
+            mean = gl.convert_layout(mean, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
+            scale = gl.convert_layout(scale, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
+            x = ring.index((turn + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
+            weight, bias = vectors.index(0).load(TILE), vectors.index(BIAS).load(TILE)
             y = normalised(x, mean, scale, weight, bias, CENTERED)
-            gl.store(y_ptr + old_m * N + n, y.to(T), mask=inside)
-        next_m = m + (STAGES - 1) * step
-        next_ptrs = x_ptr + next_m * stride_packs * VEC + n
-        fetch(ring, turn + STAGES - 1, next_ptrs, inside & (next_m < M), STAGES)
+            rows = (old_m + r)[:, None]
+            gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
+        rows = (m + (STAGES - 1) * step + r)[:, None]
+        fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
         turn += 1  # noqa: SIM113 - a kernel has no enumerate
 
 
@@ -526,7 +560,7 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
 
 def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     rows = checked(op, x, **parameters)
-    y, CENTERED = rows.y, "bias" in parameters
+    y = rows.y
     if y.numel() == 0:
         return y
     VEC = 16 // x.element_size()
@@ -534,20 +568,19 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
         raise NotImplementedError(f"N={x.size(1)}: copies move 16 bytes, {VEC} columns, at a time")
     x = aligned(rows.x, 16)
     M, packs = x.size(0), x.size(1) // VEC
-    # Two programs a multiprocessor, each with 7 chunks of 16 KB: those of weight and bias, and the ring.
-    BLOCK_N, PROGRAMS, num_warps = 1024 * VEC, 2, 8
-    STAGES = 5 if CENTERED else 6
+    # Two programs a multiprocessor, with tiles of 32 KB: three in the ring, and 4 KB each of weight and bias.
+    BLOCK_M, BLOCK_N, STAGES, PROGRAMS = 8, 256 * VEC, 3, 2
     chunks = triton.cdiv(x.size(1), BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     BLOCK_C = max(32, triton.next_power_of_2(chunks))
     arguments = (*rows._replace(x=x), M, packs, x.stride(0) // VEC, chunks, of_chunk, bits(eps))
-    launch = {"CENTERED": CENTERED, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
-    launch["num_warps"] = num_warps
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
+    launch = {"CENTERED": "bias" in parameters, **tile, "num_warps": BLOCK_M}
     programs = resident_programs(
-        functools.partial(norm_gluon_kernel.warmup, *arguments, **launch), x.device, 32 * num_warps, PROGRAMS
+        functools.partial(norm_gluon_kernel.warmup, *arguments, **launch), x.device, 32 * BLOCK_M, PROGRAMS
     )
     if chunks > programs:
         raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
-    rows_at_a_time = min(programs // chunks, M)
-    norm_gluon_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
+    tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
+    norm_gluon_kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)
     return y
