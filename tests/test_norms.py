@@ -140,8 +140,18 @@ def test_clusters_agree(op: str, dtype: str, M: int, N: int, device: torch.devic
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize(("M", "N"), [(1, 131072), (600, 65536), (67, 40000), (5, 1048576)])
-def test_programs_that_share_rows_agree(op: str, dtype: str, M: int, N: int, device: torch.device) -> None:
-    (impl,) = registry.implementations(op, ("triton.split",))
+@pytest.mark.parametrize(
+    ("variant", "M", "N"),
+    [
+        *(("split", M, N) for M, N in ((1, 131072), (600, 65536), (67, 40000), (5, 1048576))),
+        *(("gluon", M, N) for M, N in ((1, 131072), (600, 65536), (67, 40000), (1001, 8), (300, 262144))),
+    ],
+)
+def test_programs_that_share_rows_agree(
+    op: str, variant: str, dtype: str, M: int, N: int, device: torch.device
+) -> None:
+    (impl,) = registry.implementations(op, (f"triton.{variant}",))
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
     agreement = check(registry.get_op(op), impl, case(dtype, M=M, N=N), device, (0, 1))
     assert agreement.passed, agreement.reason

@@ -57,15 +57,29 @@ MUTATIONS = (
     t_online(
         bug="wrong identity",
         what="columns beyond the last count as 0, not as -inf",
-        right='mask=tile < count - begin, other=-float("inf")',
-        wrong="mask=tile < count - begin, other=0.0",
+        right='mask=pack < packs, other=-float("inf")',
+        wrong="mask=pack < packs, other=0.0",
         sign="values",
     ),
     t_online(
         bug="missed tail",
-        what="the last column is left out of the sum",
-        right="mask=tile < count - begin",
-        wrong="mask=tile < count - begin - 1",
+        what="the last pack is left out of the sum",
+        right="tl.minimum(end_pack - begin, AT_A_TIME)",
+        wrong="tl.minimum(end_pack - begin - 1, AT_A_TIME)",
+        sign="values",
+    ),
+    t_online(
+        bug="neighbours counted",
+        what="what a row's first and last pack hold of its neighbours counts as its own",
+        right='tl.where((n >= mine_from) & (n < mine_to), x, -float("inf"))',
+        wrong="x",
+        sign="values",
+    ),
+    t_online(
+        bug="cut short pack lost",
+        what="what follows the last whole pack of all rows is left out",
+        right="mine = (last >= first) & (last < first + count)",
+        wrong="mine = (last >= first) & (last < first)",
         sign="values",
     ),
     t_online(
@@ -107,8 +121,8 @@ MUTATIONS = (
     t_split(
         bug="wrong slice",
         what="a program reads on into its neighbour's slice",
-        right="count = tl.minimum(slice_columns, V - begin)",
-        wrong="count = V - begin",
+        right="tl.minimum(slice_columns, V - begin)",
+        wrong="V - begin",
         sign="values",
     ),
     t_split(

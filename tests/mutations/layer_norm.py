@@ -6,13 +6,14 @@ from mutations import Mutation
 
 HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
+GPU = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
 
-t_online, t_onepass, t_packed, t_split = (
+t_online, t_onepass, t_packed, t_split, t_gluon = (
     partial(Mutation, "layer_norm", f"triton.{variant}", file="triton_impl/norm.py")
-    for variant in ("online", "onepass", "packed", "split")
+    for variant in ("online", "onepass", "packed", "split", "gluon")
 )
 online, onepass, cluster = (
     partial(Mutation, "layer_norm", f"cupy.{variant}", file="cuda_impl/kernels/norm.cuh")
@@ -130,6 +131,30 @@ MUTATIONS = (
         right="tl.rsqrt(squares / (N * PER_WORD) +",
         wrong="tl.rsqrt(squares / N +",
         sign="values",
+    ),
+    t_gluon(
+        bug="read too early",
+        what="a tile is reduced before the copies that bring it have ended",
+        right="async_copy.wait_group(STAGES - 2)",
+        wrong="async_copy.wait_group(STAGES - 1)",
+        sign=UNDEFINED,
+        **GPU,
+    ),
+    t_gluon(
+        bug="last turn missed",
+        what="rows are written a turn late, and after the last there is none",
+        right="for m in range(first, M + step, step)",
+        wrong="for m in range(first, M, step)",
+        sign="all written",
+        **GPU,
+    ),
+    t_gluon(
+        bug="distance of means lost",
+        what="chunks' deviations are added though each is from its own mean",
+        right="squares += count * deviation * deviation",
+        wrong="squares += 0.0 * deviation",
+        sign="values",
+        **GPU,
     ),
     # ------------------------------------------------------------------ CUDA
     onepass(
