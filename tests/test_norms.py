@@ -13,6 +13,7 @@ from compare import capture, registry
 from compare.check import check
 from compare.device import supports
 from compare.spec import Implementation, case
+from triton_impl import softmax
 
 NORMS = ("layer_norm", "rms_norm")
 IMPLEMENTATIONS = [
@@ -113,6 +114,31 @@ def test_a_row_has_as_many_threads_as_hold_it(op: str, N: int, shape: str) -> No
     assert launch.kernel.endswith(f"8, {shape}>")
     rows = int(shape.rpartition(" ")[2])
     assert launch.grid == (64 // rows, 1, 1)
+
+
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize(
+    ("M", "N", "programs"),
+    [
+        (2048, 65536, 8 * 32),
+        (1024, 131072, 4 * 64),
+        (32768, 4096, 132 * 2),
+        (1, 131072, 64),
+        (17, 8, 3),  # two tiles, and one of a single row
+    ],
+)
+def test_programs_of_gluon_share_rows_in_whole_groups(
+    op: str, M: int, N: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them run at a time: two on each of 132 multiprocessors, or fewer."""
+    monkeypatch.setattr(softmax, "INTERPRETED", False)  # there they run one after another
+    assert only_launch(op, "triton.gluon", M, N).grid == (programs, 1, 1)
+
+
+def test_a_row_of_more_columns_than_all_programs_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax, "INTERPRETED", False)
+    with pytest.raises(NotImplementedError, match="540680: more columns than 264 programs hold"):
+        only_launch("rms_norm", "triton.gluon", 1, 540680)
 
 
 def only_launch(op: str, label: str, M: int, N: int) -> Any:
