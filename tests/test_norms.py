@@ -120,11 +120,11 @@ def test_a_row_has_as_many_threads_as_hold_it(op: str, N: int, shape: str) -> No
 @pytest.mark.parametrize(
     ("M", "N", "programs"),
     [
-        (2048, 65536, 8 * 32),
-        (1024, 131072, 4 * 64),
-        (32768, 4096, 132 * 2),
-        (1, 131072, 64),
-        (17, 8, 3),  # two tiles, and one of a single row
+        (2048, 65536, 16 * 16),
+        (1024, 131072, 8 * 32),
+        (32768, 4096, 264),
+        (1, 131072, 32),
+        (9, 8, 3),  # two tiles, and one of a single row
     ],
 )
 def test_programs_of_gluon_share_rows_in_whole_groups(
@@ -137,8 +137,8 @@ def test_programs_of_gluon_share_rows_in_whole_groups(
 
 def test_a_row_of_more_columns_than_all_programs_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax, "INTERPRETED", False)
-    with pytest.raises(NotImplementedError, match="540680: more columns than 264 programs hold"):
-        only_launch("rms_norm", "triton.gluon", 1, 540680)
+    with pytest.raises(NotImplementedError, match="1081352: more columns than 264 programs hold"):
+        only_launch("rms_norm", "triton.gluon", 1, 1081352)
 
 
 def only_launch(op: str, label: str, M: int, N: int) -> Any:

@@ -358,10 +358,11 @@ def norm_gluon_kernel(
 ):  # fmt: skip
     """As split: a program has the same BLOCK_N columns of many rows, and is a turn late in writing them.
 
-    A turn is BLOCK_M rows, a warp each, so that warps exchange nothing.  Tiles come into a ring of STAGES
-    places in shared memory: two are at work, that of this turn and that of the last, and others on their way.
-    Weights lie beside the ring, read once for all rows.  A thread reads from the ring what it has itself
-    copied, and waits for no other's copies.
+    A turn is BLOCK_M rows, a warp each, so that a row's sums need no barrier and its words are polled by one
+    warp: two that poll the same may not see the same.  Tiles come into a ring of STAGES places in shared
+    memory: two are at work, that of this turn and that of the last, and others on their way.  Weights lie
+    beside the ring, read once for all rows.  A thread reads from the ring what it has itself copied, and
+    waits for no other's copies.
 
     Rows of x start on 16-byte boundaries; N and stride_xm are counted in packs of 16 bytes.
     """
@@ -568,8 +569,8 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
         raise NotImplementedError(f"N={x.size(1)}: copies move 16 bytes, {VEC} columns, at a time")
     x = aligned(rows.x, 16)
     M, packs = x.size(0), x.size(1) // VEC
-    # Two programs a multiprocessor, with tiles of 32 KB: three in the ring, and 4 KB each of weight and bias.
-    BLOCK_M, BLOCK_N, STAGES, PROGRAMS = 8, 256 * VEC, 3, 2
+    # Two programs a multiprocessor, with tiles of 32 KB: three in the ring, and 8 KB each of weight and bias.
+    BLOCK_M, BLOCK_N, STAGES, PROGRAMS = 4, 512 * VEC, 3, 2
     chunks = triton.cdiv(x.size(1), BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     BLOCK_C = max(32, triton.next_power_of_2(chunks))
