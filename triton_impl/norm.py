@@ -23,6 +23,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.arguments import check_norm
+from compare.device import shared_bytes_of_a_block
 from triton_impl import softmax
 from triton_impl.softmax import resident_programs
 
@@ -570,7 +571,8 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
     x = aligned(rows.x, 16)
     M, packs = x.size(0), x.size(1) // VEC
     # Two programs a multiprocessor, with tiles of 32 KB: three in the ring, and 8 KB each of weight and bias.
-    BLOCK_M, BLOCK_N, STAGES, PROGRAMS = 4, 512 * VEC, 3, 2
+    BLOCK_M, BLOCK_N, PROGRAMS = 4, 512 * VEC, 2
+    STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # as many as sm_86 has room for
     chunks = triton.cdiv(x.size(1), BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     BLOCK_C = max(32, triton.next_power_of_2(chunks))
