@@ -142,7 +142,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
     const index_t count = begin >= V ? 0 : begin + slice < V ? slice : V - begin;
     const index_t target = targets_ptr[m * stride_tm];
 
-    if (threadIdx.x == 0) {
+    if (rank == 0 && threadIdx.x == 0) {  // all tell the first block
         mbarrier_init(&heard, 1);
         mbarrier_init_fence();
         mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));
