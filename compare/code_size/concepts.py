@@ -46,10 +46,10 @@ CONCEPTS: dict[str, dict[str, str]] = {
         "cuda": r"\b(bulk_copy_\w+|CUtensorMap|TensorMap|__pipeline_\w+)\b|\bcp\.async",
     },
     "tensor cores": {"python": r"\btl\.dot\b|\bwarpgroup_mma\b", "cuda": r"\bwmma\b|\bmma\.sync\b|\bwgmma\b"},
-    "inline PTX": {"python": r"\btl\.inline_asm_elementwise\b", "cuda": r"\basm\b"},
+    "inline PTX": {"python": r"\b[tg]l\.inline_asm_elementwise\b", "cuda": r"\basm\b"},
     "persistent blocks": {"python": r"\b[tg]l\.num_programs\b", "cuda": r"\bgridDim\b"},
     "launch configuration": {
-        "python": r"\bnum_(warps|stages)\s*=|\bkernel\(",
+        "python": r"\bnum_(warps|stages)\"?\s*[=:]|\bkernel\(",
         "cuda": r"<<<|\bcudaLaunch\w+\b|\blaunch\(",
     },
     "C++ binding": {"cuda": r"\bPYBIND11_MODULE\b"},

@@ -234,7 +234,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
     if (threadIdx.x == 0) publish(of_tile + ticket, OWN, counted.all);
     const index_t before = block_look_back(of_tile, ticket, counted.all);
     tile.store(y_ptr + before + counted.before);
-    if (ticket == gridDim.x - 1) store_end(y_ptr, before + counted.all, N);
+    if (ticket == static_cast<int>(gridDim.x) - 1) store_end(y_ptr, before + counted.all, N);
 }
 
 // ---- ring ----------------------------------------------------------------------------------------------
