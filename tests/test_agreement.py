@@ -109,9 +109,8 @@ def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torc
         return (0, 1, 2) if device.type == "cuda" else (0, 1) if c == op.cases.smoke[0] else (0,)
 
     def probes(op: Op, c: Case) -> Probes | None:
-        return (
-            on_a_cpu(op.name, c) if seeds(c) == (0,) else None
-        )  # what is kept leaves its address to no other
+        # What is kept leaves its address to no other.
+        return on_a_cpu(op.name, c) if seeds(c) == (0,) else None
 
     run_or_skip(op, impl, cases, device, seeds, probes)
 
