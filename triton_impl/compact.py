@@ -137,6 +137,20 @@ def look_back(of_tile_ptr, tile, lane, LANES: tl.constexpr):
 
 
 @triton.jit
+def find_place(of_tile_ptr, tile, count, lane, LANES: tl.constexpr):
+    """How many all tiles before this one keep; the others are told what this one does, then what all do.
+
+    Args:
+        lane: as for `look_back`.
+    """
+    # Others wait for this, so it comes before all that only this program needs.
+    publish(of_tile_ptr, tile, OWN, count)
+    before = look_back(of_tile_ptr, tile, lane, LANES)
+    publish(of_tile_ptr, tile, ALL, before + count)
+    return before
+
+
+@triton.jit
 def compact_onepass_kernel(
     x_ptr, y_ptr, N, stride_xn, words_ptr, BLOCK_SIZE: tl.constexpr, LANES: tl.constexpr
 ):
@@ -145,10 +159,7 @@ def compact_onepass_kernel(
     of_tile_ptr = words_ptr + 1
     x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
     count = tl.sum(kept, axis=0).to(tl.int64)
-    # Others wait for this, so it comes before all that only this program needs.
-    publish(of_tile_ptr, tile, OWN, count)
-    before = look_back(of_tile_ptr, tile, tl.arange(0, LANES), LANES)
-    publish(of_tile_ptr, tile, ALL, before + count)
+    before = find_place(of_tile_ptr, tile, count, tl.arange(0, LANES), LANES)
     store_kept(y_ptr, before, x, kept)
     if tile == tl.num_programs(0) - 1:
         store_end(y_ptr, before + count, N)
@@ -220,10 +231,7 @@ def compact_gluon_kernel(x_ptr, y_ptr, N, stride_xn, words_ptr, ROWS: gl.constex
     before_lane, of_row = vote(kept)
     up_to_row = gl.associative_scan(of_row, 0, add)
     count = gl.max(gl.sum(of_row, axis=0), axis=0).to(gl.int64)  # all lanes have the same
-    # Others wait for this, so it comes before all that only this program needs.
-    publish(of_tile_ptr, tile, OWN, count)
-    before = look_back(of_tile_ptr, tile, gl.arange(0, 32 * WARPS, WORD_A_THREAD), 32 * WARPS)
-    publish(of_tile_ptr, tile, ALL, before + count)
+    before = find_place(of_tile_ptr, tile, count, gl.arange(0, 32 * WARPS, WORD_A_THREAD), 32 * WARPS)
     gl.store(y_ptr + before + (up_to_row - of_row + before_lane), x, mask=kept != 0)
     if tile == gl.num_programs(0) - 1:
         store_end(y_ptr, before + count, N)

@@ -70,8 +70,8 @@ MUTATIONS = (
     t_onepass(
         bug="own count published for all",
         what="what a tile keeps itself is taken for what all up to it keep",
-        right="publish(of_tile_ptr, tile, ALL, before + count)\n    store_kept",
-        wrong="publish(of_tile_ptr, tile, ALL, count)\n    store_kept",
+        right="publish(of_tile_ptr, tile, ALL, before + count)",
+        wrong="publish(of_tile_ptr, tile, ALL, count)",
         sign=MISPLACED,
     ),
     t_gluon(
