@@ -96,6 +96,7 @@ def readable(name: str) -> str:
     name = re.sub(r"\(bool\)([01])", lambda match: ("false", "true")[int(match[1])], name)
     name = re.sub(r"\((?:unsigned |long |int|short|char)+\)(?=-?\d)", "", name)
     name = re.sub(r"\b(\d+)(?:u?l{0,2})\b", r"\1", name)  # 256u, 4l
+    name = name.replace("unsigned int", "unsigned")
     # The parameters start at the first parenthesis outside of the template arguments.
     depth = 0
     for i, char in enumerate(name):
