@@ -19,7 +19,7 @@ from compare import registry
 from compare.device import pick, supports
 from compare.spec import Case, Implementation, Op
 
-MOST_BYTES = 1 << 17
+MOST_BYTES = 1 << 19
 """A watched kernel is up to a thousand times slower,"""
 MOST_BYTES_FOR_ONE = 1 << 26
 """but one that takes no smaller case is run on the smallest that it takes."""

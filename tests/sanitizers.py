@@ -21,15 +21,15 @@ LIMIT_S = 270
 """Less than a test has, so that it can say how far it came."""
 
 NOT_UNDERSTOOD = {
-    # Memory that the copy engine has written counts as never written.
-    "initcheck": ("matmul_persistent_kernel", "linear_gelu_fused_kernel", "linear_gelu_unfused_kernel"),
-    "racecheck": (
-        # Triton hands work to warps of other roles through shared memory of its own, by barriers for some.
-        "matmul_gluon_kernel",
-        # One thread sets up an mbarrier and arrives there, and of these two steps it warns.  Blocks that tell
-        # it something later are behind a fence for mbarriers and a relaxed barrier of the cluster.
-        "cross_entropy_cluster_kernel",
+    "initcheck": (
+        # Memory that the copy engine has written counts as never written.
+        *("matmul_persistent_kernel", "linear_gelu_fused_kernel", "linear_gelu_unfused_kernel"),
+        # An asynchronous copy of a part of 16 bytes counts as a read of all: what a copied operand's rows are
+        # longer than they need be is never written.
+        *("matmul_register_kernel", "matmul_tensor_core_kernel", "linear_gelu_tensor_core_kernel"),
     ),
+    # Triton hands work to warps of other roles through shared memory of its own, by barriers for some.
+    "racecheck": ("matmul_gluon_kernel",),
 }
 """Kernels of which a tool reports what is no mistake, and which it leaves out for that reason."""
 
@@ -73,7 +73,8 @@ def watched(
             done = subprocess.run(
                 line,
                 cwd=cwd,
-                env={**os.environ, **(environment or {})},
+                # Every tensor is memory of its own, and new: none lies in what another had.
+                env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", **(environment or {})},
                 stdout=out,
                 stderr=err,
                 timeout=LIMIT_S,

@@ -145,7 +145,6 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
     if (rank == 0 && threadIdx.x == 0) {  // all tell the first block
         mbarrier_init(&heard, 1);
         mbarrier_init_fence();
-        mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));
     }
     __syncthreads();
     cluster_arrive_relaxed();
@@ -155,7 +154,10 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
     const Running part = block_combine<THREADS>(seen);
 
     cluster_wait();  // all blocks of the cluster have started: the first one's shared memory is there
-    if (threadIdx.x == 0) store_async_to_block(&of_block[rank], 0, to_word(part), &heard);
+    if (threadIdx.x == 0) {
+        if (rank == 0) mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));  // some may have come before
+        store_async_to_block(&of_block[rank], 0, to_word(part), &heard);
+    }
     if (rank != 0 || threadIdx.x >= WARP) return;
     mbarrier_wait(&heard, 0);
     const Running row = warp_combine<CLUSTER>(from_word(of_block[threadIdx.x % CLUSTER]));
