@@ -103,7 +103,8 @@ CASES = Cases(
     ),
     edge=(
         *(case(dtype, N=N, K=K) for dtype in DTYPES for N, K in _EDGES),
-        *(case(dtype, layout, N=9031, K=4000) for dtype in DTYPES for layout in _LAYOUTS),
+        *(case(dtype, layout, N=13009, K=5000) for dtype in DTYPES for layout in _LAYOUTS),
+        case("fp16", "misaligned", N=80007, K=30000),
         *(case(dtype, fill=fill, N=515, K=250) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
         case("bf16", N=2**31 + 5, K=2**31 + 1),
         case("fp32", N=2**31 + 8, K=2**20),

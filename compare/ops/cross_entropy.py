@@ -83,6 +83,7 @@ CASES = Cases(
         # Rows that begin anywhere between two 16-byte boundaries, read by a whole block.
         *(case(dtype, layout, M=9, V=9001) for dtype in DTYPES for layout in ("padded", "misaligned")),
         *(case(dtype, fill=fill, M=11, V=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
+        case("fp32", fill="huge", M=4, V=520),  # rows of whole packs
         case("fp32", "padded", "neg_inf", M=3, V=10007),
         case("bf16", M=65537, V=32768),
         case("fp32", M=16385, V=131072),

@@ -6,6 +6,7 @@ from mutations import Mutation
 
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
+GOES_ON = {"with_gpu": "huge"}  # a GPU has blocks for every group of a small case
 
 t_naive, t_tiled, t_tensor_core, t_pipelined = (
     partial(Mutation, "batched_matmul", f"triton.{variant}", file="triton_impl/batched_matmul.py")
@@ -107,6 +108,7 @@ MUTATIONS = (
         right="stage + 1 == STAGES ? 0 : stage + 1;",
         wrong="stage + 2 >= STAGES ? 0 : stage + 2;",
         sign=UNDEFINED,
+        **GOES_ON,
     ),
     pipelined(
         bug="wrong step",
@@ -114,6 +116,7 @@ MUTATIONS = (
         right="index_t(gridDim.x) * MATRICES;",
         wrong="index_t(gridDim.x + 1) * MATRICES;",
         sign="all written",
+        **GOES_ON,
     ),
     pipelined(
         bug="place fetched into too early",
@@ -121,6 +124,7 @@ MUTATIONS = (
         right="fetch(free, first",
         wrong="fetch(stage, first",
         sign=UNDEFINED,
+        **GOES_ON,
     ),
     tensor_core(
         bug="packs misplaced",

@@ -9,6 +9,10 @@ HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
+SIDE_BY_SIDE = {
+    "with_gpu": "",
+    "needs": "blocks that run one after another: side by side, all parts are there before one is read",
+}
 
 t_online, t_split = (
     partial(Mutation, "cross_entropy", f"triton.{variant}", file="triton_impl/cross_entropy.py")
@@ -117,6 +121,7 @@ MUTATIONS = (
         right='sem="acq_rel") == splits - 1:',
         wrong='sem="acq_rel") == tl.maximum(splits - 2, 0):',
         sign=UNDEFINED,
+        **SIDE_BY_SIDE,
     ),
     t_split(
         bug="wrong slice",
@@ -247,6 +252,7 @@ MUTATIONS = (
         right="arrives_last(&arrived[m], splits)",
         wrong="arrives_last(&arrived[m], splits > 1 ? splits - 1 : 1)",
         sign=UNDEFINED,
+        **SIDE_BY_SIDE,
     ),
     split(
         bug="rows counted together",

@@ -185,7 +185,8 @@ MUTATIONS = (
         right="return max(1, min(chunks, BLOCKS * multiprocessors(x.device)))",
         wrong="return min(chunks, BLOCKS * multiprocessors(x.device))",
         sign="takes 1 to",
-        sign_with_gpu="INVALID_VALUE|invalid",
+        with_gpu="",
+        needs="a launch without any block, of which cupy makes one of a block",
     ),
     tma(
         bug="missed tail",
