@@ -214,13 +214,19 @@ def norm_packed_kernel(
         inside = (n < columns) | (t + 1 < TILES)
         deviation = tl.where(inside, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
         lane_squares += deviation * deviation
+    # A tile's weights are asked for before the tile in front of it is stored: no load may overtake a store.
+    weight, bias = parameters(weight_ptr, bias_ptr, column, columns, CENTERED)
     scale = tl.rsqrt(tl.sum(lane_squares) / columns + as_float(eps_bits))
 
     for t in tl.static_range(TILES):
         n = t * BLOCK_N * PER_WORD + column
-        weight, bias = parameters(weight_ptr, bias_ptr, n, columns, CENTERED)
+        next_n = n + BLOCK_N * PER_WORD
+        if t + 1 < TILES:
+            next_weight, next_bias = parameters(weight_ptr, bias_ptr, next_n, columns, CENTERED)
         y = normalised(in_order(stay_packed(tiles[t]), DTYPE), mean, scale, weight, bias, CENTERED)
         tl.store(y_ptr + m * columns + n, y, mask=(n < columns) | (t + 1 < TILES))
+        if t + 1 < TILES:
+            weight, bias = next_weight, next_bias
 
 
 @triton.jit
@@ -526,7 +532,7 @@ def packed(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> 
     norm_packed_kernel[(M,)](
         words, rows.weight, rows.bias, y, N, words.stride(0), bits(eps),
         CENTERED="bias" in parameters, DTYPE=TYPES[x.dtype], BLOCK_N=BLOCK_N, TILES=triton.cdiv(N, BLOCK_N),
-        num_warps=num_warps,
+        num_warps=num_warps, maxnreg=64,
     )  # fmt: skip
     return y
 
@@ -584,6 +590,7 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
     )
     if chunks > programs:
         raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
-    tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
+    turns = triton.cdiv(triton.cdiv(M, BLOCK_M), programs // chunks)
+    tiles_at_a_time = triton.cdiv(triton.cdiv(M, BLOCK_M), turns)  # as many at every turn: none has one of its own
     norm_gluon_kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)
     return y
