@@ -590,7 +590,6 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
     )
     if chunks > programs:
         raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
-    turns = triton.cdiv(triton.cdiv(M, BLOCK_M), programs // chunks)
-    tiles_at_a_time = triton.cdiv(triton.cdiv(M, BLOCK_M), turns)  # as many at every turn: none has one of its own
+    tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
     norm_gluon_kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)
     return y

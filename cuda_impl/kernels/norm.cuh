@@ -66,24 +66,13 @@ __device__ __forceinline__ float scale_of(Moments row, index_t N, float eps) {
 
 // ---- tiles: PACKS packs a thread, THREADS packs apart; columns from `columns` on are not there ------------
 
-// Of what is read once: the caches give its place away first, and so keep the weights.
-template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load_once(const T* ptr) {
-    if constexpr (VEC == 1) {
-        return load<T, VEC>(ptr);
-    } else {
-        const uint4 words = __ldcs(reinterpret_cast<const uint4*>(ptr));
-        return {{words.x, words.y, words.z, words.w}};
-    }
-}
-
-template <typename T, int VEC, int PACKS, int THREADS, typename Load>
+template <typename T, int VEC, int PACKS, int THREADS>
 __device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns,
-                                          int thread, Load&& load_pack) {
+                                          int thread) {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * THREADS + thread) * VEC;
-        x[p] = n < columns ? load_pack(tile_ptr + n) : Pack<T, VEC>{};
+        x[p] = n < columns ? load<T, VEC>(tile_ptr + n) : Pack<T, VEC>{};
     }
 }
 
@@ -140,6 +129,34 @@ __device__ __forceinline__ Moments tile_moments(Pack<T, VEC> (&x)[PACKS], int co
     return tile;
 }
 
+// How many elements of a tile one of a block's warps holds.
+template <int VEC, int PACKS, int THREADS>
+__device__ __forceinline__ int warp_elements(int columns, int warp) {
+    int packs = 0;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        packs += min(max(columns / VEC - p * THREADS - warp * WARP, 0), WARP);
+    }
+    return packs * VEC;
+}
+
+// The moments of a tile that a block holds, for all its threads: a warp finds those of its own part, and
+// behind the only barrier each puts all parts together. To be called once.
+template <typename Norm, int THREADS, typename T, int VEC, int PACKS>
+__device__ __forceinline__ Moments block_moments(Pack<T, VEC> (&x)[PACKS], int columns) {
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ Moments of_warp[WARPS];
+    const int thread = threadIdx.x, warp = thread / WARP, other = thread % WARPS;
+    const auto in_warp = [](float value) { return warp_sum<WARP>(value); };
+    const auto of_warps = [](float value) { return warp_sum<WARPS>(value); };
+    const int count = warp_elements<VEC, PACKS, THREADS>(columns, warp);
+    const Moments part = tile_moments<Norm, THREADS>(x, columns, thread, count, in_warp);
+    if (thread % WARP == 0) of_warp[warp] = part;
+    __syncthreads();
+    const int other_count = warp_elements<VEC, PACKS, THREADS>(columns, other);
+    return combine<Norm>(of_warp[other], other_count, columns, of_warps);
+}
+
 // What the columns of a tile are scaled by and shifted by.
 template <typename Norm, typename T, int VEC, int PACKS>
 struct Parameters {
@@ -149,10 +166,9 @@ struct Parameters {
     template <int THREADS>
     __device__ __forceinline__ void load_from(const T* weight_ptr, const T* bias_ptr, int columns,
                                               int thread) {
-        const auto load_pack = [](const T* ptr) { return load<T, VEC>(ptr); };
-        load_tile<T, VEC, PACKS, THREADS>(weight, weight_ptr, columns, thread, load_pack);
+        load_tile<T, VEC, PACKS, THREADS>(weight, weight_ptr, columns, thread);
         if constexpr (Norm::CENTERED) {
-            load_tile<T, VEC, PACKS, THREADS>(bias, bias_ptr, columns, thread, load_pack);
+            load_tile<T, VEC, PACKS, THREADS>(bias, bias_ptr, columns, thread);
         }
     }
 };
@@ -217,7 +233,7 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
     float seen_count = 0.0f;
     for (index_t begin = 0; begin < N; begin += BLOCK_N) {
         const int columns = tile_columns(N, begin, BLOCK_N);
-        load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, columns, thread, load<T, VEC>);
+        load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, columns, thread);
         const int count = (columns / VEC - thread + THREADS - 1) / THREADS * VEC;  // of this thread
         const auto alone = [](float value) { return value; };
         const Moments tile = tile_moments<Norm, THREADS>(x, columns, thread, count, alone);
@@ -229,7 +245,7 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
     for (index_t begin = 0; begin < N; begin += BLOCK_N) {
         const int columns = tile_columns(N, begin, BLOCK_N);
         Parameters<Norm, T, VEC, PACKS> parameters;
-        load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, columns, thread, load_once<T, VEC>);
+        load_tile<T, VEC, PACKS, THREADS>(x, x_row + begin, columns, thread);
         parameters.template load_from<THREADS>(weight_ptr + begin, bias_ptr + begin, columns, thread);
         store_tile<Norm, THREADS>(y_row + begin, x, parameters, row, scale, columns, thread);
     }
@@ -239,34 +255,28 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
 // Grid: a block for BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS packs
 // each: N <= THREADS / BLOCK_M * PACKS * VEC. Rows of more than one warp have a block to themselves.
 // Weights are asked for together with the row, so that nothing is waited for after the reduction. At most 64
-// registers a thread: where two blocks fit, one reads while the other writes.
+// registers a thread, or 40 with two packs: where several blocks fit, one reads while another writes.
 
 template <typename Norm, typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, 1024 / THREADS) void norm_onepass_kernel(const T* x_ptr,
-                                                                               const T* weight_ptr,
-                                                                               const T* bias_ptr, T* y_ptr,
-                                                                               index_t M, index_t N,
-                                                                               index_t stride_xm, float eps) {
+__global__ __launch_bounds__(THREADS, (PACKS == 2 ? 1536 : 1024) / THREADS) void norm_onepass_kernel(
+    const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
+    float eps) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
     static_assert(BLOCK_M == 1 || ROW_THREADS <= WARP, "several rows a block: each within a warp");
-    __shared__ float of_warp[2][THREADS / WARP];
-    BlockSum<THREADS> block_sum{of_warp};
-    const auto row_sum = [&](float value) {
-        if constexpr (BLOCK_M == 1) {
-            return block_sum(value);
-        } else {
-            return warp_sum<ROW_THREADS>(value);
-        }
-    };
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
     const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
     Pack<T, VEC> x[PACKS];
     Parameters<Norm, T, VEC, PACKS> parameters;
 
-    load_tile<T, VEC, PACKS, ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread, load_once<T, VEC>);
+    load_tile<T, VEC, PACKS, ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
     parameters.template load_from<ROW_THREADS>(weight_ptr, bias_ptr, columns, thread);
-    const Moments row = tile_moments<Norm, ROW_THREADS>(x, columns, thread, columns, row_sum);
+    Moments row;
+    if constexpr (BLOCK_M == 1) {
+        row = block_moments<Norm, THREADS>(x, columns);
+    } else {
+        row = tile_moments<Norm, ROW_THREADS>(x, columns, thread, columns, warp_sum<ROW_THREADS>);
+    }
     const float scale = scale_of(row, N, eps);
     store_tile<Norm, ROW_THREADS>(y_ptr + m * N, x, parameters, row, scale, columns, thread);
 }
@@ -275,8 +285,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void norm_onepass_kernel(c
 // Grid: a cluster of CLUSTER blocks for BLOCK_M rows, each block with the same `slice` columns of all of
 // them. The copy engine brings the slices into shared memory, while the weights come into registers, once for
 // all rows. A block reduces its part of a row and sends the moments into the shared memory of all; then it
-// writes its part of the row before, whose moments have come meanwhile. Rows of x start on 16-byte
-// boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC; BLOCK_M <= 4.
+// writes its part of the row before, whose moments have come meanwhile. Registers are so few that a
+// multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, others work. Rows of x
+// start on 16-byte boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC; BLOCK_M <= 4.
 
 using word_t = unsigned long long;
 
@@ -288,7 +299,7 @@ __device__ __forceinline__ Moments from_word(word_t word) {
 }
 
 template <typename Norm, typename T, int PACKS, int THREADS, int CLUSTER>
-__global__ __launch_bounds__(THREADS)
+__global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
     CLUSTER_OF(CLUSTER) void norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, const T* bias_ptr,
                                                  T* y_ptr, index_t M, index_t N, index_t stride_xm, int slice,
                                                  int BLOCK_M, float eps) {
@@ -330,7 +341,7 @@ __global__ __launch_bounds__(THREADS)
     Pack<T, VEC> x[PACKS];
     const auto reduce = [&](int row) {
         mbarrier_wait(&landed[row], 0);
-        load_tile<T, VEC, PACKS, THREADS>(x, x_shared + row * slice, columns, thread, load<T, VEC>);
+        load_tile<T, VEC, PACKS, THREADS>(x, x_shared + row * slice, columns, thread);
         const Moments part = tile_moments<Norm, THREADS>(x, columns, thread, columns, block_sum);
         if (thread < CLUSTER) {
             store_async_to_block(&of_block[row][rank], thread, to_word(part), &heard[row]);
@@ -343,7 +354,7 @@ __global__ __launch_bounds__(THREADS)
         const int count = tile_columns(N, static_cast<index_t>(other) * slice, slice);
         const Moments all = combine<Norm>(part, static_cast<float>(count), static_cast<float>(N),
                                           [](float value) { return warp_sum<CLUSTER>(value); });
-        load_tile<T, VEC, PACKS, THREADS>(x, x_shared + row * slice, columns, thread, load<T, VEC>);
+        load_tile<T, VEC, PACKS, THREADS>(x, x_shared + row * slice, columns, thread);
         stay_packed(parameters.weight);
         if constexpr (Norm::CENTERED) stay_packed(parameters.bias);
         store_tile<Norm, THREADS>(y_ptr + (m + row) * N + begin, x, parameters, all, scale_of(all, N, eps),

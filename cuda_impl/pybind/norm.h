@@ -119,8 +119,10 @@ py::object launch_onepass(const Rows& rows, float eps) {
         if (packs <= 32) return launch_onepass_shape<Norm, T, VEC, 1, 128, 4>(rows, eps);  // a warp a row
         if (packs <= 32 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 128, 4>(rows, eps);
         if (packs <= 64 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 64, 1>(rows, eps);
-        if (packs <= 128 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 128, 1>(rows, eps);
-        if (packs <= 256 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 256, 1>(rows, eps);
+        // Twice the threads with half the packs need fewer registers each, and half as many again find room.
+        constexpr int SHARE = VEC > 1 ? 2 : 1, FEWER = PACKS / SHARE;
+        if (packs <= 128 * PACKS) return launch_onepass_shape<Norm, T, VEC, FEWER, 128 * SHARE, 1>(rows, eps);
+        if (packs <= 256 * PACKS) return launch_onepass_shape<Norm, T, VEC, FEWER, 256 * SHARE, 1>(rows, eps);
         if (packs <= 512 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 512, 1>(rows, eps);
         if (packs <= 1024 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 1024, 1>(rows, eps);
         not_taken("N=" + std::to_string(rows.N) + ": registers hold rows of up to " +
@@ -149,21 +151,19 @@ py::object launch_cluster(Rows& rows, float eps) {
         const std::int64_t packs = rows.N / VEC;
         const auto launch_blocks = [&](auto CLUSTER, auto THREADS) {
             const std::int64_t slice_packs = ceil_div(packs, CLUSTER);
-            // Several rows share the weights; no more than 64 KB of them, so that three blocks share a
-            // multiprocessor.
-            const std::int64_t BLOCK_M =
-                rows.M < FEW_ROWS ? 1 : std::min<std::int64_t>(4, 4096 / slice_packs);
+            // Several rows share the weights; few, so that the last clusters are not alone for long.
+            const int BLOCK_M = rows.M < FEW_ROWS ? 1 : slice_packs <= 512 ? 4 : 2;
             launch(rows.x,
                    {ceil_div(rows.M, BLOCK_M) * CLUSTER, THREADS, int(BLOCK_M * slice_packs * 16), CLUSTER},
                    norm_cluster_kernel<Norm, T, PACKS, THREADS, CLUSTER>, rows.x.template data<T>(),
                    rows.weight.template data<T>(), rows.bias.template data<T>(), rows.y.template data<T>(),
-                   rows.M, rows.N, rows.x.strides[0], int(slice_packs * VEC), int(BLOCK_M), eps);
+                   rows.M, rows.N, rows.x.strides[0], int(slice_packs * VEC), BLOCK_M, eps);
         };
         const std::int64_t of_128 = ceil_div(packs, 128 * PACKS);  // blocks that it takes
         using std::integral_constant;
         if (of_128 <= 4) return launch_blocks(integral_constant<int, 4>(), integral_constant<int, 128>());
-        if (of_128 <= 8) return launch_blocks(integral_constant<int, 8>(), integral_constant<int, 128>());
-        if (of_128 <= 16) return launch_blocks(integral_constant<int, 16>(), integral_constant<int, 128>());
+        if (of_128 <= 8) return launch_blocks(integral_constant<int, 4>(), integral_constant<int, 256>());
+        if (of_128 <= 16) return launch_blocks(integral_constant<int, 8>(), integral_constant<int, 256>());
         if (of_128 <= 32) return launch_blocks(integral_constant<int, 16>(), integral_constant<int, 256>());
         if (of_128 <= 64) return launch_blocks(integral_constant<int, 16>(), integral_constant<int, 512>());
         not_taken("N=" + std::to_string(rows.N) + ": 16 blocks hold rows of " +

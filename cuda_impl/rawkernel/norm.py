@@ -79,6 +79,8 @@ def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
         return 1, 128, 8
     if packs <= 32 * PACKS:  # a warp a row
         return (1 if packs <= 32 else PACKS), 128, 4
+    if VEC > 1 and 64 * PACKS < packs <= 256 * PACKS:
+        PACKS //= 2  # and twice the threads: they need fewer registers, and so half as many again find room
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
@@ -116,13 +118,13 @@ def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor)
         x = x.clone(memory_format=torch.contiguous_format)
     packs = N // VEC
     of_128 = ceil_div(packs, 128 * PACKS)  # blocks that it takes
-    CLUSTER = 4 if of_128 <= 4 else 8 if of_128 <= 8 else 16
-    THREADS = 128 if of_128 <= 16 else 256 if of_128 <= 32 else 512
+    CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
+    THREADS = 128 if of_128 <= 4 else 256 if of_128 <= 32 else 512
     if of_128 > 64:
         raise NotImplementedError(f"N={N}: 16 blocks hold rows of {16 * 512 * PACKS * VEC} columns")
     slice_packs = ceil_div(packs, CLUSTER)
-    # Several rows share the weights; no more than 64 KB of them, so that three blocks share a multiprocessor.
-    BLOCK_M = 1 if M < FEW_ROWS else min(4, 4096 // slice_packs)
+    # Several rows share the weights; few, so that the last clusters are not alone for long.
+    BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
     types = f"{norm.policy}, {CTYPES[x.dtype]}"
     name = f"norm_cluster_kernel<{types}, {PACKS}, {THREADS}, {CLUSTER}>"
     run = kernel(norm.op, name, x.device, cluster=CLUSTER)
