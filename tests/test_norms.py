@@ -79,16 +79,16 @@ def test_a_variance_by_subtraction_is_caught(dtype: str, device: torch.device) -
     ("M", "N", "grid", "threads", "shared_bytes"),
     [
         (1, 131072, 16, 256, 16384),
-        (1024, 131072, 16 * 256, 256, 4 * 16384),
-        (2048, 65536, 16 * 512, 128, 4 * 8192),
-        (4096, 32768, 8 * 1024, 128, 4 * 8192),
+        (1024, 131072, 16 * 512, 256, 2 * 16384),
+        (2048, 65536, 8 * 1024, 256, 2 * 16384),
+        (4096, 32768, 4 * 2048, 256, 2 * 16384),
         (512, 262144, 16 * 256, 512, 2 * 32768),
         (257, 4096, 4 * 65, 128, 4 * 2048),
         # 1250 packs of 16 bytes: slices of 313, but for the last block's.
         (4, 10000, 4 * 4, 128, 313 * 16),
     ],
 )
-def test_clusters_share_the_weights_of_as_many_rows_as_fit(
+def test_the_rows_of_a_cluster_share_the_weights(
     op: str, M: int, N: int, grid: int, threads: int, shared_bytes: int
 ) -> None:
     launch = only_launch(op, "cupy.cluster", M, N)
@@ -105,7 +105,9 @@ def test_clusters_share_the_weights_of_as_many_rows_as_fit(
         (256, "1, 128, 4"),
         (1024, "4, 128, 4"),
         (2048, "4, 64, 1"),
-        (4096, "4, 128, 1"),
+        (4096, "2, 256, 1"),
+        (8192, "2, 512, 1"),
+        (16384, "4, 512, 1"),
         (32768, "4, 1024, 1"),
     ],
 )

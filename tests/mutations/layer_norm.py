@@ -195,9 +195,9 @@ MUTATIONS = (
     ),
     onepass(
         bug="too few warps",
-        what="half of the warps are left out of the block's sum",
-        right="warp_sum<WARPS>(",
-        wrong="warp_sum<WARPS / 2>(",
+        what="half of the warps are left out of the row's moments",
+        right="return warp_sum<WARPS>(value); };",
+        wrong="return warp_sum<WARPS / 2>(value); };",
         sign=UNDEFINED,
     ),
     onepass(
@@ -209,12 +209,19 @@ MUTATIONS = (
     ),
     onepass(
         bug="dropped barrier",
-        what="warps read each other's sums before they are there",
-        right="        __syncthreads();\n        return warp_sum<WARPS>",
-        wrong="        return warp_sum<WARPS>",
+        what="warps read each other's moments before they are there",
+        right="of_warp[warp] = part;\n    __syncthreads();",
+        wrong="of_warp[warp] = part;",
         **RACE,
     ),
     onepass(
+        bug="warps' counts ignored",
+        what="a warp that the row's end leaves with less counts as much as the others",
+        right="min(max(columns / VEC - p * THREADS - warp * WARP, 0), WARP)",
+        wrong="WARP",
+        sign=UNDEFINED,
+    ),
+    online(
         bug="one place for all sums",
         what="the second sum may overwrite the first, which not all warps have read",
         right="turn ^= 1;",
