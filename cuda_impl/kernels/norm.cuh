@@ -257,8 +257,14 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
 // Weights are asked for together with the row, so that nothing is waited for after the reduction. At most 64
 // registers a thread, or 40 with two packs: where several blocks fit, one reads while another writes.
 
+#if __CUDA_ARCH__ >= 800
+constexpr int ROOM = 1536;  // for as many threads with 40 registers
+#else
+constexpr int ROOM = 1024;  // as many as there may be
+#endif
+
 template <typename Norm, typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, (PACKS == 2 ? 1536 : 1024) / THREADS) void norm_onepass_kernel(
+__global__ __launch_bounds__(THREADS, (PACKS == 2 ? ROOM : 1024) / THREADS) void norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
     float eps) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
