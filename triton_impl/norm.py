@@ -117,7 +117,7 @@ def norm_online_kernel(
 
     for begin in range(0, N, BLOCK_N):
         n = begin + column
-        x = tl.load(x_row + n, mask=n < N, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
         weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
         tl.store(y_row + n, normalised(x, mean, scale, weight, bias, CENTERED), mask=n < N)
 
@@ -136,7 +136,7 @@ def norm_onepass_kernel(
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     inside = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0, eviction_policy="evict_first")
+    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0)
     if WEIGHTS_FIRST:
         weight, bias = parameters(weight_ptr, bias_ptr, n, N, CENTERED)
     x = x.to(tl.float32)
@@ -199,7 +199,7 @@ def norm_packed_kernel(
     for t in tl.static_range(TILES):
         n = t * BLOCK_N + word
         inside = (n < N) | (t + 1 < TILES)  # only the last tile is cut short
-        x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0, eviction_policy="evict_first")
+        x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0)
         tiles = tiles + (x,)  # noqa: RUF005 - Triton does not know (*tiles, x)
 
     mean = 0.0
