@@ -293,7 +293,8 @@ __global__ __launch_bounds__(THREADS, (PACKS == 2 ? ROOM : 1024) / THREADS) void
 // all rows. A block reduces its part of a row and sends the moments into the shared memory of all; then it
 // writes its part of the row before, whose moments have come meanwhile. Registers are so few that a
 // multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, others work. Rows of x
-// start on 16-byte boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC; BLOCK_M <= 4.
+// start on 16-byte boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
+// BLOCK_M <= 4.
 
 using word_t = unsigned long long;
 
