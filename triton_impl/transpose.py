@@ -1,10 +1,10 @@
 """transpose in Triton: ``x[M,N] -> y[N,M]``.
 
-The ladder; ``cuda_impl/kernels/transpose.cuh`` has these under the same names, and three between the first two:
+The ladder; ``cuda_impl/kernels/transpose.cuh`` has these under the same names, and three before the last two:
 
 * ``naive``: a program moves a stretch of x's elements, which land M elements apart
 * ``vectorized``: a program moves a tile, and the compiler finds out how
-* ``windowed``: what ``vectorized`` does where rows begin anywhere: writes are aligned, in each row anew
+* ``windowed``, which ``vectorized`` takes where rows begin anywhere: each is cut where sectors begin
 
 What CUDA's ``shared``, ``padded`` and ``swizzled`` do by hand cannot be said here, nor kept from happening. A
 tile's load and its store each get a layout of their own, that in which neighbouring threads have neighbouring
@@ -52,11 +52,13 @@ def transpose_vectorized_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK:
 def transpose_windowed_kernel(
     x_ptr, y_ptr, M, N, stride_xm, stride_xn, SECTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Grid: a program a tile of ROWS x COLUMNS, counted down x's columns; x has one at least.
+    """Grid: a program a tile of ROWS x COLUMNS, counted down x's columns.
 
-    A sector of 32 bytes that two programs write a part of each takes memory far longer than a whole one. So a
-    tile reads SECTOR rows more than it writes columns, and of each row of y it writes the WINDOW that begins a
-    sector. Tiles that would reach past the end of x lie against it instead, so that no load has a mask.
+    x is no smaller than a tile, and tiles that would reach past its end lie against it: no load has a mask.
+
+    Memory takes far longer for a sector of 32 bytes of which two programs write a part each than for a whole
+    one. So a tile reads SECTOR rows more than a WINDOW is wide, and writes of each row of y the window that
+    begins with a sector. The compiler is not told that it does: it moves an element a thread and access.
     """
     WINDOW: tl.constexpr = ROWS - SECTOR
     tiles_m = (M + SECTOR - 2) // WINDOW + 1
@@ -92,7 +94,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     tunable={"ROW_BYTES": (256, 512), "WARPS": (4, 8, 16, 32)},
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> torch.Tensor:
-    """A tile at a time, which the compiler turns round in shared memory; rows that begin anywhere have windows."""
+    """A tile at a time, which the compiler turns round in shared memory; rows of odd lengths by windows."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))

@@ -8,7 +8,7 @@
 //   padded      its rows are one element longer, so that its columns lie in different banks
 //   swizzled    the same without the extra element: columns change places, in every row in another way
 //   vectorized  16 bytes a thread and access on both sides, and tiles whose rows are 256 bytes long
-//   windowed    what vectorized does where rows begin anywhere: only its writes are aligned, in each row anew
+//   windowed    where rows begin anywhere, 16 bytes to y alone: each of its rows is cut where sectors begin
 //
 // x lies as its strides say, for vectorized in rows of whole packs of 16 bytes; y is dense.
 #pragma once
@@ -205,13 +205,13 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
 }
 
 // ---- windowed ------------------------------------------------------------------------------------------
-// Where rows of y begin anywhere, a tile cuts them within sectors of 32 bytes. Of such a sector two blocks write
-// a part each, at two times, and memory takes far longer for that than for a whole one. So each row of y has
-// its own cuts here, where sectors begin: a tile reads SECTOR rows more than it writes columns, and of each row
-// of y it writes the WINDOW that begins a sector.
+// Grid: a block a tile of WORDS x COLUMNS words, counted down x's columns. x is no smaller than a tile, and
+// tiles that would reach past its end lie against it instead: no load has a condition.
 //
-// Grid: a block a tile, counted down x's columns; x has one at least. Tiles that would reach past the end of x
-// lie against it instead, so that no load has a condition, and columns that two have are written twice.
+// Where rows of y begin anywhere, tiles cut them within sectors of 32 bytes, of which two blocks then write a
+// part each. Memory takes far longer for that than for a whole one. So each row of y has cuts of its own
+// here, where sectors begin: a tile reads SECTOR rows more than a WINDOW is wide, and writes of each row of y
+// the window that begins with a sector.
 
 template <typename T>
 struct Windowed {
@@ -222,13 +222,13 @@ struct Windowed {
     struct alignas(4) Word {
         T element[PER_WORD];
     };
-    // Rows of words are padded. A warp takes packs of 4 words, 16 below each other: two for each bank.
+    // Padded. The 16 packs that a warp takes from each of two columns want each bank twice.
     static __device__ __forceinline__ int place(int word, int column) {
         return word * (COLUMNS + 1) + column;
     }
 };
 
-// ALONG_M: neighbours in memory are x's columns, which a warp then reads along, as it writes.
+// ALONG_M: neighbours in x's columns are neighbours in memory, so a warp reads along these.
 // 48 registers are enough for all loads of a thread to be on their way at once.
 template <typename T, bool ALONG_M, int THREADS>
 __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr,
@@ -273,7 +273,7 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
 #pragma unroll
     for (int n = first; n < first + Tile::COLUMNS; n += STEP, y += STEP * M) {
         if (m >= 0 && m + VEC < Tile::ROWS) {
-            unsigned part[5];  // a pack of 16-bit elements may begin with the lower half of a word
+            unsigned part[5];  // a pack of 16-bit elements may begin with the second half of a word
 #pragma unroll
             for (int w = 0; w < 5; ++w) {
                 part[w] = reinterpret_cast<const unsigned&>(tile[Tile::place(m / PER_WORD + w, n)]);

@@ -64,7 +64,7 @@ static py::object windowed(const Tensor& x) {
     return y.object;
 }
 
-// Whether x's rows are dense, whole packs of 16 bytes that start on such a boundary, and y's whole sectors.
+// Whether x's rows are dense, whole packs of 16 bytes on such boundaries, and y's whole sectors of 32.
 static bool whole_packs(const Tensor& x) {
     const int VEC = 16 / x.element_size, SECTOR = 32 / x.element_size;
     const std::int64_t M = x.shape[0], N = x.shape[1];

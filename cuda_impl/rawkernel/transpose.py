@@ -76,7 +76,7 @@ def windowed(x: torch.Tensor) -> torch.Tensor:
 
 
 def whole_packs(x: torch.Tensor) -> bool:
-    """Whether x's rows are dense, whole packs of 16 bytes that start on such a boundary, and y's whole sectors."""
+    """Whether x's rows are dense, whole packs of 16 bytes on such boundaries, and y's whole sectors of 32."""
     VEC, SECTOR = 16 // x.element_size(), 32 // x.element_size()
     M, N = x.shape
     return (
