@@ -45,8 +45,8 @@ MUTATIONS = (
     t_vectorized(
         bug="tile not turned",
         what="a tile is written to its place as it came",
-        right="tl.trans(x), mask",
-        wrong="x, mask",
+        right="tl.trans(x), mask=tl.trans",
+        wrong="x, mask=tl.trans",
         sign="values",
     ),
     t_vectorized(
@@ -66,8 +66,8 @@ MUTATIONS = (
     t_vectorized(
         bug="rounded on the way",
         what="elements pass through fp16",
-        right="tl.trans(x), mask",
-        wrong="tl.trans(x.to(tl.float16)), mask",
+        right="tl.trans(x), mask=tl.trans",
+        wrong="tl.trans(x.to(tl.float16)), mask=tl.trans",
         sign="values|NaN and infinity",
     ),
     t_vectorized(
@@ -164,10 +164,10 @@ MUTATIONS = (
         sign_with_gpu="Invalid __global__ read",
     ),
     vectorized(
-        bug="window not shifted",
-        what="packs are written to where a row's window would begin if sectors began with it",
+        bug="windows shifted the other way",
+        what="they begin within sectors, and packs of 16 bytes with them",
         right="static_cast<int>(window - corner.m) - shift + pack",
-        wrong="static_cast<int>(window - corner.m) + pack",
+        wrong="static_cast<int>(window - corner.m) + shift + pack",
         without_gpu="sanitizers",
         sign="misaligned address",
         sign_with_gpu="misaligned address",
@@ -190,7 +190,7 @@ MUTATIONS = (
         bug="tile past the end",
         what="the last tile does not lie against the end of x's rows",
         right="right < N - Tile::COLUMNS ? right : N - Tile::COLUMNS",
-        wrong="right",
+        wrong="right < N ? right : N - Tile::COLUMNS",
         without_gpu="sanitizers",
         sign="heap-buffer-overflow",
         with_gpu="memcheck",
