@@ -51,7 +51,7 @@ CASES = Cases(
     smoke=(
         case("fp32", M=72, N=100),
         case("fp16", M=144, N=104),
-        case("bf16", M=211, N=131),
+        case("bf16", M=211, N=67),
     ),
     edge=(
         *(case(dtype, M=rows, N=columns) for dtype in DTYPES for rows, columns in _SIZES),
