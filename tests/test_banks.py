@@ -91,6 +91,13 @@ def test_packs_lie_where_the_kernel_puts_them(ctype: str, itemsize: int) -> None
     assert len({at for row in expected for at in row}) == 16 * BLOCK
 
 
+@pytest.mark.parametrize("ctype", ["float", "__half"])
+def test_words_lie_where_the_kernel_puts_them(ctype: str) -> None:
+    expected = [[transpose.windowed_place(word, column) for column in range(64)] for word in range(64)]
+    assert places(f"Windowed<{ctype}>", 64, 64) == expected
+    assert len({at for row in expected for at in row}) == 64 * 64
+
+
 @pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
 def test_each_rung_has_the_conflicts_that_its_name_promises(itemsize: int, worst: int) -> None:
     found = {
@@ -103,6 +110,7 @@ def test_each_rung_has_the_conflicts_that_its_name_promises(itemsize: int, worst
         "padded": [0, 0],
         "swizzled": [0, 0],
         "vectorized": [0, 0],
+        "windowed": [0, 1],
     }
 
 

@@ -47,17 +47,18 @@ _SIZES = ((0, 16), (16, 0), (1, 1), (1, 129), (127, 3), (33, 65), (64, 128))
 
 CASES = Cases(
     default=case("fp32", M=8192, N=8192),
-    # Whole packs of 16 bytes each way, and more than one tile of each size; then neither.
+    # Whole packs of 16 bytes and whole sectors of 32, and more than one tile of each size; then neither.
     smoke=(
         case("fp32", M=72, N=100),
-        case("fp16", M=136, N=104),
-        case("bf16", M=67, N=35),
+        case("fp16", M=144, N=104),
+        case("bf16", M=211, N=67),
     ),
     edge=(
         *(case(dtype, M=rows, N=columns) for dtype in DTYPES for rows, columns in _SIZES),
-        *(case(dtype, layout, M=40, N=48) for dtype in DTYPES for layout in _LAYOUTS),
+        *(case(dtype, layout, M=144, N=72) for dtype in DTYPES for layout in _LAYOUTS),
         *(case(dtype, fill=fill, M=24, N=40) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
-        case("bf16", M=65544, N=32768),
+        case("bf16", M=65552, N=32768),
+        case("bf16", M=65541, N=32771),
         case("bf16", M=2, N=2**30 + 3),
     ),
     sweep=(

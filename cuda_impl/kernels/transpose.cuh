@@ -8,6 +8,7 @@
 //   padded      its rows are one element longer, so that its columns lie in different banks
 //   swizzled    the same without the extra element: columns change places, in every row in another way
 //   vectorized  16 bytes a thread and access on both sides, and tiles whose rows are 256 bytes long
+//   windowed    where rows begin anywhere, 16 bytes to y alone: each of its rows is cut where sectors begin
 //
 // x lies as its strides say, for vectorized in rows of whole packs of 16 bytes; y is dense.
 #pragma once
@@ -199,6 +200,96 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
         const int n = at / ROW_PACKS, pack = at % ROW_PACKS, m = pack * VEC;
         if (m < rows && n < columns) {
             store(y_ptr + (corner.n + n) * M + corner.m + m, tile[Layout::place(n, pack)]);
+        }
+    }
+}
+
+// ---- windowed ------------------------------------------------------------------------------------------
+// Grid: a block a tile of WORDS x COLUMNS words, counted down x's columns. x is no smaller than a tile, and
+// tiles that would reach past its end lie against it instead: no load has a condition.
+//
+// Where rows of y begin anywhere, tiles cut them within sectors of 32 bytes, of which two blocks then write a
+// part each. Memory takes far longer for that than for a whole one. So each row of y has cuts of its own
+// here, where sectors begin: a tile reads SECTOR rows more than a WINDOW is wide, and writes of each row of y
+// the window that begins with a sector.
+
+template <typename T>
+struct Windowed {
+    static constexpr int PER_WORD = 4 / sizeof(T), VEC = 16 / sizeof(T), SECTOR = 32 / sizeof(T);
+    static constexpr int COLUMNS = 64, WORDS = 64, ROWS = WORDS * PER_WORD, WINDOW = ROWS - SECTOR;
+
+    // Elements of 16 bits share a word of shared memory with the one below.
+    struct alignas(4) Word {
+        T element[PER_WORD];
+    };
+    // Padded. The 16 packs that a warp takes from each of two columns want each bank twice.
+    static __device__ __forceinline__ int place(int word, int column) {
+        return word * (COLUMNS + 1) + column;
+    }
+};
+
+// ALONG_M: neighbours in x's columns are neighbours in memory, so a warp reads along these.
+// 48 registers are enough for all loads of a thread to be on their way at once.
+template <typename T, bool ALONG_M, int THREADS>
+__global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr,
+                                                          index_t M, index_t N, index_t stride_xm,
+                                                          index_t stride_xn) {
+    using Tile = Windowed<T>;
+    using Word = typename Tile::Word;
+    constexpr int PER_WORD = Tile::PER_WORD, VEC = Tile::VEC, SECTOR = Tile::SECTOR;
+    constexpr int LINES = THREADS / 64, LOADS = 64 / LINES;
+    __shared__ Word tile[Tile::WORDS * (Tile::COLUMNS + 1)];
+    const unsigned tiles_m = static_cast<unsigned>((M + SECTOR - 2) / Tile::WINDOW + 1);
+    const index_t window = static_cast<index_t>(blockIdx.x % tiles_m) * Tile::WINDOW;
+    const index_t begin = window == 0 ? 0 : window - (SECTOR - 1);
+    const index_t right = static_cast<index_t>(blockIdx.x / tiles_m) * Tile::COLUMNS;
+    const Corner corner = {begin < M - Tile::ROWS ? begin : M - Tile::ROWS,
+                           right < N - Tile::COLUMNS ? right : N - Tile::COLUMNS};
+
+    const int lane = threadIdx.x % 64, line = threadIdx.x / 64;
+    const int word = ALONG_M ? lane : line, column = ALONG_M ? line : lane;
+    const T* x = x_ptr + (corner.m + word * PER_WORD) * stride_xm + (corner.n + column) * stride_xn;
+    Word words[LOADS];
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i, x += LINES * (ALONG_M ? stride_xn : stride_xm * PER_WORD)) {
+#pragma unroll
+        for (int e = 0; e < PER_WORD; ++e) words[i].element[e] = x[e * stride_xm];
+    }
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) {
+        const int further = i * LINES;
+        tile[ALONG_M ? Tile::place(word, column + further) : Tile::place(word + further, column)] = words[i];
+    }
+    __syncthreads();
+
+    // A thread has the same pack of every STEP-th row of y. These rows begin alike, so it shifts them alike.
+    constexpr int PACKS = Tile::ROWS / VEC, STEP = THREADS / PACKS;
+    static_assert(STEP % SECTOR == 0, "rows that are STEP apart are whole sectors apart");
+    const int pack = threadIdx.x % PACKS, first = threadIdx.x / PACKS;
+    if (pack >= Tile::WINDOW / VEC) return;
+    const int shift = (static_cast<unsigned>(corner.n) + first) * static_cast<unsigned>(M) % SECTOR;
+    const int m = static_cast<int>(window - corner.m) - shift + pack * VEC;
+    T* y = y_ptr + (corner.n + first) * M + corner.m + m;
+#pragma unroll
+    for (int n = first; n < first + Tile::COLUMNS; n += STEP, y += STEP * M) {
+        if (m >= 0 && m + VEC < Tile::ROWS) {
+            unsigned part[5];  // a pack of 16-bit elements may begin with the second half of a word
+#pragma unroll
+            for (int w = 0; w < 5; ++w) {
+                part[w] = reinterpret_cast<const unsigned&>(tile[Tile::place(m / PER_WORD + w, n)]);
+            }
+            Pack<T, VEC> row;
+#pragma unroll
+            for (int w = 0; w < 4; ++w) {
+                const unsigned long long two = static_cast<unsigned long long>(part[w + 1]) << 32 | part[w];
+                row.word[w] = static_cast<unsigned>(two >> m % PER_WORD * 16);
+            }
+            store(y, row);
+        } else {  // the ends of a row of y
+            for (int v = 0; v < VEC; ++v) {
+                if (m + v < 0 || m + v >= Tile::ROWS) continue;
+                y[v] = tile[Tile::place((m + v) / PER_WORD, n)].element[(m + v) % PER_WORD];
+            }
         }
     }
 }

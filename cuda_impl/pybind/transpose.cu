@@ -47,18 +47,35 @@ static py::object swizzled(py::object x) {
     return by_elements(x, KERNEL_FOR(transpose_swizzled_kernel));
 }
 
-// Whether rows of x and of y are dense, whole packs of 16 bytes that start on such a boundary.
-static bool whole_packs(const Tensor& x) {
-    const int VEC = 16 / x.element_size;
+// Rows of y cut where sectors of 32 bytes begin; what is smaller than a tile takes `swizzled`.
+static py::object windowed(const Tensor& x) {
     const std::int64_t M = x.shape[0], N = x.shape[1];
-    return (x.strides[1] == 1 || N == 1) && M % VEC == 0 && N % VEC == 0 && x.strides[0] % VEC == 0 &&
+    if (M < 256 / x.element_size || N < 64) return swizzled(x.object);
+    const Tensor y = new_empty(x, {N, M});
+    dispatch(x, [&](auto zero) {
+        using T = decltype(zero);
+        using Tile = Windowed<T>;
+        constexpr int THREADS = 128 * sizeof(T);
+        auto* const kernel = x.strides[0] < x.strides[1] ? transpose_windowed_kernel<T, true, THREADS>
+                                                         : transpose_windowed_kernel<T, false, THREADS>;
+        const std::int64_t grid = ceil_div(M + Tile::SECTOR - 1, Tile::WINDOW) * ceil_div(N, Tile::COLUMNS);
+        launch(x, {grid, THREADS}, kernel, x.data<T>(), y.data<T>(), M, N, x.strides[0], x.strides[1]);
+    });
+    return y.object;
+}
+
+// Whether x's rows are dense, whole packs of 16 bytes on such boundaries, and y's whole sectors of 32.
+static bool whole_packs(const Tensor& x) {
+    const int VEC = 16 / x.element_size, SECTOR = 32 / x.element_size;
+    const std::int64_t M = x.shape[0], N = x.shape[1];
+    return (x.strides[1] == 1 || N == 1) && M % SECTOR == 0 && N % VEC == 0 && x.strides[0] % VEC == 0 &&
            x.address % 16 == 0;
 }
 
-// 16 bytes an access both ways; what does not lie in whole packs takes `swizzled`.
+// 16 bytes an access both ways; what does not lie in whole packs takes `windowed`.
 static py::object vectorized(py::object x_object) {
     const Tensor x = check_same("transpose", 2, {{"x", x_object}})[0];
-    if (!whole_packs(x)) return swizzled(x_object);
+    if (!whole_packs(x)) return windowed(x);
     const std::int64_t M = x.shape[0], N = x.shape[1];
     const Tensor y = new_empty(x, {N, M});
     if (y.numel() == 0) return y.object;

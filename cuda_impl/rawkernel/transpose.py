@@ -59,13 +59,29 @@ def swizzled(x: torch.Tensor) -> torch.Tensor:
     return by_elements("swizzled", x)
 
 
+def windowed(x: torch.Tensor) -> torch.Tensor:
+    """Rows of y cut where sectors of 32 bytes begin; what is smaller than a tile takes `swizzled`."""
+    SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 256 // x.element_size(), 64
+    M, N = x.shape
+    if M < ROWS or N < COLUMNS:
+        return swizzled(x)
+    y = x.new_empty((N, M))
+    THREADS = 128 * x.element_size()
+    ALONG_M = str(x.stride(0) < x.stride(1)).lower()
+    run = kernel("transpose", f"transpose_windowed_kernel<{CTYPES[x.dtype]}, {ALONG_M}, {THREADS}>", x.device)
+    grid = ((M + SECTOR - 2) // (ROWS - SECTOR) + 1) * -(-N // COLUMNS)
+    sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int64(x.stride(1)))
+    run((grid,), (THREADS,), (x.data_ptr(), y.data_ptr(), *sizes))
+    return y
+
+
 def whole_packs(x: torch.Tensor) -> bool:
-    """Whether rows of x and of y are dense, whole packs of 16 bytes that start on such a boundary."""
-    VEC = 16 // x.element_size()
+    """Whether x's rows are dense, whole packs of 16 bytes on such boundaries, and y's whole sectors of 32."""
+    VEC, SECTOR = 16 // x.element_size(), 32 // x.element_size()
     M, N = x.shape
     return (
         (x.stride(1) == 1 or N == 1)
-        and M % VEC == N % VEC == x.stride(0) % VEC == 0
+        and M % SECTOR == N % VEC == x.stride(0) % VEC == 0
         and x.data_ptr() % 16 == 0
     )
 
@@ -78,10 +94,10 @@ def whole_packs(x: torch.Tensor) -> bool:
     matches="triton.vectorized",
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
-    """16 bytes an access both ways; what does not lie in whole packs takes `swizzled`."""
+    """16 bytes an access both ways; what does not lie in whole packs takes `windowed`."""
     check_same("transpose", 2, x=x)
     if not whole_packs(x):
-        return swizzled(x)
+        return windowed(x)
     M, N = x.shape
     y = x.new_empty((N, M))
     if y.numel() == 0:
@@ -115,6 +131,11 @@ def packed_place(row: int, pack: int, itemsize: int, ROW_BYTES: int = 256) -> in
     return row * (ROW_BYTES // 16) + (pack ^ (row // VEC % 8))
 
 
+def windowed_place(word: int, column: int) -> int:
+    """As in the kernels' file: of a word of the tile that `vectorized` takes for other rows, in words."""
+    return word * (64 + 1) + column
+
+
 def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
     """How the first warp of each variant accesses shared memory, for elements of that many bytes."""
     found: dict[str, tuple[Access, ...]] = {"naive": ()}
@@ -130,4 +151,8 @@ def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
     )
     along = tuple(16 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS, itemsize) for lane in range(WARP))
     found["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
+    # The first words of the first row, and what a warp reads of them for the first two rows of y.
+    words = tuple(4 * windowed_place(0, lane) for lane in lanes)
+    packs = tuple(4 * windowed_place(4 * (lane % ROW_PACKS), lane // ROW_PACKS) for lane in lanes)
+    found["windowed"] = (Access("store", words, 4), Access("load", packs, 4))
     return found

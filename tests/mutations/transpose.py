@@ -45,8 +45,8 @@ MUTATIONS = (
     t_vectorized(
         bug="tile not turned",
         what="a tile is written to its place as it came",
-        right="tl.trans(x), mask",
-        wrong="x, mask",
+        right="tl.trans(x), mask=tl.trans",
+        wrong="x, mask=tl.trans",
         sign="values",
     ),
     t_vectorized(
@@ -66,9 +66,23 @@ MUTATIONS = (
     t_vectorized(
         bug="rounded on the way",
         what="elements pass through fp16",
-        right="tl.trans(x), mask",
-        wrong="tl.trans(x.to(tl.float16)), mask",
+        right="tl.trans(x), mask=tl.trans",
+        wrong="tl.trans(x.to(tl.float16)), mask=tl.trans",
         sign="values|NaN and infinity",
+    ),
+    t_vectorized(
+        bug="windows shifted the other way",
+        what="windows of rows that begin within a sector leave gaps between each other",
+        right="window - begin - n * M % SECTOR",
+        wrong="window - begin + n * M % SECTOR",
+        sign="all written",
+    ),
+    t_vectorized(
+        bug="tile past the end",
+        what="the last tile does not lie against the end of x's columns",
+        right="tl.maximum(window - (SECTOR - 1), 0), M - ROWS)",
+        wrong="tl.maximum(window - (SECTOR - 1), 0), M - 1)",
+        sign="guard zones|values",
     ),
     # ------------------------------------------------------------------ CUDA
     naive(
@@ -148,6 +162,46 @@ MUTATIONS = (
         sign="heap-buffer-overflow",
         with_gpu="memcheck",
         sign_with_gpu="Invalid __global__ read",
+    ),
+    vectorized(
+        bug="windows shifted the other way",
+        what="they begin within sectors, and packs of 16 bytes with them",
+        right="static_cast<int>(window - corner.m) - shift + pack",
+        wrong="static_cast<int>(window - corner.m) + shift + pack",
+        without_gpu="sanitizers",
+        sign="misaligned address",
+        sign_with_gpu="misaligned address",
+    ),
+    vectorized(
+        bug="tile no higher than a window",
+        what="what a row's shift takes from the tile's end is in no tile",
+        right="WINDOW = ROWS - SECTOR;",
+        wrong="WINDOW = ROWS;",
+        sign="all written",
+    ),
+    vectorized(
+        bug="odd begin taken for even",
+        what="a pack of 16-bit elements that begins within a word begins with the element before",
+        right="two >> m % PER_WORD * 16",
+        wrong="two",
+        sign="values",
+    ),
+    vectorized(
+        bug="tile past the end",
+        what="the last tile does not lie against the end of x's rows",
+        right="right < N - Tile::COLUMNS ? right : N - Tile::COLUMNS",
+        wrong="right < N ? right : N - Tile::COLUMNS",
+        without_gpu="sanitizers",
+        sign="heap-buffer-overflow",
+        with_gpu="memcheck",
+        sign_with_gpu="Invalid __global__",
+    ),
+    launch(
+        bug="shift not in the grid",
+        what="windows that are shifted back from the end of y's rows have no tile",
+        right="(M + SECTOR - 2) // (ROWS - SECTOR) + 1",
+        wrong="(M - 1) // (ROWS - SECTOR) + 1",
+        sign="all written",
     ),
     launch(
         bug="alignment not looked at",
