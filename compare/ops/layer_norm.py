@@ -73,7 +73,7 @@ _SWEPT = (
     (4096, 1024),
     (4096, 4096),
     # Rows of every length with 2^27 elements in all.
-    *((2 ** (27 - power), 2**power) for power in (10, 12, 13, 14, 15, 16, 17)),
+    *((2 ** (27 - power), 2**power) for power in (10, 12, 13, 14, 15, 16, 17, 18)),
 )
 
 CASES = Cases(
