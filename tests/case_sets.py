@@ -126,3 +126,8 @@ def every(nth: int) -> list[Any]:
         pytest.param(op, marks=[] if place % nth == 0 else [pytest.mark.thorough])
         for place, op in enumerate(registry.op_names())
     ]
+
+
+def first() -> list[Any]:
+    """One op, for what has been tried on others with another version; the others as in `every`."""
+    return every(10**6)
