@@ -61,14 +61,13 @@ def run_or_skip(
     if reason is not None:
         pytest.skip(reason)
     on_cpu = impl.label == "torch.compile" and device.type == "cpu"
-    if on_cpu:  # it takes seconds a shape there, and no kernel of ours is in it
+    if on_cpu:  # to trace it takes a second a shape there, and no kernel of ours is in it
         cases = [c for c in cases if c == op.cases.smoke[0]]
     wrong, refusals = [], []
     for c in cases:
         print(c, flush=True)  # the last is the one that raised
         try:
-            # For the same reason it makes code of one op only, and traces the others.
-            with tracing_only() if on_cpu and op.name != case_sets.WHOLE else contextlib.nullcontext():
+            with tracing_only() if on_cpu else contextlib.nullcontext():
                 agreement = check(op, impl, c, device, seeds(c), probes=probes(op, c))
         except NotImplementedError as error:
             refusals.append(str(error))
@@ -113,6 +112,14 @@ def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torc
         return on_a_cpu(op.name, c) if seeds(c) == (0,) else None
 
     run_or_skip(op, impl, cases, device, seeds, probes)
+
+
+@pytest.mark.thorough
+def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
+    """Half a minute for one shape of one op."""
+    op = registry.get_op(case_sets.WHOLE)
+    (impl,) = registry.implementations(op.name, ("torch.compile",))
+    assert check(op, impl, op.cases.smoke[0], torch.device("cpu"), (0,)).passed
 
 
 class Known(Yardstick):

@@ -67,7 +67,7 @@ def labels_of(op: str) -> list[str]:
     return case_sets.watched(op, case_sets.in_turn(op, ("triton", "pybind")))
 
 
-@pytest.fixture(scope="module", params=registry.op_names())
+@pytest.fixture(scope="module", params=case_sets.every(3))
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp(request.param)
     file = folder / "found.json"

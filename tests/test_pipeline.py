@@ -50,7 +50,7 @@ def labels_of(op: str) -> list[str]:
     return case_sets.watched(op, case_sets.in_turn(op))
 
 
-@pytest.fixture(scope="module", params=case_sets.every(2))
+@pytest.fixture(scope="module", params=case_sets.every(4))
 def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Everything:
     folder = tmp_path_factory.mktemp(request.param)
     file, files = folder / "all.json", folder / "stages"

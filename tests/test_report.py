@@ -458,10 +458,6 @@ def test_a_block_that_is_never_closed_is_refused(tmp_path: Path) -> None:
         docs.rewritten("<!-- generated: results softmax -->\nlost", tmp_path)
 
 
-def test_the_documents_are_up_to_date() -> None:
-    assert not docs.stale(), "run: make docs"
-
-
 def test_seeded_bugs_are_a_table_of_what_caught_them_where(tmp_path):
     assert "make mutations" in docs.rewritten(PAGE.format("mutations"), tmp_path)
     entry = {
