@@ -40,7 +40,7 @@ endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/aot/program/*.[ch] tests/fake_cuda/*.c)
 
-.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint format mutations docs clean
+.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style types format mutations docs clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -50,7 +50,9 @@ install: $(ENV)
 compare: $(ENV)
 	@$(RUN) -m compare $(OP) $(ARGS)
 
-test: lint test-cpu test-triton
+# Last comes what takes one core, side by side.
+test: style test-cpu
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync JOBS=0 LESS='$(LESS)' types test-triton
 
 test-all: LESS :=
 test-all: test
@@ -67,10 +69,14 @@ test-triton: $(TRITONS:%=test-triton-%)
 test-triton-%: .tritons/%/installed $(ENV)
 	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/test_triton_versions*.py $(PYTEST_ARGS)
 
-lint: $(ENV)
+lint: style types
+
+types: $(ENV)
+	$(RUN) -m mypy
+
+style: $(ENV)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
-	$(RUN) -m mypy
 	$(CLANG_FORMAT) --dry-run --Werror $(CXX_FILES)
 
 format: $(ENV)

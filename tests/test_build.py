@@ -237,12 +237,36 @@ def test_no_kernel_spills(op: str, arch: str) -> None:
 # --------------------------------------------------------------------------- ahead of time
 
 
-def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def prebuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A module for two architectures, as setup.py puts it there."""
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
-    product = build.prebuild("vector_add", ("sm_80", "sm_90a"), build.PREBUILT)
+    return build.prebuild("vector_add", ("sm_80", "sm_90a"), build.PREBUILT)
+
+
+def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+        made.append(product.name)
+        product.write_text("a module")
+
+    monkeypatch.setattr(build, "_make_module", make)
+    product = prebuilt(monkeypatch, tmp_path)
     assert build.pybind_module("vector_add", "sm_80") == product
     assert build.pybind_module("vector_add", "sm_90") == product
+    assert made == [product.name]
+    assert build.pybind_module("vector_add", "sm_75").name == made[1]
+    monkeypatch.setattr(build, "_pybind_sources", lambda op: "changed since")
+    assert build.pybind_module("vector_add", "sm_90").name == made[2]
+    assert len({*made}) == 3
+
+
+@pytest.mark.thorough
+def test_a_module_built_ahead_of_time_has_code_for_each_architecture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    product = prebuilt(monkeypatch, tmp_path)
     listing = subprocess.run([CUOBJDUMP, "-lelf", product], capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"sm_\w+(?=\.cubin)", listing)) == {"sm_80", "sm_90a"}
 

@@ -255,7 +255,7 @@ def sanitized(what: str, *ops: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-PARTS = 4
+PARTS = 2
 """Of the ops, under the sanitizers."""
 
 FAULTS = {
@@ -278,10 +278,11 @@ def test_the_sanitizers_see_faults() -> None:
         assert re.search(message, reports[fault]["said"]), f"{fault}: {reports[fault]['said'][-2000:]}"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", range(PARTS))
 def test_every_kernel_runs_clean_under_the_sanitizers(place: int) -> None:
-    """A few ops at a time: a process takes seconds to start, and side by side they are done sooner."""
+    """Half of the ops at a time: a process takes seconds to start, and side by side they are done sooner."""
     ops = registry.op_names()[place::PARTS]
     done = sanitized("ops", *ops)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-4000:]

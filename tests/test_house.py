@@ -174,6 +174,7 @@ def test_the_example_s_kernels_agree(tmp_path: Path):
 # --------------------------------------------------------------------------- documents
 
 
+@pytest.mark.long
 def test_generated_blocks_are_up_to_date():
     assert docs.stale() == [], "make docs writes them anew"
 

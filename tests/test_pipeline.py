@@ -239,6 +239,7 @@ def test_without_a_host_compiler_the_other_routes_are_shown():
     assert "pybind.scalar: no C++ compiler" in ran.stdout
 
 
+@pytest.mark.long
 def test_tt_dot_is_followed_to_the_instruction_it_becomes(tmp_path: Path):
     file = tmp_path / "all.json"
     ran = pipeline("matmul", "--only", "triton.tiled", "--arch", "sm_75,sm_80,sm_90", "--json", file)

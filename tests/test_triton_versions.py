@@ -78,6 +78,7 @@ def all_of_them() -> list[tuple[Implementation, str]]:
     return [(impl, arch) for impl in KERNELS for arch in STATIC_ARCHS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "chosen", [in_turn, pytest.param(all_of_them, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])]
 )
