@@ -301,7 +301,7 @@ def test_each_program_carries_code_for_its_architecture(add: Built) -> None:
 
 
 @pytest.mark.parametrize("layout", ["misaligned", "padded"])
-@pytest.mark.parametrize("op", registry.op_names())
+@pytest.mark.parametrize("op", case_sets.every(2))
 def test_offsets_and_strides_reach_the_kernel(
     op: str, layout: str, launched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 from processes import command, python
 
 from compare import registry
+from compare.cli import main
 from compare.pipeline import cuda_way, dots, passes, triton_way
 from compare.pipeline.differences import differences
 from compare.pipeline.records import Opened, Pass, Stage
@@ -196,22 +197,34 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     ("words", "said"),
     [
         (["nothing_add"], "no op"),
-        (["vector_add", "--stage", "ttgr"], "did you mean ttgir"),
         (["vector_add", "--arch", "sm_99"], "'sm_99' is not known"),
         (["vector_add", "--arch", "hopper"], "reads like sm_90"),
-        (["vector_add", "--only", "torch.eager", "--stage", "ptx"], "no such stage"),
-        (["vector_add", "--only", "cupy.*", "--passes"], "no Triton kernel"),
         (["vector_add", "--passes", "--stage", "ptx"], "give one"),
-        (["vector_add", "--only", "cupy.*", "--layout", "blocked"], "no Triton kernel"),
-        (["vector_add", "--arch", "sm_80", "--layout", "#blockd"], "did you mean #blocked"),
         (["vector_add", "--json", "/nowhere/at/all.json"], "no directory"),
         (["vector_add", "--html", "/nowhere/at/all.html"], "no directory"),
         (["vector_add", "--html", "tests"], "is a directory"),
         (["vector_add", "--html", "one.file", "--json", "one.file"], "give each its own"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], said: str):
-    ran = pipeline(*words)
+@pytest.mark.usefixtures("decorated")
+def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["pipeline", *words]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert said in sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--stage", "ttgr"], "did you mean ttgir"),
+        (["--only", "torch.eager", "--stage", "ptx"], "no such stage"),
+        (["--only", "cupy.*", "--passes"], "no Triton kernel"),
+        (["--only", "cupy.*", "--layout", "blocked"], "no Triton kernel"),
+        (["--arch", "sm_80", "--layout", "#blockd"], "did you mean #blocked"),
+    ],
+)
+def test_so_is_one_that_shows_once_kernels_are_compiled(words: list[str], said: str):
+    ran = pipeline("vector_add", *words)
     assert ran.returncode == 2
     assert said in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
