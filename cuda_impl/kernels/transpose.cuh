@@ -7,8 +7,8 @@
 //   shared      a tile passes through shared memory, so neighbours are written together too
 //   padded      its rows are one element longer, so that its columns lie in different banks
 //   swizzled    the same without the extra element: columns change places, in every row in another way
-//   vectorized  16 bytes a thread and access on both sides, and tiles whose rows are 256 bytes long; where rows
-//               begin anywhere, 16 bytes to y alone, each of whose rows is cut where its own sectors begin
+//   vectorized  16 bytes a thread and access on both sides, and tiles whose rows are 256 bytes long
+//               (where rows begin anywhere, to y alone, and each row of y is cut where its own sectors begin)
 //
 // x lies as its strides say, for vectorized in rows of whole packs of 16 bytes; y is dense.
 #pragma once
