@@ -94,7 +94,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     tunable={"ROW_BYTES": (256, 512), "WARPS": (4, 8, 16, 32)},
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> torch.Tensor:
-    """A tile at a time, which the compiler turns round in shared memory; rows that begin anywhere, by windows."""
+    """A tile at a time, which the compiler turns round in shared memory; rows of odd lengths, by windows."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))
