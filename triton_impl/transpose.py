@@ -1,10 +1,10 @@
 """transpose in Triton: ``x[M,N] -> y[N,M]``.
 
-The ladder; ``cuda_impl/kernels/transpose.cuh`` has these under the same names, and three before the last two:
+The ladder; ``cuda_impl/kernels/transpose.cuh`` has these two under the same names, and three between them:
 
 * ``naive``: a program moves a stretch of x's elements, which land M elements apart
 * ``vectorized``: a program moves a tile, and the compiler finds out how
-* ``windowed``, which ``vectorized`` takes where rows begin anywhere: each is cut where sectors begin
+  (where rows begin anywhere, each row of y is cut where its own sectors begin)
 
 What CUDA's ``shared``, ``padded`` and ``swizzled`` do by hand cannot be said here, nor kept from happening. A
 tile's load and its store each get a layout of their own, that in which neighbouring threads have neighbouring
@@ -94,7 +94,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     tunable={"ROW_BYTES": (256, 512), "WARPS": (4, 8, 16, 32)},
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> torch.Tensor:
-    """A tile at a time, which the compiler turns round in shared memory; rows of odd lengths by windows."""
+    """A tile at a time, which the compiler turns round in shared memory; rows of odd lengths, by windows."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))

@@ -8,7 +8,7 @@
 //   padded      its rows are one element longer, so that its columns lie in different banks
 //   swizzled    the same without the extra element: columns change places, in every row in another way
 //   vectorized  16 bytes a thread and access on both sides, and tiles whose rows are 256 bytes long
-//   windowed    where rows begin anywhere, 16 bytes to y alone: each of its rows is cut where sectors begin
+//               (where rows begin anywhere, to y alone, and each row of y is cut where its own sectors begin)
 //
 // x lies as its strides say, for vectorized in rows of whole packs of 16 bytes; y is dense.
 #pragma once
@@ -204,7 +204,7 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     }
 }
 
-// ---- windowed ------------------------------------------------------------------------------------------
+// ---- vectorized, where rows begin anywhere ---------------------------------------------------------------
 // Grid: a block a tile of WORDS x COLUMNS words, counted down x's columns. x is no smaller than a tile, and
 // tiles that would reach past its end lie against it instead: no load has a condition.
 //
