@@ -1,7 +1,7 @@
 # make compare            compare the ways on this machine      (OP=softmax ARGS='--case M=64,N=781,fp16')
 # make test               lint, and every test that needs no GPU
 # make test-all           the same, and of what is alike not only examples (before a release, or a change of compilers)
-# make test-gpu           the tests that need one; fails if none ran
+# make test-gpu           the tests that need one; fails if none ran                         (LESS= for all of them)
 # make lint | format      check | mend the style
 # make mutations          seed every bug of tests/mutations/, and record what catches it     (ARGS=--missing)
 # make docs               write the tables in README.md and docs/ anew from results/
@@ -61,8 +61,8 @@ test-cpu: $(ENV)
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu$(if $(LESS), and $(LESS))' $(PYTEST_ARGS)
 
 test-gpu: $(ENV)
-	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone' --require-gpu $(PYTEST_ARGS)
-	$(RUN) -m pytest -n 1 -m 'gpu and alone' --require-gpu $(PYTEST_ARGS)
+	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone$(if $(LESS), and $(LESS))' --require-gpu $(PYTEST_ARGS)
+	$(RUN) -m pytest -n 1 -m 'gpu and alone$(if $(LESS), and $(LESS))' --require-gpu $(PYTEST_ARGS)
 
 test-triton: $(TRITONS:%=test-triton-%)
 

@@ -146,9 +146,13 @@ class CudaStopwatch:
         return graph.replay
 
     def _abandon_pool(self) -> None:
-        """After a failed capture torch's allocator still believes in it and would refuse to free memory."""
+        """After a failed capture torch's allocator still believes in it and would refuse to free memory.
+
+        Where it was the capture's end that failed, nobody else gives back what the graph took either.
+        """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+            torch._C._cuda_releasePool(torch.cuda.current_device(), self._pool)
         self._pool = None
 
     def empty_us(self) -> float:

@@ -182,6 +182,23 @@ def test_a_real_card_has_done_what_comes_behind_a_sample() -> None:
 
 
 @pytest.mark.gpu
+def test_a_capture_that_fails_leaves_no_memory_behind() -> None:
+    real = CudaStopwatch(torch.device("cuda", torch.cuda.current_device()))
+
+    def waits() -> None:
+        torch.ones(1 << 24, device="cuda").sum().item()
+
+    waits()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            real.capture(waits)
+        real.recover()
+    assert torch.cuda.memory_reserved() <= before + (1 << 25)
+
+
+@pytest.mark.gpu
 def test_a_real_card_takes_the_reset() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     real = CudaStopwatch(device)

@@ -66,8 +66,8 @@ CASES = Cases(
         case("fp16", M=8192, N=8192),
         case("bf16", M=131072, N=1024),
         case("bf16", M=1024, N=131072),
-        case("fp32", M=8191, N=8193),
-        case("fp32", "transposed", M=8192, N=8192),
+        *(case(dtype, M=8191, N=8193) for dtype in ("fp32", "bf16")),
+        *(case(dtype, "transposed", M=8192, N=8192) for dtype in ("fp32", "bf16")),
     ),
 )
 
