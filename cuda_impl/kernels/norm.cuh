@@ -130,14 +130,10 @@ __device__ __forceinline__ Moments tile_moments(Pack<T, VEC> (&x)[PACKS], int co
 }
 
 // How many elements of a tile one of a block's warps holds.
-template <int VEC, int PACKS, int THREADS>
+template <int VEC, int THREADS>
 __device__ __forceinline__ int warp_elements(int columns, int warp) {
-    int packs = 0;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        packs += min(max(columns / VEC - p * THREADS - warp * WARP, 0), WARP);
-    }
-    return packs * VEC;
+    const int packs = columns / VEC, last = packs % THREADS - warp * WARP;
+    return (packs / THREADS * WARP + min(max(last, 0), WARP)) * VEC;
 }
 
 // The moments of a tile that a block holds, for all its threads: a warp finds those of its own part, and
@@ -149,11 +145,11 @@ __device__ __forceinline__ Moments block_moments(Pack<T, VEC> (&x)[PACKS], int c
     const int thread = threadIdx.x, warp = thread / WARP, other = thread % WARPS;
     const auto in_warp = [](float value) { return warp_sum<WARP>(value); };
     const auto of_warps = [](float value) { return warp_sum<WARPS>(value); };
-    const int count = warp_elements<VEC, PACKS, THREADS>(columns, warp);
+    const int count = warp_elements<VEC, THREADS>(columns, warp);
     const Moments part = tile_moments<Norm, THREADS>(x, columns, thread, count, in_warp);
     if (thread % WARP == 0) of_warp[warp] = part;
     __syncthreads();
-    const int other_count = warp_elements<VEC, PACKS, THREADS>(columns, other);
+    const int other_count = warp_elements<VEC, THREADS>(columns, other);
     return combine<Norm>(of_warp[other], other_count, columns, of_warps);
 }
 
@@ -254,17 +250,22 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
 // ---- onepass -------------------------------------------------------------------------------------------
 // Grid: a block for BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS packs
 // each: N <= THREADS / BLOCK_M * PACKS * VEC. Rows of more than one warp have a block to themselves.
-// Weights are asked for together with the row, so that nothing is waited for after the reduction. At most 64
-// registers a thread, or 40 with two packs: where several blocks fit, one reads while another writes.
+// Weights are asked for together with the row, so that nothing is waited for after the reduction. Registers
+// are so few that several blocks share a multiprocessor: one reads while another writes.
 
 #if __CUDA_ARCH__ >= 800
-constexpr int ROOM = 1536;  // for as many threads with 40 registers
+constexpr int MOST_THREADS = 1536;
 #else
-constexpr int ROOM = 1024;  // as many as there may be
+constexpr int MOST_THREADS = 1024;
 #endif
 
+// Threads that a multiprocessor is to have room for: of 40 registers, of 72 for blocks of two warps, of 64.
+constexpr int onepass_room(int PACKS, int THREADS) {
+    return PACKS == 2 ? MOST_THREADS : THREADS == 64 ? 896 : 1024;
+}
+
 template <typename Norm, typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, (PACKS == 2 ? ROOM : 1024) / THREADS) void norm_onepass_kernel(
+__global__ __launch_bounds__(THREADS, onepass_room(PACKS, THREADS) / THREADS) void norm_onepass_kernel(
     const T* x_ptr, const T* weight_ptr, const T* bias_ptr, T* y_ptr, index_t M, index_t N, index_t stride_xm,
     float eps) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;

@@ -217,7 +217,7 @@ MUTATIONS = (
     onepass(
         bug="warps' counts ignored",
         what="a warp that the row's end leaves with less counts as much as the others",
-        right="min(max(columns / VEC - p * THREADS - warp * WARP, 0), WARP)",
+        right="min(max(last, 0), WARP)",
         wrong="WARP",
         sign=UNDEFINED,
     ),
