@@ -144,9 +144,10 @@ def huge_agreements() -> list[Any]:
     found = []
     for param in agreements(lambda op, impl: case_sets.huge(op)):
         op, impl, cases = param.values
-        turn = registry.implementations(op.name).index(impl) % len(case_sets.huge(op))
-        brief = impl.way != "torch" and case_sets.huge(op)[turn] in cases
-        found.append(pytest.param(*param.values, id=param.id, marks=[] if brief else [pytest.mark.thorough]))
+        huge = case_sets.huge(op)
+        its_turn = huge[registry.implementations(op.name).index(impl) % len(huge)] in cases
+        marks = [] if impl.way != "torch" and its_turn else [pytest.mark.thorough]
+        found.append(pytest.param(*param.values, id=param.id, marks=marks))
     return found
 
 
