@@ -97,6 +97,18 @@ class RequireGpu:
             terminalreporter.section("--require-gpu: no gpu test ran", red=True)
 
 
+@pytest.fixture(autouse=True)
+def tritons_own_ptxas() -> Generator[None, None, None]:
+    """torch.compile has Triton use PyTorch's ptxas for the rest of the process, which may make other code.
+
+    The next test's kernels are compiled by Triton's own again, or by the one that the user names.
+    """
+    before = os.environ.get("TRITON_PTXAS_PATH")
+    yield
+    if before is None:
+        os.environ.pop("TRITON_PTXAS_PATH", None)
+
+
 @pytest.fixture
 def decorated(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a command that forgets of Triton's interpreter: kernels have been decorated, and it is put back."""

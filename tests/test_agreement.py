@@ -11,6 +11,7 @@ import contextlib
 import functools
 import math
 import re
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
@@ -169,6 +170,9 @@ def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, cases: list[Case]
         run_or_skip(
             op, impl, cases, device, lambda c: (0,), lambda op, c: Probes(op, c, device, Known(op), ())
         )
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)  # or what they hold would be missing to the next cases
+        raise
     finally:
         torch.cuda.empty_cache()
 

@@ -556,9 +556,8 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     arguments = (*words, M, N, stride_xm, chunks, of_chunk, bits(eps))
     options = {"CENTERED": "bias" in parameters, "DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
     launch = {**options, "num_warps": num_warps, "num_stages": 1}
-    programs = resident_programs(
-        functools.partial(norm_split_kernel.warmup, *arguments, **launch), x.device, 32 * num_warps, PROGRAMS
-    )
+    compiling = functools.partial(norm_split_kernel.warmup, *arguments, **launch)
+    programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, needed=chunks)
     if chunks > programs:
         raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
     rows_at_a_time = min(programs // chunks, M)
@@ -585,9 +584,8 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
     arguments = (*rows._replace(x=x), M, packs, x.stride(0) // VEC, chunks, of_chunk, bits(eps))
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
     launch = {"CENTERED": "bias" in parameters, **tile, "num_warps": BLOCK_M}
-    programs = resident_programs(
-        functools.partial(norm_gluon_kernel.warmup, *arguments, **launch), x.device, 32 * BLOCK_M, PROGRAMS
-    )
+    compiling = functools.partial(norm_gluon_kernel.warmup, *arguments, **launch)
+    programs = resident_programs(compiling, x.device, 32 * BLOCK_M, PROGRAMS, needed=chunks)
     if chunks > programs:
         raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
     tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))

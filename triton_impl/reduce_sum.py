@@ -133,7 +133,7 @@ def grid_of(
 
 
 @implementation("reduce_sum", "triton.vectorized", rung="tiled", tunable=SIZES)
-def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
+def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """16 packs of 16 bytes a thread at a time, then once more on the programs' sums."""
     check_same("reduce_sum", 1, x=x)
     while True:
@@ -148,7 +148,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
 
 
 @implementation("reduce_sum", "triton.atomic", rung="tiled", deterministic=False, tunable=SIZES)
-def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
+def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """Each program adds its sum to y, in the order in which they are done."""
     check_same("reduce_sum", 1, x=x)
     programs, LANES = grid_of(reduce_sum_atomic_kernel, x, PACKS, WARPS, PROGRAMS)
@@ -160,7 +160,7 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 
 
 
 @implementation("reduce_sum", "triton.last_block", rung="tiled", tunable=SIZES)
-def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
+def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """The last program to be done adds all programs' sums, in their order."""
     check_same("reduce_sum", 1, x=x)
     y = x.new_empty((), dtype=torch.float32)

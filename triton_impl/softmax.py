@@ -188,16 +188,18 @@ INTERPRETED = not isinstance(softmax_split_kernel, triton.JITFunction)
 
 
 def resident_programs(
-    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int
+    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int, needed: int = 0
 ) -> int:
     """How many programs a GPU holds at a time, at most PROGRAMS a multiprocessor.
 
-    They wait for each other, so all must be there; how many registers each takes only the compiler knows.
+    They wait for each other, so all must be there; how many registers each takes only the compiler knows.  It
+    is not asked where more are ``needed`` than there can be: for rows as long as that it takes minutes.
     """
     if INTERPRETED:
         return 1  # one after another
-    if device.type != "cuda":
-        return PROGRAMS * multiprocessors(device)
+    most = PROGRAMS * multiprocessors(device)
+    if device.type != "cuda" or needed > most:
+        return most
     from cuda.bindings import driver
 
     compiled = launch(grid=(1,))
@@ -233,6 +235,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
         x.device,
         32 * num_warps,
         PROGRAMS,
+        needed=chunks,
     )
     if chunks > programs:
         raise NotImplementedError(f"N={N}: {programs} programs hold rows of {programs * BLOCK_N} columns")

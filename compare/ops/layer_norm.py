@@ -44,8 +44,13 @@ def oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
 def magnitude(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """x and the mean taken from it, scaled; what the mean itself may be off by goes with its terms."""
     variance = x.var(dim=1, keepdim=True, correction=0)
-    terms = x.abs() + x.abs().mean(dim=1, keepdim=True)
-    return terms / torch.sqrt(variance + EPS) * weight.abs() + bias.abs()
+    terms = x.abs()
+    # In place: of a row of a billion elements a GPU's memory holds but few in fp64.
+    terms += terms.mean(dim=1, keepdim=True)
+    terms /= torch.sqrt(variance + EPS)
+    terms *= weight.abs()
+    terms += bias.abs()
+    return terms
 
 
 def cost(case: Case) -> Cost:

@@ -284,7 +284,15 @@ def _key(request: Request, sources_hash: str) -> str:
         request.arch,
         kept.versions(*_COMPILERS),
         kept.code(*_CODE),
+        *_settings(),
     )
+
+
+def _settings() -> list[str]:
+    """What the environment tells Triton's compiler, such as which ptxas to use."""
+    # Where kernels are kept, and the interpreter, are other matters for the process that compiles.
+    others = ("TRITON_CACHE_DIR", "TRITON_INTERPRET")
+    return sorted(f"{n}={v}" for n, v in os.environ.items() if n.startswith("TRITON_") and n not in others)
 
 
 def _kept(key: str) -> Result | None:

@@ -51,17 +51,18 @@ __device__ __forceinline__ Running block_combine(Running seen) {
     return warp_combine<WARPS>(of_warp[threadIdx.x % WARPS]);
 }
 
-// A pack more: its maximum first, so that what was summed is scaled once for all of it.
+// A pack more: its maximum first, so that what was summed is scaled once for all of it. A pack is summed by
+// itself: beside the sum of a long row its elements, one by one, would all be rounded the same way.
 template <typename T, int VEC>
 __device__ __forceinline__ Running include(Running seen, const Pack<T, VEC>& x) {
     float max = seen.max;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) max = fmaxf(max, get(x, v));
     const float shift = finite_shift(max);
-    float sum = seen.sum * __expf(seen.max - shift);
+    float sum = 0.0f;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) sum += __expf(get(x, v) - shift);
-    return {max, sum};
+    return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 
 // Both in one word of 8 bytes, which arrives whole.

@@ -161,9 +161,9 @@ MUTATIONS = (
     ),
     running(
         bug="fp16 accumulator",
-        what="a thread sums its elements in fp16",
-        right="float sum = seen.sum * __expf(seen.max - shift)",
-        wrong="__half sum = seen.sum * __expf(seen.max - shift)",
+        what="a thread sums its packs in fp16",
+        right="return {max, seen.sum * __expf(seen.max - shift) + sum}",
+        wrong="return {max, __half(seen.sum * __expf(seen.max - shift) + sum)}",
         sign="values",
     ),
     running(
