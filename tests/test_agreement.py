@@ -13,7 +13,7 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import case_sets
@@ -24,7 +24,6 @@ from conftest import HAS_GPU
 from compare import registry
 from compare.check import Probes, Reference, Yardstick, check
 from compare.device import supports
-from compare.inputs import TORCH_DTYPES
 from compare.spec import Case, Implementation, Op
 
 
@@ -124,20 +123,18 @@ def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
 
 
 class Known(Yardstick):
-    """What PyTorch's own error allows on a huge case, which takes as long as a check, found out once."""
+    """What PyTorch's own error allows on a huge case of one seed, kept: it takes as long as a check."""
+
+    _limits: ClassVar[dict[tuple[str, Case], float]] = {}
 
     def __init__(self, op: Op) -> None:
         super().__init__(op, None)
 
     def limit(self, case: Case, reference: Reference) -> float:
-        return self._of(self._op.name, case)
-
-    @staticmethod
-    @functools.cache
-    def _of(name: str, case: Case) -> float:
-        op, device = registry.get_op(name), torch.device("cuda")
-        inputs = op.make_inputs(case, torch.Generator(device).manual_seed(0), device)
-        return Yardstick.here(op, device).limit(case, Reference(op, inputs))
+        key = (self._op.name, case)
+        if key not in self._limits:
+            self._limits[key] = Yardstick.here(self._op, torch.device("cuda")).limit(case, reference)
+        return self._limits[key]
 
 
 def huge_agreements() -> list[Any]:
@@ -159,20 +156,18 @@ def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, cases: list[Case]
     device, (c,) = torch.device("cuda"), cases
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
-    # Inputs and their copies, two outputs, poison; torch.naive's fp32 intermediates or a row in fp64.
-    count = case_sets.elements(op, c)
-    tensors = 2 * len(op.make_inputs(c, torch.Generator(), torch.device("meta"))) + 3
-    wide_row = 0 if op.independent == op.dims[-1] else 4 * 8 * c.shape[-1]
-    needed = count * tensors * TORCH_DTYPES[c.dtype].itemsize + max(3 * 4 * count, wide_row) + 2**30
+    # At the least: inputs and their copies, two outputs, poison.  What the oracle takes, only it knows.
+    inputs = sum(x.nbytes for x in op.make_inputs(c, torch.Generator(), torch.device("meta")))
+    needed = 2 * inputs + 3 * op.cost(c).written_bytes
     if needed > free:
-        pytest.skip(f"needs about {needed >> 30} GiB and {free >> 30} are free")
+        pytest.skip(f"needs {needed >> 30} GiB and {free >> 30} are free")
     try:
         run_or_skip(
             op, impl, cases, device, lambda c: (0,), lambda op, c: Probes(op, c, device, Known(op), ())
         )
-    except Exception as error:
+    except torch.OutOfMemoryError as error:
         traceback.clear_frames(error.__traceback__)  # or what they hold would be missing to the next cases
-        raise
+        pytest.skip(str(error).partition(". GPU")[0])
     finally:
         torch.cuda.empty_cache()
 

@@ -27,7 +27,7 @@ every_yardstick = pytest.mark.parametrize("impl", YARDSTICKS, ids=lambda impl: f
 
 AGAINST = {
     "reduce_sum": ("cupy.last_block", ("N=268435456,fp32", "N=268435456,bf16")),
-    "compact": ("cupy.onepass", ("N=268435456,K=134217728,fp32", "N=268435456,K=134217728,bf16")),
+    "compact": ("cupy.ring", ("N=268435456,K=134217728,fp32", "N=268435456,K=134217728,bf16")),
     "histogram": ("cupy.lanes", ("N=1073741824,SKEW=0,uint8", "N=1073741824,SKEW=90,uint8")),
 }
 """What is to be as fast, and on what: more than any cache holds."""

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import case_sets
 import pytest
 import torch
 from mutations import Mutation, every_mutation, record
@@ -89,10 +90,13 @@ def test_it_is_caught(mutation: Mutation, device: torch.device) -> None:
     assert outcome(mutation).problem == ""
 
 
-OFF_BY_ONE = next(
-    m
-    for m in MUTATIONS
-    if m.without_gpu == m.with_gpu == "check" and m.sign == "guard zones" and m.file.endswith(".py")
+OFF_BY_ONE = min(
+    (
+        m
+        for m in MUTATIONS
+        if m.without_gpu == m.with_gpu == "check" and m.sign == "guard zones" and m.file.endswith(".py")
+    ),
+    key=lambda m: len(case_sets.small(registry.get_op(m.op))),  # what is not caught has run all of them
 )
 
 
