@@ -170,11 +170,19 @@ class _Errors:
     compared: int = 0
     within: int = 0
     ulps: list[torch.Tensor] = field(default_factory=list)
+    """Of some elements; NaN where there is none to measure."""
     wrong: int = 0
     """Elements beyond the limit."""
     misplaced: int = 0
     """NaN or infinity where none belongs, or none or another where one does."""
     invariants: list[str] = field(default_factory=list)
+
+    def enlarge(self, score: float, max_abs: float, max_rel: float, max_ulp: float) -> None:
+        """Each becomes the larger of what it is and of another piece's; NaN is never the larger."""
+        self.score = max(self.score, score)
+        self.max_abs = max(self.max_abs, max_abs)
+        self.max_rel = max(self.max_rel, max_rel)
+        self.max_ulp = max(self.max_ulp, max_ulp)
 
 
 @dataclass(frozen=True)
@@ -211,7 +219,8 @@ def _try(
         findings.append(Finding(what, problem is None, f"{probe.name}: {problem}" if problem else otherwise))
 
     found("output", called.problem)
-    changed = [i for i, (now, copy) in enumerate(zip(memory, copies, strict=True)) if not now.equal(copy)]
+    unlike = _together(*((now != copy).any() for now, copy in zip(memory, copies, strict=True)))
+    changed = [i for i, differs in enumerate(unlike) if differs]
     found("inputs unchanged", f"argument {changed[0]} was written to" if changed else None)
     for i in changed:
         memory[i].copy_(copies[i])
@@ -588,56 +597,56 @@ def _compare_block(
     errors: _Errors,
     step: int,
 ) -> None:
+    """Add one block's errors.  A GPU computes all of them before it is waited for, once."""
     if not out.is_floating_point():
         _compare_whole(ref, out, errors, step)
         return
     # What rounds to infinity in the output's dtype must be infinite there.
     rounded = ref.to(out.dtype)
-    regular = rounded.isfinite()
-    same_special = (rounded.isnan() & out.isnan()) | (rounded == out)
-    errors.misplaced += int((~same_special & ~(regular & out.isfinite())).sum())
-
-    both = regular & out.isfinite()
-    magnitude = ref.abs()[both]
-    difference = (out.double() - ref).abs()[both]
+    both = rounded.isfinite() & out.isfinite()
+    same_special = ((rounded.isnan() & out.isnan()) | (rounded == out)) & ~both
+    # Where not both are numbers there is no error to measure: it counts as 0, and in no quantile.
+    magnitude = torch.where(both, ref.abs(), 0.0)
+    difference = torch.where(both, (out.double() - ref).abs(), 0.0)
     half_ulp = _half_ulp(magnitude, out.dtype)
     excess = difference - half_ulp
-    allowed = unit * (magnitude if scale is None else magnitude + scale.expand_as(ref)[both])
+    allowed = unit * (magnitude if scale is None else magnitude + scale)
     score = torch.where(excess > 0, excess / allowed, 0.0)
-
-    errors.compared += ref.numel()
-    accepted = score <= limit
-    special = int(same_special.sum()) - int((same_special & both).sum())
-    errors.within += int(accepted.sum()) + special
-    errors.wrong += int((~accepted).sum())
-    if len(score) == 0:
-        return
-    errors.score = max(errors.score, float(score.max()))
-    errors.max_abs = max(errors.max_abs, float(difference.max()))
+    accepted = (score <= limit) & both
     normal = magnitude >= torch.finfo(out.dtype).smallest_normal
     relative = torch.where(normal, difference / magnitude, 0.0)
-    errors.max_rel = max(errors.max_rel, float(relative.max()))
     ulp = difference / (2 * half_ulp)
-    errors.max_ulp = max(errors.max_ulp, float(ulp.max()))
+
+    special, measured, within, *largest = _together(
+        *(same_special.sum(), both.sum(), accepted.sum()),
+        *(score.max(), difference.max(), relative.max(), ulp.max()),
+    )
+    errors.compared += ref.numel()
+    errors.misplaced += ref.numel() - int(measured) - int(special)
+    errors.within += int(within) + int(special)
+    errors.wrong += int(measured) - int(within)
+    errors.enlarge(*largest)
     if step:
-        errors.ulps.append(ulp[::step].clone())  # there, as a CPU would take long to sort them all
+        # There, as a CPU would take long to sort them all.
+        errors.ulps.append(torch.where(both, ulp, math.nan).flatten()[::step].clone())
 
 
 def _compare_whole(ref: torch.Tensor, out: torch.Tensor, errors: _Errors, step: int) -> None:
     """Whole numbers are not rounded: one that is off by anything is wrong."""
     difference = (out.double() - ref).abs()
-    wrong = int((difference > 0).sum())
+    relative = difference / ref.abs().clamp(min=1.0)
+    wrong, max_abs, max_rel = _together((difference > 0).sum(), difference.max(), relative.max())
     errors.compared += ref.numel()
-    errors.within += ref.numel() - wrong
-    errors.wrong += wrong
-    if ref.numel() == 0:
-        return
-    errors.score = math.inf if wrong else errors.score
-    errors.max_abs = max(errors.max_abs, float(difference.max()))
-    errors.max_rel = max(errors.max_rel, float((difference / ref.abs().clamp(min=1.0)).max()))
-    errors.max_ulp = max(errors.max_ulp, float(difference.max()))
+    errors.within += ref.numel() - int(wrong)
+    errors.wrong += int(wrong)
+    errors.enlarge(math.inf if wrong else 0.0, max_abs, max_rel, max_abs)
     if step:
-        errors.ulps.append(difference[::step].clone())
+        errors.ulps.append(difference.flatten()[::step].clone())
+
+
+def _together(*numbers: torch.Tensor) -> list[float]:
+    """The values of tensors that are a number each, for which a GPU is waited for once."""
+    return torch.stack([number.double() for number in numbers]).tolist()
 
 
 def _half_ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -664,7 +673,7 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
     errors = [trial.errors for trial in trials]
     samples = [ulp for each in errors for ulp in each.ulps]
     ulps = torch.cat(samples) if samples else torch.zeros(1, dtype=torch.float64)
-    p50, p99 = ulps.quantile(ulps.new_tensor((0.5, 0.99))).tolist()
+    p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=0.0).tolist()
     compared = sum(each.compared for each in errors)
     return Agreement(
         passed=all(finding.passed for finding in findings.values()),

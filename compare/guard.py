@@ -75,16 +75,18 @@ class Allocation:
     buffer: torch.Tensor
     bytes: int
 
-    def violation(self) -> str | None:
-        """Where the guard zones were written to, None if they were not."""
+    @property
+    def zones(self) -> dict[str, torch.Tensor]:
+        """What lies before it and past it."""
         end = ZONE_BYTES + self.bytes + self.bytes % 2
-        for place, zone in (("before", self.buffer[: ZONE_BYTES // 2]), ("past", self.buffer[end // 2 :])):
-            written = (zone != POISON).nonzero()
-            if len(written) > 0:
-                at = int(written[-1] if place == "before" else written[0]) * 2
-                distance = ZONE_BYTES - at if place == "before" else at + 2
-                return f"wrote {place} its {self.bytes} bytes, about {distance} bytes off"
-        return None
+        return {"before": self.buffer[: ZONE_BYTES // 2], "past": self.buffer[end // 2 :]}
+
+    def violation(self, place: str) -> str:
+        """Where one of the zones was written to."""
+        written = (self.zones[place] != POISON).nonzero()
+        at = int(written[-1] if place == "before" else written[0]) * 2
+        distance = ZONE_BYTES - at if place == "before" else at + 2
+        return f"wrote {place} its {self.bytes} bytes, about {distance} bytes off"
 
 
 class GuardedMemory(TorchDispatchMode):
@@ -137,7 +139,12 @@ class GuardedMemory(TorchDispatchMode):
 
     def violations(self) -> list[str]:
         """What was written outside of the allocations since the mode was turned on."""
-        return [text for text in (each.violation() for each in self.allocations) if text is not None]
+        zones = [(each, place) for each in self.allocations for place in each.zones]
+        if not zones:
+            return []
+        # All of them first, so that a GPU is waited for once.
+        written = torch.stack([(each.zones[place] != POISON).any() for each, place in zones]).tolist()
+        return [each.violation(place) for (each, place), hit in zip(zones, written, strict=True) if hit]
 
     def owns(self, tensor: torch.Tensor) -> bool:
         pointer = tensor.untyped_storage().data_ptr()
