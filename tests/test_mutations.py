@@ -5,16 +5,21 @@ Here one of every kind; ``make mutations`` runs them all, and the record that it
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import case_sets
 import pytest
 import torch
 from mutations import Mutation, every_mutation, record
-from mutations.instruments import MACHINE, mutated, outcome, still_run
+from mutations import __main__ as command
+from mutations.instruments import MACHINE, Outcome, mutated, outcome, still_run
 
 from compare import registry
 from compare.device import supports
@@ -74,6 +79,43 @@ def test_what_showed_it_is_still_run() -> None:
     recorded = record.read()
     left_out = [m.name for m in MUTATIONS if m.without_gpu and not still_run(m, recorded, "cpu")]
     assert left_out == [], "make mutations ARGS=--missing tells whether another case shows it"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_was_found_is_recorded_however_it_ends(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is caught, one is not any more; the others cannot be shown here, or their turn does not come."""
+    caught, missed, last, *_ = MUTATIONS
+    anew = {"by": "a test", "found": "it", "case": "N=1"}
+
+    class Here:
+        """A pool of this process alone."""
+
+        def __init__(self, *of: object) -> None: ...
+
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def map(self, function: object, mutations: list[Mutation]) -> Iterator[Outcome]:
+            for mutation in mutations:
+                if ends and mutation == last:
+                    raise KeyboardInterrupt
+                yield {caught: Outcome("", anew), missed: Outcome("not caught")}.get(mutation, Outcome())
+
+    before = {MACHINE: {"case": ""}, "another": {"case": ""}}
+    entries = [{**record.described(mutation), "caught": before} for mutation in MUTATIONS]
+    monkeypatch.setattr(record, "FILE", tmp_path / "mutations.json")
+    record.FILE.write_text(json.dumps({"mutations": entries}))
+    monkeypatch.setattr(command, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(sys, "argv", ["mutations"])
+    assert command.main() == 1
+    after = {mutation: record.caught_of(mutation, record.read()) for mutation in MUTATIONS}
+    assert after.pop(caught) == {**before, MACHINE: anew}
+    assert after.pop(missed) == {"another": {"case": ""}}
+    assert {m.name: found for m, found in after.items() if found != before} == {}
 
 
 def alone(mutation: Mutation) -> Any:

@@ -4,7 +4,7 @@ Writes ``results/mutations.json``, of which ``make docs`` makes the table in doc
 of machine has recorded of the same mutation stays.
 
 With names of ops, only theirs; ``--missing``: only those of which this kind of machine has no record, or one
-of a case that is no longer run.
+of a case that is no longer run.  Ctrl-C ends it, and what has been caught by then is recorded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
 
 
 def main() -> int:
-    """1 if a mutation was not caught; then nothing is recorded."""
+    """1 if a mutation was not caught, which is then on record no more; 3 if it was interrupted."""
     parser = argparse.ArgumentParser("make mutations")
     parser.add_argument("ops", nargs="*", metavar="op", help="only mutations of these ops")
     parser.add_argument("--missing", action="store_true", help="only those not on record here as they stand")
@@ -59,19 +59,22 @@ def main() -> int:
     huge = [mutation for mutation in mutations if mutation.instrument(MACHINE) == "huge"]
     others = [mutation for mutation in mutations if mutation not in huge]
     outcomes: dict[Mutation, Outcome] = {}
-    for each, jobs in ((others, JOBS), (huge, HUGE_JOBS)):
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            for mutation, caught in zip(each, pool.map(outcome, each), strict=True):
-                outcomes[mutation] = caught
-                print(f"{mutation.name}: {said(caught)}", flush=True)
+    try:
+        for each, jobs in ((others, JOBS), (huge, HUGE_JOBS)):
+            with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+                for mutation, caught in zip(each, pool.map(outcome, each), strict=True):
+                    outcomes[mutation] = caught
+                    print(f"{mutation.name}: {said(caught)}", flush=True)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted: {len(mutations) - len(outcomes)} of {len(mutations)} have not been run")
+    fresh = {m: found.record for m, found in outcomes.items() if found.record or found.problem}
+    records.write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
+    print(f"wrote {record.FILE}; make docs puts it into the documents")
     missed = [caught for caught in outcomes.values() if caught.problem]
     if missed:
-        print(f"\n{len(missed)} of {len(mutations)} were not caught as they should be; nothing is recorded")
+        print(f"\n{len(missed)} of {len(mutations)} were not caught as they should be")
         return 1
-    fresh = {m: outcomes[m].record if m in outcomes else {} for m in every_mutation()}
-    records.write_whole(record.FILE, record.dumps(fresh, record.read(), MACHINE))
-    print(f"wrote {record.FILE.relative_to(registry.ROOT)}; make docs puts it into the documents")
-    return 0
+    return 3 if len(outcomes) < len(mutations) else 0
 
 
 if __name__ == "__main__":

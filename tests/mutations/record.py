@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from compare.records import RESULTS
@@ -37,13 +37,19 @@ def case_of(mutation: Mutation, recorded: list[Entry]) -> str:
     return cases[0] if cases else ""
 
 
-def dumps(fresh: Mapping[Mutation, dict[str, str]], recorded: list[Entry], machine: str) -> str:
-    """The record with what one machine has found anew; what is empty there stays as it was."""
-    entries = [
-        {
-            **described(mutation),
-            "caught": {**caught_of(mutation, recorded), **({machine: caught} if caught else {})},
-        }
-        for mutation, caught in fresh.items()
-    ]
+def dumps(
+    mutations: Iterable[Mutation],
+    fresh: Mapping[Mutation, dict[str, str]],
+    recorded: list[Entry],
+    machine: str,
+) -> str:
+    """The record with what one machine has found anew; what is empty there was not caught any more."""
+    entries = []
+    for mutation in mutations:
+        caught = caught_of(mutation, recorded)
+        if mutation in fresh:
+            caught = {name: of for name, of in caught.items() if name != machine}
+            if fresh[mutation]:
+                caught[machine] = fresh[mutation]
+        entries.append({**described(mutation), "caught": dict(sorted(caught.items()))})
     return json.dumps({"schema": 1, "mutations": entries}, indent=1, ensure_ascii=False) + "\n"
