@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
+STRAY = "guard zones|illegal memory access|SIGSEGV|SIGABRT"
+"""How a write that may go anywhere is noticed; by SIGABRT where what it hits is the allocator's own."""
+
 
 @dataclass(frozen=True)
 class Mutation:

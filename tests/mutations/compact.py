@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import STRAY, Mutation
 
 HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 MISPLACED = "values|all written|NaN and infinity"
-ASTRAY = MISPLACED + "|guard zones|illegal memory access|SIGSEGV"
+ASTRAY = f"{MISPLACED}|{STRAY}"
 
 t_twopass, t_onepass, t_gluon = (
     partial(Mutation, "compact", f"triton.{variant}", file="triton_impl/compact.py")

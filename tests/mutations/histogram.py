@@ -2,11 +2,10 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import STRAY, Mutation
 
 HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WRONG = "values"
-WILD = "values|illegal memory access|guard zones|SIGSEGV"
 
 t_global, t_shared = (
     partial(Mutation, "histogram", f"triton.{variant}", file="triton_impl/histogram.py")
@@ -55,7 +54,7 @@ MUTATIONS = (
         what="program_id * BLOCK_SIZE overflows",
         right="tl.program_id(0).to(tl.int64)",
         wrong="tl.program_id(0)",
-        sign=WILD,
+        sign=f"{WRONG}|{STRAY}",
         **HUGE,
     ),
     # ------------------------------------------------------------------ CUDA
