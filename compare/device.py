@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -214,10 +215,37 @@ def versions() -> dict[str, str]:
         with suppress(Exception):
             major, minor = sys.modules["cupy"].cuda.nvrtc.getVersion()
             found["nvrtc (cupy)"] = f"{major}.{minor}"
+    for user, tool in _assemblers().items():
+        if version := _ptxas_version(tool):
+            found[f"ptxas ({user})"] = version
     commit = project_commit()
     if commit:
         found["commit"] = commit
     return found
+
+
+def _assemblers() -> dict[str, Path]:
+    """The ptxas behind Triton, and the one in PyTorch's wheel, which torch.compile may have Triton use.
+
+    Another one makes other code of the same PTX.
+    """
+    if named := os.environ.get("TRITON_PTXAS_PATH"):
+        return {"triton": Path(named)}
+    spec = importlib.util.find_spec("triton")
+    triton = Path(spec.origin).parent if spec and spec.origin else Path()
+    return {
+        "triton": triton / "backends" / "nvidia" / "bin" / "ptxas",
+        "torch": Path(torch.__file__).parent / "bin" / "ptxas",
+    }
+
+
+@functools.cache
+def _ptxas_version(tool: Path) -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        found = re.search(r"\bV(\d[\d.]*)", said.stdout)
+        return found[1] if found else None
+    return None
 
 
 @functools.cache

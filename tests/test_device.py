@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,23 @@ def test_the_environment_of_a_cpu() -> None:
     assert (found.arch, found.l2_bytes, found.driver, found.clocks) == (None, None, None, {})
     assert found.versions["torch"] == torch.__version__
     assert {"python", "triton", "numpy"} <= set(found.versions)
+
+
+def test_which_ptxas_made_the_code_is_among_the_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", device.versions()["ptxas (triton)"])
+    tool = tmp_path / "bin" / "ptxas"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.2")
+    tool.chmod(0o755)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    assert device.versions()["ptxas (torch)"] == "99.1.2"
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tool))
+    assert device.versions()["ptxas (triton)"] == "99.1.2"  # which torch.compile keeps to
+    assert "ptxas (torch)" not in device.versions()
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "none"))
+    assert "ptxas (triton)" not in device.versions()
 
 
 def test_the_environment_of_a_card_whose_driver_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
