@@ -12,7 +12,7 @@ import math
 import re
 import secrets
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -219,8 +219,7 @@ def _try(
         findings.append(Finding(what, problem is None, f"{probe.name}: {problem}" if problem else otherwise))
 
     found("output", called.problem)
-    unlike = _together(*((now != copy).any() for now, copy in zip(memory, copies, strict=True)))
-    changed = [i for i, differs in enumerate(unlike) if differs]
+    changed = unlike(memory, copies)
     found("inputs unchanged", f"argument {changed[0]} was written to" if changed else None)
     for i in changed:
         memory[i].copy_(copies[i])
@@ -485,6 +484,12 @@ def errors_of(
     return errors
 
 
+def unlike(now: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) -> list[int]:
+    """The places of what is not as it was, of `memory_of` each; a GPU is waited for once for all of them."""
+    differs = _together(*((one != other).any() for one, other in zip(now, before, strict=True)))
+    return [i for i, found in enumerate(differs) if found]
+
+
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
     """All of the memory a tensor lies in, gaps included, as integers and without a copy."""
     storage = tensor.untyped_storage()
@@ -628,7 +633,7 @@ def _compare_block(
     errors.enlarge(*largest)
     if step:
         # There, as a CPU would take long to sort them all.
-        errors.ulps.append(torch.where(both, ulp, math.nan).flatten()[::step].clone())
+        errors.ulps.append(torch.where(both.flatten()[::step], ulp.flatten()[::step], math.nan))
 
 
 def _compare_whole(ref: torch.Tensor, out: torch.Tensor, errors: _Errors, step: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -231,12 +230,12 @@ def _assemblers() -> dict[str, Path]:
     """
     if named := os.environ.get("TRITON_PTXAS_PATH"):
         return {"triton": Path(named)}
-    spec = importlib.util.find_spec("triton")
-    triton = Path(spec.origin).parent if spec and spec.origin else Path()
-    return {
-        "triton": triton / "backends" / "nvidia" / "bin" / "ptxas",
-        "torch": Path(torch.__file__).parent / "bin" / "ptxas",
-    }
+    found = {"torch": Path(torch.__file__).parent / "bin" / "ptxas"}
+    with suppress(ModuleNotFoundError):
+        from cuda_impl import build
+
+        found["triton"] = build.triton_nvidia() / "bin" / "ptxas"
+    return found
 
 
 @functools.cache

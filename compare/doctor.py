@@ -300,9 +300,9 @@ def _nvrtc() -> str:
 
 
 def _disassembler() -> str:
-    import triton
+    from cuda_impl import build
 
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    tools = build.triton_nvidia() / "bin"
     lacking = [name for name in ("ptxas", "cuobjdump", "nvdisasm") if not (tools / name).is_file()]
     if lacking:
         raise Missing(f"Triton's wheel carries no {', '.join(lacking)}", REQUIREMENTS)

@@ -139,12 +139,12 @@ class GuardedMemory(TorchDispatchMode):
 
     def violations(self) -> list[str]:
         """What was written outside of the allocations since the mode was turned on."""
-        zones = [(each, place) for each in self.allocations for place in each.zones]
+        zones = [(each, *zone) for each in self.allocations for zone in each.zones.items()]
         if not zones:
             return []
         # All of them first, so that a GPU is waited for once.
-        written = torch.stack([(each.zones[place] != POISON).any() for each, place in zones]).tolist()
-        return [each.violation(place) for (each, place), hit in zip(zones, written, strict=True) if hit]
+        written = torch.stack([(zone != POISON).any() for _, _, zone in zones]).tolist()
+        return [each.violation(place) for (each, place, _), hit in zip(zones, written, strict=True) if hit]
 
     def owns(self, tensor: torch.Tensor) -> bool:
         pointer = tensor.untyped_storage().data_ptr()

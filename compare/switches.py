@@ -155,8 +155,6 @@ def _cupy_cache(name: str, arch: str) -> None:
 
 def _fat_binary(name: str, arch: str) -> None:
     """What nvcc's fat binary holds of a kernel of the op's: machine code, no PTX for a driver to compile."""
-    import triton
-
     from compare.capture import capture
     from compare.spec import CudaLaunch
     from cuda_impl import build
@@ -164,7 +162,7 @@ def _fat_binary(name: str, arch: str) -> None:
     op = registry.get_op(name)
     impl = registry.implementations(name, ["cupy.*"])[0]
     (launch,) = (each for each in capture(impl, op, op.cases.default, arch) if isinstance(each, CudaLaunch))
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    tool = build.triton_nvidia() / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".fatbin") as file:
         file.write(build.fatbin(launch.source, launch.kernel, arch)[0])
         file.flush()

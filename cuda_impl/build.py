@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -101,6 +102,20 @@ def _on_path(name: str, what: str, package: str) -> str:
     return found
 
 
+def triton_nvidia() -> Path:
+    """The folder of what Triton's wheel carries of CUDA: ``bin``, as ptxas and nvdisasm, and ``include``.
+
+    Triton itself, which takes a second, is not imported.
+
+    Raises:
+        ModuleNotFoundError: there is no Triton.
+    """
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'triton'")
+    return Path(spec.origin).parent / "backends" / "nvidia"
+
+
 @functools.cache
 def driver_include() -> Path:
     """The folder of ``cuda.h``, which declares the driver's functions: CUDA's own, or Triton's.
@@ -108,9 +123,7 @@ def driver_include() -> Path:
     Raises:
         BuildError: there is none.
     """
-    import triton
-
-    folders = [Path(triton.__file__).parent / "backends" / "nvidia" / "include"]
+    folders = [triton_nvidia() / "include"]
     with contextlib.suppress(BuildError):
         folders.insert(0, cuda_include())
     for folder in folders:

@@ -282,7 +282,7 @@ def test_a_folder_builds_once_more_by_itself(add: Built) -> None:
 
 
 def test_each_program_carries_code_for_its_architecture(add: Built) -> None:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    tool = build.triton_nvidia() / "bin" / "cuobjdump"
     for program in add.programs():
         text = " ".join(file.read_text() for file in program.folder.glob("*.c"))
         arrays = re.findall(r"char (?:CUBIN_NAME|fatbin)\[\d+\][^=]*= \{([^}]*)\}", text)

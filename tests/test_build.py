@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import triton
 
 from compare import capture, device, registry
 from cuda_impl import build, flags
 
 ARCHS = ("sm_75", "sm_80", "sm_90")
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+CUOBJDUMP = build.triton_nvidia() / "bin" / "cuobjdump"
 BROKEN = "__global__ void broken() { no such thing; }"
 
 

@@ -121,9 +121,7 @@ def test_the_figures_are_those_of_cudas_own_tools(arch: str, tmp_path: Path) -> 
 
 
 def nvidia_tool(name: str, *arguments: object) -> str:
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    tool = build.triton_nvidia() / "bin" / name
     return subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=True).stdout
 
 

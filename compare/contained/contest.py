@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from compare.ceilings import CeilingMeter
-from compare.check import Reference, Yardstick, errors_of, limit_of, memory_of
+from compare.check import Reference, Yardstick, errors_of, limit_of, memory_of, unlike
 from compare.contained.memory import Place
 from compare.contained.process import Worker
 from compare.contained.stage import Exchange, shape_of
@@ -308,10 +308,9 @@ class Examiner:
 
     def examine_inputs(self, which: int, when: str) -> None:
         """Hold the inputs against what they are to be; a `Cheated` if they are not."""
-        exchange = self._exchange
-        for i, (place, value) in enumerate(zip(self.sets[which], self._values[which], strict=True)):
-            if not memory_of(exchange.inputs.tensor(place)).equal(memory_of(value)):
-                raise Cheated(f"in {when} argument {i} was written to")
+        now = [memory_of(self._exchange.inputs.tensor(place)) for place in self.sets[which]]
+        if written := unlike(now, map(memory_of, self._values[which])):
+            raise Cheated(f"in {when} argument {written[0]} was written to")
 
 
 def measure(

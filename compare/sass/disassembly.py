@@ -45,9 +45,9 @@ def nvdisasm() -> Path:
     Raises:
         NoDisassembler: this Triton carries none.
     """
-    import triton
+    from cuda_impl import build
 
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    tool = build.triton_nvidia() / "bin" / "nvdisasm"
     if not tool.is_file():
         raise NoDisassembler(f"no nvdisasm at {tool}: this Triton does not bring it; pip install triton")
     return tool
