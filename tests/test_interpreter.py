@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 import triton_impl  # noqa: F401  patches the interpreter
+from compare import registry, spec
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are compiled here")
 
@@ -50,3 +51,13 @@ def test_overflow_is_silent() -> None:
     y = torch.full((1,), 3e38)
     overflow_kernel[(1,)](y)  # a warning is an error here
     assert y.isnan()
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])
+def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_another(op: str) -> None:
+    """One program alone takes it as one chunk, as far as Triton allows a tensor to be that long."""
+    (split,) = registry.implementations(op, ("triton.split",))
+    case = spec.case("fp32", M=1, N=tl.TRITON_MAX_TENSOR_NUMEL + 4)
+    inputs = registry.get_op(op).make_inputs(case, torch.Generator(), torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match="2 chunks take as many programs at a time: 1 fit"):
+        split.run(*inputs)

@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from compare.arguments import check_norm
 from compare.device import shared_bytes_of_a_block
 from triton_impl import softmax
-from triton_impl.softmax import resident_programs
+from triton_impl.softmax import columns_of_a_chunk, resident_programs
 
 INTERPRETED = tl.constexpr(softmax.INTERPRETED)
 
@@ -547,8 +547,7 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     (M, N), stride_xm = words[0].shape, words[0].stride(0)
     num_warps = 4
     PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # a multiprocessor
-    # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
-    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 2048
+    BLOCK_N = columns_of_a_chunk(N, 2048)
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     # Not fewer than there are threads: two threads that poll the same word may not see the same.
@@ -557,9 +556,7 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     options = {"CENTERED": "bias" in parameters, "DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
     launch = {**options, "num_warps": num_warps, "num_stages": 1}
     compiling = functools.partial(norm_split_kernel.warmup, *arguments, **launch)
-    programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, needed=chunks)
-    if chunks > programs:
-        raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
+    programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, chunks)
     rows_at_a_time = min(programs // chunks, M)
     norm_split_kernel[(rows_at_a_time * chunks,)](*arguments, **launch)
     return y
@@ -585,9 +582,7 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
     launch = {"CENTERED": "bias" in parameters, **tile, "num_warps": BLOCK_M}
     compiling = functools.partial(norm_gluon_kernel.warmup, *arguments, **launch)
-    programs = resident_programs(compiling, x.device, 32 * BLOCK_M, PROGRAMS, needed=chunks)
-    if chunks > programs:
-        raise NotImplementedError(f"N={x.size(1)}: more columns than {programs} programs hold")
+    programs = resident_programs(compiling, x.device, 32 * BLOCK_M, PROGRAMS, chunks)
     tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
     norm_gluon_kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)
     return y

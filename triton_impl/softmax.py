@@ -187,29 +187,35 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
 INTERPRETED = not isinstance(softmax_split_kernel, triton.JITFunction)
 
 
+def columns_of_a_chunk(N: int, BLOCK_N: int) -> int:
+    """BLOCK_N on a GPU.  Interpreted, a program cannot wait for others: it takes a row of N as one chunk."""
+    return min(triton.next_power_of_2(N), tl.TRITON_MAX_TENSOR_NUMEL) if INTERPRETED else BLOCK_N
+
+
 def resident_programs(
-    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int, needed: int = 0
+    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int, chunks: int = 1
 ) -> int:
     """How many programs a GPU holds at a time, at most PROGRAMS a multiprocessor.
 
-    They wait for each other, so all must be there; how many registers each takes only the compiler knows.  It
-    is not asked where more are ``needed`` than there can be: for rows as long as that it takes minutes.
+    They wait for each other, so all must be there; how many registers each takes only the compiler knows.
+    NotImplementedError where a row has more ``chunks`` than that; where it has more than PROGRAMS allow, the
+    compiler is not asked, which would take it minutes.
     """
-    if INTERPRETED:
-        return 1  # one after another
-    most = PROGRAMS * multiprocessors(device)
-    if device.type != "cuda" or needed > most:
-        return most
-    from cuda.bindings import driver
+    programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted, one after another
+    if not INTERPRETED and device.type == "cuda" and chunks <= programs:
+        from cuda.bindings import driver
 
-    compiled = launch(grid=(1,))
-    compiled._init_handles()
-    error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        compiled.function, threads, compiled.metadata.shared
-    )
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
-    return min(blocks, PROGRAMS) * multiprocessors(device)
+        compiled = launch(grid=(1,))
+        compiled._init_handles()
+        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            compiled.function, threads, compiled.metadata.shared
+        )
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
+        programs = min(blocks, PROGRAMS) * multiprocessors(device)
+    if chunks > programs:
+        raise NotImplementedError(f"a row's {chunks} chunks take as many programs at a time: {programs} fit")
+    return programs
 
 
 @implementation("softmax", "triton.split", rung="tiled")
@@ -222,22 +228,14 @@ def split(x: torch.Tensor) -> torch.Tensor:
         return y
     num_warps = 4
     PROGRAMS = 5 if x.element_size() == 4 else 4  # a multiprocessor
-    # Alone, as in the interpreter, a program cannot wait for others: it takes the row as one chunk.
-    BLOCK_N = triton.next_power_of_2(N) if INTERPRETED else 8192 // x.element_size()
+    BLOCK_N = columns_of_a_chunk(N, 8192 // x.element_size())
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     # Not fewer than there are threads: two threads that poll the same word may not see the same.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
     arguments = (x, y, M, N, x.stride(0), chunks, of_chunk)
     options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "num_warps": num_warps, "num_stages": 1}
-    programs = resident_programs(
-        functools.partial(softmax_split_kernel.warmup, *arguments, **options),
-        x.device,
-        32 * num_warps,
-        PROGRAMS,
-        needed=chunks,
-    )
-    if chunks > programs:
-        raise NotImplementedError(f"N={N}: {programs} programs hold rows of {programs * BLOCK_N} columns")
+    compiling = functools.partial(softmax_split_kernel.warmup, *arguments, **options)
+    programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, chunks)
     softmax_split_kernel[(min(programs, M * chunks),)](*arguments, **options)
     return y

@@ -40,15 +40,27 @@ __device__ __forceinline__ Running warp_combine(Running seen) {
     return {max, sum};
 }
 
-// Every thread of the block gets the combination of all THREADS. To be called once: it has one barrier.
+// Every thread of the block gets the combination of all THREADS, for each of COUNT values at once.
+// Between two calls there must be another barrier: of_warp is used again.
+template <int THREADS, int COUNT>
+__device__ __forceinline__ void block_combine(Running (&seen)[COUNT]) {
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ Running of_warp[COUNT][WARPS];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        seen[i] = warp_combine<WARP>(seen[i]);
+        if (threadIdx.x % WARP == 0) of_warp[i][threadIdx.x / WARP] = seen[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) seen[i] = warp_combine<WARPS>(of_warp[i][threadIdx.x % WARPS]);
+}
+
 template <int THREADS>
 __device__ __forceinline__ Running block_combine(Running seen) {
-    constexpr int WARPS = THREADS / WARP;
-    __shared__ Running of_warp[WARPS];
-    seen = warp_combine<WARP>(seen);
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = seen;
-    __syncthreads();
-    return warp_combine<WARPS>(of_warp[threadIdx.x % WARPS]);
+    Running one[1] = {seen};
+    block_combine<THREADS>(one);
+    return one[0];
 }
 
 // A pack more: its maximum first, so that what was summed is scaled once for all of it. A pack is summed by

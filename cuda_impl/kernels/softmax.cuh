@@ -14,67 +14,7 @@
 
 #include "common.cuh"
 #include "hopper.cuh"
-
-// ---- the running maximum and sum ---------------------------------------------------------------------
-
-// Of the elements seen so far: their maximum, and sum(exp(x - maximum)).
-// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
-struct alignas(8) Running {
-    float max;
-    float sum;
-};
-
-__device__ __forceinline__ Running nothing_seen() {
-    return {negative_infinity(), 0.0f};
-}
-
-// What to subtract before exp. Where all is -inf so far, exp(-inf - -inf) would be NaN; it must be 0.
-__device__ __forceinline__ float finite_shift(float max) {
-    return max == negative_infinity() ? 0.0f : max;
-}
-
-__device__ __forceinline__ Running combine(Running a, Running b) {
-    const float max = fmaxf(a.max, b.max);
-    const float shift = finite_shift(max);
-    return {max, a.sum * __expf(a.max - shift) + b.sum * __expf(b.max - shift)};
-}
-
-// Every lane of each group of WIDTH neighbouring lanes gets the combination of the group.
-template <int WIDTH>
-__device__ __forceinline__ Running warp_combine(Running seen) {
-    float max = seen.max;
-#pragma unroll
-    for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
-        max = fmaxf(max, __shfl_xor_sync(FULL_WARP, max, offset));
-    }
-    float sum = seen.sum * __expf(seen.max - finite_shift(max));
-#pragma unroll
-    for (int offset = WIDTH / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-    return {max, sum};
-}
-
-// Every thread of the block gets the combination of all THREADS, for each of COUNT values at once.
-// Between two calls there must be another barrier: of_warp is used again.
-template <int THREADS, int COUNT>
-__device__ __forceinline__ void block_combine(Running (&seen)[COUNT]) {
-    constexpr int WARPS = THREADS / WARP;
-    __shared__ Running of_warp[COUNT][WARPS];
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-        seen[i] = warp_combine<WARP>(seen[i]);
-        if (threadIdx.x % WARP == 0) of_warp[i][threadIdx.x / WARP] = seen[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) seen[i] = warp_combine<WARPS>(of_warp[i][threadIdx.x % WARPS]);
-}
-
-template <int THREADS>
-__device__ __forceinline__ Running block_combine(Running seen) {
-    Running one[1] = {seen};
-    block_combine<THREADS>(one);
-    return one[0];
-}
+#include "running.cuh"
 
 // ---- tiles: PACKS packs a thread, THREADS packs apart; columns from `columns` on are not there ------------
 
@@ -106,17 +46,18 @@ __device__ __forceinline__ float tile_max(const Pack<T, VEC> (&x)[PACKS]) {
     return max;
 }
 
+// A tile more: as running.cuh's of a pack, but that what was summed is scaled once for all packs.
 template <typename T, int VEC, int PACKS>
 __device__ __forceinline__ Running include(Running seen, const Pack<T, VEC> (&x)[PACKS]) {
     const float max = fmaxf(seen.max, tile_max(x));
     const float shift = finite_shift(max);
-    float sum = seen.sum * __expf(seen.max - shift);
+    float sum = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) sum += __expf(get(x[p], v) - shift);
     }
-    return {max, sum};
+    return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 
 template <typename T, int VEC, int PACKS, int THREADS>
@@ -224,15 +165,6 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
 // Blocks wait for each other: all of the grid must be resident together, and a row may have no more chunks
 // than there are blocks; the host ensures both. of_chunk[M * chunks] starts as 0: no chunk has maximum 0
 // and sum 0, so one 8-byte word is both the result and the news that it is there.
-
-using word_t = unsigned long long;
-
-__device__ __forceinline__ word_t to_word(Running value) {
-    return __float_as_uint(value.max) | static_cast<word_t>(__float_as_uint(value.sum)) << 32;
-}
-__device__ __forceinline__ Running from_word(word_t word) {
-    return {__uint_as_float(static_cast<unsigned>(word)), __uint_as_float(static_cast<unsigned>(word >> 32))};
-}
 
 // Past the L1, which does not see what other blocks write.
 __device__ __forceinline__ void publish(word_t* of_chunk, Running value) {

@@ -18,6 +18,7 @@ online, onepass, split, cluster, ring = (
     partial(Mutation, "softmax", f"cupy.{variant}", file="cuda_impl/kernels/softmax.cuh")
     for variant in ("online", "onepass", "split", "cluster", "ring")
 )
+running = partial(Mutation, "softmax", "cupy.online", file="cuda_impl/kernels/running.cuh")
 launch_online, launch_onepass, launch_split = (
     partial(Mutation, "softmax", f"cupy.{variant}", file="cuda_impl/rawkernel/softmax.py")
     for variant in ("online", "onepass", "split")
@@ -148,7 +149,7 @@ MUTATIONS = (
         sign="values",
     ),
     # ------------------------------------------------------------------ CUDA
-    online(
+    running(
         bug="missing finite_shift",
         what="exp(-inf - -inf) is NaN where a thread has seen nothing but -inf",
         right="max == negative_infinity() ? 0.0f : max",
@@ -171,9 +172,9 @@ MUTATIONS = (
     ),
     online(
         bug="fp16 accumulator",
-        what="a thread sums its elements in fp16",
-        right="float sum = seen.sum * __expf(seen.max - shift)",
-        wrong="__half sum = seen.sum * __expf(seen.max - shift)",
+        what="a thread sums its tiles in fp16",
+        right="return {max, seen.sum * __expf(seen.max - shift) + sum}",
+        wrong="return {max, __half(seen.sum * __expf(seen.max - shift) + sum)}",
         sign="values",
     ),
     online(
@@ -219,28 +220,28 @@ MUTATIONS = (
         wrong="nothing[v] = 0.0f",
         sign="values",
     ),
-    online(
+    running(
         bug="wrong shuffle width",
         what="half of the lanes are left out of a warp's sum",
         right="for (int offset = WIDTH / 2; offset > 0; offset /= 2) sum",
         wrong="for (int offset = WIDTH / 4; offset > 0; offset /= 2) sum",
         sign="values",
     ),
-    online(
+    running(
         bug="too few warps",
         what="half of the warps are left out of the block's combination",
         right="warp_combine<WARPS>(",
         wrong="warp_combine<WARPS / 2>(",
         sign=UNDEFINED,
     ),
-    online(
+    running(
         bug="dropped barrier",
         what="warps read each other's results before they are there",
         right="    __syncthreads();\n#pragma unroll\n    for (int i = 0; i < COUNT; ++i) seen[i]",
         wrong="#pragma unroll\n    for (int i = 0; i < COUNT; ++i) seen[i]",
         **RACE,
     ),
-    online(
+    running(
         bug="shared memory overrun",
         what="an array in shared memory has fewer elements than are written",
         right="of_warp[COUNT][WARPS];",
