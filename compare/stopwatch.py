@@ -140,20 +140,25 @@ class CudaStopwatch:
                         raised = error  # ending the capture fails as well, and says less
                         raise
             except BaseException as error:
-                self._abandon_pool()
+                self._abandon_capture()
                 raise raised or error from None
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         return graph.replay
 
-    def _abandon_pool(self) -> None:
+    def _abandon_capture(self) -> None:
         """After a failed capture torch's allocator still believes in it and would refuse to free memory.
 
-        Where it was the capture's end that failed, nobody else gives back what the graph took either.
+        Where it was the capture's end that failed, nobody else gives back what the graph took either.  Random
+        numbers believe in it, too, and would refuse to be drawn: a capture that ends well ends that.
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
             torch._C._cuda_releasePool(torch.cuda.current_device(), self._pool)
         self._pool = None
+        with suppress(RuntimeError):
+            well = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(well, stream=self._stream, capture_error_mode="thread_local"):
+                pass
 
     def empty_us(self) -> float:
         return self._read("", self._scratch.zero_, lambda: None, 1).gpu_us

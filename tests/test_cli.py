@@ -309,15 +309,22 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         # Jobs in the background start with Ctrl-C ignored, and so may whoever runs this test.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until = time.monotonic() + 200
     while not called.exists() and run.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
+    was_called = called.exists()
     run.send_signal(signal.SIGINT)
-    stdout, stderr = run.communicate(timeout=60)
+    try:
+        stdout, stderr = run.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        run.send_signal(signal.SIGABRT)  # has it say where each thread is
+        stdout, stderr = run.communicate(timeout=60)
     assert run.returncode == cli.INCONCLUSIVE, stderr
+    assert was_called, stderr
     assert "Traceback" not in stderr
     assert "INTERRUPTED" in stdout
     (comparison,) = records.read(out)

@@ -182,7 +182,8 @@ def test_a_real_card_has_done_what_comes_behind_a_sample() -> None:
 
 
 @pytest.mark.gpu
-def test_a_capture_that_fails_leaves_no_memory_behind() -> None:
+def test_a_capture_that_fails_leaves_no_trace() -> None:
+    """Neither memory nor the belief that it goes on, in which random numbers would be refused."""
     real = CudaStopwatch(torch.device("cuda", torch.cuda.current_device()))
 
     def waits() -> None:
@@ -196,6 +197,7 @@ def test_a_capture_that_fails_leaves_no_memory_behind() -> None:
             real.capture(waits)
         real.recover()
     assert torch.cuda.memory_reserved() <= before + (1 << 25)
+    assert torch.rand(4, device="cuda").unique().numel() == 4
 
 
 @pytest.mark.gpu
