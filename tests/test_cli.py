@@ -321,6 +321,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
     try:
         stdout, stderr = run.communicate(timeout=60)
     except subprocess.TimeoutExpired:
+        assert run.poll() is None, "it has ended, but what it started has not: it holds stdout or stderr"
         run.send_signal(signal.SIGABRT)  # has it say where each thread is
         stdout, stderr = run.communicate(timeout=60)
     assert run.returncode == cli.INCONCLUSIVE, stderr

@@ -13,7 +13,7 @@ import argparse
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from compare import records, registry
@@ -30,7 +30,8 @@ JOBS = max(2, len(os.sched_getaffinity(0)) - 2)
 def said(caught: Outcome) -> str:
     if caught.problem or not caught.record:
         return caught.problem or "not here"
-    return f"{caught.record['by']}: {caught.record['found']}"
+    case = f" on {caught.record['case']}" if caught.record["case"] else ""
+    return f"{caught.record['by']}: {caught.record['found']}{case}"
 
 
 def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> list[Mutation]:
@@ -44,6 +45,12 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
             missing and MACHINE in record.caught_of(mutation, recorded) and still_run(mutation, recorded)
         )
     ]
+
+
+def keep(outcomes: Mapping[Mutation, Outcome]) -> None:
+    """Write the record with what has been found."""
+    fresh = {m: found.record for m, found in outcomes.items() if found.record or found.problem}
+    records.write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
 
 
 def main() -> int:
@@ -62,13 +69,14 @@ def main() -> int:
     try:
         for each, jobs in ((others, JOBS), (huge, HUGE_JOBS)):
             with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-                for mutation, caught in zip(each, pool.map(outcome, each), strict=True):
-                    outcomes[mutation] = caught
-                    print(f"{mutation.name}: {said(caught)}", flush=True)
+                try:
+                    for mutation, caught in zip(each, pool.map(outcome, each), strict=True):
+                        outcomes[mutation] = caught
+                        print(f"{mutation.name}: {said(caught)}", flush=True)
+                finally:  # at once, and only then to wait for those that are under way
+                    keep(outcomes)
     except KeyboardInterrupt:
         print(f"\ninterrupted: {len(mutations) - len(outcomes)} of {len(mutations)} have not been run")
-    fresh = {m: found.record for m, found in outcomes.items() if found.record or found.problem}
-    records.write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
     print(f"wrote {record.FILE}; make docs puts it into the documents")
     missed = [caught for caught in outcomes.values() if caught.problem]
     if missed:
