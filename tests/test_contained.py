@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 from unittest import mock
 
 import made_up
@@ -331,6 +333,46 @@ def test_what_it_raises_comes_across(worker: Worker) -> None:
         worker.ask("begin", device="cpu", environment={}, modules=["no_such"])
     assert caught.value.name == "ModuleNotFoundError"
     assert worker.ask("rest") == {"held_bytes": 0, "kept_bytes": 0}
+
+
+def interrupted_at(line: int | None, worker: Worker, file: Path, seen: set[int]) -> None:
+    """Have it load a file, with Ctrl-C at a line of asking or waiting; those reached are ``seen``."""
+    asking = {f.__code__ for f in (Worker.ask, Worker.send, Worker.receive, Worker._wait)}
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            seen.add(frame.f_lineno)
+            if frame.f_lineno == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace if frame.f_code in asking else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        worker.ask("load", timeout_s=0.3, files=[str(file)])
+    finally:
+        sys.settrace(before)
+
+
+def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) -> None:
+    """Nobody waits for it to give back memory."""
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ntime.sleep(1000)\n")
+    lines: set[int] = set()
+    with pytest.raises(Ended, match="took longer"):
+        interrupted_at(None, worker := Worker("test", CPU, 5.0), file, lines)
+    worker.close()
+    reached: set[int] = set()
+    for line in sorted(lines):
+        worker = Worker("test", CPU, 5.0)
+        with pytest.raises((KeyboardInterrupt, Ended)):  # a line of giving up comes too late
+            interrupted_at(line, worker, file, reached)
+        worker.ask_back(())
+        if worker.alive:  # it was not asked yet
+            worker.receive("giving back nothing")
+        worker.close()
+    assert reached == lines
 
 
 def test_it_starts_in_no_time() -> None:

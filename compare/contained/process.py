@@ -117,11 +117,11 @@ class Worker:
             self._breach()
         number = secrets.token_hex(8)
         message = {"number": number, "do": what, "with": arguments}
+        self._waiting.append((number, what))  # before it is sent: Ctrl-C may come as soon as it is
         try:
             self._connection.send_bytes(json.dumps(message).encode())
         except OSError:
             raise self._died("between two steps") from None
-        self._waiting.append((number, what))
 
     def share(self, name: str, memory: Memory) -> None:
         """Give the worker memory under a name."""
@@ -144,9 +144,9 @@ class Worker:
 
     def receive(self, step: str = "", timeout_s: float | None = None) -> Any:
         """The answer to the oldest question that has none yet."""
+        self._busy = True  # until an answer is there; Ctrl-C may come first
         number, what = self._waiting.pop(0)
         step = step or what
-        self._busy = True  # until an answer is there; Ctrl-C may come first
         answer = self._wait(step, self.timeout_s if timeout_s is None else timeout_s)
         self._busy = False
         if not isinstance(answer, dict) or answer.get("number") != number:
