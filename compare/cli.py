@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -36,6 +37,12 @@ _OWN_ARGUMENTS = {
     "map": "compare.maps.command",
 }
 """Commands with arguments of their own, and the modules that they are."""
+_TAKES = {
+    "diff": {"only", "json", "csv", "markdown"},
+    "list": {"only", "load", "device"},
+    "doctor": {"calibrate", "verbose"},
+}
+"""Commands that compare nothing, and the options that they look at."""
 _COMMANDS = ("all", "list", "doctor", "diff", *_OWN_ARGUMENTS)
 
 _EPILOG = """\
@@ -150,6 +157,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as this runs
     if words and words[0] in _OWN_ARGUMENTS:
         return _guarded(lambda: _own(words[0], words[1:]))
     arguments = parser().parse_args(words)
@@ -163,15 +172,30 @@ def _own(name: str, words: Sequence[str]) -> int:
 def _command(arguments: argparse.Namespace) -> int:
     if arguments.calibrate and arguments.what != "doctor":
         raise UsageError("--calibrate belongs to 'python -m compare doctor'")
+    if arguments.what in _TAKES:
+        _check_taken(arguments)
     if arguments.what == "diff":
         return _diff(arguments)
     if arguments.files:
-        raise UsageError(f"{arguments.files[0]}: only 'diff' takes files. A file of your own: --load FILE")
+        raise UsageError(
+            f"{arguments.files[0]}: only 'diff' takes files. Name one op, or 'all'. A file of your own: "
+            "--load FILE"
+        )
     if arguments.what == "doctor":
         return _doctor(arguments)
     if arguments.what == "list":
         return _list(arguments)
     return _crossover(arguments) if arguments.crossover else _compare(arguments)
+
+
+def _check_taken(arguments: argparse.Namespace) -> None:
+    """Refuse what a command that compares nothing would not look at."""
+    options = {action.dest: action for action in parser()._actions if action.option_strings}
+    for name, given in vars(arguments).items():
+        if name in options and name not in _TAKES[arguments.what] and given != options[name].default:
+            raise UsageError(
+                f"{options[name].option_strings[-1]} goes with an op; leave it out of '{arguments.what}'"
+            )
 
 
 def _guarded(command: Callable[[], int]) -> int:
@@ -183,10 +207,12 @@ def _guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted before anything was finished", INCONCLUSIVE)
     except BrokenPipeError:
-        # Whoever read the output has seen enough; keep Python from saying so once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()  # whoever read the output has seen enough
         return INCONCLUSIVE
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
+            _print_no_more()
+            return _complain(f"what was to be printed could not be: {error.strerror}", USAGE)
         if os.environ.get("COMPARE_TRACEBACK"):
             raise
         return _complain(
@@ -194,6 +220,11 @@ def _guarded(command: Callable[[], int]) -> int:
             "COMPARE_TRACEBACK=1 shows where; please report it",
             USAGE,
         )
+
+
+def _print_no_more() -> None:
+    """Keep Python from saying once more at exit that it could not."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --------------------------------------------------------------------------- compare
@@ -235,6 +266,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
         raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
 
+    if not -(1 << 63) <= arguments.seed < 1 << 63:
+        raise UsageError(f"--seed {arguments.seed}: give a number of at most 63 bits")
     if not 0 < arguments.timeout < float("inf"):
         raise UsageError(f"--timeout {arguments.timeout}: give a number of seconds above 0")
 
@@ -323,6 +356,11 @@ def _crossover(arguments: argparse.Namespace) -> int:
     options = _options(op, arguments, commands.archs(arguments.arch))
     base = options.cases[0] if options.cases else op.cases.default
     if device.type != "cuda":
+        if arguments.json or arguments.csv:
+            raise UsageError(
+                "--json and --csv hold what was timed, and without a GPU nothing is: --markdown has the "
+                "table, results/ the records that it is made from"
+            )
         found = crossover.recorded(op, arguments.crossover, base)
     else:
         memory_bytes = machine.environment(device).memory_bytes
@@ -447,6 +485,7 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
     if arguments.sweep:
         cases = [op.cases.default, *cases, *op.cases.sweep]
     cases = list(dict.fromkeys(cases))
+    _check_sizes(op, cases)
     budget = arguments.budget
     if budget is None:
         budget = SWEEP_BUDGET_S * len(cases) if arguments.sweep else BUDGET_S * max(1, len(cases))
@@ -472,6 +511,19 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
     if added is None or arguments.budget is not None:
         return options
     return replace(options, budget_s=budget + TRIAL_S * added.count * max(1, len(cases)))
+
+
+def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
+    """Have the op refuse now, not after others have run, what it has no inputs for."""
+    from compare.capture import meta_inputs
+
+    for case in cases:
+        try:
+            meta_inputs(op, case)
+        except UsageError:
+            raise
+        except Exception:  # of a user's op: it shows, and is told of, where its inputs are made
+            return
 
 
 # --------------------------------------------------------------------------- diff, list, doctor
@@ -507,12 +559,11 @@ def _list(arguments: argparse.Namespace) -> int:
 
     from compare.device import supports
 
-    for name in registry.op_names():
-        op = registry.get_op(name)
+    for op in _having(registry.op_names(), arguments.only):
         print(f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}")
         rows = [
             (impl.label, impl.rung, impl.requires or "", supports(impl, device) or "runs here")
-            for impl in registry.implementations(name, arguments.only)
+            for impl in registry.implementations(op.name, arguments.only)
         ]
         print(_indented(tabulate(rows, ("implementation", "rung", "requires", "here"), "simple")), end="\n\n")
     return AGREE

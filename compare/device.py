@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
 import torch
 
 from compare.registry import ROOT

@@ -70,7 +70,10 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{origin} is not whole: {error}. Restore it (git checkout) or delete it") from None
+        raise UsageError(
+            f"{origin} is not whole, or none that --json or --record wrote: {error}. One of results/ comes "
+            "back by git checkout"
+        ) from None
     if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
         raise UsageError(f"{origin} is no record of comparisons: it has no 'schema' and 'runs'")
     if document["schema"] != SCHEMA:

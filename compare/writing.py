@@ -30,14 +30,22 @@ def check(files: Mapping[str, Path | None]) -> None:
                 "name a file in a folder that exists"
             )
         try:
-            tempfile.TemporaryFile(dir=path.parent).close()
-            if path.exists():
-                path.open("a").close()
+            if not _is_special(path):
+                tempfile.TemporaryFile(dir=path.resolve().parent).close()
+                if path.exists():
+                    path.open("a").close()
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file") from None
-    if len({path.resolve() for path in paths}) < len(paths):
-        *first, last = files
+    resolved = [path.resolve() for path in paths if not _is_special(path)]
+    alike = [o for o, path in files.items() if path and resolved.count(path.resolve()) > 1]
+    if alike:
+        *first, last = alike
         raise UsageError(f"{', '.join(first)} and {last} name one and the same file; give each its own")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, as /dev/stdout: to be written into, and not to be replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def made(folder: Path) -> Path:
@@ -63,7 +71,10 @@ def write(file: Path | None, text: str) -> None:
     if file is None:
         return
     try:
-        records.write_whole(file, text)
+        if _is_special(file):
+            file.write_text(text, encoding="utf-8")
+        else:
+            records.write_whole(file.resolve(), text)  # what a link leads to, and not the link
     except OSError as error:
         raise UsageError(f"{file} could not be written: {error}") from None
 

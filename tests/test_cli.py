@@ -71,8 +71,18 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["softmax", "--device", "cpu", "--record"], "needs a GPU"),
         (["softmax", "--json", "no/such/folder/out.json"], "no directory"),
         (["softmax", "--csv", "."], "is a directory"),
-        (["softmax", "--json", "same", "--csv", "./same"], "same file"),
+        (["softmax", "--json", "same", "--csv", "./same"], "--json and --csv name one and the same file"),
         (["all", "--case", "N=4"], "belongs to one op"),
+        (["softmax", "--seed", str(1 << 63)], "at most 63 bits"),
+        (["softmax", "matmul"], "only 'diff' takes files"),
+        (["list", "--json", "out.json"], "--json goes with an op"),
+        (["doctor", "--device", "cpu"], "--device goes with an op"),
+        (["diff", "old.json", "new.json", "--case", "N=4"], "--case goes with an op"),
+        (
+            ["reduce_sum", "--crossover", "N", "--device", "cpu", "--csv", "out.csv"],
+            "--markdown has the table",
+        ),
+        (["histogram", "--case", "N=0,SKEW=0", "--case", "N=101,SKEW=101"], "SKEW=101 of 100"),
     ],
 )
 def test_a_mistake_is_one_clear_line(
@@ -237,6 +247,13 @@ def test_list_shows_everything_there_is(capsys: pytest.CaptureFixture[str]) -> N
             assert impl.label in printed
 
 
+def test_list_shows_the_ops_that_have_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--only", "*.gluon"]) == cli.AGREE
+    printed = capsys.readouterr().out
+    assert "layer_norm" in printed
+    assert "vector_add" not in printed
+
+
 # --------------------------------------------------------------------------- as a process
 
 
@@ -292,6 +309,28 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     assert all(label in run.stdout for label in checked)
 
 
+@pytest.mark.parametrize("after_s", [0.02, 0.3])
+def test_ctrl_c_while_it_starts_ends_it(after_s: float) -> None:
+    """Before anything could answer it, and while PyTorch is imported, which drops what C++ sees of it."""
+    run = subprocess.Popen(
+        [sys.executable, "-m", "compare", "vector_add", "--device", "cpu"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    time.sleep(after_s)
+    run.send_signal(signal.SIGINT)
+    stdout, stderr = run.communicate(timeout=60)
+    assert run.returncode in (
+        cli.INCONCLUSIVE,
+        -signal.SIGINT,
+    )  # the latter: Python's own
+    assert stdout == ""
+    assert "compare/" not in stderr
+
+
 def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"
     mine.write_text(
@@ -331,6 +370,18 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
     (comparison,) = records.read(out)
     assert comparison.interrupted
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.blocked"]
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status", "says"),
+    [(">&-", cli.AGREE, ""), ("> /dev/full", cli.USAGE, "No space left on device")],
+)
+def test_nowhere_to_print(redirected: str, status: int, says: str) -> None:
+    command = f"{sys.executable} -m compare map vector_add {redirected}"
+    run = subprocess.run(command, shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=250)
+    assert run.returncode == status
+    assert says in run.stderr
+    assert len(run.stderr.splitlines()) == (1 if says else 0)
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -144,6 +144,14 @@ def test_one_that_crashes_on_every_case_says_so_of_every_case(tmp_path: Path) ->
     assert all("SIGABRT" in reason for reason in reasons), reasons
 
 
+def test_a_worker_that_never_started_says_so_at_every_case(tmp_path: Path) -> None:
+    options = Options(cases=(SMALL, case("fp32", N=17)), device="cpu", timeout_s=0.001)
+    comparison = running.run(registry.get_op("vector_add"), options, results=tmp_path)
+    reasons = [row.reason for c in comparison.cases for row in c.rows if row.label == "torch.eager"]
+    assert len(reasons) == 2
+    assert all("the limit for starting" in reason for reason in reasons), reasons
+
+
 def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
     """Side by side: rows that were finished are kept, and nobody waits for the others."""
     file = tmp_path / "slow.py"
@@ -217,6 +225,13 @@ def test_a_file_that_cannot_be_loaded(code: str, says: str, tmp_path: Path) -> N
     file.write_text(BEGINNING + code + "\n")
     with pytest.raises(UsageError, match=re.escape(says)):
         files.load([str(file)], 2.0)
+
+
+def test_a_file_for_an_op_that_there_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(BEGINNING.replace('"vector_add"', '"vector_ad"'))
+    with pytest.raises(UsageError, match=r"triton\.right: no op 'vector_ad': did you mean vector_add"):
+        files.load([str(file)], 60.0)
 
 
 # --------------------------------------------------------------------------- a worker by itself

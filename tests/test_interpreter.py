@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
+import made_up
 import pytest
 import torch
 import triton
@@ -11,6 +15,8 @@ import triton.language as tl
 
 import triton_impl  # noqa: F401  patches the interpreter
 from compare import registry, spec
+from compare import run as running
+from compare.spec import Options
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are compiled here")
 
@@ -61,3 +67,17 @@ def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_ano
     inputs = registry.get_op(op).make_inputs(case, torch.Generator(), torch.device("cpu"))
     with pytest.raises(NotImplementedError, match="2 chunks take as many programs at a time: 1 fit"):
         split.run(*inputs)
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) -> None:
+    """A kernel's own constants are rounded to bf16 as well."""
+    described = registry.get_op(op)
+    if "bf16" not in described.dtypes:
+        pytest.skip("no bf16")
+    smallest = min(described.cases.smoke, key=lambda case: described.cost(case).bytes)
+    options = Options(cases=(replace(smallest, dtype="bf16"),), device="cpu", only=("triton.*",))
+    with mock.patch("compare.resources.Compiling", made_up.Compiled):
+        comparison = running.run(described, options, results=tmp_path)
+    wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
+    assert wrong == {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import replace
@@ -445,12 +445,7 @@ def test_a_mistake_is_one_clear_line(
 def test_without_matplotlib_a_plot_says_how_to_get_it(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *more: None if name == "matplotlib" else find_spec(name, *more),
-    )
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not there
     words = ["map", "--plot", str(tmp_path / "map.png"), "--records", str(recorded)]
     assert cli.main(words) == cli.USAGE
     assert "pip install 'matplotlib>=" in capsys.readouterr().err

@@ -7,7 +7,8 @@ and are put right here:
 * Overflow and operations on infinities warn, where a GPU goes on with inf and NaN.
 * NVIDIA's libdevice is missing: ``fast_expf`` is the exact function there.
 * ``tl.dot`` multiplies the bits of bf16 as integers.
-* What a launch copies, to the interpreter's memory and back, counts as copied by whoever launches.
+* What a launch copies, to the interpreter's memory and back, counts as copied by whoever launches; and what
+  rounds here, as rounded by PyTorch.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, which a load then refuses as its mask.
 """
 
@@ -28,9 +29,7 @@ def match_gpu_arithmetic() -> None:
     def rounding_cast(builder: Any, src: Any, dst_type: Any) -> Any:
         if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
             return cast(builder, src, dst_type)
-        values = torch.from_numpy(np.array(src.data, dtype=np.float32))
-        bits = values.to(torch.bfloat16).view(torch.uint16).numpy()
-        return interpreter.TensorHandle(bits, dst_type.scalar)
+        return interpreter.TensorHandle(rounded(src.data), dst_type.scalar)
 
     def quiet_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -70,6 +69,11 @@ def match_gpu_arithmetic() -> None:
 
         return run
 
+    def to_bfloat16(data: Any) -> Any:
+        values = torch.from_numpy(np.array(data, dtype=np.float32))
+        return values.to(torch.bfloat16).view(torch.uint16).numpy()
+
+    rounded = unseen(to_bfloat16)
     for name in ("_init_args_hst", "_restore_args_dev"):
         setattr(interpreter.GridExecutor, name, unseen(getattr(interpreter.GridExecutor, name)))
     libdevice.fast_expf = fast_expf

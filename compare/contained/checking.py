@@ -133,7 +133,7 @@ class Checking:
         try:
             worker = self._crew.of(impl)
             clock("ready after")
-            outcome.seconds["a context of"] = self._crew.contexts_s[impl.label]
+            outcome.seconds["a context of"] = self._crew.contexts_s.get(impl.label, 0.0)
             built_s = self._crew.built_s(impl)
             if built_s:
                 clock("built after")

@@ -29,17 +29,21 @@ def load(paths: Sequence[str], timeout_s: float) -> None:
     A file that defines an op says what is right: that one is trusted, and loaded here as well.
 
     Raises:
-        UsageError: a file is none, cannot be loaded, or registers nothing new.
+        UsageError: a file is none, cannot be loaded, or registers nothing new, or what no op is for.
     """
     # Imported later it could be what a user's file has made of it.
     for module in pkgutil.walk_packages([str(registry.ROOT / "compare")], "compare."):
         if not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
-    for path in paths:
-        _load(path, timeout_s)
+    registered = [(path, each) for path in paths for each in _load(path, timeout_s)]
+    known = registry.op_names()  # with those that the last file may have defined
+    for path, each in registered:
+        if each["op"] not in known:
+            raise UsageError(f"--load {path}: {each['label']}: {registry.unknown('op', each['op'], known)}")
 
 
-def _load(path: str, timeout_s: float) -> None:
+def _load(path: str, timeout_s: float) -> list[dict[str, Any]]:
+    """Register what a file holds, and tell its implementations."""
     if not Path(path).is_file():
         raise UsageError(f"--load {path}: there is no such file")
     tree = Tree([path])
@@ -55,10 +59,11 @@ def _load(path: str, timeout_s: float) -> None:
     try:
         if described["ops"]:
             registry.load(path)
-            return
+            return list(described["implementations"])
         for each in described["implementations"]:
             registry.implementations(each["op"])
             registry.add(_described(each, path))
+        return list(described["implementations"])
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise

@@ -92,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _gpu() -> str | None:
+    import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -123,7 +123,7 @@ def survey(
     charted = [chart for chart in charted if chart.best]
     if not charted:
         asked = " ".join(["map", *ops, *(f"--only {pattern}" for pattern in only)])
-        raise UsageError(f"{asked}: these records hold no times of that")
+        raise UsageError(f"{asked}: these records hold no times of that: it was not timed, or not recorded")
     sizes = {(run.op, label): size for run in reversed(runs) for label, size in run.code_sizes.items()}
     stale = {
         (chart.op, label): None

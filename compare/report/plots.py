@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 import shlex
 import sys
@@ -41,9 +39,13 @@ def check(file: Path) -> None:
     """
     if file.suffix.lower() not in ENDINGS:
         raise UsageError(f"--plot {file}: name a file that ends in {' or '.join(ENDINGS)}")
-    if importlib.util.find_spec("matplotlib") is None:
+    try:
+        import matplotlib  # noqa: F401
+    except Exception as error:  # of whatever is installed in its place: anything
         pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
-        raise UsageError(f"--plot draws with matplotlib, which is not installed. To install it: {pip}")
+        raise UsageError(
+            f"--plot draws with matplotlib, which cannot be imported ({error}). To install it: {pip}"
+        ) from None
 
 
 def draw(found: Map, file: Path) -> None:

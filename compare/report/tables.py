@@ -521,7 +521,8 @@ def _marked(row: Row) -> str:
 def _used(row: Row) -> float | None:
     if row.agreement is None or row.agreement.limit <= 0:
         return None
-    return row.agreement.error / row.agreement.limit
+    used = row.agreement.error / row.agreement.limit
+    return max(used, 1.01) if used > 1 else used  # what is just over the limit does not read 100%
 
 
 def _launch(row: Row) -> float | None:

@@ -60,8 +60,9 @@ def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
     console = Console(file=stream, theme=_THEME, highlight=False, soft_wrap=True)
     if console.no_color:
         console = Console(file=stream, color_system=None, soft_wrap=True)
-    width = console.width if console.is_terminal else UNLIMITED
-    text = writable(make(width), stream)
+    if not console.is_terminal or console.width < 1:
+        console.width = UNLIMITED
+    text = writable(make(console.width), stream)
     console.print(_Marks()(Text(text)), soft_wrap=True)
 
 
