@@ -92,7 +92,7 @@ def diagnose() -> list[Capability]:
 def report() -> bool:
     """Print what `diagnose` found; whether something is missing that a comparison is not whole without."""
     found = diagnose()
-    print(render(found))
+    print(render(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     return any(not capability.ok and not capability.optional for capability in found)
 
 
@@ -143,12 +143,17 @@ def resolution(found: Calibration) -> str:
     return f"{table}\n\nand nowhere less than the clock's step of {found.tick_us * 1e3:.0f} ns"
 
 
-def render(found: list[Capability]) -> str:
-    """A table, and under it the commands, each once."""
+def render(found: list[Capability], width: int | None = None) -> str:
+    """A table, no wider than ``width`` columns if that is not None, and under it the commands, each once."""
     from tabulate import tabulate
 
     rows = [("ok" if c.ok else "-" if c.optional else "MISSING", c.name, c.purpose, c.detail) for c in found]
-    text = str(tabulate(rows, ("", "what", "for", "version, or what is wrong"), "simple"))
+    limits = None
+    if width is not None:
+        left = width - sum(max(len(row[i]) for row in rows) + 2 for i in (0, 1)) - 2
+        limits = [None, None, max(12, 2 * left // 5), max(12, left - 2 * left // 5)]
+    headers = ("", "what", "for", "version, or what is wrong")
+    text = str(tabulate(rows, headers, "simple", maxcolwidths=limits, maxheadercolwidths=limits))
     mends = dict.fromkeys(c.mend for c in found if c.mend)
     for command in mends:
         names = ", ".join(c.name for c in found if c.mend == command)
