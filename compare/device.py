@@ -62,6 +62,11 @@ _CLOCK_EVENTS = {
 }
 
 
+def gpu_name() -> str | None:
+    """Of the GPU that is used where none is named; None: there is none."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
 def pick(name: str = "auto") -> torch.device:
     """The device of that name: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
 

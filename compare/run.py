@@ -96,12 +96,9 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
 
     if likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
-    import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
-    import torch  # noqa: F401 - what the server is forked with
+    from compare.device import pick  # and with it PyTorch: what the server is forked with
 
     start(ops, from_here=_is_command())
-    from compare.device import pick
-
     picked = pick(device)
     if picked.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"

@@ -59,10 +59,10 @@ def _load(path: str, timeout_s: float) -> list[dict[str, Any]]:
     try:
         if described["ops"]:
             registry.load(path)
-            return list(described["implementations"])
-        for each in described["implementations"]:
-            registry.implementations(each["op"])
-            registry.add(_described(each, path))
+        else:
+            for each in described["implementations"]:
+                registry.implementations(each["op"])
+                registry.add(_described(each, path))
         return list(described["implementations"])
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):

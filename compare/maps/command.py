@@ -71,7 +71,12 @@ def main(argv: Sequence[str]) -> int:
 
     from compare.maps import reading, survey
 
-    runs = reading.read(reading.files_of(arguments.records) or reading.recorded_here(_gpu()))
+    files = reading.files_of(arguments.records)
+    if not files:
+        from compare.device import gpu_name
+
+        files = reading.recorded_here(gpu_name())
+    runs = reading.read(files)
     known = sorted({run.op for run in runs})
     for op in arguments.ops:
         if op not in known:
@@ -89,10 +94,3 @@ def main(argv: Sequence[str]) -> int:
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
     terminal.put(lambda width: maps.render(found, width, whole=whole))
     return 0
-
-
-def _gpu() -> str | None:
-    import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
