@@ -6,7 +6,8 @@ The ladder; what of it is in ``cuda_impl/kernels/matmul.cuh`` too has the same n
 * ``tiled``: a program a tile of c, by ``tl.dot``: tensor cores, and every element read BLOCK times less
 * ``grouped``: as tiled, in an order in which programs that run together share what the L2 holds
 * ``autotuned``: as grouped, with the tile, warps and stages that are fastest here for these sizes
-* ``persistent``: a program a multiprocessor, which takes tile after tile; the copy engine (TMA) moves them
+* ``persistent``: a program a multiprocessor (fp32: four), which takes tile after tile; the copy engine (TMA)
+  moves them
 * ``gluon``: as persistent in Gluon, Triton's own lower level: who fetches, who multiplies, who waits for whom
 
 Matrices may lie any way: every kernel takes both strides of a and b, and c is dense.  Products of fp32 are

@@ -967,10 +967,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 
 // ---- tma_store -------------------------------------------------------------------------------------------
 // As multicast, but that c goes from registers to shared memory, 64 columns at a time, and from there the
-// copy engine takes it to memory in whole lines, while the consumers go on. A warp has two such places of its
-// own, for its 16 rows, and waits for no other warp. Rows of c start on 16-byte boundaries.
+// copy engine takes it to memory in whole lines, while the consumers go on. A warp has one to three such
+// places (C_PLACES) of its own, for its 16 rows, and waits for no other warp. Rows of c start on 16-byte
+// boundaries.
 //
-// BLOCK_N is 256, 192 or 64, whichever leaves fewer multiprocessors without a tile. Where halves of a tile of
+// BLOCK_N is 256, 192 or 64: that with which the last multiprocessor is done first. Where halves of a tile of
 // b are not whole pieces, the blocks of a cluster lie beside each other and share a. And where the launch
 // allows it, all that comes before the first copy is done while the grid before still runs.
 

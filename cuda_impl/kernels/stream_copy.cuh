@@ -155,9 +155,9 @@ __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __
 }
 
 // ---- prefetch ------------------------------------------------------------------------------------------
-// Grid: as many blocks as the GPU holds at a time, or fewer; each takes every gridDim.x-th chunk. STAGES of
-// its chunks are on their way at a time: as soon as one is written, the registers that held it are loaded
-// again.
+// Grid: at most BLOCKS blocks a multiprocessor, all of which run at once; each takes every gridDim.x-th
+// chunk. STAGES of its chunks are on their way at a time: as soon as one is written, the registers that held
+// it are loaded again.
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(const T* __restrict__ x_ptr,
