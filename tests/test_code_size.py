@@ -239,38 +239,57 @@ def test_the_hash_covers_what_an_op_takes_from_another() -> None:
             assert covered == {op, *others}, impl.label
 
 
-def test_the_hash_moves_with_indentation_and_not_with_alignment(
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ("{0}# a comment\n", False),
+        ("\n\n{0}", False),
+        ("'A docstring.'\n{0}", False),
+        ('"""A docstring\nof two lines."""\n{0}\n\n"""Of an attribute."""\n', False),
+        ("{0}\nWIDTH =    64  # aligned\n", True),
+        ('{0}"""One"""; WIDTH = 64\n', True),
+        ('{0}TEXT = """\n# none\n"""\n', True),
+        ("{0}def more(): ...\n", True),
+        ("{0}    # indented\n    return (2,)\n", True),
+    ],
+)
+def test_the_hash_moves_with_code_alone(
+    mine: dict[str, Implementation], tmp_path: Path, change: str, moves: bool
+) -> None:
+    impl, helpers = mine["triton.mine"], tmp_path / "helpers.py"
+    before, text = source_hash(impl), helpers.read_text()
+    helpers.write_text(change.format(text))
+    assert (source_hash(impl) != before) == moves
+
+
+def test_the_hash_does_not_move_with_how_code_is_aligned(
     mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
     impl, helpers = mine["triton.mine"], tmp_path / "helpers.py"
-    text = helpers.read_text() + "# some   words\n"
+    text = helpers.read_text()
 
     def hash_with(words: str) -> str:
-        helpers.write_text(text.replace("# some   words", words))
+        helpers.write_text(text + words)
         return source_hash(impl)
 
-    assert hash_with("# some   words") == hash_with("# some words")
-    assert hash_with("# some words") != hash_with(" # some words")
-    assert hash_with("# some words") != hash_with("# somewords")
+    assert hash_with("WIDTH =    64\n") == hash_with("WIDTH = 64   # bytes\n")
+    assert hash_with("WIDTH = 64\n") != hash_with("WIDTH = 65\n")
+    assert hash_with("    WIDTH = 64\n") != hash_with("WIDTH = 64\n")
 
 
-def test_the_hash_moves_with_a_comment_and_not_with_the_place(
-    mine: dict[str, Implementation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("more", "moves"),
+    [("// a comment\n", False), ("/* one\nof two lines */\n", False), ("#define MORE 1  // why\n", True)],
+)
+def test_the_hash_moves_with_kernels_code_and_not_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, moves: bool
 ) -> None:
-    impl = mine["triton.mine"]
-    before = source_hash(impl)
-    with (tmp_path / "helpers.py").open("a") as file:
-        file.write("# a comment\n")
-    assert source_hash(impl) != before
-
-    cupy = next(
-        i for i in registry.implementations("vector_add") if i.route == "cupy" and i.variant != "mine"
-    )
+    cupy = next(i for i in registry.implementations("vector_add") if i.route == "cupy")
     monkeypatch.setattr(sources_module, "_with_imports", lambda path: {path})
-    before = source_hash(cupy)
     elsewhere = tmp_path / "kernels"
     shutil.copytree(KERNELS, elsewhere)
     monkeypatch.setattr(sources_module, "KERNELS", elsewhere)
+    before = source_hash(cupy)
     with (elsewhere / "common.cuh").open("a") as file:
-        file.write("// a comment\n")
-    assert source_hash(cupy) != before
+        file.write(more)
+    assert (source_hash(cupy) != before) == moves

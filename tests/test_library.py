@@ -10,14 +10,14 @@ from pathlib import Path
 import made_up
 import pytest
 import torch
+from beside import cold_speeds
 
 from compare import crossover, registry
 from compare.contest import Plan
 from compare.device import supports
 from compare.maps.survey import Point, with_front
-from compare.measure import measure
 from compare.report.sentences import sentences
-from compare.spec import LIBRARY, WAYS, Case, Implementation
+from compare.spec import LIBRARY, WAYS, Implementation
 from cuda_impl import build, flags, pybind
 
 YARDSTICKS = [
@@ -154,19 +154,7 @@ EQUAL = 1 - Plan().tight
 @pytest.mark.alone
 @pytest.mark.parametrize(("op", "text"), [(op, text) for op, (_, texts) in AGAINST.items() for text in texts])
 def test_ours_is_as_fast(op: str, text: str) -> None:
-    """Cold GPU time in interleaved rounds, as a run takes it: the host's part is in none."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    ours, library = (registry.implementations(op, [label])[0] for label in (AGAINST[op][0], "library.cub"))
-    for impl in (ours, library):
-        if (reason := supports(impl, device)) is not None:
-            pytest.skip(reason)
-    described = replace(registry.get_op(op), baseline=library.label)
-    case = Case.parse(text, described)
-    found = measure(described, (ours, library), case, device, seed=0, budget_s=20)
-    for result in found.values():
-        if isinstance(result, Exception):
-            raise result
-    timed = found[ours.label]
-    (ratio,) = (ratio.value for ratio in timed.ratios if ratio.against == library.label)
-    said = f"{ratio.median:.3f} times as fast as CUB, {ratio.low:.3f} to {ratio.high:.3f}"
-    assert ratio.median >= EQUAL, f"{said} in {timed.rounds} rounds; {timed.notes}"
+    ours, _ = AGAINST[op]
+    speed = cold_speeds(op, ours, "library.cub", text, budget_s=20)[ours]
+    said = f"{speed.median:.3f} times as fast as CUB, {speed.low:.3f} to {speed.high:.3f}"
+    assert speed.median >= EQUAL, said

@@ -371,7 +371,7 @@ def norm_gluon_kernel(
     beside the ring, read once for all rows.  A thread reads from the ring what it has itself copied, and
     waits for no other's copies.
 
-    Rows of x start on 16-byte boundaries; N and stride_xm are counted in packs of 16 bytes.
+    Rows of x start on 16-byte boundaries; `packs` and `stride_packs` are N and x's stride in packs of 16.
     """
     T: gl.constexpr = x_ptr.dtype.element_ty
     VEC: gl.constexpr = 128 // T.primitive_bitwidth

@@ -7,13 +7,14 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from compare import registry
+from compare.code_size.pieces import Piece, bare
 from compare.spec import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -26,15 +27,15 @@ _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "
 _OPS = "compare.ops."
 """Among them, what single ops are."""
 
-_ALIGNMENT = re.compile(rb"(?<=\S)[ \t]+")
+_ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 """Spaces between words, as against those that indent a line."""
 
 
 def source_hash(impl: Implementation) -> str:
     """A hash of all that a row's figures rest on: its sources, the op's description, the compilers' flags.
 
-    It is of the files' text and their places in the project: equal checkouts have equal hashes wherever
-    they lie.  Any change is a change, of a comment too, but for how many spaces align what stands in a line.
+    It is of the files' code and their places in the project: equal checkouts have equal hashes wherever they
+    lie.  Comments, docstrings, blank lines and the spaces that align what stands in a line are no code.
     """
     digest = hashlib.sha256()
     for path in sources(impl):
@@ -46,7 +47,27 @@ def source_hash(impl: Implementation) -> str:
 
 @functools.lru_cache
 def _hashed(path: Path, changed_ns: int) -> str:
-    return hashlib.sha256(_ALIGNMENT.sub(b" ", path.read_bytes())).hexdigest()
+    return hashlib.sha256("\n".join(_lines_of_code(path)).encode()).hexdigest()
+
+
+def _lines_of_code(path: Path) -> Iterator[str]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        piece = Piece("\n".join(_without_docstrings(text)), "python")
+    else:
+        piece = Piece(text, "cuda")
+    return (_ALIGNMENT.sub(" ", line).rstrip() for line in bare(piece).split("\n") if line.strip())
+
+
+def _without_docstrings(text: str) -> Iterator[str]:
+    """Lines of a module without those that hold a string as a statement of its own, and nothing else."""
+    lines, dropped = text.split("\n"), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            held = range(node.lineno - 1, node.end_lineno or node.lineno)
+            if ast.get_source_segment(text, node) == "\n".join(lines[n] for n in held).strip():
+                dropped |= set(held)
+    return (line for n, line in enumerate(lines) if n not in dropped)
 
 
 def rests_on(impl: Implementation) -> str:

@@ -113,7 +113,7 @@ MUTATIONS = (
         wrong="",
         sign="values|all written",
         without_gpu="",
-        with_gpu="huge",
+        with_gpu="default",
         needs="more tiles than a block has threads",
     ),
     twopass(

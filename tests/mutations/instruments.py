@@ -186,6 +186,7 @@ INSTRUMENTS: dict[str, dict[str, Instrument]] = {
     },
     "cuda": {
         "check": Instrument(_checked, "small", "check"),
+        "default": Instrument(_checked, "default", "check, default case"),
         "huge": Instrument(_checked, "huge", "check, huge cases"),
         **{
             tool: Instrument(functools.partial(_gpu_sanitized, tool), shown=tool)

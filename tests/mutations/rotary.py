@@ -112,9 +112,9 @@ MUTATIONS = (
     ),
     pairs(
         bug="32-bit offset",
-        what="blockIdx * blockDim overflows",
-        right="index_t(blockIdx.x) * blockDim.x + threadIdx.x",
-        wrong="static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x)",
+        what="head * D overflows",
+        right="T* to_ptr = out_ptr + head * 2 * half + d;",
+        wrong="T* to_ptr = out_ptr + static_cast<int>(head * 2 * half) + d;",
         sign=WILD,
         **HUGE,
     ),
