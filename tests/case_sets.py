@@ -62,11 +62,6 @@ def _in_turns(op: Op, cases: Iterable[Case]) -> list[Case]:
     return [same[i % len(same)] for i, same in enumerate(alike.values())]
 
 
-def default(op: Op) -> list[Case]:
-    """Of a size between `small` and `huge`."""
-    return [op.cases.default]
-
-
 def huge(op: Op) -> list[Case]:
     return [case for case in (*op.cases.smoke, *op.cases.edge) if elements(op, case) > SMALL]
 

@@ -41,6 +41,8 @@ class Mutation:
     sign_with_gpu: str = ""
     """Where a GPU says it otherwise."""
     needs: str = ""
+    case: str = ""
+    """What its instrument is given in place of its own cases, where none of these can show it."""
 
     @property
     def name(self) -> str:

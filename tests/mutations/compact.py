@@ -112,9 +112,10 @@ MUTATIONS = (
         right="        __syncthreads();  // all have read what among_warps shared",
         wrong="",
         sign="values|all written",
-        without_gpu="",
-        with_gpu="default",
-        needs="more tiles than a block has threads",
+        case="N=4198401,K=2099200,bf16",  # more tiles than the scan's block has threads
+        without_gpu="apart",
+        with_gpu="",
+        needs="a warp that is late",
     ),
     twopass(
         bug="wrong stride",

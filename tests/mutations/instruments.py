@@ -186,7 +186,6 @@ INSTRUMENTS: dict[str, dict[str, Instrument]] = {
     },
     "cuda": {
         "check": Instrument(_checked, "small", "check"),
-        "default": Instrument(_checked, "default", "check, default case"),
         "huge": Instrument(_checked, "huge", "check, huge cases"),
         **{
             tool: Instrument(functools.partial(_gpu_sanitized, tool), shown=tool)
@@ -209,7 +208,8 @@ def seen_in(mutation: Mutation, first: str = "", machine: str = MACHINE) -> Seen
     """What the mutation's instrument sees in a copy with the mistake."""
     instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
     with copy_with(mutation) as tree:
-        job = Job(str(tree), mutation.op, mutation.label, machine, instrument.cases, first)
+        cases = mutation.case or instrument.cases
+        job = Job(str(tree), mutation.op, mutation.label, machine, cases, first)
         return instrument.run(job)
 
 
@@ -219,7 +219,7 @@ def still_run(mutation: Mutation, recorded: list[record.Entry], machine: str = M
     case = record.caught_of(mutation, recorded).get(machine, {}).get("case", "")
     if not instrument.cases or not case:
         return True
-    return case in _given(instrument.cases, mutation.op)
+    return case in ([mutation.case] if mutation.case else _given(instrument.cases, mutation.op))
 
 
 @functools.cache
