@@ -185,7 +185,7 @@ def test_sizes_are_kept_until_a_source_changes(
         assert kept_code_size(impl) == code_size(impl) == kept_code_size(impl)
     assert sorted(counted) == sorted(mine)
     with (tmp_path / "helpers.py").open("a") as file:
-        file.write("# more\n")
+        file.write("MORE = 1\n")
     kept_code_size(mine["triton.mine"])
     assert counted.count("triton.mine") == 2
 
