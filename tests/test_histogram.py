@@ -13,6 +13,7 @@ from compare import registry
 from compare.arguments import check_bytes
 from compare.check import check
 from compare.device import supports
+from compare.resources import from_cubin
 from compare.spec import Case, Implementation, UsageError, case
 
 OP = registry.get_op("histogram")
@@ -97,3 +98,12 @@ def test_all_at_one_counter(impl: Implementation, value: int) -> None:
 def test_only_vectors_of_bytes_are_taken(x: object) -> None:
     with pytest.raises((TypeError, ValueError), match=r"x (is|has) .*it takes"):
         check_bytes("histogram", x)  # type: ignore[arg-type]
+
+
+def test_gluons_counters_are_all_that_lies_in_shared_memory() -> None:
+    """PTX finds them at its beginning, where anything else might lie."""
+    (impl,) = registry.implementations("histogram", ["triton.gluon"])
+    (kernel,) = from_cubin(OP, impl, OP.cases.default, "sm_90")
+    assert kernel.dynamic_shared_bytes == 256 * 64 * 4
+    assert kernel.static_shared_bytes == 0
+    assert kernel.spilled_bytes == 0

@@ -1,12 +1,14 @@
 """histogram in Triton: ``x[N] -> y[256]``, of uint8 and int64.
 
-The ladder; ``cuda_impl/kernels/histogram.cuh`` has the same under the same names, ``warps`` and ``lanes``:
+The ladder; ``cuda_impl/kernels/histogram.cuh`` has the first two under the same names:
 
 * ``global``: an atomic addition in global memory for every element
 * ``shared``: a program counts for itself with ``tl.histogram``, and adds its counts to y once, at its end
+* ``gluon``: as CUDA's ``lanes`` in Gluon, Triton's own lower level: every lane has counters of its own
 
-Where a program's counters are is not said here.  ``tl.histogram`` is a word for all of it: how threads share
-counters, and what becomes of those that want the same one, is its compiler's choice, and cannot be changed.
+Where a program's counters are is not said in Triton.  ``tl.histogram`` is a word for all of it: how threads
+share counters, and what becomes of those that want the same one, is its compiler's choice.  In Gluon shared
+memory is allocated and laid out by hand; an atomic addition there is not among its words, but PTX has one.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 from compare.arguments import check_bytes
 from compare.device import multiprocessors
 from compare.registry import implementation
 
 BINS = tl.constexpr(256)
+COPIES = tl.constexpr(64)
 
 
 @triton.jit
@@ -48,6 +53,88 @@ def histogram_shared_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr
     tl.atomic_add(y_ptr + tl.arange(0, BINS), count.to(tl.int64), sem="relaxed")
 
 
+# ---- gluon ------------------------------------------------------------------------------------------------
+
+barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+
+
+@gluon.jit
+def count_words(words, lanes, inside):
+    """Add 1 to one of the lane's counters for each of the four bytes of every word that is inside.
+
+    A bin's counters are 256 bytes apart: a byte is the upper byte of its counter's place and the lane's place
+    among them the lower, and one instruction puts them together.  ``global_smem`` is what Triton calls a
+    program's shared memory; the counters, of which there is nothing beside, lie at its beginning.
+    """
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred inside;
+        .reg .b32 count, first, second, third, fourth;
+        mov.u32 count, global_smem;
+        setp.ne.s32 inside, $3, 0;
+        prmt.b32 first, $1, $2, 0x5504;
+        prmt.b32 second, $1, $2, 0x5514;
+        prmt.b32 third, $1, $2, 0x5524;
+        prmt.b32 fourth, $1, $2, 0x5534;
+        add.u32 first, first, count;
+        add.u32 second, second, count;
+        add.u32 third, third, count;
+        add.u32 fourth, fourth, count;
+        @inside red.shared.add.u32 [first], 1;
+        @inside red.shared.add.u32 [second], 1;
+        @inside red.shared.add.u32 [third], 1;
+        @inside red.shared.add.u32 [fourth], 1;
+        mov.b32 $0, 0;
+        }""",
+        "=r,r,r,r",  # it has to give something
+        [words, lanes, inside],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
+    """Grid: as many programs as the GPU holds, or fewer; each takes every num_programs-th chunk.
+
+    A chunk is PACKS packs of 16 bytes a thread.  The first ``head`` elements lie before a 16-byte boundary,
+    where packs begin; program 0 counts them in y itself, and those behind the last whole word.
+    """
+    WARPS: gl.constexpr = gl.num_warps()
+    CHUNK: gl.constexpr = PACKS * WARPS * 32 * 4  # in words of four elements
+    WORDS: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
+    A_THREAD: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    COUNTS: gl.constexpr = gl.BlockedLayout([1, 2], [1, 32], [WARPS, 1], [1, 0])
+    count = gl.allocate_shared_memory(gl.int32, [BINS, COPIES], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    count.store(gl.zeros([BINS, COPIES], gl.int32, COUNTS))
+    barrier()
+
+    n = gl.arange(0, CHUNK, WORDS)
+    lanes = n // 4 % COPIES * 4  # two for each lane of a warp, for even warps and for odd
+    everywhere = gl.full([CHUNK], 1, gl.int32, WORDS)
+    words_ptr = gl.multiple_of((x_ptr + head).to(gl.pointer_type(gl.int32)), 16)
+    words = (N - head) // 4
+    whole = words // CHUNK
+    for chunk in range(gl.program_id(0), whole, gl.num_programs(0)):
+        count_words(gl.load(words_ptr + chunk.to(gl.int64) * CHUNK + n), lanes, everywhere)
+    # The chunk that the end cuts short, apart.
+    if gl.program_id(0) == whole % gl.num_programs(0):
+        inside = whole * CHUNK + n < words
+        x = gl.load(words_ptr + whole * CHUNK + n, mask=inside, other=0)
+        count_words(x, lanes, inside.to(gl.int32))
+    if gl.program_id(0) == 0:
+        e = gl.arange(0, WARPS * 32, A_THREAD)
+        at_an_end = e < N - words * 4
+        x = gl.load(x_ptr + gl.where(e < head, e, e + words * 4), mask=at_an_end, other=0)
+        one = gl.full([WARPS * 32], 1, gl.int64, A_THREAD)
+        gl.atomic_add(y_ptr + x.to(gl.int32), one, mask=at_an_end, sem="relaxed")
+    barrier()
+    total = gl.sum(count.load(COUNTS), axis=1).to(gl.int64)
+    bins = gl.arange(0, BINS, gl.SliceLayout(1, COUNTS))
+    gl.atomic_add(y_ptr + bins, total, mask=total != 0, sem="relaxed")
+
+
 @implementation("histogram", "triton.global", rung="naive")
 def globally(x: torch.Tensor) -> torch.Tensor:
     """An atomic addition in global memory for every element."""
@@ -72,4 +159,25 @@ def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS:
     y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
     programs = max(1, min(triton.cdiv(N, BLOCK_SIZE), PROGRAMS * multiprocessors(x.device)))
     histogram_shared_kernel[(programs,)](x, y, N, x.stride(0), BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)
+    return y
+
+
+@implementation(
+    "histogram",
+    "triton.gluon",
+    rung="tiled",
+    requires="sm_80",
+    without_gpu=False,
+    tunable={"PACKS": (1, 2, 4, 8), "WARPS": (8, 16, 32), "PROGRAMS": (1, 2, 3)},
+)
+def in_gluon(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 16, PROGRAMS: int = 2) -> torch.Tensor:
+    """Every lane has counters of its own, in a bank of its own; a strided x is made dense first."""
+    check_bytes("histogram", x)
+    x = x.contiguous()
+    N = x.numel()
+    head = min(N, -x.data_ptr() % 16)
+    chunks = triton.cdiv((N - head) // 4, PACKS * WARPS * 32 * 4)
+    y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
+    programs = max(1, min(chunks, PROGRAMS * multiprocessors(x.device)))
+    histogram_gluon_kernel[(programs,)](x, y, N, head, PACKS=PACKS, num_warps=WARPS)
     return y

@@ -19,18 +19,18 @@ CONCEPTS: dict[str, dict[str, str]] = {
     },
     "64-bit offsets": {"python": r"\b[tg]l\.int64\b", "cuda": r"\b(index_t|long long|u?int64_t|size_t)\b"},
     "compile-time parameters": {"python": r"\b[tg]l\.constexpr\b", "cuda": r"\btemplate\s*<|\bconstexpr\b"},
-    "reductions": {"python": r"\btl\.(sum|max|min|argmax|argmin|reduce|associative_scan)\b"},
+    "reductions": {"python": r"\b[tg]l\.(sum|max|min|argmax|argmin|reduce|associative_scan)\b"},
     "warp intrinsics": {"cuda": r"\b__(shfl|ballot|any|all|reduce|match|activemask)\w*\b"},
-    "register layouts": {"python": r"\bgl\.\w+DistributedLayout\b"},
+    "register layouts": {"python": r"\bgl\.(Blocked|Slice|\w+Distributed)Layout\b"},
     "shared memory": {
         "python": r"\bgl\.allocate_shared_memory\b",
         "cuda": r"\b(__shared__|DYNAMIC_SHARED)\b",
     },
     "barriers": {
-        "python": r"\btl\.debug_barrier\b|\bmbarrier\.wait\b",
+        "python": r"\btl\.debug_barrier\b|\bgl\.(thread_)?barrier\b|\bmbarrier\.wait\b",
         "cuda": r"\b(__syncthreads|__syncwarp|cluster_sync|mbarrier_\w+)\b",
     },
-    "atomics": {"python": r"\btl\.atomic_", "cuda": r"\batomic[A-Z]\w+|\batomic_ref\b"},
+    "atomics": {"python": r"\b[tg]l\.atomic_", "cuda": r"\batomic[A-Z]\w+|\batomic_ref\b"},
     "memory ordering": {
         "python": r"\b(volatile|sem)\s*=",
         "cuda": r"\bvolatile\b|\b__threadfence|\.(acquire|release)\b",

@@ -1,7 +1,7 @@
 // histogram: x[N] -> y[256],  y[b] = how many x[n] are b,  x of bytes, y of 64-bit counts that start as 0
 //
 // Every element adds 1 somewhere, and all of them at the same time. The ladder, slow to fast; what changes is
-// who shares a counter. triton_impl/histogram.py has the first two:
+// who shares a counter. triton_impl/histogram.py has the first two, and the last in Gluon:
 //   global  everybody: an atomic addition in global memory for every element
 //   shared  a block: its counters are in shared memory, and are added to y once, at its end
 //   warps   a warp: each has 256 counters of its own; and 16 bytes of x move at a time

@@ -5,11 +5,12 @@ from functools import partial
 from mutations import STRAY, Mutation
 
 HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
+GPU = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
 WRONG = "values"
 
-t_global, t_shared = (
+t_global, t_shared, t_gluon = (
     partial(Mutation, "histogram", f"triton.{variant}", file="triton_impl/histogram.py")
-    for variant in ("global", "shared")
+    for variant in ("global", "shared", "gluon")
 )
 globally, shared, warps, lanes = (
     partial(Mutation, "histogram", f"cupy.{variant}", file="cuda_impl/kernels/histogram.cuh")
@@ -56,6 +57,30 @@ MUTATIONS = (
         wrong="tl.program_id(0)",
         sign=f"{WRONG}|{STRAY}",
         **HUGE,
+    ),
+    t_gluon(
+        bug="a byte counted twice",
+        what="a word's third byte is counted for its fourth",
+        right="fourth, $1, $2, 0x5534",
+        wrong="fourth, $1, $2, 0x5524",
+        sign=WRONG,
+        **GPU,
+    ),
+    t_gluon(
+        bug="masked elements counted",
+        what="the zeros that stand for what is not there are counted",
+        right="count_words(x, lanes, inside.to(gl.int32))",
+        wrong="count_words(x, lanes, everywhere)",
+        sign=WRONG,
+        **GPU,
+    ),
+    t_gluon(
+        bug="end out of step",
+        what="behind the last whole word elements are taken for those at the beginning",
+        right="gl.where(e < head, e, e + words * 4)",
+        wrong="e",
+        sign=WRONG,
+        **GPU,
     ),
     # ------------------------------------------------------------------ CUDA
     globally(
