@@ -254,12 +254,12 @@ def whole_packs(x: torch.Tensor) -> bool:
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768), "WARPS": (1, 2, 4, 8)},
 )
 def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096, WARPS: int = 1) -> torch.Tensor:
-    """A tile a program that the copy engine moves; what it does not take as it lies goes by `naive`."""
+    """A tile a program that the copy engine moves; what it does not take as it lies goes by `vectorized`."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     COLUMNS = 128 // x.element_size()  # a row is what the engine permutes as one in shared memory
     if not whole_packs(x) or N < COLUMNS:
-        return naive(x)
+        return vectorized(x)
     y = x.new_empty(N)
     rows, BLOCK_ROWS = N // COLUMNS, CHUNK_BYTES // 128
     of_x, of_y = (

@@ -13,8 +13,9 @@
 // written and which is then filled again. The others leave it to the GPU to keep enough chunks on their way:
 // where a block ends, it starts the next.
 //
-// Elements are moved and not computed with, so a kernel knows no more of a T than how long it is. naive takes
-// x as its stride says; the others take dense arrays that start on 16-byte boundaries.
+// Elements are moved and not computed with, so a kernel knows no more of a T than how long it is: T is an
+// unsigned integer. y is dense and starts on a 16-byte boundary. naive and vectorized take any x, the others
+// one that lies as y does.
 #pragma once
 
 #include "bulk.cuh"
@@ -33,7 +34,24 @@ __global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restr
 
 // ---- vectorized ----------------------------------------------------------------------------------------
 // Grid: a block for a chunk, of PACKS * THREADS packs that lie side by side; neighbouring threads take
-// neighbouring packs.
+// neighbouring packs. An x that is not PACKED, strided or between two boundaries, is read element by element,
+// and y still written 16 bytes at a time.
+
+// A pack of elements `step` apart, wherever they begin.
+template <typename T>
+__device__ __forceinline__ Pack<T, 16 / sizeof(T)> gather(const T* ptr, index_t step) {
+    constexpr int PER_WORD = 4 / sizeof(T);
+    Pack<T, 16 / sizeof(T)> pack;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+        pack.word[w] = 0;
+#pragma unroll
+        for (int e = 0; e < PER_WORD; ++e) {
+            pack.word[w] |= unsigned(ptr[(w * PER_WORD + e) * step]) << (e * 8 * sizeof(T));
+        }
+    }
+    return pack;
+}
 
 // What a thread has of a chunk, on its way from x to y.
 template <typename T, int PACKS, int THREADS>
@@ -47,6 +65,10 @@ struct Part {
     __device__ __forceinline__ void load_from(const T* chunk_ptr) {
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) pack[p] = load<T, VEC>(chunk_ptr + offset(p));
+    }
+    __device__ __forceinline__ void gather_from(const T* chunk_ptr, index_t step) {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) pack[p] = gather(chunk_ptr + offset(p) * step, step);
     }
     __device__ __forceinline__ void store_to(T* chunk_ptr) const {
 #pragma unroll
@@ -75,17 +97,24 @@ __device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __rest
     if (behind < N) y_ptr[behind] = x_ptr[behind];
 }
 
-template <typename T, int PACKS, int THREADS>
+template <typename T, int PACKS, int THREADS, bool PACKED>
 __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                         T* __restrict__ y_ptr, index_t N) {
+                                                                         T* __restrict__ y_ptr, index_t N,
+                                                                         index_t stride_xn) {
     using Own = Part<T, PACKS, THREADS>;
     const index_t begin = index_t(blockIdx.x) * Own::CHUNK;
     if (begin + Own::CHUNK <= N) {
         Own part;
-        part.load_from(x_ptr + begin);
+        if constexpr (PACKED) {
+            part.load_from(x_ptr + begin);
+        } else {
+            part.gather_from(x_ptr + begin * stride_xn, stride_xn);
+        }
         part.store_to(y_ptr + begin);
-    } else {
+    } else if constexpr (PACKED) {
         copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, begin, N);
+    } else {
+        for (index_t n = begin + threadIdx.x; n < N; n += THREADS) y_ptr[n] = x_ptr[n * stride_xn];
     }
 }
 

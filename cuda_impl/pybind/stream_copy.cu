@@ -48,12 +48,28 @@ static std::int64_t blocks_for(const Tensor& x, std::int64_t chunks, int BLOCKS)
     return std::max<std::int64_t>(1, std::min(chunks, BLOCKS * std::int64_t(multiprocessors(x))));
 }
 
+// 16 bytes an access, PACKS of them a thread; what does not lie in whole packs is read by elements.
+static py::object vectorized(py::object x_object) {
+    constexpr int PACKS = 1, THREADS = 128;
+    const Tensor x = checked(x_object), y = x.empty_like();
+    const std::int64_t N = x.shape[0];
+    if (N == 0) return y.object;
+    dispatch_size(x, [&](auto zero) {
+        using T = decltype(zero);
+        const auto kernel = whole_packs(x) ? stream_copy_vectorized_kernel<T, PACKS, THREADS, true>
+                                           : stream_copy_vectorized_kernel<T, PACKS, THREADS, false>;
+        launch(x, {ceil_div(N * x.element_size, PACKS * THREADS * 16), THREADS}, kernel, x.data<T>(),
+               y.data<T>(), N, x.strides[0]);
+    });
+    return y.object;
+}
+
 // `kernel_for` gives the kernel for elements of the type of its argument, and `chunks_of` how it is launched
-// for so many bytes.
+// for so many bytes. What does not lie in whole packs takes `vectorized`.
 template <int THREADS, typename KernelFor, typename ChunksOf>
 static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, ChunksOf chunks_of) {
     const Tensor x = checked(x_object);
-    if (!whole_packs(x)) return naive(x_object);
+    if (!whole_packs(x)) return vectorized(x_object);
     const Tensor y = x.empty_like();
     const std::int64_t N = x.shape[0];
     if (N == 0) return y.object;
@@ -67,14 +83,6 @@ static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, Ch
 }
 
 #define KERNEL_FOR(name, ...) [](auto zero) { return name<decltype(zero), __VA_ARGS__>; }
-
-// 16 bytes an access, PACKS of them a thread; what does not lie in whole packs takes `naive`.
-static py::object vectorized(py::object x) {
-    constexpr int PACKS = 1, THREADS = 128;
-    return by_chunks<THREADS>(
-        x, KERNEL_FOR(stream_copy_vectorized_kernel, PACKS, THREADS),
-        [](const Tensor&, std::int64_t bytes) { return Chunks{ceil_div(bytes, PACKS * THREADS * 16)}; });
-}
 
 // As `vectorized`, of lines that the caches need not keep.
 static py::object hinted(py::object x) {

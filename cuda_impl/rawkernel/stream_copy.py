@@ -44,15 +44,19 @@ def by_chunks(
     blocks: int,
     THREADS: int,
     shared_bytes: int = 0,
+    more: tuple[np.int64, ...] = (),
 ) -> torch.Tensor:
-    """The kernel of that variant with these template arguments behind the type, on so many blocks."""
+    """The kernel of that variant with these template arguments behind the type, on so many blocks.
+
+    What it takes besides the vectors and their length is in ``more``.
+    """
     N = x.numel()
     y = x.new_empty(N)
     if N == 0:
         return y
     arguments = ", ".join(map(str, (CTYPES[x.element_size()], *constants)))
     run = kernel("stream_copy", f"stream_copy_{variant}_kernel<{arguments}>", x.device)
-    run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N)), shared_mem=shared_bytes)
+    run((blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N), *more), shared_mem=shared_bytes)
     return y
 
 
@@ -61,12 +65,11 @@ SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 
 @implementation("stream_copy", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
-    """16 bytes an access, PACKS of them a thread; what does not lie in whole packs takes `naive`."""
+    """16 bytes an access, PACKS of them a thread; what does not lie in whole packs is read by elements."""
     check_same("stream_copy", 1, x=x)
-    if not whole_packs(x):
-        return naive(x)
+    constants = (PACKS, THREADS, int(whole_packs(x)))
     blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
-    return by_chunks("vectorized", x, (PACKS, THREADS), blocks, THREADS)
+    return by_chunks("vectorized", x, constants, blocks, THREADS, more=(np.int64(x.stride(0)),))
 
 
 @implementation(
@@ -82,7 +85,7 @@ def hinted(
     """As `vectorized`, of lines that the caches need not keep; the kernels' file says what the hints are."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
-        return naive(x)
+        return vectorized(x)
     blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
     return by_chunks("hinted", x, (PACKS, THREADS, LOAD_HINT, STORE_HINT), blocks, THREADS)
 
@@ -105,7 +108,7 @@ def prefetch(
     """STAGES chunks a block on their way into registers."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
-        return naive(x)
+        return vectorized(x)
     blocks = blocks_for(x, x.nbytes // (PACKS * THREADS * 16), BLOCKS)
     return by_chunks("prefetch", x, (PACKS, THREADS, STAGES, BLOCKS), blocks, THREADS)
 
@@ -128,7 +131,7 @@ def cp_async(
     """STAGES chunks a block on their way into shared memory."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
-        return naive(x)
+        return vectorized(x)
     chunk_bytes = PACKS * THREADS * 16
     blocks = blocks_for(x, x.nbytes // chunk_bytes, BLOCKS)
     constants = (PACKS, THREADS, STAGES, BLOCKS)
@@ -150,6 +153,6 @@ def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096) -> torch.Tensor:
     """A chunk a block that the copy engine moves."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
-        return naive(x)
+        return vectorized(x)
     blocks = max(1, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES))  # one at least, for what is behind the packs
     return by_chunks("tma", x, (CHUNK_BYTES,), blocks, 32, CHUNK_BYTES + BARRIER_BYTES)

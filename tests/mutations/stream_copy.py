@@ -130,6 +130,20 @@ MUTATIONS = (
         wrong="behind = N;\n    Own part;",
         sign=LOST,
     ),
+    vectorized(
+        bug="elements mixed up",
+        what="of 16-bit elements that are read one by one neighbours go into neighbouring words",
+        right="ptr[(w * PER_WORD + e) * step]",
+        wrong="ptr[(w + e * 4) * step]",
+        sign="values",
+    ),
+    vectorized(
+        bug="wrong stride",
+        what="a chunk of a strided vector begins as if elements were neighbours",
+        right="part.gather_from(x_ptr + begin * stride_xn, stride_xn);",
+        wrong="part.gather_from(x_ptr + begin, stride_xn);",
+        sign="values",
+    ),
     launch_vectorized(
         bug="alignment not looked at",
         what="a vector that starts between two 16-byte boundaries is read in packs of 16",
