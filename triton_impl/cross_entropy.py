@@ -8,8 +8,8 @@ The ladder; ``cuda_impl/kernels/cross_entropy.cuh`` has the same variants under 
 A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.
 So maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange
 between threads at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
-No thread can be told to peel off what of a row lies before the first 16-byte boundary.  So a row is read from
-the boundary before it to the one behind it, and what is not its own counts as nothing.
+A row that begins or ends between two boundaries has elements before its first pack or behind its last.
+No thread can be told to take one of them; they are a small tensor of their own.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 """
@@ -37,35 +37,32 @@ def finite_shift(maximum):
 
 @triton.jit
 def reduce(
-    logits_ptr, first, count, end,
+    logits_ptr, first, count,
     WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Maximum and sum of exponentials of ``count`` elements from the ``first`` on, of ``end`` that there are.
+    """Maximum and sum of exponentials of ``count`` elements from the ``first`` on.
 
-    They are read by packs of VEC, from where these begin.  Unless WHOLE, the first and the last pack may hold
-    neighbours' elements, which then count as -inf; a pack that ``end`` cuts short comes by elements.
+    They are read by packs of VEC, from where these begin.  Unless WHOLE, some may lie before the first pack
+    and behind the last, fewer than VEC at either end.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
     AT_A_TIME: tl.constexpr = PACKS * THREADS
     pack = tl.arange(0, PACKS)[:, None, None] * THREADS + tl.arange(0, THREADS)[None, :, None]
     n = pack * VEC + tl.arange(0, VEC)[None, None, :]
-    first_pack, end_pack = first // VEC, tl.cdiv(first + count, VEC)
+    first_pack, end_pack = tl.cdiv(first, VEC), (first + count) // VEC
     own_max = tl.full([THREADS], -float("inf"), tl.float32)
     own_sum = tl.zeros([THREADS], tl.float32)
     if not WHOLE:
-        end_pack = tl.minimum(end_pack, end // VEC)
-        last = end // VEC * VEC + tl.arange(0, THREADS)
-        mine = (last >= first) & (last < first + count)
-        own_max = tl.load(logits_ptr + last, mask=mine, other=-float("inf")).to(tl.float32)
+        e = tl.arange(0, THREADS)  # VEC places for those before, and as many for those behind
+        behind = tl.maximum(first_pack, end_pack) * VEC
+        at = tl.where(e < VEC, first + e, behind + e - VEC)
+        mine = ((e >= VEC) | (at < first_pack * VEC)) & (at < first + count)
+        own_max = tl.load(logits_ptr + at, mask=mine, other=-float("inf")).to(tl.float32)
         own_sum = fast_expf(own_max - finite_shift(own_max))
     for begin in range(first_pack, end_pack, AT_A_TIME):
         packs = tl.minimum(end_pack - begin, AT_A_TIME).to(tl.int32)
         x = tl.load(logits_ptr + begin * VEC + n, mask=pack < packs, other=-float("inf")).to(tl.float32)
-        if not WHOLE:
-            mine_from = tl.maximum(first - begin * VEC, 0).to(tl.int32)
-            mine_to = tl.minimum(first + count - begin * VEC, AT_A_TIME * VEC).to(tl.int32)
-            x = tl.where((n >= mine_from) & (n < mine_to), x, -float("inf"))
         new_max = tl.maximum(own_max, tl.max(tl.max(x, axis=2), axis=0))
         shift = finite_shift(new_max)
         new_sum = tl.sum(tl.sum(fast_expf(x - shift[None, :, None]), axis=2), axis=0)
@@ -92,20 +89,20 @@ def loss_of(row_ptr, V, target, row_max, row_sum):
 
 @triton.jit
 def cross_entropy_online_kernel(
-    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, end,
+    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm,
     WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program a row."""
     m = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + m * stride_lm
     target = tl.load(targets_ptr + m * stride_tm)
-    row_max, row_sum = reduce(logits_ptr, m * stride_lm, V, end, WHOLE, PACKS, THREADS, VEC)
+    row_max, row_sum = reduce(logits_ptr, m * stride_lm, V, WHOLE, PACKS, THREADS, VEC)
     tl.store(loss_ptr + m, loss_of(row_ptr, V, target, row_max, row_sum))
 
 
 @triton.jit
 def cross_entropy_split_kernel(
-    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, end, slice_columns, splits,
+    logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm, slice_columns, splits,
     max_ptr, sum_ptr, arrived_ptr,
     WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
@@ -120,7 +117,7 @@ def cross_entropy_split_kernel(
     begin = (program % splits).to(tl.int64) * slice_columns
     row_ptr = logits_ptr + m * stride_lm
     first, count = m * stride_lm + begin, tl.minimum(slice_columns, V - begin)
-    part_max, part_sum = reduce(logits_ptr, first, count, end, WHOLE, PACKS, THREADS, VEC)
+    part_max, part_sum = reduce(logits_ptr, first, count, WHOLE, PACKS, THREADS, VEC)
 
     tl.store(max_ptr + program, part_max)
     tl.store(sum_ptr + program, part_sum)
@@ -158,11 +155,6 @@ def tile(logits: torch.Tensor) -> dict[str, int]:
     return {"WHOLE": WHOLE, "PACKS": PACKS, "THREADS": THREADS, "VEC": VEC}
 
 
-def end(logits: torch.Tensor) -> int:
-    """Where the last row ends, counted in elements from where the first begins."""
-    return (logits.size(0) - 1) * logits.stride(0) + logits.size(1)
-
-
 @implementation("cross_entropy", "triton.online", rung="tiled")
 def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """A program reads a row once, tile by tile: any row length."""
@@ -173,7 +165,7 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return loss
     constants = tile(logits)
     cross_entropy_online_kernel[(M,)](
-        logits, targets, loss, V, logits.stride(0), targets.stride(0), end(logits),
+        logits, targets, loss, V, logits.stride(0), targets.stride(0),
         **constants, num_warps=constants["THREADS"] // 32,
     )  # fmt: skip
     return loss
@@ -196,7 +188,7 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     part_sum = torch.empty_like(part_max)
     arrived = torch.zeros(M, dtype=torch.int32, device=logits.device)
     cross_entropy_split_kernel[(M * splits,)](
-        logits, targets, loss, V, logits.stride(0), targets.stride(0), end(logits),
+        logits, targets, loss, V, logits.stride(0), targets.stride(0),
         slice_tiles * TILE, splits, part_max, part_sum, arrived,
         **constants, BLOCK_S=max(32, triton.next_power_of_2(splits)), num_warps=constants["THREADS"] // 32,
     )  # fmt: skip

@@ -74,16 +74,16 @@ MUTATIONS = (
     ),
     t_online(
         bug="neighbours counted",
-        what="what a row's first and last pack hold of its neighbours counts as its own",
-        right='tl.where((n >= mine_from) & (n < mine_to), x, -float("inf"))',
-        wrong="x",
+        what="what follows a row's last element in its pack counts as the row's",
+        right=" & (at < first + count)",
+        wrong=" & (e < 2 * VEC)",
         sign="values",
     ),
     t_online(
-        bug="cut short pack lost",
-        what="what follows the last whole pack of all rows is left out",
-        right="mine = (last >= first) & (last < first + count)",
-        wrong="mine = (last >= first) & (last < first)",
+        bug="beginning lost",
+        what="what comes before a row's first whole pack is left out",
+        right="((e >= VEC) | (at < first_pack * VEC))",
+        wrong="(e >= VEC)",
         sign="values",
     ),
     t_online(
