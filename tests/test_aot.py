@@ -29,7 +29,7 @@ from compare.aot.records import Kernel, Outcome, Program, Ran, Report, Started
 from compare.capture import captured_route
 from compare.check import check, memory_of
 from compare.cli import main
-from compare.device import supports
+from compare.device import arch, supports
 from compare.report import programs
 from compare.spec import CudaLaunch, Estimate, Implementation, Op
 from cuda_impl import build
@@ -177,10 +177,12 @@ def pointer_to_output(planned: Plan) -> str:
     return next(n for n, a in planned.arguments.items() if isinstance(a, Pointer) and a.memory == last)
 
 
-def checked(program: Program, planned: Plan, tmp_path: Path) -> tuple[Any, running.OnFiles]:
+def checked(
+    program: Program, planned: Plan, tmp_path: Path, device: torch.device = CPU
+) -> tuple[Any, running.OnFiles]:
     (impl,) = registry.implementations(planned.op.name, [program.label])
-    stage = running.OnFiles(program, planned, tmp_path, CPU)
-    return check(planned.op, impl, planned.case, CPU, (0, 1), stage=stage), stage
+    stage = running.OnFiles(program, planned, tmp_path, device)
+    return check(planned.op, impl, planned.case, device, (0, 1), stage=stage), stage
 
 
 # --------------------------------------------------------------------------- building
@@ -720,7 +722,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
 
 
 def _programs() -> list[Any]:
-    """Building and timing one takes many seconds: those of which no test builds any are left to all tests."""
+    """Those of which no test builds any are left to all tests."""
     return [
         pytest.param(op, impl.label, marks=[] if impl.label in labels_of(op) else [pytest.mark.thorough])
         for op in registry.op_names()
@@ -729,21 +731,38 @@ def _programs() -> list[Any]:
 
 
 @pytest.mark.gpu
-@pytest.mark.alone
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("op", "label"), _programs())
 def test_a_program_runs_and_agrees_on_this_gpu(op: str, label: str, tmp_path: Path) -> None:
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    (impl,) = registry.implementations(op, [label])
+    for case in registry.get_op(op).cases.smoke:  # the first that it takes
+        try:
+            planned = plan(registry.get_op(op), impl, case, str(arch(gpu)))
+            program = building.make(planned, tmp_path / "program")
+            break
+        except NotImplementedError as error:
+            reason = str(error)
+    else:
+        pytest.skip(reason)
+    agreement, stage = checked(program, planned, tmp_path, gpu)
+    assert agreement.passed, agreement.reason
+    timed = running.started_ahead(program, stage.files)
+    assert 0 < timed.launch_us.median < 1000 * timed.cold_ms.median
+    assert timed.graph_us.median > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("label", ["triton.online", "pybind.online"])
+def test_a_program_is_sooner_and_its_launch_cheaper_than_python_s(label: str, tmp_path: Path) -> None:
+    """By the command, in a process of its own; Python is started several times, which takes long."""
     file = tmp_path / "found.json"
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    for n, case in enumerate(registry.get_op(op).cases.smoke):  # the first that it takes
-        arguments = ("--only", label, "--case", case, "--out", tmp_path / f"programs-{n}", "--json", file)
-        done = aot(op, *arguments, CUDA_VISIBLE_DEVICES=seen)
-        (outcome,) = json.loads(file.read_text())["outcomes"]
-        if not outcome["cannot"]:
-            break
-    else:
-        pytest.skip(outcome["cannot"])
+    arguments = ("--only", label, "--out", tmp_path / "programs", "--json", file)
+    done = aot("softmax", *arguments, CUDA_VISIBLE_DEVICES=seen)
     assert done.returncode == 0, done.stderr + done.stdout
+    (outcome,) = json.loads(file.read_text())["outcomes"]
     ahead, jit = outcome["ran"]["ahead"], outcome["ran"]["jit"]
     assert outcome["ran"]["agreement"]["passed"]
     assert ahead["cold_ms"]["median"] < jit["cold_ms"]["median"]
