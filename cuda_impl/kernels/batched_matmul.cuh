@@ -11,7 +11,8 @@
 // of 16, the height of what tensor cores multiply, else the next. Triton's are powers of two: 64 for N = 48.
 //
 // PACKED operands, whose rows are whole packs of 16 bytes that start on such a boundary, move so; all others,
-// whatever their strides, element by element.
+// whatever their strides, element by element. For tensor cores it may be columns (A_BY_ROWS, B_BY_ROWS): they
+// take what lies in a tile either way.
 #pragma once
 
 #include "tensor_core.cuh"
@@ -142,7 +143,13 @@ struct HalfTile {
     }
 };
 
-// Starts the copies of the matrices from `first` on; zeros where there is nothing.
+template <bool BY_ROWS>
+__device__ __forceinline__ Strides as_it_lies(index_t matrix, index_t row, index_t column) {
+    return BY_ROWS ? Strides{matrix, row, column} : Strides{matrix, column, row};
+}
+
+// Starts the copies of the matrices from `first` on; zeros where there is nothing. Matrices that lie by
+// columns come as they lie: their strides say that columns are rows, and so they are in the tiles.
 template <typename T, int BLOCK_N, int MATRICES, bool PACKED>
 __device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t first, index_t B, int N,
                                             const Strides& stride) {
@@ -173,32 +180,56 @@ __device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t firs
     }
 }
 
-// A warp's 16 rows of c: its rows of a times all of b. They take the place of a's rows in shared memory,
-// which no other warp reads, and leave from there in packs: a lane's sums are pairs, scattered over 8 rows.
-template <typename T, int BLOCK_N, bool PACKED>
+// 16 x 16 elements of an operand from (row, column) on, as four 8 x 8 matrices: the upper left one, the one
+// below it, and the two to their right. In the tile of an operand that lies by columns, `below` is to the
+// right. TRANS: the two elements that a lane gets of each are neighbours down the tile and not along it.
+template <bool BY_ROWS, bool TRANS, int BLOCK_N, typename T>
+__device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile, int row, int column) {
+    using Tile = HalfTile<BLOCK_N>;
+    const int lane = threadIdx.x % WARP, in_matrix = lane % 8, below = lane / 8 % 2, right = lane / 16;
+    const T* line = BY_ROWS ? tile + row * BLOCK_N + Tile::place(below * 8 + in_matrix, column / 8 + right)
+                            : tile + column * BLOCK_N + Tile::place(right * 8 + in_matrix, row / 8 + below);
+    if constexpr (TRANS) {
+        ldmatrix_x4_trans(square, line);
+    } else {
+        ldmatrix_x4(square, line);
+    }
+}
+
+// A warp's 16 rows of c: its rows of a times all of b. A lane's sums are pairs, scattered over 8 rows; so
+// that they leave in packs they go by way of shared memory, into the place of the same rows of a's tile.
+// Where a lies by rows no other warp reads these. Where it lies by columns they hold a little of every warp's
+// rows, and all have to be done with them.
+template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, bool PACKED, typename T>
 __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c_ptr, index_t first,
                                               index_t B, int N) {
     using Tile = HalfTile<BLOCK_N>;
     constexpr int WARPS = BLOCK_N / 16;  // of a matrix
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    T* rows = a_tiles + warp * 16 * BLOCK_N;
-    const T* b_tile = b_tiles + warp / WARPS * Tile::ELEMENTS;
+    const int own = warp / WARPS, begin = warp % WARPS * 16;
+    T* a_tile = a_tiles + own * Tile::ELEMENTS;
+    const T* b_tile = b_tiles + own * Tile::ELEMENTS;
 
     float sum[BLOCK_N / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < BLOCK_N; k += 16) {
-        unsigned a[4];
-        ldmatrix_x4(a, rows + Tile::place(lane % 16, k / 8 + lane / 16));
+        unsigned a[4];  // pairs along K are along a's rows, and down b's columns
+        read_square<A_BY_ROWS, !A_BY_ROWS, BLOCK_N>(a, a_tile, begin, k);
 #pragma unroll
         for (int j = 0; j < BLOCK_N; j += 16) {
             unsigned b[4];
-            ldmatrix_x4_trans(b, b_tile + k * BLOCK_N + Tile::place(lane % 16, j / 8 + lane / 16));
+            read_square<B_BY_ROWS, B_BY_ROWS, BLOCK_N>(b, b_tile, k, j);
             mma_m16n8k16<T>(sum[j / 8], a, b[0], b[1]);
             mma_m16n8k16<T>(sum[j / 8 + 1], a, b[2], b[3]);
         }
     }
 
-    __syncwarp();  // all lanes have read their rows of a
+    T* rows = a_tile + begin * BLOCK_N;
+    if constexpr (A_BY_ROWS) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
 #pragma unroll
     for (int j = 0; j < BLOCK_N / 8; ++j) {
 #pragma unroll
@@ -210,9 +241,8 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
     }
     __syncwarp();
 
-    const index_t matrix = first + warp / WARPS;
+    const index_t matrix = first + own;
     if (matrix >= B) return;
-    const int begin = warp % WARPS * 16;
     T* c_rows = c_ptr + (matrix * N + begin) * N;
     if constexpr (PACKED) {
 #pragma unroll
@@ -232,7 +262,7 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
     }
 }
 
-template <typename T, int BLOCK_N, int MATRICES, bool PACKED>
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int MATRICES, bool PACKED>
 __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_core_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
@@ -240,13 +270,14 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_
     T* a_tiles = tiles;
     T* b_tiles = tiles + MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
     const index_t first = index_t(blockIdx.x) * MATRICES;
-    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
+    const Strides a_stride = as_it_lies<A_BY_ROWS>(stride_ab, stride_ai, stride_aj);
+    const Strides b_stride = as_it_lies<B_BY_ROWS>(stride_bb, stride_bi, stride_bj);
     fetch_tiles<T, BLOCK_N, MATRICES, PACKED>(a_tiles, a_ptr, first, B, N, a_stride);
     fetch_tiles<T, BLOCK_N, MATRICES, PACKED>(b_tiles, b_ptr, first, B, N, b_stride);
     cp_async_commit();
     cp_async_wait<0>();
     __syncthreads();  // other blocks of the multiprocessor multiply meanwhile
-    multiply_rows<T, BLOCK_N, PACKED>(a_tiles, b_tiles, c_ptr, first, B, N);
+    multiply_rows<A_BY_ROWS, B_BY_ROWS, BLOCK_N, PACKED>(a_tiles, b_tiles, c_ptr, first, B, N);
 }
 
 // ---- pipelined ---------------------------------------------------------------------------------------
@@ -255,13 +286,14 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_
 // way, so that the memory is never idle while tensor cores are at work. Only packs are copied past the
 // registers: operands that are none are tensor_core's.
 
-template <typename T, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
     constexpr int OPERAND = MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
     DYNAMIC_SHARED(T, tiles);
-    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
+    const Strides a_stride = as_it_lies<A_BY_ROWS>(stride_ab, stride_ai, stride_aj);
+    const Strides b_stride = as_it_lies<B_BY_ROWS>(stride_bb, stride_bi, stride_bj);
     const index_t step = index_t(gridDim.x) * MATRICES;
     const auto fetch = [&](int stage, index_t first) {
         T* a_tiles = tiles + stage * 2 * OPERAND;
@@ -280,7 +312,7 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul
         __syncthreads();  // this group is there, and all are done with the one before, whose place is free
         fetch(free, first + (STAGES - 1) * step);
         T* a_tiles = tiles + stage * 2 * OPERAND;
-        multiply_rows<T, BLOCK_N, true>(a_tiles, a_tiles + OPERAND, c_ptr, first, B, N);
+        multiply_rows<A_BY_ROWS, B_BY_ROWS, BLOCK_N, true>(a_tiles, a_tiles + OPERAND, c_ptr, first, B, N);
         free = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }

@@ -98,8 +98,8 @@ MUTATIONS = (
     tensor_core(
         bug="missing bound over the batch",
         what="the last block writes matrices that are not there",
-        right="if (matrix >= B) return;\n    const int begin",
-        wrong="const int begin",
+        right="if (matrix >= B) return;\n    T* c_rows",
+        wrong="T* c_rows",
         sign="guard zones",
     ),
     pipelined(
@@ -129,9 +129,24 @@ MUTATIONS = (
     tensor_core(
         bug="packs misplaced",
         what="a row's packs change places on their way in, and not when they are read",
-        right="rows + Tile::place(lane % 16, k / 8 + lane / 16)",
-        wrong="rows + (lane % 16 * Tile::PACKS + k / 8 + lane / 16) * 8",
+        right="Tile::place(below * 8 + in_matrix, column / 8 + right)",
+        wrong="((below * 8 + in_matrix) * Tile::PACKS + column / 8 + right) * 8",
         sign=UNDEFINED,
+    ),
+    tensor_core(
+        bug="order of the other layout",
+        what="of an operand that lies by columns the lower left square changes places with the upper right",
+        right="right * 8 + in_matrix, row / 8 + below)",
+        wrong="below * 8 + in_matrix, row / 8 + right)",
+        sign="values",
+    ),
+    tensor_core(
+        bug="c too early",
+        what="c takes the place of rows that other warps still read, where a lies by columns",
+        right="} else {\n        __syncthreads();\n    }",
+        wrong="} else {\n        __syncwarp();\n    }",
+        case="B=3,N=32,fp16,transposed",
+        **{**RACE, "sign": "values"},
     ),
     tensor_core(
         bug="missing bound over columns",
@@ -141,9 +156,16 @@ MUTATIONS = (
         sign=UNDEFINED,
     ),
     launch_tensor_core(
+        bug="the other operand's layout",
+        what="b is taken to lie as a does",
+        right="A_BY_ROWS or not PACKED, B_BY_ROWS or not PACKED",
+        wrong="A_BY_ROWS or not PACKED, A_BY_ROWS or not PACKED",
+        sign="values",
+    ),
+    launch_tiled(
         bug="layout not looked at",
-        what="matrices that lie by columns are read in packs along their rows",
-        right="x.stride(2) == 1",
+        what="matrices whose elements lie apart are read in packs",
+        right="x.stride(along) == 1",
         wrong="True",
         sign=UNDEFINED,
     ),
