@@ -191,6 +191,23 @@ def test_packs_are_multiplied_however_they_lie(
         assert torch.equal(on(label).run(*lie), expected), label
 
 
+@pytest.mark.parametrize("N", [1, 3, 16, 33, 47, 63, 100])
+def test_runs_are_multiplied_wherever_they_begin(N: int, device: torch.device):
+    """Without gaps, by rows or by columns and on any boundary, as with gaps."""
+    generator = torch.Generator().manual_seed(0)
+    for B in (1, 11):
+        a, b = (torch.randn(B, N, N, generator=generator).to(device, torch.float16) for _ in "ab")
+        memory = torch.full((2, a.numel() + 11), torch.nan, dtype=a.dtype, device=device)
+        begun = [x[begin:][: a.numel()].view_as(a) for x, begin in zip(memory, (3, 11), strict=True)]
+        gaps = [torch.cat((x, x), 2)[..., :N] for x in (a, b)]
+        expected = on("cupy.tensor_core").run(*gaps)
+        torch.testing.assert_close(expected.double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
+        for a_dense, b_dense in ((a, b), (a.mT.contiguous().mT, b), begun, [x.mT for x in begun]):
+            for label in ("cupy.tensor_core", "pybind.tensor_core"):
+                lie = a_dense.copy_(a), b_dense.copy_(b)
+                assert torch.equal(on(label).run(*lie), expected), (B, label)
+
+
 def test_what_lies_neither_way_is_not_packed():
     memory = torch.ones(3, 16, 48, dtype=torch.float16)
     packed = memory[..., :16]
