@@ -207,7 +207,7 @@ __device__ __forceinline__ const T* fetch_run(T* tiles, const T* ptr, index_t fi
 }
 
 // Makes tiles of matrices that lie any way, the first at `ptr` in either memory. A thread's packs come
-// element by element into registers, so that all are on their way before the first is waited for; and before
+// element by element into registers, so that many are on their way before the first is waited for; and before
 // tiles take the place of a run, all threads have read it.
 template <int BLOCK_N, typename T>
 __device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices, int N,
