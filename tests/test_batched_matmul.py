@@ -165,6 +165,58 @@ def test_a_hopper_multiprocessor_has_room_for_the_blocks_and_they_keep_it_busy(N
     assert on_their_way >= 64 << 10, "bytes in flight that a multiprocessor needs to copy at full speed"
 
 
+# --------------------------------------------------------------------------- by rows, by columns
+
+
+def lying(x: torch.Tensor, by_rows: bool) -> torch.Tensor:
+    """The same matrices, by rows or by columns, with NaN behind each row or column."""
+    B, N, _ = x.shape
+    memory = torch.full((B, N, N + 8), torch.nan, dtype=x.dtype, device=x.device)[..., :N]
+    return (memory if by_rows else memory.mT).copy_(x)
+
+
+@pytest.mark.parametrize("N", [8, 24, 64, 80])
+@pytest.mark.parametrize(("A_BY_ROWS", "B_BY_ROWS"), list(product((True, False), repeat=2)))
+def test_packs_are_multiplied_however_they_lie(
+    N: int, A_BY_ROWS: bool, B_BY_ROWS: bool, device: torch.device
+):
+    """Tensor cores get the same numbers in the same order: not a bit differs, on any route."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(5, N, N, generator=generator).to(device, torch.float16) for _ in "ab")
+    lie = lying(a, A_BY_ROWS), lying(b, B_BY_ROWS)
+    assert cuda.lie(*lie) == (True, A_BY_ROWS, B_BY_ROWS)
+    expected = on("cupy.tensor_core").run(a, b)
+    torch.testing.assert_close(expected.double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
+    for label in ("cupy.tensor_core", "cupy.pipelined", "pybind.tensor_core", "pybind.pipelined"):
+        assert torch.equal(on(label).run(*lie), expected), label
+
+
+@pytest.mark.parametrize("N", [1, 3, 16, 33, 47, 63, 100])
+def test_runs_are_multiplied_wherever_they_begin(N: int, device: torch.device):
+    """Without gaps, by rows or by columns and on any boundary, as with gaps."""
+    generator = torch.Generator().manual_seed(0)
+    for B in (1, 11):
+        a, b = (torch.randn(B, N, N, generator=generator).to(device, torch.float16) for _ in "ab")
+        memory = torch.full((2, a.numel() + 11), torch.nan, dtype=a.dtype, device=device)
+        begun = [x[begin:][: a.numel()].view_as(a) for x, begin in zip(memory, (3, 11), strict=True)]
+        gaps = [torch.cat((x, x), 2)[..., :N] for x in (a, b)]
+        expected = on("cupy.tensor_core").run(*gaps)
+        torch.testing.assert_close(expected.double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
+        for a_dense, b_dense in ((a, b), (a.mT.contiguous().mT, b), begun, [x.mT for x in begun]):
+            for label in ("cupy.tensor_core", "pybind.tensor_core"):
+                lie = a_dense.copy_(a), b_dense.copy_(b)
+                assert torch.equal(on(label).run(*lie), expected), (B, label)
+
+
+def test_what_lies_neither_way_is_not_packed():
+    memory = torch.ones(3, 16, 48, dtype=torch.float16)
+    packed = memory[..., :16]
+    for x in (memory[..., ::3], memory[..., ::3].mT, memory[..., 1:17], memory[:, :15, :15].mT):
+        assert not cuda.lie(x, packed[:, : x.size(1), : x.size(1)])[0]
+        assert cuda.lie(packed[:, : x.size(1), : x.size(1)].mT, x) == (False, True, True)
+    assert cuda.lie(packed.mT, packed[:1].expand(3, 16, 16)) == (True, False, True)
+
+
 # --------------------------------------------------------------------------- where tiles lie, and their banks
 
 PLACES = """
@@ -200,9 +252,14 @@ def test_no_access_of_the_tensor_core_rungs_has_bank_conflicts(BLOCK_N: int):
     accesses = [
         # ldmatrix: 8 rows at a time, a pack of each, as a quarter of a warp
         *(
-            Access("load", tuple(2 * place[k + lane % 16][pack + lane // 16] for lane in lanes), 16)
-            for k in range(0, BLOCK_N, 16)
+            Access("load", tuple(2 * place[row + down][pack + right] for down, right in squares), 16)
+            for row in range(0, BLOCK_N, 16)
             for pack in range(0, packs, 2)
+            for squares in (
+                # by rows the second of the four matrices is below the first, by columns beside it
+                [(lane % 16, lane // 16) for lane in lanes],
+                [(lane // 16 * 8 + lane % 8, lane // 8 % 2) for lane in lanes],
+            )
         ),
         # a lane's pairs of c
         *(

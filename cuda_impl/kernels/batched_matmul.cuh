@@ -11,7 +11,9 @@
 // of 16, the height of what tensor cores multiply, else the next. Triton's are powers of two: 64 for N = 48.
 //
 // PACKED operands, whose rows are whole packs of 16 bytes that start on such a boundary, move so; all others,
-// whatever their strides, element by element.
+// whatever their strides, element by element. For tensor cores it may be columns (A_BY_ROWS, B_BY_ROWS),
+// which they take out of a tile as well; and what only begins between boundaries still moves in packs:
+// matrices without gaps, and c always.
 #pragma once
 
 #include "tensor_core.cuh"
@@ -142,78 +144,177 @@ struct HalfTile {
     }
 };
 
-// Starts the copies of the matrices from `first` on; zeros where there is nothing.
-template <typename T, int BLOCK_N, int MATRICES, bool PACKED>
-__device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t first, index_t B, int N,
+template <bool BY_ROWS>
+__device__ __forceinline__ Strides as_it_lies(index_t matrix, index_t row, index_t column) {
+    return BY_ROWS ? Strides{matrix, row, column} : Strides{matrix, column, row};
+}
+
+// What a thread brings of an operand: of the tile of matrix `own`, this pack of this row and of every 16th
+// row from there on. Neighbours' addresses follow each other if the rows do.
+template <int BLOCK_N>
+struct Share {
+    static constexpr int THREADS = 2 * BLOCK_N;  // of a matrix
+    const int own = threadIdx.x / THREADS;
+    const int row = threadIdx.x % THREADS / HalfTile<BLOCK_N>::PACKS;
+    const int pack = threadIdx.x % HalfTile<BLOCK_N>::PACKS;
+
+    template <typename T>
+    __device__ __forceinline__ T* in(T* tiles) const {
+        return tiles + HalfTile<BLOCK_N>::place(own * BLOCK_N + row, pack);
+    }
+};
+
+// Starts the copies of the matrices from `first` on, zeros where there is nothing: all packs are on their way
+// at once, and none passes through a register. Matrices that lie by columns come as they lie: their strides
+// say that columns are rows, and so they are in the tiles.
+template <typename T, int BLOCK_N>
+__device__ __forceinline__ void fetch_packs(T* tiles, const T* ptr, index_t first, index_t B, int N,
                                             const Strides& stride) {
-    using Tile = HalfTile<BLOCK_N>;
-    if constexpr (PACKED) {
-        // A matrix's threads have 16 rows at a time, a pack each: all packs are on their way at once, none
-        // passes through a register, and neighbours' addresses follow each other if the rows do.
-        constexpr int THREADS = 2 * BLOCK_N;
-        const int own = threadIdx.x / THREADS;
-        const int row = threadIdx.x % THREADS / Tile::PACKS, pack = threadIdx.x % Tile::PACKS;
-        const bool inside = first + own < B && pack * 8 < N;
-        T* to = tiles + Tile::place(own * BLOCK_N + row, pack);
-        const T* from = ptr + (first + own) * stride.matrix + row * stride.row + pack * 8;
+    const Share<BLOCK_N> share;
+    const bool inside = first + share.own < B && share.pack * 8 < N;
+    T* to = share.in(tiles);
+    const T* from = ptr + (first + share.own) * stride.matrix + share.row * stride.row + share.pack * 8;
 #pragma unroll
-        for (int i = 0; i < BLOCK_N; i += 16) {
-            const bool there = inside && row + i < N;
-            cp_async_16(to + i * BLOCK_N, there ? from + i * stride.row : ptr, there ? 16 : 0);
-        }
-    } else {
-        constexpr int THREADS = MATRICES * 2 * BLOCK_N;
-        for (int e = threadIdx.x; e < MATRICES * Tile::ELEMENTS; e += THREADS) {
-            const int row = e / BLOCK_N, i = row % BLOCK_N, j = e % BLOCK_N;
-            const index_t matrix = first + row / BLOCK_N;
-            const T* from = ptr + matrix * stride.matrix + i * stride.row + j * stride.column;
-            const bool there = matrix < B && i < N && j < N;
-            tiles[Tile::place(row, j / 8) + j % 8] = there ? *from : from_float<T>(0.0f);
-        }
+    for (int i = 0; i < BLOCK_N; i += 16) {
+        const bool there = inside && share.row + i < N;
+        cp_async_16(to + i * BLOCK_N, there ? from + i * stride.row : ptr, there ? 16 : 0);
     }
 }
 
-// A warp's 16 rows of c: its rows of a times all of b. They take the place of a's rows in shared memory,
-// which no other warp reads, and leave from there in packs: a lane's sums are pairs, scattered over 8 rows.
-template <typename T, int BLOCK_N, bool PACKED>
+// Elements between a 16-byte boundary and `ptr`.
+template <typename T>
+__device__ __forceinline__ int skew(const T* ptr) {
+    return static_cast<int>(reinterpret_cast<unsigned long long>(ptr) / sizeof(T) % 8);
+}
+
+// Matrices without gaps, by rows or by columns, are a run of elements, and packs hold it wherever it begins.
+// Starts the copies of those that hold `matrices` from `first` on, into the place of their tiles, which have
+// ROOM for so many elements; returns where the first matrix then is. That is where it was, if there is no run
+// or no room for it, or if it shares a pack with what is not the operand's.
+template <int ROOM, typename T>
+__device__ __forceinline__ const T* fetch_run(T* tiles, const T* ptr, index_t first, int matrices, index_t B,
+                                              int N, const Strides& stride) {
+    const T* run = ptr + first * stride.matrix;
+    const int before = skew(run), end = (before + matrices * N * N + 7) / 8 * 8;
+    const T* packs = run - before;
+    const bool by_rows = stride.row == N && stride.column == 1;
+    const bool by_columns = stride.row == 1 && stride.column == N;
+    const bool dense = stride.matrix == N * N && (by_rows || by_columns);
+    const bool whole = ptr <= packs && packs + end <= ptr + B * N * N;
+    if (!dense || !whole || end > ROOM) return run;
+    for (int e = threadIdx.x * 8; e < end; e += blockDim.x * 8) cp_async_16(tiles + e, packs + e, 16);
+    return tiles + before;
+}
+
+// Makes tiles of matrices that lie any way, the first at `ptr` in either memory. A thread's packs come
+// element by element into registers, so that many are on their way before the first is waited for; and before
+// tiles take the place of a run, all threads have read it.
+template <int BLOCK_N, typename T>
+__device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices, int N,
+                                           const Strides& stride) {
+    const Share<BLOCK_N> share;
+    const T* from = ptr + share.own * stride.matrix + share.row * stride.row + share.pack * 8 * stride.column;
+    Pack<T, 8> packs[BLOCK_N / 16];
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 16; ++i) {
+        T* element = reinterpret_cast<T*>(packs[i].word);
+        const bool inside = share.own < matrices && share.row + i * 16 < N;
+        const T* next = from;
+#pragma unroll
+        for (int v = 0; v < 8; ++v) {
+            element[v] = inside && share.pack * 8 + v < N ? *next : from_float<T>(0.0f);
+            next += stride.column;
+        }
+        from += 16 * stride.row;
+    }
+    __syncthreads();
+    T* to = share.in(tiles);
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / 16; ++i) *reinterpret_cast<Pack<T, 8>*>(to + i * 16 * BLOCK_N) = packs[i];
+}
+
+// 16 x 16 elements of an operand from (row, column) on, as four 8 x 8 matrices: the upper left one, the one
+// below it, and the two to their right. In the tile of an operand that lies by columns, `below` is to the
+// right. TRANS: the two elements that a lane gets of each are neighbours down the tile and not along it.
+template <bool BY_ROWS, bool TRANS, int BLOCK_N, typename T>
+__device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile, int row, int column) {
+    using Tile = HalfTile<BLOCK_N>;
+    const int lane = threadIdx.x % WARP, in_matrix = lane % 8, below = lane / 8 % 2, right = lane / 16;
+    const T* line = BY_ROWS ? tile + row * BLOCK_N + Tile::place(below * 8 + in_matrix, column / 8 + right)
+                            : tile + column * BLOCK_N + Tile::place(right * 8 + in_matrix, row / 8 + below);
+    if constexpr (TRANS) {
+        ldmatrix_x4_trans(square, line);
+    } else {
+        ldmatrix_x4(square, line);
+    }
+}
+
+// A warp's copy of a run that lies in shared memory as far behind a 16-byte boundary as it will: whole packs,
+// and what is before and behind these, up to 7 elements each, a lane each.
+template <typename T>
+__device__ __forceinline__ void store_run(T* ptr, const T* run, int count) {
+    const int lane = threadIdx.x % WARP, before = (8 - skew(ptr)) % 8;
+    const int begin = before < count ? before : count, end = begin + (count - begin) / 8 * 8;
+    const int loose = lane < begin ? lane : lane - begin + end;
+    if (loose < count) ptr[loose] = run[loose];
+    for (int e = begin + lane * 8; e < end; e += WARP * 8) store(ptr + e, load<T, 8>(run + e));
+}
+
+// A warp's 16 rows of c: its rows of a times all of b. A lane's sums are pairs, scattered over 8 rows; so
+// that they leave in packs they go by way of shared memory, into the place of the same rows of a's tile.
+// Where a lies by rows no other warp reads these. Where it lies by columns they hold a little of every warp's
+// rows, and all have to be done with them. Rows of c that are no whole packs lie there as they will in c: a
+// run.
+template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, bool PACKED, typename T>
 __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c_ptr, index_t first,
                                               index_t B, int N) {
     using Tile = HalfTile<BLOCK_N>;
     constexpr int WARPS = BLOCK_N / 16;  // of a matrix
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    T* rows = a_tiles + warp * 16 * BLOCK_N;
-    const T* b_tile = b_tiles + warp / WARPS * Tile::ELEMENTS;
+    const int own = warp / WARPS, begin = warp % WARPS * 16;
+    T* a_tile = a_tiles + own * Tile::ELEMENTS;
+    const T* b_tile = b_tiles + own * Tile::ELEMENTS;
 
     float sum[BLOCK_N / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < BLOCK_N; k += 16) {
-        unsigned a[4];
-        ldmatrix_x4(a, rows + Tile::place(lane % 16, k / 8 + lane / 16));
+        unsigned a[4];  // pairs along K are along a's rows, and down b's columns
+        read_square<A_BY_ROWS, !A_BY_ROWS, BLOCK_N>(a, a_tile, begin, k);
 #pragma unroll
         for (int j = 0; j < BLOCK_N; j += 16) {
             unsigned b[4];
-            ldmatrix_x4_trans(b, b_tile + k * BLOCK_N + Tile::place(lane % 16, j / 8 + lane / 16));
+            read_square<B_BY_ROWS, B_BY_ROWS, BLOCK_N>(b, b_tile, k, j);
             mma_m16n8k16<T>(sum[j / 8], a, b[0], b[1]);
             mma_m16n8k16<T>(sum[j / 8 + 1], a, b[2], b[3]);
         }
     }
 
-    __syncwarp();  // all lanes have read their rows of a
+    T* rows = a_tile + begin * BLOCK_N;
+    if constexpr (A_BY_ROWS) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
+    const index_t matrix = first + own;
+    T* c_rows = c_ptr + (matrix * N + begin) * N;
 #pragma unroll
     for (int j = 0; j < BLOCK_N / 8; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            T* pair = rows + Tile::place(half * 8 + lane / 4, j) + lane % 4 * 2;
+            const int row = half * 8 + lane / 4, column = lane % 4 * 2;
+            T* pair = rows + (PACKED ? Tile::place(row, j) : skew(c_rows) + row * N + j * 8) + column;
             T two[2] = {from_float<T>(sum[j][half * 2]), from_float<T>(sum[j][half * 2 + 1])};
-            *reinterpret_cast<unsigned*>(pair) = *reinterpret_cast<const unsigned*>(two);
+            if constexpr (PACKED) {
+                *reinterpret_cast<unsigned*>(pair) = *reinterpret_cast<const unsigned*>(two);
+            } else {
+                if (j * 8 + column < N) pair[0] = two[0];
+                if (j * 8 + column + 1 < N) pair[1] = two[1];
+            }
         }
     }
     __syncwarp();
 
-    const index_t matrix = first + warp / WARPS;
     if (matrix >= B) return;
-    const int begin = warp % WARPS * 16;
-    T* c_rows = c_ptr + (matrix * N + begin) * N;
     if constexpr (PACKED) {
 #pragma unroll
         for (int p = lane; p < 16 * Tile::PACKS; p += WARP) {
@@ -223,30 +324,38 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
             }
         }
     } else {
-        for (int e = lane; e < 16 * BLOCK_N; e += WARP) {
-            const int row = e / BLOCK_N, j = e % BLOCK_N;
-            if (begin + row < N && j < N) {
-                c_rows[row * N + j] = rows[Tile::place(row, j / 8) + j % 8];
-            }
-        }
+        store_run(c_rows, rows + skew(c_rows), (N - begin < 16 ? N - begin : 16) * N);
     }
 }
 
-template <typename T, int BLOCK_N, int MATRICES, bool PACKED>
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int MATRICES, bool PACKED>
 __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_core_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
+    constexpr int OPERAND = MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
     DYNAMIC_SHARED(T, tiles);
     T* a_tiles = tiles;
-    T* b_tiles = tiles + MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
+    T* b_tiles = tiles + OPERAND;
     const index_t first = index_t(blockIdx.x) * MATRICES;
-    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
-    fetch_tiles<T, BLOCK_N, MATRICES, PACKED>(a_tiles, a_ptr, first, B, N, a_stride);
-    fetch_tiles<T, BLOCK_N, MATRICES, PACKED>(b_tiles, b_ptr, first, B, N, b_stride);
-    cp_async_commit();
-    cp_async_wait<0>();
+    const Strides a_stride = as_it_lies<A_BY_ROWS>(stride_ab, stride_ai, stride_aj);
+    const Strides b_stride = as_it_lies<B_BY_ROWS>(stride_bb, stride_bi, stride_bj);
+    if constexpr (PACKED) {
+        fetch_packs<T, BLOCK_N>(a_tiles, a_ptr, first, B, N, a_stride);
+        fetch_packs<T, BLOCK_N>(b_tiles, b_ptr, first, B, N, b_stride);
+        cp_async_commit();
+        cp_async_wait<0>();
+    } else {
+        const int matrices = B - first < MATRICES ? int(B - first) : MATRICES;
+        const T* a_from = fetch_run<OPERAND>(a_tiles, a_ptr, first, matrices, B, N, a_stride);
+        const T* b_from = fetch_run<OPERAND>(b_tiles, b_ptr, first, matrices, B, N, b_stride);
+        cp_async_commit();
+        cp_async_wait<0>();
+        __syncthreads();
+        make_tiles<BLOCK_N>(a_tiles, a_from, matrices, N, a_stride);
+        make_tiles<BLOCK_N>(b_tiles, b_from, matrices, N, b_stride);
+    }
     __syncthreads();  // other blocks of the multiprocessor multiply meanwhile
-    multiply_rows<T, BLOCK_N, PACKED>(a_tiles, b_tiles, c_ptr, first, B, N);
+    multiply_rows<A_BY_ROWS, B_BY_ROWS, BLOCK_N, PACKED>(a_tiles, b_tiles, c_ptr, first, B, N);
 }
 
 // ---- pipelined ---------------------------------------------------------------------------------------
@@ -255,19 +364,20 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_
 // way, so that the memory is never idle while tensor cores are at work. Only packs are copied past the
 // registers: operands that are none are tensor_core's.
 
-template <typename T, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,
     index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
     constexpr int OPERAND = MATRICES * HalfTile<BLOCK_N>::ELEMENTS;
     DYNAMIC_SHARED(T, tiles);
-    const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
+    const Strides a_stride = as_it_lies<A_BY_ROWS>(stride_ab, stride_ai, stride_aj);
+    const Strides b_stride = as_it_lies<B_BY_ROWS>(stride_bb, stride_bi, stride_bj);
     const index_t step = index_t(gridDim.x) * MATRICES;
     const auto fetch = [&](int stage, index_t first) {
         T* a_tiles = tiles + stage * 2 * OPERAND;
         if (first < B) {
-            fetch_tiles<T, BLOCK_N, MATRICES, true>(a_tiles, a_ptr, first, B, N, a_stride);
-            fetch_tiles<T, BLOCK_N, MATRICES, true>(a_tiles + OPERAND, b_ptr, first, B, N, b_stride);
+            fetch_packs<T, BLOCK_N>(a_tiles, a_ptr, first, B, N, a_stride);
+            fetch_packs<T, BLOCK_N>(a_tiles + OPERAND, b_ptr, first, B, N, b_stride);
         }
         cp_async_commit();  // of nothing too: groups are waited for by their number
     };
@@ -280,7 +390,7 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul
         __syncthreads();  // this group is there, and all are done with the one before, whose place is free
         fetch(free, first + (STAGES - 1) * step);
         T* a_tiles = tiles + stage * 2 * OPERAND;
-        multiply_rows<T, BLOCK_N, true>(a_tiles, a_tiles + OPERAND, c_ptr, first, B, N);
+        multiply_rows<A_BY_ROWS, B_BY_ROWS, BLOCK_N, true>(a_tiles, a_tiles + OPERAND, c_ptr, first, B, N);
         free = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }

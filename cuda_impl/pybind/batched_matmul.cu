@@ -57,13 +57,24 @@ static void check_shared(const Batch& p, int bytes) {
               "; fewer or smaller matrices a block take less, and torch.eager takes any");
 }
 
-// Whether the rows of both are whole packs of 16 bytes that start on such a boundary.
-static bool is_packed(const Batch& p) {
-    const int VEC = 16 / p.a.element_size;
-    const auto packed = [&](const Tensor& x) {
-        return x.strides[2] == 1 && x.strides[1] % VEC == 0 && x.strides[0] % VEC == 0 && x.address % 16 == 0;
+// Whether its rows, or else its columns, are whole packs of 16 bytes that start on such a boundary.
+static bool is_packed(const Tensor& x, bool by_rows = true) {
+    const int VEC = 16 / x.element_size, along = by_rows ? 2 : 1;
+    return x.strides[along] == 1 && x.shape[1] % VEC == 0 && x.strides[3 - along] % VEC == 0 &&
+           x.strides[0] % VEC == 0 && x.address % 16 == 0;
+}
+
+// Calls `packed` with whether a and b lie by rows, as constants, or if not both are packed `others`.
+template <typename Packed, typename Others>
+static void dispatch_lie(const Batch& p, Packed packed, Others others) {
+    const bool a_by_rows = p.a.strides[2] == 1, b_by_rows = p.b.strides[2] == 1;
+    if (!is_packed(p.a, a_by_rows) || !is_packed(p.b, b_by_rows)) return others();
+    const auto with_b = [&](auto A_BY_ROWS) {
+        if (b_by_rows) return packed(A_BY_ROWS, std::true_type());
+        packed(A_BY_ROWS, std::false_type());
     };
-    return p.N % VEC == 0 && packed(p.a) && packed(p.b);
+    if (a_by_rows) return with_b(std::true_type());
+    with_b(std::false_type());
 }
 
 template <typename T, typename Kernel, typename... Sizes>
@@ -84,8 +95,8 @@ static py::object tiled(py::object a_object, py::object b_object) {
     const LaunchShape shape = {ceil_div(p.B, matrices), matrices * across * across, shared_bytes};
     dispatch(p.a, [&](auto zero) {
         using T = decltype(zero);
-        const auto kernel =
-            is_packed(p) ? &batched_matmul_tiled_kernel<T, true> : &batched_matmul_tiled_kernel<T, false>;
+        const auto kernel = is_packed(p.a) && is_packed(p.b) ? &batched_matmul_tiled_kernel<T, true>
+                                                             : &batched_matmul_tiled_kernel<T, false>;
         launch_group<T>(p, shape, kernel, matrices);
     });
     return p.c.object;
@@ -112,13 +123,12 @@ constexpr int group_bytes(int BLOCK_N) {
     return 2 * matrices_of(BLOCK_N) * BLOCK_N * BLOCK_N * 2;
 }
 
-template <typename T, int BLOCK_N>
+template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, bool PACKED>
 static void launch_tensor_core(const Batch& p) {
     constexpr int MATRICES = matrices_of(BLOCK_N);
     static_assert(MATRICES * BLOCK_N * 2 <= MOST_THREADS, "a block has no more");
-    const auto kernel = is_packed(p) ? &batched_matmul_tensor_core_kernel<T, BLOCK_N, MATRICES, true>
-                                     : &batched_matmul_tensor_core_kernel<T, BLOCK_N, MATRICES, false>;
-    launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)}, kernel);
+    launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)},
+                    &batched_matmul_tensor_core_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, MATRICES, PACKED>);
 }
 
 // Whole matrices in shared memory, 16 rows a warp.
@@ -127,7 +137,12 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
     check_tensor_cores(p.a);
     if (p.empty()) return p.c.object;
     check_size(p);
-    dispatch_tiles(p, [&](auto zero, auto BLOCK_N) { launch_tensor_core<decltype(zero), BLOCK_N>(p); });
+    dispatch_tiles(p, [&](auto zero, auto BLOCK_N) {
+        using T = decltype(zero);
+        dispatch_lie(
+            p, [&](auto A, auto B) { launch_tensor_core<T, A, B, BLOCK_N, true>(p); },
+            [&] { launch_tensor_core<T, true, true, BLOCK_N, false>(p); });
+    });
     return p.c.object;
 }
 
@@ -147,12 +162,16 @@ static py::object pipelined(py::object a_object, py::object b_object) {
     check_size(p);
     dispatch_tiles(p, [&](auto zero, auto BLOCK_N) {
         using T = decltype(zero);
-        if (!is_packed(p)) return launch_tensor_core<T, BLOCK_N>(p);
         constexpr int MATRICES = matrices_of(BLOCK_N), BLOCKS = blocks_of(BLOCK_N);
         const std::int64_t blocks =
             std::min<std::int64_t>(ceil_div(p.B, MATRICES), BLOCKS * multiprocessors(p.a));
-        launch_group<T>(p, {blocks, MATRICES * BLOCK_N * 2, STAGES * group_bytes(BLOCK_N)},
-                        &batched_matmul_pipelined_kernel<T, BLOCK_N, MATRICES, STAGES, BLOCKS>);
+        dispatch_lie(
+            p,
+            [&](auto A, auto B) {
+                launch_group<T>(p, {blocks, MATRICES * BLOCK_N * 2, STAGES * group_bytes(BLOCK_N)},
+                                &batched_matmul_pipelined_kernel<T, A, B, BLOCK_N, MATRICES, STAGES, BLOCKS>);
+            },
+            [&] { launch_tensor_core<T, true, true, BLOCK_N, false>(p); });
     });
     return p.c.object;
 }

@@ -54,15 +54,21 @@ def check_shared(a: torch.Tensor, shared_bytes: int) -> int:
     return shared_bytes
 
 
-def is_packed(*operands: torch.Tensor) -> bool:
-    """Whether the rows of all are whole packs of 16 bytes that start on such a boundary."""
-    VEC = 16 // operands[0].element_size()
-    return all(
-        x.stride(2) == 1
-        and x.size(1) % VEC == x.stride(1) % VEC == x.stride(0) % VEC == 0
+def is_packed(x: torch.Tensor, by_rows: bool = True) -> bool:
+    """Whether its rows, or else its columns, are whole packs of 16 bytes that start on such a boundary."""
+    VEC, along = 16 // x.element_size(), 2 if by_rows else 1
+    return (
+        x.stride(along) == 1
+        and x.size(1) % VEC == x.stride(3 - along) % VEC == x.stride(0) % VEC == 0
         and x.data_ptr() % 16 == 0
-        for x in operands
     )
+
+
+def lie(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool, bool]:
+    """PACKED, A_BY_ROWS and B_BY_ROWS: what is not packed may lie any way, and its tiles are by rows."""
+    A_BY_ROWS, B_BY_ROWS = a.stride(2) == 1, b.stride(2) == 1
+    PACKED = is_packed(a, A_BY_ROWS) and is_packed(b, B_BY_ROWS)
+    return PACKED, A_BY_ROWS or not PACKED, B_BY_ROWS or not PACKED
 
 
 def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
@@ -94,7 +100,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     side = 4 * across
     matrices = max(128 // across**2, 1)  # of 128 threads, but one at least
     shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4)
-    PACKED = is_packed(a, b)
+    PACKED = is_packed(a) and is_packed(b)
     run = kernel("batched_matmul", f"batched_matmul_tiled_kernel<{CTYPES[a.dtype]}, {cpp(PACKED)}>", a.device)
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N), np.int32(matrices))
@@ -122,10 +128,12 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch
         return c
     check_size(N)
     BLOCK_N = ceil_div(N, 16) * 16
-    MATRICES, PACKED = MATRICES or matrices_of(BLOCK_N), is_packed(a, b)
+    MATRICES = MATRICES or matrices_of(BLOCK_N)
+    PACKED, A_BY_ROWS, B_BY_ROWS = lie(a, b)
     threads = threads_of(MATRICES, BLOCK_N)
     shared_bytes = check_shared(a, group_bytes(MATRICES, BLOCK_N))
-    tile = f"{CTYPES[a.dtype]}, {BLOCK_N}, {MATRICES}, {cpp(PACKED)}"
+    layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
+    tile = f"{layouts}, {BLOCK_N}, {MATRICES}, {cpp(PACKED)}"
     run = kernel("batched_matmul", f"batched_matmul_tensor_core_kernel<{tile}>", a.device)
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N))
@@ -153,14 +161,16 @@ def pipelined(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, STAGES: in
     if c.numel() == 0:
         return c
     check_size(N)
-    if not is_packed(a, b):
+    PACKED, A_BY_ROWS, B_BY_ROWS = lie(a, b)
+    if not PACKED:
         return tensor_core(a, b, MATRICES=MATRICES)
     BLOCK_N = ceil_div(N, 16) * 16
     MATRICES = MATRICES or matrices_of(BLOCK_N)
     threads = threads_of(MATRICES, BLOCK_N)
     BLOCKS = blocks_of(MATRICES, BLOCK_N, STAGES)
     shared_bytes = check_shared(a, STAGES * group_bytes(MATRICES, BLOCK_N))
-    tile = f"{CTYPES[a.dtype]}, {BLOCK_N}, {MATRICES}, {STAGES}, {BLOCKS}"
+    layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
+    tile = f"{layouts}, {BLOCK_N}, {MATRICES}, {STAGES}, {BLOCKS}"
     run = kernel("batched_matmul", f"batched_matmul_pipelined_kernel<{tile}>", a.device)
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N))
