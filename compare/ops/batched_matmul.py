@@ -68,6 +68,8 @@ CASES = Cases(
         # Every size of tile, rows of whole packs that are shorter than it, and a last group of matrices that
         # is no whole one.
         *(case("fp16", B=3, N=size) for size in (32, 40, 64, 80, 96, 128)),
+        # A later group begins between two 16-byte boundaries.
+        case("fp16", B=5, N=17),
         # So many that a block takes more groups, one after another, than it has places for.
         case("fp16", B=13, N=112),
         *(

@@ -153,7 +153,6 @@ MUTATIONS = (
         what="a run that begins within a pack is taken to begin with it",
         right="return tiles + before;",
         wrong="return tiles;",
-        case="B=5,N=17,fp16",
         sign=UNDEFINED,
     ),
     tensor_core(
