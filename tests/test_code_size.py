@@ -273,7 +273,7 @@ def test_the_hash_covers_what_an_op_takes_from_another() -> None:
         ("{0}    # indented\n    return (2,)\n", True),
     ],
 )
-def test_the_hash_moves_with_code_alone(
+def test_the_hash_moves_with_python_s_code_alone(
     mine: dict[str, Implementation], tmp_path: Path, change: str, moves: bool
 ) -> None:
     impl, helpers = mine["triton.mine"], tmp_path / "helpers.py"
@@ -301,7 +301,7 @@ def test_the_hash_does_not_move_with_how_code_is_aligned(
     ("more", "moves"),
     [("// a comment\n", False), ("/* one\nof two lines */\n", False), ("#define MORE 1  // why\n", True)],
 )
-def test_the_hash_moves_with_kernels_code_and_not_with_their_place(
+def test_the_hash_moves_with_kernels_code_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, moves: bool
 ) -> None:
     cupy = next(i for i in registry.implementations("vector_add") if i.route == "cupy")

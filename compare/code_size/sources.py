@@ -7,7 +7,7 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -53,21 +53,12 @@ def _hashed(path: Path, changed_ns: int) -> str:
 def _lines_of_code(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        piece = Piece("\n".join(_without_docstrings(text)), "python")
+        docstrings = _parsed(path).docstrings
+        lines = (line for n, line in enumerate(text.split("\n"), 1) if n not in docstrings)
+        piece = Piece("\n".join(lines), "python")
     else:
         piece = Piece(text, "cuda")
     return (_ALIGNMENT.sub(" ", line).rstrip() for line in bare(piece).split("\n") if line.strip())
-
-
-def _without_docstrings(text: str) -> Iterator[str]:
-    """Lines of a module without those that hold a string as a statement of its own, and nothing else."""
-    lines, dropped = text.split("\n"), set[int]()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            held = range(node.lineno - 1, node.end_lineno or node.lineno)
-            if ast.get_source_segment(text, node) == "\n".join(lines[n] for n in held).strip():
-                dropped |= set(held)
-    return (line for n, line in enumerate(lines) if n not in dropped)
 
 
 def rests_on(impl: Implementation) -> str:
@@ -186,6 +177,8 @@ class _Parsed:
 
     imports: tuple[ast.AST, ...]
     strings: frozenset[str]
+    docstrings: frozenset[int]
+    """Numbers of the lines that hold a string as a statement of its own, and nothing else."""
 
 
 def _parsed(path: Path) -> _Parsed:
@@ -194,9 +187,22 @@ def _parsed(path: Path) -> _Parsed:
 
 @functools.lru_cache
 def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    text = path.read_text(encoding="utf-8")
+    nodes = list(ast.walk(ast.parse(text)))
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return _Parsed(
         tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)),
         frozenset(value for value in constants if isinstance(value, str)),
+        frozenset(_of_docstrings(nodes, text.split("\n"))),
     )
+
+
+def _of_docstrings(nodes: Iterable[ast.AST], lines: Sequence[str]) -> Iterator[int]:
+    for node in nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            end = node.end_lineno or node.lineno
+            # Columns are counted in bytes.
+            before = lines[node.lineno - 1].encode()[: node.col_offset]
+            behind = lines[end - 1].encode()[node.end_col_offset :]
+            if not before.strip() and not behind.strip():
+                yield from range(node.lineno, end + 1)
