@@ -98,11 +98,11 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> tor
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))
-    SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 128, 32
+    SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 512 // x.element_size(), 8 * x.element_size()
     if M % SECTOR != 0 and M >= ROWS and N >= COLUMNS:
         tile = {"SECTOR": SECTOR, "ROWS": ROWS, "COLUMNS": COLUMNS}
         grid = (triton.cdiv(M + SECTOR - 1, ROWS - SECTOR) * triton.cdiv(N, COLUMNS),)
-        transpose_windowed_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), **tile, num_warps=8)
+        transpose_windowed_kernel[grid](x, y, M, N, x.stride(0), x.stride(1), **tile, num_warps=4)
     elif y.numel() > 0:
         BLOCK = ROW_BYTES // x.element_size()
         grid = (triton.cdiv(M, BLOCK) * triton.cdiv(N, BLOCK),)

@@ -43,7 +43,7 @@ def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) ->
 
 DTYPES = ("fp32", "fp16", "bf16")
 _LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
-_SIZES = ((0, 16), (16, 0), (1, 1), (1, 129), (127, 3), (33, 65), (64, 128))
+_SIZES = ((0, 16), (16, 0), (1, 1), (1, 129), (127, 3), (33, 65), (64, 128), (523, 45))
 
 CASES = Cases(
     default=case("fp32", M=8192, N=8192),

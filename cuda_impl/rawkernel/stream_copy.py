@@ -40,7 +40,7 @@ def whole_packs(x: torch.Tensor) -> bool:
 def by_chunks(
     variant: str,
     x: torch.Tensor,
-    constants: tuple[int, ...],
+    constants: tuple[int | str, ...],
     blocks: int,
     THREADS: int,
     shared_bytes: int = 0,
@@ -67,7 +67,7 @@ SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
     """16 bytes an access, PACKS of them a thread; what does not lie in whole packs is read by elements."""
     check_same("stream_copy", 1, x=x)
-    constants = (PACKS, THREADS, int(whole_packs(x)))
+    constants = (PACKS, THREADS, str(whole_packs(x)).lower())
     blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
     return by_chunks("vectorized", x, constants, blocks, THREADS, more=(np.int64(x.stride(0)),))
 
