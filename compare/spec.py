@@ -23,7 +23,7 @@ DTYPES = ("fp32", "fp16", "bf16")
 WHOLE = ("uint8", "int64")
 """Dtypes of whole numbers: right to the last digit, or wrong.  They have no `FILLS` but the usual one."""
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
-FILLS = ("normal", "huge", "neg_inf", "nan")
+FILLS = ("normal", "huge", "neg_inf", "nan", "zero")
 
 ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """What one rounding may lose, relative to the value.  ``tf32``: fp32 inputs whose products tensor cores make

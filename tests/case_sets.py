@@ -32,8 +32,20 @@ def _of_inputs(make_inputs: Callable[..., Any], case: Case) -> int:
     return max(x.numel() for x in make_inputs(case, torch.Generator(), torch.device("meta")))
 
 
+EVERYWHERE = "zero"
+"""A fill that no op has to name among its cases: each is given the smoke cases with it as well."""
+
+
+def edge(op: Op) -> list[Case]:
+    """What is small of an op's edge cases, and its smoke cases with a fill that it need not name."""
+    from compare.spec import WHOLE
+
+    filled = [replace(case, fill=EVERYWHERE) for case in op.cases.smoke if case.dtype not in WHOLE]
+    return [case for case in (*op.cases.edge, *filled) if elements(op, case) <= SMALL]
+
+
 def small(op: Op) -> list[Case]:
-    return [case for case in (*op.cases.smoke, *op.cases.edge) if elements(op, case) <= SMALL]
+    return [*(case for case in op.cases.smoke if elements(op, case) <= SMALL), *edge(op)]
 
 
 def brief(op: Op) -> list[Case]:
@@ -42,9 +54,9 @@ def brief(op: Op) -> list[Case]:
     Of edge cases with usual values that differ in their dtype alone there is one, the dtypes in turns.  A GPU
     runs them all.  No seeded mistake gets by what is left: `mutations.instruments` has a CPU run that alone.
     """
-    edge = [case for case in op.cases.edge if elements(op, case) <= SMALL]
-    usual = [case for case in edge if case.fill == "normal"]
-    return [*op.cases.smoke, *(case for case in edge if case.fill != "normal"), *_in_turns(op, usual)]
+    usual = [case for case in edge(op) if case.fill == "normal"]
+    unusual = [case for case in edge(op) if case.fill != "normal"]
+    return [*op.cases.smoke, *unusual, *_in_turns(op, usual)]
 
 
 def briefest(op: Op) -> list[Case]:

@@ -231,9 +231,12 @@ def norm_packed_kernel(
 
 @triton.jit
 def pack(mean, squares):
-    """Two floats in one 8-byte word, which arrives whole; squares below 0, so that no word is 0."""
+    """Two floats in one 8-byte word, which arrives whole; squares have a sign, so that no word is 0.
+
+    It is a product that gives 0 a sign: ``-squares`` is ``0 - squares``, and 0 of 0.
+    """
     low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-    return low | ((-squares).to(tl.int32, bitcast=True).to(tl.int64) << 32)
+    return low | ((squares * -1.0).to(tl.int32, bitcast=True).to(tl.int64) << 32)
 
 
 @triton.jit

@@ -187,6 +187,7 @@ MUTATIONS = (
         right="A_BY_ROWS or not PACKED, B_BY_ROWS or not PACKED",
         wrong="A_BY_ROWS or not PACKED, A_BY_ROWS or not PACKED",
         sign="values",
+        sign_with_gpu="values|misaligned address",
     ),
     launch_tiled(
         bug="layout not looked at",

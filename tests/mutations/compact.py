@@ -198,7 +198,7 @@ MUTATIONS = (
         what="a place of the ring is read before its second tile has come",
         right="next_phase = next_stage > 0 ? phase : phase ^ 1;",
         wrong="next_phase = phase;",
-        sign=ASTRAY,
+        sign=ASTRAY + "|not finished",  # a place may also be waited for that nobody fills again
         without_gpu="",
         with_gpu="huge",
         needs="sm_90, and more tiles than rings have places",
