@@ -68,9 +68,9 @@ MUTATIONS = (
     ),
     tiled(
         bug="transposed operand",
-        what="b's four rows are read as columns",
-        right="get(a[r], step) * get(b[step], s)",
-        wrong="get(a[r], step) * get(b[s], step)",
+        what="a's rows are read as columns",
+        right="get(a[r], step) * get(b, s)",
+        wrong="get(a[step], r % 4) * get(b, s)",
         sign="values",
     ),
     tensor_core(
