@@ -56,6 +56,17 @@ def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, devi
     assert bool((y[2] != 0).all())
 
 
+@pytest.mark.parametrize("impl", [p for p in IMPLEMENTATIONS if str(p.id).startswith("layer_norm-")])
+def test_a_row_whose_mean_has_no_square_is_not_nan(impl: Implementation, device: torch.device) -> None:
+    """Of equal elements, so that nothing deviates; PyTorch's own kernel gives NaN."""
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    if impl.label == "torch.eager":
+        pytest.skip("PyTorch's own")
+    x, weight, bias = inputs(impl, 4, LONG, device)
+    assert torch.equal(impl.run(x.fill_(2.0**67), weight, bias), bias.expand(4, LONG))
+
+
 def by_subtraction(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     wide = x.float()
     mean = wide.mean(dim=1, keepdim=True)

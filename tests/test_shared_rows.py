@@ -7,7 +7,7 @@ import torch
 
 from compare import capture, registry
 from compare.check import check
-from compare.device import supports
+from compare.device import OTHER_MULTIPROCESSORS, supports
 from compare.spec import case
 from triton_impl import shared_rows
 
@@ -43,6 +43,34 @@ def test_a_row_of_more_columns_than_all_programs_hold_is_refused(
     (impl,) = registry.implementations(op, ("triton.gluon",))
     with pytest.raises(NotImplementedError, match="chunks take as many programs at a time: 264 fit"):
         capture.capture(impl, registry.get_op(op), case("bf16", M=1, N=1081352), "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("arch", "blocks"),
+    [("sm_90", 2 * 132), ("sm_120", OTHER_MULTIPROCESSORS)],
+)
+def test_of_softmaxs_ring_as_many_blocks_are_launched_as_are_resident(arch: str, blocks: int) -> None:
+    """Shared memory of sm_90 has room for two a multiprocessor, that of sm_120 for one."""
+    (impl,) = registry.implementations("softmax", ("cupy.ring",))
+    (launch,) = capture.capture(impl, registry.get_op("softmax"), case("fp32", M=4096, N=131072), arch)
+    assert launch.grid == (blocks, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "label", "M", "N"),
+    [
+        *((op, "triton.online", 1, 2**31 - 1) for op in OPS),
+        *((op, "triton.gluon", 2**31 - 1, 8) for op in OPS),
+        *((op, "triton.split", 2**31 - 1, 8) for op in OPS[1:]),
+    ],
+)
+def test_what_a_loop_would_count_beyond_32_bits_is_refused(op: str, label: str, M: int, N: int) -> None:
+    """More than that is counted in 64."""
+    (impl,) = registry.implementations(op, (label,))
+    with pytest.raises(NotImplementedError, match="=2147483647: a loop's last step would pass"):
+        capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
+    if label == "triton.online":
+        capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N + 9), "sm_90")
 
 
 @pytest.mark.gpu

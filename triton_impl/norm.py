@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.arguments import check_norm
 from triton_impl import shared_rows
+from triton_impl.counts import check_counts
 from triton_impl.shared_rows import (
     aligned,
     columns_of_a_chunk,
@@ -452,6 +453,7 @@ def online(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> 
     M, N = x.shape
     if rows.y.numel() == 0:
         return rows.y
+    check_counts(N=N)
     BLOCK_N = min(4096, triton.next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 4096 else 4
     CENTERED = "bias" in parameters
@@ -531,6 +533,7 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     whole_words(x)
     words = [as_words(values) for values in rows]
     (M, N), stride_xm = words[0].shape, words[0].stride(0)
+    check_counts(M=M)
     num_warps = 4
     PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # a multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 2048)

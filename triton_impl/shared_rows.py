@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.device import multiprocessors, shared_bytes_of_a_block
+from triton_impl.counts import check_counts
 
 INTERPRETED = triton.knobs.runtime.interpret
 
@@ -101,6 +102,7 @@ def share_rows(
     """
     pack = 16 // x.element_size()
     M, N = x.shape
+    check_counts(M=M)
     BLOCK_N = 2048 // BLOCK_M * pack
     STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # as many as sm_86 has room for
     chunks = triton.cdiv(N, BLOCK_N)

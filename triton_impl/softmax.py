@@ -26,6 +26,7 @@ from triton.language.extra.libdevice import fast_expf
 
 from compare.arguments import check_same
 from compare.registry import implementation
+from triton_impl.counts import check_counts
 from triton_impl.shared_rows import (
     columns_of_a_chunk,
     fetch,
@@ -240,6 +241,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
+    check_counts(N=N)
     BLOCK_N = min(8192, triton.next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 8192 else 4
     softmax_online_kernel[(M,)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
