@@ -140,7 +140,8 @@ static py::object cluster(py::object x_object) {
         constexpr int PACKS = 8, THREADS = 64;
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
-        // Two tiles a block, so that many small blocks share a multiprocessor; more where 16 cannot help it.
+        // Two tiles a block at most, so that many small blocks share a multiprocessor; more where 16 cannot
+        // help.
         const auto launch_cluster = [&](auto CLUSTER) {
             const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
             if (slice_tiles > 26) {

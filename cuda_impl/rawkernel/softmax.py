@@ -127,7 +127,7 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
     VEC = 16 // x.element_size()
     BLOCK_N = THREADS * PACKS * VEC  # 8 KB
     tiles = ceil_div(N, BLOCK_N)
-    # Two tiles a block, so that many small blocks share a multiprocessor; more where 16 cannot help it.
+    # Two tiles a block at most, so that many small blocks share a multiprocessor; more where 16 cannot help.
     CLUSTER = 2 if tiles <= 2 * 2 else 4 if tiles <= 4 * 2 else 8 if tiles <= 8 * 2 else 16
     slice_tiles = ceil_div(tiles, CLUSTER)
     if slice_tiles > 26:
