@@ -47,7 +47,7 @@ MUTATIONS = (
     t_pipelined(
         bug="missed group",
         what="matrices that do not fill a group are nobody's",
-        right="tl.range(first, tl.cdiv(B, MATRICES),",
+        right="tl.range(first, (B - 1) // MATRICES + 1,",
         wrong="tl.range(first, B // MATRICES,",
         sign="all written",
     ),
