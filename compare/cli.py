@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -63,12 +64,12 @@ examples:
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
   1  at least one disagrees, or was faster than its work can be done
-  2  a mistake in the command, its files or the machine's setup; nothing was compared
+  2  a mistake in the command, its files or the machine's setup: nothing was compared, or a file not written
   3  inconclusive: interrupted, an implementation raised an error, or none could be run
 and of diff:
   0  nothing is slower
   1  a row is slower, lost, or no longer right
-  2  a mistake in the command or in its files
+  2  a mistake in the command or in its files, or one was not written
   3  nothing is known to be slower, but a row is ambiguous, or none was timed in both
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
@@ -252,9 +253,21 @@ class _Outputs:
         self, what: T, json: Callable[[T], str], csv: Callable[[T], str], markdown: Callable[[T], str]
     ) -> None:
         """Write ``what`` to the files that were asked for, each in its own form."""
-        for path, make in ((self.json, json), (self.csv, csv), (self.markdown, markdown)):
-            if path:
-                writing.write(path, make(what))
+        made = ((self.json, json), (self.csv, csv), (self.markdown, markdown))
+        failed = _failures([partial(writing.write, path, make(what)) for path, make in made if path])
+        if failed:
+            raise UsageError("; ".join(failed))
+
+
+def _failures(writes: Iterable[Callable[[], None]]) -> list[str]:
+    """Write all that can be written: what is said of the rest."""
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except UsageError as error:
+            failed.append(str(error))
+    return failed
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -291,7 +304,6 @@ def _run(
             told(what)
 
     say("importing PyTorch")
-    from compare import records
     from compare.run import prepare, run
 
     device = prepare(arguments.device, names)
@@ -309,22 +321,33 @@ def _run(
     from compare.report.progress import of_run
 
     done: list[Comparison] = []
+    unrecorded: list[str] = []
+    unwritten: list[str] = []
     for op, options in work:
         with of_run(op.name, told) as progress:
             comparison = run(op, options, progress)
         say("writing and printing")
         done.append(comparison)
+        # What cannot be kept is on the screen all the same, and the next op is compared.
         if arguments.record:
-            path = records.record(comparison)
-            print(f"recorded in {path}", file=sys.stderr)
-        outputs.write(done)
+            unrecorded += _failures([partial(_record, comparison)])
+        unwritten = _failures([partial(outputs.write, done)])  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")
         terminal.show(comparison)
         sys.stdout.flush()
         if comparison.interrupted:
             break
+    if unrecorded or unwritten:
+        raise UsageError("; ".join([*unrecorded, *unwritten]))
     return max(map(exit_status, done), key=_SEVERITY.index)
+
+
+def _record(comparison: Comparison) -> None:
+    from compare import records
+
+    path = records.record(comparison)
+    print(f"recorded in {path}", file=sys.stderr)
 
 
 def _crossover(arguments: argparse.Namespace) -> int:
@@ -377,13 +400,15 @@ def _crossover(arguments: argparse.Namespace) -> int:
                 memory_bytes,
                 lambda asked: run(op, asked, progress, crew=crew),
             )
-    outputs.write_as(
-        found,
-        lambda found: records.dumps(found.runs),
-        lambda found: csv_file.dumps(found.runs),
-        crossings.as_markdown,
-    )
-    terminal.put(lambda width: crossings.render(found, width))
+    try:
+        outputs.write_as(
+            found,
+            lambda found: records.dumps(found.runs),
+            lambda found: csv_file.dumps(found.runs),
+            crossings.as_markdown,
+        )
+    finally:  # though a file cannot be written
+        terminal.put(lambda width: crossings.render(found, width))
     if found.recorded_on:
         return AGREE
     statuses = [INCONCLUSIVE] if found.interrupted else []
@@ -544,8 +569,10 @@ def _diff(arguments: argparse.Namespace) -> int:
     if not found.changes:
         which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
         raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
-    outputs.write_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
-    terminal.put(lambda width: differences.render(found, width))
+    try:
+        outputs.write_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
+    finally:  # though a file cannot be written
+        terminal.put(lambda width: differences.render(found, width))
     return DISAGREE if found.worse else INCONCLUSIVE if found.undecided else AGREE
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import made_up
+import processes
 import pytest
 
 from compare import cli, records, registry
@@ -170,6 +171,56 @@ def test_files_are_written_whole(
     assert {line["op"] for line in lines} == set(OPS)
     assert all(f"## {name}: " in paths["markdown"].read_text() for name in OPS)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths.values())
+
+
+def test_what_cannot_be_written_is_shown_all_the_same(
+    stub: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every op, and every other file; what could not be is said last."""
+    table = tmp_path / "out.csv"
+    assert cli.main(["all", "--json", "/dev/full", "--csv", str(table)]) == cli.USAGE
+    printed = capsys.readouterr()
+    assert all(re.search(rf"(?m)^{name}  ", printed.out) for name in OPS)
+    assert {line["op"] for line in csv.DictReader(table.read_text().splitlines())} == set(OPS)
+    assert "/dev/full could not be written: No space left on device. What was found is on" in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_what_cannot_be_recorded_is_shown_all_the_same(
+    stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gpu:
+        type = "cuda"
+
+    def record(comparison: Comparison) -> Path:
+        (tmp_path / "file").touch()
+        return real(comparison, tmp_path / "file")
+
+    real = records.record
+    monkeypatch.setattr(records, "record", record)
+    monkeypatch.setattr("compare.run.prepare", lambda *_: Gpu)
+    assert cli.main(["all", "--record"]) == cli.USAGE
+    printed = capsys.readouterr()
+    for name in OPS:
+        assert re.search(rf"(?m)^{name}  ", printed.out)
+        assert f"{name}.json could not be written: [Errno 20]" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shows"),
+    [
+        (["map", "vector_add"], "vector_add"),
+        (["cache"], "TRITON_CACHE_DIR"),
+        (["pipeline", "vector_add", "--only", "triton.blocked", "--arch", "sm_80"], "sm_80"),
+        (["aot", "vector_add", "--only", "triton.blocked", "--arch", "sm_80", "--out", "OUT"], "sm_80"),
+    ],
+)
+def test_other_commands_show_what_they_cannot_write(arguments: list[str], shows: str, tmp_path: Path) -> None:
+    words = [str(tmp_path) if word == "OUT" else word for word in arguments]
+    done = processes.command(*words, "--json", "/dev/full")
+    assert done.returncode == cli.USAGE
+    assert shows in done.stdout
+    assert "/dev/full could not be written: No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize(

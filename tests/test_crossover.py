@@ -276,6 +276,8 @@ def test_the_command_searches_where_there_is_a_gpu(
     assert "changes from triton to cuda" in " ".join(printed.out.split())
     sizes = [Case.parse(case.case, OP)["N"] for read in records.read(out) for case in read.cases]
     assert len(sizes) == len(set(sizes)) > 6
+    assert cli.main(["softmax", "--crossover", "N", "--json", "/dev/full"]) == cli.USAGE
+    assert capsys.readouterr().out == printed.out, "shown, though it could not be written"
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,15 @@ def test_files_can_be_written(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert f"| {LABEL}" in paths["markdown"].read_text()
 
 
+def test_what_cannot_be_written_is_shown(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(files, times(), times(1.2), "--json", "/dev/full") == cli.USAGE
+    printed = capsys.readouterr()
+    assert "rows:" in printed.out
+    assert "/dev/full could not be written" in printed.err
+
+
 def test_many_rows_show_what_changed(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     def swept(factor: float) -> Comparison:
         slow = replace(times(factor).cases[0], case="M=7,N=7,fp32")
