@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from compare import commands, registry, trials, writing
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
@@ -158,8 +158,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if sys.stdout is None:  # closed by whoever started this
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as this runs
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by whoever started this
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as this runs
     if words and words[0] in _OWN_ARGUMENTS:
         return _guarded(lambda: _own(words[0], words[1:]))
     arguments = parser().parse_args(words)
@@ -208,11 +209,11 @@ def _guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted before anything was finished", INCONCLUSIVE)
     except BrokenPipeError:
-        _print_no_more()  # whoever read the output has seen enough
+        _print_no_more(sys.stdout)  # whoever read the output has seen enough
         return INCONCLUSIVE
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
-            _print_no_more()
+            _print_no_more(sys.stdout)
             return _complain(f"what was to be printed could not be: {error.strerror}", USAGE)
         if os.environ.get("COMPARE_TRACEBACK"):
             raise
@@ -223,9 +224,9 @@ def _guarded(command: Callable[[], int]) -> int:
         )
 
 
-def _print_no_more() -> None:
+def _print_no_more(stream: TextIO) -> None:
     """Keep Python from saying once more at exit that it could not."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # --------------------------------------------------------------------------- compare
@@ -614,5 +615,8 @@ def _indented(text: str) -> str:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"python -m compare: {message}", file=sys.stderr)
+    try:
+        print(f"python -m compare: {message}", file=sys.stderr)
+    except OSError:  # nobody reads it; the status says what it can
+        _print_no_more(sys.stderr)
     return status

@@ -423,14 +423,33 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("redirected", "status", "says"),
-    [(">&-", cli.AGREE, ""), ("> /dev/full", cli.USAGE, "No space left on device")],
+    [
+        (">&-", cli.AGREE, ""),
+        ("> /dev/full", cli.USAGE, "No space left on device"),
+        ("| true; exit ${PIPESTATUS[0]}", cli.INCONCLUSIVE, ""),
+    ],
 )
 def test_nowhere_to_print(redirected: str, status: int, says: str) -> None:
     command = f"{sys.executable} -m compare map vector_add {redirected}"
-    run = subprocess.run(command, shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=250)
+    run = subprocess.run(["bash", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=250)
     assert run.returncode == status
     assert says in run.stderr
     assert len(run.stderr.splitlines()) == (1 if says else 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("vector_add --device cpu --case N=64,fp32 --only torch.eager 2>&-", cli.AGREE),
+        ("vector_ad 2>&-", cli.USAGE),
+        ("vector_ad 2>&1 | true; exit ${PIPESTATUS[0]}", cli.USAGE),
+    ],
+)
+def test_nowhere_to_complain(words: str, status: int) -> None:
+    command = f"{sys.executable} -m compare {words}"
+    run = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=250)
+    assert run.returncode == status
+    assert ("torch.eager" in run.stdout) == (status == cli.AGREE)
 
 
 def test_a_closed_pipe_is_no_error() -> None:
