@@ -217,6 +217,14 @@ def _guarded(command: Callable[[], int]) -> int:
             return _complain(f"what was to be printed could not be: {error.strerror}", USAGE)
         if os.environ.get("COMPARE_TRACEBACK"):
             raise
+        lacking = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lacking and not (registry.ROOT / lacking.partition(".")[0]).exists():  # which is none of our own
+            return _complain(
+                f"this Python, {sys.executable}, has no module {lacking!r}: run 'make install' in "
+                f"{registry.ROOT}, then 'source .venv/bin/activate'; 'python -m compare doctor' shows all "
+                "that it lacks",
+                USAGE,
+            )
         return _complain(
             f"an error of the tool itself, {type(error).__name__}: {error}. "
             "COMPARE_TRACEBACK=1 shows where; please report it",

@@ -346,6 +346,31 @@ def test_an_unknown_op_is_refused_without_importing_torch() -> None:
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.parametrize("words", [["vector_add"], ["list"], ["map"], ["cache"]], ids="_".join)
+def test_a_python_without_the_packages_is_told_from_an_error(words: list[str]) -> None:
+    """The likeliest mistake of all: the environment is not activated."""
+    run = subprocess.run(
+        [sys.executable, "-S", "-m", "compare", *words],  # without site-packages
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == cli.USAGE
+    says = f"this Python, {re.escape(sys.executable)}, has no module '\\w+': run 'make install' in "
+    assert re.search(f"{says}.*, then 'source .venv/bin/activate'; ", run.stderr)
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_module_of_our_own_that_is_missing_is_an_error_of_the_tool(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "compare.run", None)  # makes its import fail
+    monkeypatch.delenv("COMPARE_TRACEBACK", raising=False)
+    assert "an error of the tool itself" in complaint(capsys, "softmax")
+
+
 def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     run = command(

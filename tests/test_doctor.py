@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ def test_it_is_quick() -> None:
         ("pybind11", "pybind11"),
         ("cuda.bindings", "NVRTC"),
         ("pynvml", "NVML"),
+        ("tabulate", "other packages"),
     ],
 )
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
@@ -191,6 +193,21 @@ def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip().endswith("True")
     assert "no torch here" in run.stdout
+
+
+def test_without_any_package_there_is_a_table_too() -> None:
+    run = subprocess.run(
+        [sys.executable, "-S", "-m", "compare", "doctor"],  # without site-packages
+        cwd=doctor.ROOT,
+        env={**os.environ, "PYTHONPATH": str(doctor.ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stderr) == (2, "")
+    assert re.search(rf"(?m)^ok +Python +everything +[\d.]+ at {re.escape(sys.executable)}$", run.stdout)
+    assert re.search(r"(?m)^MISSING  PyTorch +the torch way, .*No module named 'torch'$", run.stdout)
+    assert re.search(r"(?m)^MISSING  other packages +.*  no numpy, rich, tabulate,", run.stdout)
+    assert "-m pip install -r" in run.stdout
 
 
 @pytest.mark.gpu
