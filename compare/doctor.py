@@ -74,7 +74,7 @@ def diagnose() -> list[Capability]:
         _look("GPU", "speeds measured here, not replayed from results/", _gpu, optional=True),
         _look("NVML", "clocks, power and temperature beside the figures", _nvml, optional=True),
         _look("Triton", "the triton way", lambda: _imported("triton")),
-        _look("cupy", "CUDA kernels compiled at run time", lambda: _imported("cupy")),
+        _look("cupy", "CUDA kernels compiled at run time", _cupy),
         _look("g++", "pybind11 modules; CUDA kernels on the CPU", _gxx),
         _look("Python headers", "pybind11 modules", _python_headers),
         _look("pybind11", "CUDA kernels built ahead of time", lambda: _imported("pybind11")),
@@ -254,6 +254,16 @@ def _nvml() -> str:
     except pynvml.NVMLError as error:
         raise Missing(f"{version}, but the driver does not answer: {error}") from error
     return f"{version}, driver {pynvml.nvmlSystemGetDriverVersion()}"
+
+
+def _cupy() -> str:
+    try:
+        return _imported("cupy")
+    except OSError as error:
+        if error.filename is None:  # a library that it cannot load
+            raise
+        why = f"cannot write {error.filename} ({error.strerror})"
+        raise Missing(why, "export CUPY_CACHE_DIR=/tmp/cupy") from error
 
 
 def _gxx() -> str:

@@ -18,6 +18,7 @@ from unittest import mock
 import made_up
 import pytest
 import torch
+from processes import command
 
 from compare import registry
 from compare import run as running
@@ -437,8 +438,8 @@ worker.close()
 
 
 def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
-    command = [sys.executable, "-c", FORKING]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    words = [sys.executable, "-c", FORKING]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     pid, descriptors, same = done.stdout.split()
     assert same == "True"
@@ -447,6 +448,13 @@ def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
     while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
+    done = command(*words, CUPY_CACHE_DIR=str(tmp_path / "file" / "cupy"))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_only_the_command_itself_forks_the_server() -> None:
