@@ -373,6 +373,11 @@ class Finding:
     detail: str
 
 
+CONDUCT = ("inputs unchanged", "guard zones", "own work", "output is fresh", "other sizes")
+"""Names of findings on how an output came about, or on other cases: it may hold the right values all the
+same."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """An implementation's outputs against the fp64 oracle on one case, over all seeds."""
