@@ -16,6 +16,7 @@ import importlib.util
 import inspect
 import multiprocessing
 import pkgutil
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +60,8 @@ def implementation(
 
     Args:
         op: the op's name, ``softmax``.
-        label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``.
+        label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``; a variant is letters, digits
+            and ``_``.
         rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
@@ -76,8 +78,12 @@ def implementation(
     """
     routes = ("torch", "triton", *ROUTES, LIBRARY)
     route, _, variant = label.partition(".")
-    if route not in routes or not variant:
-        raise UsageError(f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}")
+    # A colon and what follows it tell rows of one implementation apart, and --only takes patterns.
+    if route not in routes or not re.fullmatch("[A-Za-z0-9_]+", variant):
+        raise UsageError(
+            f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}, and letters, digits "
+            "and _ behind the dot"
+        )
     if rung not in RUNGS:
         raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
 
