@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import re
@@ -418,6 +419,18 @@ def test_a_worker_that_is_dismissed_ends_and_the_next_is_another() -> None:
         second = crew.of(impl)
         assert second.pid != first.pid
         assert second.ask("rest")["kept_bytes"] == 0
+
+
+def test_what_keeps_a_worker_from_getting_ready_is_said_every_time(tmp_path: Path) -> None:
+    """As of a file that raises only where it is loaded once more."""
+    file = tmp_path / "mine.py"
+    file.write_text(BEGINNING + "1 / 0\n")
+    (impl, *_) = registry.implementations("vector_add")
+    impl = dataclasses.replace(impl, label="triton.right", foreign=True, origin=str(file))
+    with Crew(registry.get_op("vector_add"), CPU, 60.0) as crew:
+        for _ in range(3):
+            with pytest.raises(UsageError, match="ZeroDivisionError at line 18"):
+                crew.of(impl)
 
 
 FORKING = """
