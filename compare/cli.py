@@ -9,8 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from compare import commands, registry, trials, writing
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
@@ -63,12 +64,12 @@ examples:
 exit status:
   0  every implementation that this machine can run agrees with the fp64 result
   1  at least one disagrees, or was faster than its work can be done
-  2  a mistake in the command, its files or the machine's setup; nothing was compared
+  2  a mistake in the command, its files or the machine's setup: nothing was compared, or a file not written
   3  inconclusive: interrupted, an implementation raised an error, or none could be run
 and of diff:
   0  nothing is slower
   1  a row is slower, lost, or no longer right
-  2  a mistake in the command or in its files
+  2  a mistake in the command or in its files, or one was not written
   3  nothing is known to be slower, but a row is ambiguous, or none was timed in both
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
@@ -157,8 +158,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status (see ``--help``)."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if sys.stdout is None:  # closed by whoever started this
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as this runs
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by whoever started this
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as this runs
     if words and words[0] in _OWN_ARGUMENTS:
         return _guarded(lambda: _own(words[0], words[1:]))
     arguments = parser().parse_args(words)
@@ -207,14 +209,22 @@ def _guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted before anything was finished", INCONCLUSIVE)
     except BrokenPipeError:
-        _print_no_more()  # whoever read the output has seen enough
+        _print_no_more(sys.stdout)  # whoever read the output has seen enough
         return INCONCLUSIVE
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
-            _print_no_more()
+            _print_no_more(sys.stdout)
             return _complain(f"what was to be printed could not be: {error.strerror}", USAGE)
         if os.environ.get("COMPARE_TRACEBACK"):
             raise
+        lacking = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lacking and not (registry.ROOT / lacking.partition(".")[0]).exists():  # which is none of our own
+            return _complain(
+                f"this Python, {sys.executable}, has no module {lacking!r}: run 'make install' in "
+                f"{registry.ROOT}, then 'source .venv/bin/activate'; 'python -m compare doctor' shows all "
+                "that it lacks",
+                USAGE,
+            )
         return _complain(
             f"an error of the tool itself, {type(error).__name__}: {error}. "
             "COMPARE_TRACEBACK=1 shows where; please report it",
@@ -222,9 +232,9 @@ def _guarded(command: Callable[[], int]) -> int:
         )
 
 
-def _print_no_more() -> None:
+def _print_no_more(stream: TextIO) -> None:
     """Keep Python from saying once more at exit that it could not."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # --------------------------------------------------------------------------- compare
@@ -252,9 +262,21 @@ class _Outputs:
         self, what: T, json: Callable[[T], str], csv: Callable[[T], str], markdown: Callable[[T], str]
     ) -> None:
         """Write ``what`` to the files that were asked for, each in its own form."""
-        for path, make in ((self.json, json), (self.csv, csv), (self.markdown, markdown)):
-            if path:
-                writing.write(path, make(what))
+        made = ((self.json, json), (self.csv, csv), (self.markdown, markdown))
+        failed = _failures([partial(writing.write, path, make(what)) for path, make in made if path])
+        if failed:
+            raise UsageError("; ".join(failed))
+
+
+def _failures(writes: Iterable[Callable[[], None]]) -> list[str]:
+    """Write all that can be written: what is said of the rest."""
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except UsageError as error:
+            failed.append(str(error))
+    return failed
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -291,7 +313,6 @@ def _run(
             told(what)
 
     say("importing PyTorch")
-    from compare import records
     from compare.run import prepare, run
 
     device = prepare(arguments.device, names)
@@ -309,22 +330,33 @@ def _run(
     from compare.report.progress import of_run
 
     done: list[Comparison] = []
+    unrecorded: list[str] = []
+    unwritten: list[str] = []
     for op, options in work:
         with of_run(op.name, told) as progress:
             comparison = run(op, options, progress)
         say("writing and printing")
         done.append(comparison)
+        # What cannot be kept is on the screen all the same, and the next op is compared.
         if arguments.record:
-            path = records.record(comparison)
-            print(f"recorded in {path}", file=sys.stderr)
-        outputs.write(done)
+            unrecorded += _failures([partial(_record, comparison)])
+        unwritten = _failures([partial(outputs.write, done)])  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")
         terminal.show(comparison)
         sys.stdout.flush()
         if comparison.interrupted:
             break
+    if unrecorded or unwritten:
+        raise UsageError("; ".join([*unrecorded, *unwritten]))
     return max(map(exit_status, done), key=_SEVERITY.index)
+
+
+def _record(comparison: Comparison) -> None:
+    from compare import records
+
+    path = records.record(comparison)
+    print(f"recorded in {path}", file=sys.stderr)
 
 
 def _crossover(arguments: argparse.Namespace) -> int:
@@ -377,13 +409,15 @@ def _crossover(arguments: argparse.Namespace) -> int:
                 memory_bytes,
                 lambda asked: run(op, asked, progress, crew=crew),
             )
-    outputs.write_as(
-        found,
-        lambda found: records.dumps(found.runs),
-        lambda found: csv_file.dumps(found.runs),
-        crossings.as_markdown,
-    )
-    terminal.put(lambda width: crossings.render(found, width))
+    try:
+        outputs.write_as(
+            found,
+            lambda found: records.dumps(found.runs),
+            lambda found: csv_file.dumps(found.runs),
+            crossings.as_markdown,
+        )
+    finally:  # though a file cannot be written
+        terminal.put(lambda width: crossings.render(found, width))
     if found.recorded_on:
         return AGREE
     statuses = [INCONCLUSIVE] if found.interrupted else []
@@ -544,8 +578,10 @@ def _diff(arguments: argparse.Namespace) -> int:
     if not found.changes:
         which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
         raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
-    outputs.write_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
-    terminal.put(lambda width: differences.render(found, width))
+    try:
+        outputs.write_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
+    finally:  # though a file cannot be written
+        terminal.put(lambda width: differences.render(found, width))
     return DISAGREE if found.worse else INCONCLUSIVE if found.undecided else AGREE
 
 
@@ -587,5 +623,8 @@ def _indented(text: str) -> str:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"python -m compare: {message}", file=sys.stderr)
+    try:
+        print(f"python -m compare: {message}", file=sys.stderr)
+    except OSError:  # nobody reads it; the status says what it can
+        _print_no_more(sys.stderr)
     return status

@@ -54,6 +54,8 @@ class Diff:
     """How the machines and the software differ, a line each."""
     changes: tuple[Change, ...]
     counts: Mapping[Outcome, int] = field(default_factory=dict)
+    in_both: int = 0
+    """How many rows are in both files: without one nothing was held against anything."""
 
     @property
     def worse(self) -> bool:
@@ -79,9 +81,12 @@ def diff(old: Sequence[Comparison], new: Sequence[Comparison], only: Sequence[st
     counts: dict[Outcome, int] = {}
     for change in changes:
         counts[change.outcome] = counts.get(change.outcome, 0) + 1
-    both = [key for key in before if key in after]
-    lines = dict.fromkeys(line for key in both for line in _differences(before[key], after[key]))
-    return Diff(tuple(lines), tuple(changes), counts)
+    both = [(before[key], after[key]) for key in before if key in after]
+    # Without a row in both, the machines are those of the newest runs.
+    newest = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
+    machines = (line for pair in both or newest for line in _differences(*pair))
+    ceilings = (line for pair in both for line in _ceilings(*pair))
+    return Diff(tuple(dict.fromkeys((*machines, *ceilings))), tuple(changes), counts, len(both))
 
 
 def _rows(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded]:
@@ -166,6 +171,9 @@ def _differences(old: Recorded, new: Recorded) -> Iterator[str]:
         yield from _figure(name.partition("_")[0] + " " + unit, _clock(ours, name), _clock(theirs, name))
     yield from _line("throttled by", _throttle(ours), _throttle(theirs))
     yield from _line("seed", str(old.run.seed), str(new.run.seed))
+
+
+def _ceilings(old: Recorded, new: Recorded) -> Iterator[str]:
     if old.comparison.ceilings and new.comparison.ceilings:
         on = f"a plain copy's GB/s beside {old.run.op} {old.comparison.case}"
         yield from _figure(on, old.comparison.ceilings.copy_gbs, new.comparison.ceilings.copy_gbs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shlex
@@ -13,7 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torc
 
 _LEAST_CAPABILITY = 75
 _NVIDIA = "0x10de"
+_OTHERS = ("numpy", "rich", "tabulate", "pygments", "jinja2", "filelock")
+"""Of requirements.txt what no capability goes by."""
 _SYSTEM_PACKAGES = {  # how a distribution installs, and what it calls g++ and Python's headers
     "debian": ("sudo apt-get install -y", "g++", "python{v}-dev"),
     "fedora": ("sudo dnf install -y", "gcc-c++", "python{v}-devel"),
@@ -66,12 +69,12 @@ class Missing(Exception):
 def diagnose() -> list[Capability]:
     """Look at everything a comparison uses.  Never raises; takes little longer than importing torch."""
     return [
-        _look("Python", "everything", platform.python_version),
+        _look("Python", "everything", _python),
         _look("PyTorch", "the torch way, and every tensor", _torch),
         _look("GPU", "speeds measured here, not replayed from results/", _gpu, optional=True),
         _look("NVML", "clocks, power and temperature beside the figures", _nvml, optional=True),
         _look("Triton", "the triton way", lambda: _imported("triton")),
-        _look("cupy", "CUDA kernels compiled at run time", lambda: _imported("cupy")),
+        _look("cupy", "CUDA kernels compiled at run time", _cupy),
         _look("g++", "pybind11 modules; CUDA kernels on the CPU", _gxx),
         _look("Python headers", "pybind11 modules", _python_headers),
         _look("pybind11", "CUDA kernels built ahead of time", lambda: _imported("pybind11")),
@@ -80,6 +83,7 @@ def diagnose() -> list[Capability]:
         _look("NVRTC", "registers and shared memory without running", _nvrtc),
         _look("gcc, make", "programs without Python", _gcc, optional=True),
         _look("cuobjdump", "spills and machine code size", _disassembler),
+        _look("other packages", "figures, screens and locks", _others),
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
         _look("matplotlib", "'map --plot', effort against speed", _matplotlib, optional=True),
         _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
@@ -145,20 +149,28 @@ def resolution(found: Calibration) -> str:
 
 def render(found: list[Capability], width: int | None = None) -> str:
     """A table, no wider than ``width`` columns if that is not None, and under it the commands, each once."""
-    from tabulate import tabulate
-
     rows = [("ok" if c.ok else "-" if c.optional else "MISSING", c.name, c.purpose, c.detail) for c in found]
     limits = None
     if width is not None:
         left = width - sum(max(len(row[i]) for row in rows) + 2 for i in (0, 1)) - 2
         limits = [None, None, max(12, 2 * left // 5), max(12, left - 2 * left // 5)]
     headers = ("", "what", "for", "version, or what is wrong")
-    text = str(tabulate(rows, headers, "simple", maxcolwidths=limits, maxheadercolwidths=limits))
+    try:
+        from tabulate import tabulate
+
+        text = str(tabulate(rows, headers, "simple", maxcolwidths=limits, maxheadercolwidths=limits))
+    except ImportError:  # then above all there is something to tell
+        text = _aligned([headers, *rows])
     mends = dict.fromkeys(c.mend for c in found if c.mend)
     for command in mends:
         names = ", ".join(c.name for c in found if c.mend == command)
         text += f"\n\nTo mend {names}:\n  {command}"
     return text
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def _look(name: str, purpose: str, check: Callable[[], str], *, optional: bool = False) -> Capability:
@@ -179,6 +191,10 @@ def _imported(module: str) -> str:
         return str(importlib.import_module(module).__version__)
     except ImportError as error:
         raise Missing(f"cannot be imported ({error})", REQUIREMENTS) from error
+
+
+def _python() -> str:
+    return f"{platform.python_version()} at {sys.executable}"
 
 
 def _torch() -> str:
@@ -238,6 +254,16 @@ def _nvml() -> str:
     except pynvml.NVMLError as error:
         raise Missing(f"{version}, but the driver does not answer: {error}") from error
     return f"{version}, driver {pynvml.nvmlSystemGetDriverVersion()}"
+
+
+def _cupy() -> str:
+    try:
+        return _imported("cupy")
+    except OSError as error:
+        if error.filename is None:  # a library that it cannot load
+            raise
+        why = f"cannot write {error.filename} ({error.strerror})"
+        raise Missing(why, "export CUPY_CACHE_DIR=/tmp/cupy") from error
 
 
 def _gxx() -> str:
@@ -312,6 +338,13 @@ def _disassembler() -> str:
     if lacking:
         raise Missing(f"Triton's wheel carries no {', '.join(lacking)}", REQUIREMENTS)
     return f"with ptxas and nvdisasm at {tools}"
+
+
+def _others() -> str:
+    lacking = [name for name in _OTHERS if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise Missing(f"no {', '.join(lacking)}", REQUIREMENTS)
+    return ", ".join(_OTHERS)
 
 
 def _clang_format() -> str:

@@ -237,14 +237,23 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
 
     Only what this run has measured itself goes in: replayed rows do not, nor do rows that an
     interruption left without a time.  Two runs that record at once wait for each other.
+
+    Raises:
+        UsageError: the record cannot be written, or what is there cannot be read.
     """
     from filelock import FileLock
 
     path = path_of(comparison.environment.device, comparison.op, root)
     lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{device_slug(str(path.resolve()))}.lock"
-    with FileLock(lock):
-        older = read(path) if path.exists() else ()
-        write_whole(path, dumps(merge(_measured(comparison), older)))
+    try:
+        with FileLock(lock):
+            older = read(path) if path.exists() else ()
+            write_whole(path, dumps(merge(_measured(comparison), older)))
+    except OSError as error:
+        raise UsageError(
+            f"{path} could not be written: {error}. What was found is on the screen; to have it recorded, "
+            "mend that and run this again"
+        ) from None
     return path
 
 

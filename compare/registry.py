@@ -14,7 +14,10 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import multiprocessing
 import pkgutil
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +60,8 @@ def implementation(
 
     Args:
         op: the op's name, ``softmax``.
-        label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``.
+        label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``; a variant is letters, digits
+            and ``_``.
         rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
@@ -74,8 +78,12 @@ def implementation(
     """
     routes = ("torch", "triton", *ROUTES, LIBRARY)
     route, _, variant = label.partition(".")
-    if route not in routes or not variant:
-        raise UsageError(f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}")
+    # A colon and what follows it tell rows of one implementation apart, and --only takes patterns.
+    if route not in routes or not re.fullmatch("[A-Za-z0-9_]+", variant):
+        raise UsageError(
+            f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}, and letters, digits "
+            "and _ behind the dot"
+        )
     if rung not in RUNGS:
         raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
 
@@ -211,8 +219,9 @@ def load(path: str) -> Loaded:
 
     Raises:
         UsageError: there is none, it raises, or it registers nothing.
+        KeyboardInterrupt: Ctrl-C came meanwhile, which is no word of the file's.
     """
-    file = Path(path)
+    file = Path(path).absolute()
     if not file.is_file():
         raise UsageError(f"--load {path}: there is no such file")
     name = f"_loaded_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
@@ -225,11 +234,13 @@ def load(path: str) -> Loaded:
     known_ops = set(_ops)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        line = _line_in(error, file)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) and not _is_worker():
+            raise
+        said = f": {error}" if str(error) else ""
         raise UsageError(
-            f"--load {path}: {type(error).__name__} at line {line}: {error}. "
-            f"Mend the file (python {path} shows the whole traceback)"
+            f"--load {path}: {type(error).__name__} at line {_line_in(error, file)}{said}. "
+            f"Mend the file ({_running(path)} shows the whole traceback)"
         ) from error
     # One that the file has only looked up is none of its own.
     ops = tuple(name for name, op in _ops.items() if name not in known_ops and not _is_built_in(op))
@@ -246,6 +257,16 @@ def load(path: str) -> Loaded:
         )
     _files_of_ops.update(dict.fromkeys(ops, str(file.resolve())))
     return Loaded(ops, new)
+
+
+def _is_worker() -> bool:
+    """Whether this process runs what others wrote: Ctrl-C does not reach it, so they alone interrupt it."""
+    return multiprocessing.parent_process() is not None
+
+
+def _running(path: str) -> str:
+    """The command that runs a user's file by itself, in whatever folder."""
+    return f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join((sys.executable, path))}"
 
 
 def _is_built_in(op: Op) -> bool:

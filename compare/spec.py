@@ -7,7 +7,7 @@ returns one of them; units stand in the field names (``median_us``, ``shared_byt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ FILLS = ("normal", "huge", "neg_inf", "nan", "zero")
 ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """What one rounding may lose, relative to the value.  ``tf32``: fp32 inputs whose products tensor cores make
 from their leading 10 bits, with sums in fp32."""
+
+TOO_MUCH = 2**60
+"""No size of a case is as large, nor are its inputs and outputs together in bytes: 64 bits count eight times
+as many, and so much may these take in fp64 or in a layout with gaps."""
 
 Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
 
@@ -88,11 +92,15 @@ class Case:
                     raise wrong(f"{name} is given twice")
                 if not (value.isascii() and value.isdigit()):
                     raise wrong(f"{name}={value!r} is not a whole number of 0 or more")
-                sizes[name] = int(value)
+                digits = value.lstrip("0") or "0"
+                # Counted first: Python reads no number of thousands of digits.
+                if len(digits) > len(str(TOO_MUCH)) or int(digits) >= TOO_MUCH:
+                    raise wrong(f"{name} is 2^60 or more, and a size has to be less")
+                sizes[name] = int(digits)
                 continue
             kind = next((kind for kind, words in kinds.items() if word in words), None)
             if kind is None:
-                known = ", ".join(word for words in kinds.values() for word in words)
+                known = ", ".join((*op.dtypes, *op.layouts, *FILLS))
                 raise wrong(f"{word!r} is neither NAME=SIZE nor one of {known}")
             if kind in choices:
                 raise wrong(f"two words for the {kind}: {choices[kind]} and {word}")
@@ -102,7 +110,13 @@ class Case:
             raise wrong(f"{', '.join(missing)} is missing")
         if choices.setdefault("dtype", op.dtypes[0]) not in op.dtypes:
             raise wrong(f"{op.name} takes {', '.join(op.dtypes)}, not {choices['dtype']}")
-        return cls(tuple((name, sizes[name]) for name in op.dims), **choices)
+        found = cls(tuple((name, sizes[name]) for name in op.dims), **choices)
+        # Sizes count in what is empty or expanded as well: strides are made of them.
+        dims = tuple((name, max(size, 1)) for name, size in found.dims)
+        nbytes = op.cost(replace(found, dims=dims, layout="contiguous")).bytes
+        if nbytes >= TOO_MUCH:
+            raise wrong(f"its inputs and outputs take {nbytes:.1e} bytes, and that has to be less than 2^60")
+        return found
 
 
 def case(dtype: str = "fp32", layout: str = "contiguous", fill: str = "normal", **dims: int) -> Case:
@@ -357,6 +371,11 @@ class Finding:
     name: str
     passed: bool
     detail: str
+
+
+CONDUCT = ("inputs unchanged", "guard zones", "own work", "output is fresh", "other sizes")
+"""Names of findings on how an output came about, or on other cases: it may hold the right values all the
+same."""
 
 
 @dataclass(frozen=True)

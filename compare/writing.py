@@ -76,7 +76,10 @@ def write(file: Path | None, text: str) -> None:
         else:
             records.write_whole(file.resolve(), text)  # what a link leads to, and not the link
     except OSError as error:
-        raise UsageError(f"{file} could not be written: {error}") from None
+        raise UsageError(
+            f"{file} could not be written: {error.strerror}. What was found is on the screen; to have the "
+            "file as well, make room or name another, and run this again"
+        ) from None
 
 
 def write_json(file: Path | None, found: object) -> None:

@@ -7,8 +7,10 @@ stale is ever loaded; a lock and an atomic rename let any number of processes as
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
+import importlib
 import importlib.util
 import json
 import os
@@ -165,6 +167,20 @@ def cccl_include() -> Path:
     raise BuildError("no headers of CUB: pip install 'cuda-toolkit[cccl]==13.0.*', or set CUDA_HOME")
 
 
+def cupy() -> Any:
+    """The module, whose import makes the folder that it keeps kernels in.
+
+    Raises:
+        BuildError: the folder cannot be made.
+    """
+    try:
+        return importlib.import_module("cupy")
+    except OSError as error:
+        if error.filename is None:  # a library that it cannot load
+            raise
+        raise BuildError(f"cannot write {error.filename} ({error.strerror}): set CUPY_CACHE_DIR") from error
+
+
 # --------------------------------------------------------------------------- sources and the cache
 
 
@@ -222,6 +238,9 @@ def _identity(compiler: str | Path) -> str:
     return f"{compiler} {stat.st_size} {stat.st_mtime_ns}"
 
 
+_CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
+
 def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None) -> Path:
     """The file ``name`` in the cache; where there is none, ``make`` writes it to the path it is given."""
     folder = folder or cache_dir()
@@ -235,7 +254,9 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
                     product = Path(scratch) / name
                     make(product)
                     product.replace(path)
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
         raise BuildError(f"cannot write {folder} ({error.strerror}): set COMPARE_CACHE_DIR") from error
     return path
 

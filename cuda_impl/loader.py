@@ -76,8 +76,7 @@ class _CudaKernel:
     """``cupy.RawModule`` on torch's device and stream."""
 
     def __init__(self, source: str, name: str, device: torch.device, cluster: int, overlap: bool) -> None:
-        import cupy
-
+        cupy = build.cupy()
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._current = torch._C._cuda_getDevice
         self._raw_stream = torch._C._cuda_getCurrentRawStream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -11,11 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from compare import capture, device, registry
-from cuda_impl import build, flags
+from compare.contained import memory
+from cuda_impl import build, flags, loader
 
 ARCHS = ("sm_75", "sm_80", "sm_90")
 CUOBJDUMP = build.triton_nvidia() / "bin" / "cuobjdump"
@@ -109,6 +113,38 @@ def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
     with pytest.raises(build.BuildError, match="set COMPARE_CACHE_DIR"):
         build.cache_dir()
+
+
+def test_a_cache_that_can_be_read_only_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+
+    def refused(number: int) -> None:
+        lock = mock.Mock(side_effect=OSError(number, os.strerror(number)))
+        monkeypatch.setattr(build, "FileLock", lock)
+        build._cached("thing", Path.touch)
+
+    with pytest.raises(build.BuildError, match=r"^cannot write .* \(Read-only .*\): set COMPARE_CACHE_DIR"):
+        refused(errno.EROFS)
+    with pytest.raises(OSError, match="Exec format"):  # which another folder would not mend
+        refused(errno.ENOEXEC)
+
+
+def test_a_folder_of_cupy_s_that_cannot_be_made_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cupy.py").write_text("import os\n\nos.makedirs(os.environ['CUPY_CACHE_DIR'])\n")
+    (tmp_path / "file").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cupy"))
+    gpu = torch.device("cuda:0")
+    for needs_cupy in (
+        build.cupy,
+        lambda: loader.kernel("vector_add", "a_kernel", gpu),
+        lambda: memory.Memory(1, gpu),
+    ):
+        with pytest.raises(build.BuildError, match=r"^cannot write .*/file/cupy \(.*\): set CUPY_CACHE_DIR"):
+            needs_cupy()
 
 
 def test_remarks_of_ptxas_that_mean_a_slow_kernel_are_errors() -> None:

@@ -18,6 +18,7 @@ from compare.check import check
 from compare.guard import POISON, GuardedMemory, untouched
 from compare.inputs import TORCH_DTYPES
 from compare.spec import (
+    CONDUCT,
     DTYPES,
     WHOLE,
     Agreement,
@@ -633,6 +634,8 @@ def test_findings_say_what_was_looked_at(device: torch.device) -> None:
         op, op.cases.smoke[0], device, lambda x: torch.empty_like(x).copy_(torch.softmax(x, 1))
     )
     assert Finding("guard zones", True, "around the output") in agreement.findings
+    # A worker's check has two more of these.
+    assert {*CONDUCT} - {"own work", "other sizes"} <= {finding.name for finding in agreement.findings}
     assert [finding.name for finding in agreement.findings] == [
         "output",
         "inputs unchanged",

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import made_up
+import processes
 import pytest
 
 from compare import cli, records, registry
@@ -172,6 +173,56 @@ def test_files_are_written_whole(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths.values())
 
 
+def test_what_cannot_be_written_is_shown_all_the_same(
+    stub: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every op, and every other file; what could not be is said last."""
+    table = tmp_path / "out.csv"
+    assert cli.main(["all", "--json", "/dev/full", "--csv", str(table)]) == cli.USAGE
+    printed = capsys.readouterr()
+    assert all(re.search(rf"(?m)^{name}  ", printed.out) for name in OPS)
+    assert {line["op"] for line in csv.DictReader(table.read_text().splitlines())} == set(OPS)
+    assert "/dev/full could not be written: No space left on device. What was found is on" in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_what_cannot_be_recorded_is_shown_all_the_same(
+    stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gpu:
+        type = "cuda"
+
+    def record(comparison: Comparison) -> Path:
+        (tmp_path / "file").touch()
+        return real(comparison, tmp_path / "file")
+
+    real = records.record
+    monkeypatch.setattr(records, "record", record)
+    monkeypatch.setattr("compare.run.prepare", lambda *_: Gpu)
+    assert cli.main(["all", "--record"]) == cli.USAGE
+    printed = capsys.readouterr()
+    for name in OPS:
+        assert re.search(rf"(?m)^{name}  ", printed.out)
+        assert f"{name}.json could not be written: [Errno 20]" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shows"),
+    [
+        (["map", "vector_add"], "vector_add"),
+        (["cache"], "TRITON_CACHE_DIR"),
+        (["pipeline", "vector_add", "--only", "triton.blocked", "--arch", "sm_80"], "sm_80"),
+        (["aot", "vector_add", "--only", "triton.blocked", "--arch", "sm_80", "--out", "OUT"], "sm_80"),
+    ],
+)
+def test_other_commands_show_what_they_cannot_write(arguments: list[str], shows: str, tmp_path: Path) -> None:
+    words = [str(tmp_path) if word == "OUT" else word for word in arguments]
+    done = processes.command(*words, "--json", "/dev/full")
+    assert done.returncode == cli.USAGE
+    assert shows in done.stdout
+    assert "/dev/full could not be written: No space left on device" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -295,6 +346,31 @@ def test_an_unknown_op_is_refused_without_importing_torch() -> None:
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.parametrize("words", [["vector_add"], ["list"], ["map"], ["cache"]], ids="_".join)
+def test_a_python_without_the_packages_is_told_from_an_error(words: list[str]) -> None:
+    """The likeliest mistake of all: the environment is not activated."""
+    run = subprocess.run(
+        [sys.executable, "-S", "-m", "compare", *words],  # without site-packages
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == cli.USAGE
+    says = f"this Python, {re.escape(sys.executable)}, has no module '\\w+': run 'make install' in "
+    assert re.search(f"{says}.*, then 'source .venv/bin/activate'; ", run.stderr)
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_module_of_our_own_that_is_missing_is_an_error_of_the_tool(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "compare.run", None)  # makes its import fail
+    monkeypatch.delenv("COMPARE_TRACEBACK", raising=False)
+    assert "an error of the tool itself" in complaint(capsys, "softmax")
+
+
 def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     run = command(
@@ -372,14 +448,33 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("redirected", "status", "says"),
-    [(">&-", cli.AGREE, ""), ("> /dev/full", cli.USAGE, "No space left on device")],
+    [
+        (">&-", cli.AGREE, ""),
+        ("> /dev/full", cli.USAGE, "No space left on device"),
+        ("| true; exit ${PIPESTATUS[0]}", cli.INCONCLUSIVE, ""),
+    ],
 )
 def test_nowhere_to_print(redirected: str, status: int, says: str) -> None:
     command = f"{sys.executable} -m compare map vector_add {redirected}"
-    run = subprocess.run(command, shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=250)
+    run = subprocess.run(["bash", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=250)
     assert run.returncode == status
     assert says in run.stderr
     assert len(run.stderr.splitlines()) == (1 if says else 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("vector_add --device cpu --case N=64,fp32 --only torch.eager 2>&-", cli.AGREE),
+        ("vector_ad 2>&-", cli.USAGE),
+        ("vector_ad 2>&1 | true; exit ${PIPESTATUS[0]}", cli.USAGE),
+    ],
+)
+def test_nowhere_to_complain(words: str, status: int) -> None:
+    command = f"{sys.executable} -m compare {words}"
+    run = subprocess.run(["bash", "-c", command], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=250)
+    assert run.returncode == status
+    assert ("torch.eager" in run.stdout) == (status == cli.AGREE)
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import re
@@ -18,6 +19,7 @@ from unittest import mock
 import made_up
 import pytest
 import torch
+from processes import command
 
 from compare import registry
 from compare import run as running
@@ -419,6 +421,18 @@ def test_a_worker_that_is_dismissed_ends_and_the_next_is_another() -> None:
         assert second.ask("rest")["kept_bytes"] == 0
 
 
+def test_what_keeps_a_worker_from_getting_ready_is_said_every_time(tmp_path: Path) -> None:
+    """As of a file that raises only where it is loaded once more."""
+    file = tmp_path / "mine.py"
+    file.write_text(BEGINNING + "1 / 0\n")
+    (impl, *_) = registry.implementations("vector_add")
+    impl = dataclasses.replace(impl, label="triton.right", foreign=True, origin=str(file))
+    with Crew(registry.get_op("vector_add"), CPU, 60.0) as crew:
+        for _ in range(3):
+            with pytest.raises(UsageError, match="ZeroDivisionError at line 18"):
+                crew.of(impl)
+
+
 FORKING = """
 import os, torch
 from compare.contained import server
@@ -437,8 +451,8 @@ worker.close()
 
 
 def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
-    command = [sys.executable, "-c", FORKING]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    words = [sys.executable, "-c", FORKING]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     pid, descriptors, same = done.stdout.split()
     assert same == "True"
@@ -447,6 +461,13 @@ def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
     while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
+    done = command(*words, CUPY_CACHE_DIR=str(tmp_path / "file" / "cupy"))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_only_the_command_itself_forks_the_server() -> None:

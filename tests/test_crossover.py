@@ -226,17 +226,24 @@ def test_the_screen_names_the_interval_the_ways_and_what_binds() -> None:
     assert all(len(line) <= 60 for line in crossings.render(found, 60).splitlines())
 
 
-def test_where_nothing_crosses_that_is_said() -> None:
+@pytest.mark.parametrize(
+    ("cuda_us", "who"),
+    [
+        ((12.0, 12.0), "triton leads at every size"),
+        ((12.0, 9.0), "triton leads, alone or level with another, at every size"),
+        ((9.0, 9.0), "triton and cuda lead at every size"),
+    ],
+)
+def test_where_nothing_crosses_that_is_said(cuda_us: tuple[float, float], who: str) -> None:
+    """And no more than the table shows: who is level with another at some size does not lead it alone."""
     made = tuple(
         crossover.standing(size, CaseComparison("", Cost(1, 1, 1), (row("triton.a", 9), row("cupy.a", us))))
-        for size, us in ((64, 12.0), (128, 9.0))
+        for size, us in zip((64, 128), cuda_us, strict=True)
     )
     found = crossover.Crossover("softmax", "N", BASE, made, crossover.crossings(made), ())
     assert found.crossings == ()
     (said,) = crossings.findings(found)
-    assert (
-        said == "Between N=64 and N=128 the fastest way does not surely change: triton leads at every size."
-    )
+    assert said == f"Between N=64 and N=128 the fastest way does not surely change: {who}."
 
 
 @pytest.fixture
@@ -276,6 +283,8 @@ def test_the_command_searches_where_there_is_a_gpu(
     assert "changes from triton to cuda" in " ".join(printed.out.split())
     sizes = [Case.parse(case.case, OP)["N"] for read in records.read(out) for case in read.cases]
     assert len(sizes) == len(set(sizes)) > 6
+    assert cli.main(["softmax", "--crossover", "N", "--json", "/dev/full"]) == cli.USAGE
+    assert capsys.readouterr().out == printed.out, "shown, though it could not be written"
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,27 @@ def test_equal_machines_are_said_to_be_so() -> None:
     assert differences.render(found, 200).startswith("Both ran on the same device")
 
 
+def test_without_a_row_in_both_nothing_is_said_to_be_the_same() -> None:
+    """Neither of machines that are equal nor of others; how these differ is said all the same."""
+    other_op = replace(times(), op="another")
+    found = diff.diff([times()], [other_op])
+    text = differences.render(found, 200)
+    assert text.startswith("Nothing was compared: none of these rows is in both files.")
+    assert "same device" not in text
+    assert found.environment == ()
+
+    elsewhere = made_up.case("M=1,N=1,fp32")
+    elsewhere = replace(elsewhere, ceilings=Ceilings(30.0, 31.0))
+    found = diff.diff([times()], [made_up.comparison(elsewhere, environment=made_up.LAPTOP)])
+    text = differences.render(found, 200)
+    says = "device: NVIDIA H100 80GB HBM3 -> A laptop's CPU"
+    assert text.startswith("Nothing was compared: none of these rows is in both files.")
+    assert text.index("These differ between their newest runs:") < text.index(says) < text.index("LOST")
+    assert says in differences.as_markdown(found)
+    # Ceilings are those of a case, and these are two.
+    assert not any("a plain copy's" in line for line in found.environment)
+
+
 # --------------------------------------------------------------------------- the command
 
 
@@ -231,6 +252,15 @@ def test_files_can_be_written(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert float(line["times_as_fast_low"]) < float(line["times_as_fast"]) < 1
     assert float(line["new_us"]) > float(line["old_us"])
     assert f"| {LABEL}" in paths["markdown"].read_text()
+
+
+def test_what_cannot_be_written_is_shown(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(files, times(), times(1.2), "--json", "/dev/full") == cli.USAGE
+    printed = capsys.readouterr()
+    assert "rows:" in printed.out
+    assert "/dev/full could not be written" in printed.err
 
 
 def test_many_rows_show_what_changed(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

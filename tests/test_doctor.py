@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ def test_it_is_quick() -> None:
         ("pybind11", "pybind11"),
         ("cuda.bindings", "NVRTC"),
         ("pynvml", "NVML"),
+        ("tabulate", "other packages"),
     ],
 )
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
@@ -72,6 +74,17 @@ def test_a_package_that_breaks_on_import(monkeypatch: pytest.MonkeyPatch, tmp_pa
     broken = found("cupy")
     assert not broken.ok
     assert "libnvrtc.so.13" in broken.detail
+
+
+def test_a_folder_of_cupy_s_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("import os\n\nos.makedirs(os.environ['CUPY_CACHE_DIR'])\n")
+    (tmp_path / "file").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cupy"))
+    missing = found("cupy")
+    assert missing.detail.startswith(f"cannot write {tmp_path / 'file' / 'cupy'} (")
+    assert missing.mend.startswith("export CUPY_CACHE_DIR=")
 
 
 def test_no_compilers_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -191,6 +204,21 @@ def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip().endswith("True")
     assert "no torch here" in run.stdout
+
+
+def test_without_any_package_there_is_a_table_too() -> None:
+    run = subprocess.run(
+        [sys.executable, "-S", "-m", "compare", "doctor"],  # without site-packages
+        cwd=doctor.ROOT,
+        env={**os.environ, "PYTHONPATH": str(doctor.ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, run.stderr) == (2, "")
+    assert re.search(rf"(?m)^ok +Python +everything +[\d.]+ at {re.escape(sys.executable)}$", run.stdout)
+    assert re.search(r"(?m)^MISSING  PyTorch +the torch way, .*No module named 'torch'$", run.stdout)
+    assert re.search(r"(?m)^MISSING  other packages +.*  no numpy, rich, tabulate,", run.stdout)
+    assert "-m pip install -r" in run.stdout
 
 
 @pytest.mark.gpu

@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from compare import records
 from compare.report import csv_file, docs, figures, markdown, tables, terminal
 from compare.report.sentences import sentences
-from compare.spec import CaseComparison, CodeSize, Comparison, Estimate, Ratio, RoleSize, Row, UsageError
+from compare.spec import (
+    CaseComparison,
+    CodeSize,
+    Comparison,
+    Estimate,
+    Finding,
+    Ratio,
+    RoleSize,
+    Row,
+    UsageError,
+)
 
 WIDE = 200
 
@@ -184,6 +194,31 @@ def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
     assert not re.search(r"\d±|±\d", line)
     assert "12 elements are NaN" in text
     assert "cupy.online disagrees" in sentences(made_up.comparison(wrong))[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("own work",), "cupy.online agrees with the fp64 result and fails another check (own work);"),
+        (
+            ("inputs unchanged", "own work"),
+            "cupy.online agrees with the fp64 result and fails another check (inputs unchanged, own work);",
+        ),
+        ((), "cupy.online agrees with the fp64 result and fails another check;"),  # while it was timed
+        (("own work", "values"), "cupy.online disagrees with the fp64 result;"),
+        (("NaN and infinity",), "cupy.online disagrees with the fp64 result;"),
+        (("output",), "cupy.online disagrees with the fp64 result;"),
+        (("rows sum to 1",), "cupy.online disagrees with the fp64 result;"),
+    ],
+)
+def test_what_disagrees_with_the_result_is_told_from_what_is_refused(
+    names: tuple[str, ...], says: str
+) -> None:
+    findings = tuple(Finding(name, False, "so") for name in names)
+    failed = replace(made_up.AGREEMENT, passed=not names, findings=(*made_up.AGREEMENT.findings, *findings))
+    row = {"status": "disagrees", "agreement": failed, "timing": None}
+    said = sentences(made_up.comparison(made_up.with_row(made_up.case(), "cupy.online", **row)))
+    assert said[0].startswith(says)
 
 
 def test_unequal_terms_give_a_banner_instead_of_a_ratio() -> None:

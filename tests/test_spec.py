@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ OPS = registry.op_names()
 @st.composite
 def ops_and_cases(draw: Any) -> tuple[Any, Case]:
     op = registry.get_op(draw(st.sampled_from(OPS)))
-    dims = tuple((name, draw(st.integers(0, 2**40))) for name in op.dims)
+    dims = tuple((name, draw(st.integers(0, 2**13))) for name in op.dims)
     return op, Case(
         dims,
         draw(st.sampled_from(op.dtypes)),
@@ -59,7 +60,16 @@ def test_any_other_text_is_a_usage_error_or_a_case(text: str) -> None:
         ("M=-4,N=2", "M='-4' is not a whole number"),
         ("M=4,N=2.5", "N='2.5' is not a whole number"),
         ("M=4,N=٣", "is not a whole number"),
-        ("M=4,N=2,fp64", "'fp64' is neither"),
+        ("M=4,N=2,fp64", "'fp64' is neither NAME=SIZE nor one of fp32, fp16, bf16, contiguous, padded,"),
+        ("M=4,N=2,uint8", "softmax takes fp32, fp16, bf16, not uint8"),
+        (f"M={2**60},N=2", "M is 2^60 or more"),
+        ("M=0,N=100000000000000000000000", "N is 2^60 or more"),
+        (f"M={'9' * 5000},N=2", "M is 2^60 or more"),
+        (
+            f"M={2**30},N={2**30}",
+            "its inputs and outputs take 9.2e+18 bytes, and that has to be less than 2^60",
+        ),
+        (f"M={2**30},N={2**30},expanded", "less than 2^60"),
         ("M=4,N=2,fp16,bf16", "two words for the dtype: fp16 and bf16"),
         ("M=4,N=2,sliced,padded", "two words for the layout"),
         ("M=4,N=2,huge,nan", "two words for the fill"),
@@ -72,6 +82,26 @@ def test_what_is_wrong_with_a_case_is_said(text: str, said: str) -> None:
         Case.parse(text, registry.get_op("softmax"))
     assert said in str(caught.value)
     assert "A case reads like M=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("softmax", f"M=2,N={2**30 + 3},fp32"),
+        ("softmax", f"M={2**40},N=0,fp32"),
+        ("vector_add", f"N={2**56},fp32,expanded"),
+        ("matmul", f"M={2**24},N={2**24},K={2**24},bf16"),
+        ("histogram", f"N={2**60 - 2**20},SKEW=0,uint8"),
+    ],
+)
+def test_a_huge_case_whose_tensors_can_be_is_a_case(name: str, text: str) -> None:
+    """No machine has the memory, but anything can be said of them, as how a kernel is compiled for them."""
+    op = registry.get_op(name)
+    parsed = Case.parse(text, op)
+    assert str(parsed) == text
+    meta = torch.device("meta")
+    inputs = op.make_inputs(parsed, torch.Generator(), meta)
+    assert all(x.to(torch.float64).device == meta for x in inputs)
 
 
 def test_dtype_defaults_to_the_ops_first() -> None:

@@ -82,11 +82,13 @@ def main(argv: Sequence[str]) -> int:
         )
     _check_compilers()
     report = _report(op, case, impls, archs, out)
-    writing.write_json(arguments.json, report)
 
     from compare.report import programs, terminal
 
-    terminal.put(lambda width: programs.render(report, width))
+    try:
+        writing.write_json(arguments.json, report)
+    finally:  # though the file cannot be written
+        terminal.put(lambda width: programs.render(report, width))
     return exit_status(report)
 
 

@@ -19,7 +19,7 @@ examples:
 
 exit status:
   0  shown, or removed
-  2  a mistake in the command, or something is in use or not ours; nothing was removed
+  2  a mistake in the command, or something is in use or not ours: nothing was removed, or a file not written
 """
 
 
@@ -64,8 +64,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.clear:
         kernels = frozenset(looking.cuda_kernels(arguments.op)) if arguments.op else frozenset()
         cleared = ours.clear(arguments.op, kernels)
-        writing.write_json(arguments.json, cleared)
-        terminal.put(lambda width: report.cleared(cleared, looking.caches(), width))
+        try:
+            writing.write_json(arguments.json, cleared)
+        finally:  # though the file cannot be written
+            terminal.put(lambda width: report.cleared(cleared, looking.caches(), width))
         return 0
     if arguments.op:
         from compare.device import pick
@@ -74,6 +76,8 @@ def main(argv: Sequence[str]) -> int:
         found = looking.of_op(arguments.op, arguments.only, archs or default_archs(pick()))
     else:
         found = Found("", looking.caches())
-    writing.write_json(arguments.json, found)
-    terminal.put(lambda width: report.render(found, width))
+    try:
+        writing.write_json(arguments.json, found)
+    finally:
+        terminal.put(lambda width: report.render(found, width))
     return 0

@@ -28,7 +28,7 @@ _SOURCES = "the text, and that of all it includes"
 _KINDS = (
     # what it is called, how its file is named, and what its key is made of
     ("scheduler of host builds", rf"libhost-(?P<key>{_HASH})\.so", (_SOURCES, _COMPILERS)),
-    ("header of host builds", rf"host-(?P<key>{_HASH})\.h(\.gch)?", (_SOURCES, _COMPILERS)),
+    ("header of host builds", rf"(host|pybind)-(?P<key>{_HASH})\.h(\.gch)?", (_SOURCES, _COMPILERS)),
     (
         "pybind11 module",
         rf"(library-)?(?P<of>\w+)-(?P<what>host|sm_\w+)-(?P<key>{_HASH})\.[\w.-]+\.so",

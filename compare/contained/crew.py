@@ -32,6 +32,8 @@ class Crew:
         self._workers: dict[str, Worker] = {}
         self._parameters: dict[str, tuple[tuple[str, int], ...]] = {}
         self._ready: set[str] = set()
+        self._unable: dict[str, Exception] = {}
+        """What kept a worker that is still there from getting ready."""
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
         """What each worker took for its device's context."""
@@ -80,6 +82,7 @@ class Crew:
                 self._workers[impl.label] = self._begin(impl)
                 self._parameters[impl.label] = impl.parameters
                 self._ready.discard(impl.label)
+                self._unable.pop(impl.label, None)
 
     def of(self, impl: Implementation) -> Worker:
         """The worker of an implementation, ready to be asked.
@@ -90,10 +93,18 @@ class Crew:
         """
         self.start([impl])
         worker = self._workers[impl.label]
+        if impl.label in self._unable:
+            raise self._unable[impl.label]
         if worker.alive and impl.label not in self._ready:
-            self.contexts_s[impl.label] = float(worker.receive("starting"))
-            for step in ("loading its file", "finding it"):
-                worker.receive(step)
+            try:
+                self.contexts_s[impl.label] = float(worker.receive("starting"))
+                for step in ("loading its file", "finding it"):
+                    worker.receive(step)
+            except Ended:
+                raise
+            except Exception as error:
+                self._unable[impl.label] = error  # once more at every call: it answers no more in step
+                raise
             self._ready.add(impl.label)
         return worker
 

@@ -198,8 +198,9 @@ class _CudaPages(_CudaMemory):
     """An allocation of its own: CUDA shares all of an allocation or nothing."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        from cupy.cuda import runtime
+        from cuda_impl import build
 
+        runtime = build.cupy().cuda.runtime
         try:
             with _on(device):
                 pointer = runtime.malloc(size)

@@ -85,12 +85,14 @@ def main(argv: Sequence[str]) -> int:
 
     from compare.report import maps, terminal
 
-    writing.write_json(arguments.json, found)
-    for file, make in ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown)):
-        if file:
-            writing.write(file, make(found))
-    if arguments.plot:
-        plots.draw(found, arguments.plot)
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
-    terminal.put(lambda width: maps.render(found, width, whole=whole))
+    try:
+        writing.write_json(arguments.json, found)
+        for file, make in ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown)):
+            if file:
+                writing.write(file, make(found))
+        if arguments.plot:
+            plots.draw(found, arguments.plot)
+    finally:  # though a file cannot be written
+        terminal.put(lambda width: maps.render(found, width, whole=whole))
     return 0

@@ -118,6 +118,16 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "this Triton prints its passes in a way that is not understood here; please report it"
         )
+    try:
+        _write(opened, op.signature, arguments)
+    finally:  # though a file cannot be written
+        _show(opened, op.signature, arguments, stage)
+    if any(one.failure for one in opened):
+        return STOPPED
+    return COMPILED if any(one.stages for one in opened) else NOTHING
+
+
+def _write(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace) -> None:
     if arguments.json:
         from compare.pipeline.records import as_data
 
@@ -125,13 +135,9 @@ def main(argv: Sequence[str]) -> int:
     if arguments.html:
         from compare.report import page
 
-        writing.write(arguments.html, page.render(opened, op.signature))
+        writing.write(arguments.html, page.render(opened, signature))
     if arguments.out:
         _write_stages(arguments.out, opened)
-    _show(opened, op.signature, arguments, stage)
-    if any(one.failure for one in opened):
-        return STOPPED
-    return COMPILED if any(one.stages for one in opened) else NOTHING
 
 
 def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace, stage: str) -> None:

@@ -55,7 +55,10 @@ def findings(found: Crossover) -> list[str]:
         return ["Nothing was timed."]
     always = frozenset.intersection(*(standing.leaders for standing in timed))
     names = " and ".join(way for way in WAYS if way in always)
-    who = f"{names} {'leads' if len(always) == 1 else 'lead'} at every size" if always else "no lead is lost"
+    lead = "leads" if len(always) == 1 else "lead"
+    if any(standing.leaders != always for standing in timed):
+        lead += ", alone or level with another,"
+    who = f"{names} {lead} at every size" if always else "no lead is lost"
     return [
         f"Between {found.dim}={timed[0].size} and {found.dim}={timed[-1].size} the fastest way does not "
         f"surely change: {who}."

@@ -28,6 +28,7 @@ _ORDER: tuple[Outcome, ...] = (
     "untimed",
 )
 _SAME_MACHINE = "Both ran on the same device, driver and versions, at the same clocks."
+_NOTHING_IN_BOTH = "Nothing was compared: none of these rows is in both files."
 
 
 def render(found: Diff, width: int) -> str:
@@ -101,6 +102,9 @@ _LEGEND = (
 
 
 def _machines(found: Diff) -> list[str]:
+    if not found.in_both:
+        differ = ["These differ between their newest runs:"] if found.environment else []
+        return [_NOTHING_IN_BOTH, *differ, *found.environment]
     if not found.environment:
         return [_SAME_MACHINE]
     return ["These differ between the two, and may be what the rows show:", *found.environment]

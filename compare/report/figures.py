@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from compare import calibration, statistics
-from compare.spec import WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import CONDUCT, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.statistics import estimate
 from compare.tuning import registered_as
 
@@ -29,6 +29,13 @@ class Verdict:
     ulp_max: float | None
     used: float | None
     """The largest share of the allowed error."""
+    failed: tuple[str, ...] = ()
+    """Names of the findings against it; none against what was caught only while it was timed."""
+
+    @property
+    def off(self) -> bool:
+        """Whether it disagrees in what its output holds, and not only in how that came about."""
+        return self.status == "disagrees" and (not self.cases or not set(self.failed) <= set(CONDUCT))
 
 
 def gbs(case: CaseComparison, row: Row) -> float | None:
@@ -176,6 +183,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
         max((a.max_abs for a in checked), default=None),
         max((a.ulp_max for a in checked), default=None),
         max((a.error / a.limit for a in checked if a.limit > 0), default=None),
+        tuple(dict.fromkeys(f.name for a in checked for f in a.findings if not f.passed)),
     )
 
 

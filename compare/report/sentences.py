@@ -48,7 +48,8 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     verdicts = figures.verdicts(comparison)
-    wrong = [v for v in verdicts if v.status == "disagrees"]
+    wrong = [v for v in verdicts if v.off]
+    refused = [v for v in verdicts if v.status == "disagrees" and not v.off]
     impossible = [v for v in verdicts if v.status == "impossible"]
     broken = [v for v in verdicts if v.status == "failed"]
     checked = [v for v in verdicts if v.status == "ok" and v.max_abs is not None]
@@ -58,6 +59,17 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         used = max((v.used for v in wrong if v.used is not None), default=None)
         by = f", by up to {percent(used)} of the error allowed" if used is not None and used > 1 else ""
         yield Said("agreement", 1.0, f"{names} {verb} with the fp64 result{by}; no speed counts before that.")
+    elif refused:
+        labels = _names([v.label for v in refused])
+        do = ("agrees", "fails") if len(refused) == 1 else ("agree", "fail")
+        failed = ", ".join(dict.fromkeys(name for v in refused for name in v.failed))
+        which = f" ({failed})" if failed else ""
+        yield Said(
+            "agreement",
+            1.0,
+            f"{labels} {do[0]} with the fp64 result and {do[1]} another check{which}; no speed counts before "
+            "that.",
+        )
     elif impossible:
         names = _names([v.label for v in impossible])
         are = "is" if len(impossible) == 1 else "are"

@@ -36,6 +36,13 @@ _THEME = Theme(
 )
 
 
+class _Console(Console):
+    """Rich's own exits with 1 when nobody reads any more; here that status says that something disagrees."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class _Marks(RegexHighlighter):
     """Colours the words a reader looks for; the text itself is made without any."""
 
@@ -57,9 +64,9 @@ def show(comparison: Comparison, stream: TextIO | None = None) -> None:
 def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
     """Print what ``make`` makes for a width, as `show` does."""
     stream = stream or sys.stdout
-    console = Console(file=stream, theme=_THEME, highlight=False, soft_wrap=True)
+    console = _Console(file=stream, theme=_THEME, highlight=False, soft_wrap=True)
     if console.no_color:
-        console = Console(file=stream, color_system=None, soft_wrap=True)
+        console = _Console(file=stream, color_system=None, soft_wrap=True)
     if not console.is_terminal or console.width < 1:
         console.width = UNLIMITED
     text = writable(make(console.width), stream)
