@@ -57,7 +57,7 @@ template <typename T, bool PACKED>
 __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t first, index_t B, int N,
                                              int side, int matrices, const Strides& stride) {
     constexpr int VEC = PACKED ? 16 / sizeof(T) : 1, AHEAD = 4;
-    const int packs = side / VEC;  // of a row; where there are packs, side is N
+    const int packs = side / VEC;  // of a row; N is a whole number of them
     const int pitch = side + 4, step = blockDim.x / packs;
     const int begin = threadIdx.x / packs, j = threadIdx.x % packs * VEC;
     if (begin >= step) return;
