@@ -200,6 +200,8 @@ def _packed(kernel: str, index: int, argument: Argument) -> _HostArgument:
 
 
 def _three(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
+    if max(sizes) >= 1 << 32:  # of which ctypes would keep the lower 32 bits
+        raise RuntimeError(f"grid or block {tuple(sizes)}: 32 bits count them")
     return (ctypes.c_uint * 3)(*(*sizes, 1, 1, 1)[:3])
 
 

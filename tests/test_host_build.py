@@ -230,7 +230,13 @@ def test_arguments_arrive_by_type_and_are_checked() -> None:
 
 @pytest.mark.parametrize(
     ("grid", "block", "shared", "message"),
-    [(0, 32, 0, "grid"), (1, 1025, 0, "block"), (1, 0, 0, "block"), (1, 32, 228 << 10, "shared memory")],
+    [
+        (0, 32, 0, "grid"),
+        (2**32 + 1, 32, 0, "grid"),
+        (1, 1025, 0, "block"),
+        (1, 0, 0, "block"),
+        (1, 32, 228 << 10, "shared memory"),
+    ],
 )
 def test_launches_that_a_gpu_refuses(grid: int, block: int, shared: int, message: str) -> None:
     y = torch.zeros(1)
