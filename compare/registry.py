@@ -14,7 +14,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import multiprocessing
 import pkgutil
 import re
 import shlex
@@ -261,7 +260,9 @@ def load(path: str) -> Loaded:
 
 def _is_worker() -> bool:
     """Whether this process runs what others wrote: Ctrl-C does not reach it, so they alone interrupt it."""
-    return multiprocessing.parent_process() is not None
+    from multiprocessing import parent_process  # which takes a while, and hardly ever matters
+
+    return parent_process() is not None
 
 
 def _running(path: str) -> str:

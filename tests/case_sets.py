@@ -54,9 +54,9 @@ def brief(op: Op) -> list[Case]:
     Of edge cases with usual values that differ in their dtype alone there is one, the dtypes in turns.  A GPU
     runs them all.  No seeded mistake gets by what is left: `mutations.instruments` has a CPU run that alone.
     """
-    usual = [case for case in edge(op) if case.fill == "normal"]
-    unusual = [case for case in edge(op) if case.fill != "normal"]
-    return [*op.cases.smoke, *unusual, *_in_turns(op, usual)]
+    found = edge(op)
+    usual = [case for case in found if case.fill == "normal"]
+    return [*op.cases.smoke, *(case for case in found if case.fill != "normal"), *_in_turns(op, usual)]
 
 
 def briefest(op: Op) -> list[Case]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,6 +118,18 @@ def decorated(monkeypatch: pytest.MonkeyPatch) -> None:
     for op in registry.op_names():
         registry.implementations(op)
     monkeypatch.setenv("TRITON_INTERPRET", os.environ.get("TRITON_INTERPRET", ""))
+
+
+@pytest.fixture
+def impossible_cupy_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where cupy is to keep its kernels, and its import fails as the folder cannot be made."""
+    folder = tmp_path / "file" / "cupy"
+    folder.parent.touch()
+    (tmp_path / "cupy.py").write_text("import os\n\nos.makedirs(os.environ['CUPY_CACHE_DIR'])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

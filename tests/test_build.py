@@ -129,14 +129,7 @@ def test_a_cache_that_can_be_read_only_says_so(monkeypatch: pytest.MonkeyPatch, 
         refused(errno.ENOEXEC)
 
 
-def test_a_folder_of_cupy_s_that_cannot_be_made_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "cupy.py").write_text("import os\n\nos.makedirs(os.environ['CUPY_CACHE_DIR'])\n")
-    (tmp_path / "file").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cupy"))
+def test_a_folder_of_cupy_s_that_cannot_be_made_says_so(impossible_cupy_folder: Path) -> None:
     gpu = torch.device("cuda:0")
     for needs_cupy in (
         build.cupy,

@@ -76,14 +76,9 @@ def test_a_package_that_breaks_on_import(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "libnvrtc.so.13" in broken.detail
 
 
-def test_a_folder_of_cupy_s_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "cupy.py").write_text("import os\n\nos.makedirs(os.environ['CUPY_CACHE_DIR'])\n")
-    (tmp_path / "file").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cupy"))
+def test_a_folder_of_cupy_s_that_cannot_be_made(impossible_cupy_folder: Path) -> None:
     missing = found("cupy")
-    assert missing.detail.startswith(f"cannot write {tmp_path / 'file' / 'cupy'} (")
+    assert missing.detail.startswith(f"cannot write {impossible_cupy_folder} (")
     assert missing.mend.startswith("export CUPY_CACHE_DIR=")
 
 

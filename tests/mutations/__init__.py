@@ -9,6 +9,11 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
+HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
+HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
+GLUON = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
+"""Where a mistake shows that a CPU cannot show: fields of its `Mutation`."""
+
 STRAY = "guard zones|illegal memory access|SIGSEGV|SIGABRT"
 """How a write that may go anywhere is noticed; by SIGABRT where what it hits is the allocator's own."""
 

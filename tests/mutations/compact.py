@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from mutations import STRAY, Mutation
+from mutations import GLUON, HUGE, STRAY, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 MISPLACED = "values|all written|NaN and infinity"
 ASTRAY = f"{MISPLACED}|{STRAY}"
@@ -81,8 +80,7 @@ MUTATIONS = (
         right="%lanemask_lt",
         wrong="%lanemask_le",
         sign=MISPLACED,
-        without_gpu="",
-        needs="a GPU: Gluon has no interpreter",
+        **GLUON,
     ),
     # ------------------------------------------------------------------ CUDA
     twopass(

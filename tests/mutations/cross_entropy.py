@@ -2,10 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import HOPPER, HUGE, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}

@@ -2,10 +2,8 @@
 
 from functools import partial
 
-from mutations import STRAY, Mutation
+from mutations import GLUON, HUGE, STRAY, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
-GPU = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
 WRONG = "values"
 
 t_global, t_shared, t_gluon = (
@@ -64,7 +62,7 @@ MUTATIONS = (
         right="fourth, $1, $2, 0x5534",
         wrong="fourth, $1, $2, 0x5524",
         sign=WRONG,
-        **GPU,
+        **GLUON,
     ),
     t_gluon(
         bug="masked elements counted",
@@ -72,7 +70,7 @@ MUTATIONS = (
         right="count_words(x, lanes, inside.to(gl.int32))",
         wrong="count_words(x, lanes, everywhere)",
         sign=WRONG,
-        **GPU,
+        **GLUON,
     ),
     t_gluon(
         bug="end out of step",
@@ -80,7 +78,7 @@ MUTATIONS = (
         right="gl.where(e < head, e, e + words * 4)",
         wrong="e",
         sign=WRONG,
-        **GPU,
+        **GLUON,
     ),
     # ------------------------------------------------------------------ CUDA
     globally(

@@ -2,11 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import GLUON, HOPPER, HUGE, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
-GPU = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
@@ -138,7 +135,7 @@ MUTATIONS = (
         right="ring.index(turn % STAGES).load(TILE)",
         wrong="ring.index((turn + 1) % STAGES).load(TILE)",
         sign=UNDEFINED,
-        **GPU,
+        **GLUON,
     ),
     t_gluon(
         bug="last turn missed",
@@ -146,7 +143,7 @@ MUTATIONS = (
         right="for m in range(first, M + step, step)",
         wrong="for m in range(first, M, step)",
         sign="all written",
-        **GPU,
+        **GLUON,
     ),
     t_gluon(
         bug="distance of means lost",
@@ -154,7 +151,7 @@ MUTATIONS = (
         right="squares += count * deviation * deviation",
         wrong="squares += 0.0 * deviation",
         sign="values",
-        **GPU,
+        **GLUON,
     ),
     # ------------------------------------------------------------------ CUDA
     onepass(

@@ -2,9 +2,7 @@
 
 from functools import partial
 
-from mutations import Mutation
-
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
+from mutations import HOPPER, Mutation
 
 t_tensor_core, t_unfused, t_fused = (
     partial(Mutation, "linear_gelu", f"triton.{variant}", file="triton_impl/linear_gelu.py")

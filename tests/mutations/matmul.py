@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import HOPPER, Mutation
 
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": "values", "sign_with_gpu": "Race reported"}
 UNDEFINED = "values|NaN and infinity"
 

@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import HUGE, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WILD = "values|illegal memory access|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 

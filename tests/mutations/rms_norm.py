@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import HOPPER, Mutation
 
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
 UNDEFINED = "values|NaN and infinity"
 
 t_online, t_onepass, t_split = (

@@ -2,11 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import GLUON, HOPPER, HUGE, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
-GPU = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
 WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
@@ -155,7 +152,7 @@ MUTATIONS = (
         right="ring.index(turn % STAGES).load(TILE)",
         wrong="ring.index((turn + 1) % STAGES).load(TILE)",
         sign=UNDEFINED,
-        **GPU,
+        **GLUON,
     ),
     t_gluon(
         bug="last turn missed",
@@ -163,7 +160,7 @@ MUTATIONS = (
         right="for m in range(first, M + step, step)",
         wrong="for m in range(first, M, step)",
         sign="all written",
-        **GPU,
+        **GLUON,
     ),
     t_gluon(
         bug="padding counted",
@@ -171,7 +168,7 @@ MUTATIONS = (
         right='gl.where(inside, ring.index(turn % STAGES).load(TILE).to(gl.float32), -float("inf"))',
         wrong="ring.index(turn % STAGES).load(TILE).to(gl.float32)",
         sign="values",
-        **GPU,
+        **GLUON,
     ),
     # ------------------------------------------------------------------ CUDA
     running(

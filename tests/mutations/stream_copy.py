@@ -2,11 +2,9 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import HOPPER, HUGE, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 GOES_ON = {"with_gpu": "huge"}  # a GPU has blocks for every chunk of a small case
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
 WILD = "values|illegal memory access|all written"
 LOST = "all written"
 MIXED = "values|all written"

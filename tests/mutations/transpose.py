@@ -2,9 +2,8 @@
 
 from functools import partial
 
-from mutations import Mutation
+from mutations import HUGE, Mutation
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
 WILD = "values|illegal memory access|all written"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign_with_gpu": "Race reported"}
 
