@@ -84,7 +84,7 @@ static void launch_group(const Batch& p, const LaunchShape& shape, Kernel* kerne
            p.a.strides[0], p.a.strides[1], p.a.strides[2], p.b.strides[0], p.b.strides[1], p.b.strides[2]);
 }
 
-constexpr int ROWS = 8;
+constexpr int ROWS = 4;
 
 // Whole matrices in shared memory, ROWS x 4 elements a thread.
 static py::object tiled(py::object a_object, py::object b_object) {
