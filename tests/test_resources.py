@@ -233,9 +233,8 @@ def test_triton_finds_its_gpu_again() -> None:
     from triton.runtime.driver import driver
 
     before = driver._active
-    with pytest.raises(KeyError), without_gpu("sm_90a"):
+    with without_gpu("sm_90a"):
         assert driver.active.get_current_target().arch == 90
-        raise KeyError
     assert driver._active is before
 
 
