@@ -47,6 +47,13 @@ def test_a_case_says_how_many_are_kept(N: int, K: int, fill: str) -> None:
         assert bool(x.isnan().any()) == (fill == "nan")
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_some_that_are_kept_are_subnormal(dtype: str) -> None:
+    """Which kernels that flush them compare as 0."""
+    x = inputs_of(case(dtype, N=1000, K=333))
+    assert int(((x > 0) & (x < torch.finfo(x.dtype).tiny)).sum()) == 48
+
+
 def test_what_is_kept_lies_anywhere() -> None:
     places = (inputs_of(case(N=10000, K=100)) > 0).nonzero().flatten()
     gaps = places.diff()
@@ -70,8 +77,8 @@ def test_a_right_output_passes_whatever_stands_behind_its_end() -> None:
     [
         (400, lambda y: y[400:401].fill_(1.0), "NaN and infinity"),  # no end: as if one more were kept
         (400, lambda y: y[399:400].fill_(math.nan), "NaN and infinity"),  # one too few
-        (400, lambda y: y[399:400].fill_(0.0), "values"),
-        (1000, lambda y: y[999:].fill_(0.0), "values"),
+        (400, lambda y: y[399:400].fill_(-1.0), "values"),
+        (1000, lambda y: y[999:].fill_(-1.0), "values"),
         (1000, lambda y: y[999:].fill_(math.nan), "NaN and infinity"),
         (0, lambda y: y[:1].fill_(0.0), "NaN and infinity"),
     ],

@@ -48,9 +48,13 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     assert torch.equal(copied(x, dtype).isnan(), x.isnan())
 
 
-def test_widening_is_exact() -> None:
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    assert torch.equal(copied(x, torch.float32), x.float())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_widening_is_exact(dtype: torch.dtype) -> None:
+    """Of every number there is."""
+    x = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
+    y = copied(x, torch.float32)
+    assert torch.equal(y.isnan(), x.isnan())
+    assert torch.equal(y[~y.isnan()], x.float()[~y.isnan()])
 
 
 def test_overflow_is_silent() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare import records
+from compare import records, registry
 from compare.report import csv_file, docs, figures, markdown, tables, terminal
 from compare.report.sentences import sentences
 from compare.spec import (
@@ -28,6 +28,7 @@ from compare.spec import (
     Row,
     UsageError,
 )
+from compare.statistics import estimate
 
 WIDE = 200
 
@@ -113,6 +114,21 @@ def test_ratios_are_of_pairs_of_the_same_round() -> None:
     )
     assert value.median == pytest.approx((expected[19] + expected[20]) / 2)
     assert value.low < value.median < value.high
+
+
+def test_no_sentence_has_an_interval_of_one_round() -> None:
+    def once(row: Row) -> Row:
+        timing = row.timing
+        assert timing is not None
+        assert timing.cold_us is not None
+        ratios = tuple(replace(each, value=estimate([each.value.median])) for each in timing.ratios)
+        return replace(
+            row, timing=replace(timing, cold_us=estimate([timing.cold_us.median]), ratios=ratios, rounds=1)
+        )
+
+    said = " ".join(sentences(made_up.comparison(made_up.case(made=tuple(map(once, made_up.rows()))))))
+    assert "(n=1)" in said
+    assert not re.search(r"\d\.\d+ \(\d", said)
 
 
 @pytest.mark.parametrize(
@@ -476,6 +492,26 @@ def test_a_row_whose_source_changed_says_so_in_the_documents(recorded: Compariso
     made = docs.rewritten(PAGE.format("results softmax"), tmp_path)
     # The hashes of the made-up record are none of the real sources'.
     assert "torch.eager *" in made
+
+
+def test_rows_come_as_from_one_run(recorded: Comparison, tmp_path: Path) -> None:
+    (case,) = recorded.cases
+    labels = [row.label for row in case.rows]
+    assert labels == list(recorded.code_sizes)
+    again = replace(
+        recorded, cases=(replace(case, rows=case.rows[-1:]),), created="2099-01-01T00:00:00+00:00"
+    )
+    records.record(again, tmp_path)
+    told = docs.recorded(registry.get_op("softmax"), tmp_path)
+    assert told is not None
+    assert told.created == again.created
+    assert [row.label for row in told.cases[0].rows] == labels
+    assert list(told.code_sizes) == labels
+    other = replace(again, cases=(made_up.case("M=1,N=1024,fp32"),), created="2100-01-01T00:00:00+00:00")
+    records.record(other, tmp_path)
+    told = docs.recorded(registry.get_op("softmax"), tmp_path)
+    assert told is not None
+    assert told.created == again.created  # the screen's
 
 
 def test_a_block_without_a_record_says_so(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from compare.resources import (
 )
 from compare.resources import profiler as profiler_module
 from compare.resources.kernels import merged
+from compare.resources.worker import without_gpu
 from compare.sass.mix import multiplications
 from compare.spec import Case, Implementation, KernelResources, Op, case
 from cuda_impl import build
@@ -225,6 +226,16 @@ def test_triton_specialises_as_it_does_on_a_gpu() -> None:
     divisible, odd, one = (result[0].code_bytes or 0 for result in found if isinstance(result, tuple))
     assert 0 < divisible < odd
     assert one not in (divisible, odd)
+
+
+def test_triton_finds_its_gpu_again() -> None:
+    """Programs are built in processes that launch kernels afterwards."""
+    from triton.runtime.driver import driver
+
+    before = driver._active
+    with without_gpu("sm_90a"):
+        assert driver.active.get_current_target().arch == 90
+    assert driver._active is before
 
 
 def test_an_architecture_that_is_not_served_is_refused() -> None:

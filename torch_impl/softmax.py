@@ -2,9 +2,9 @@
 
 x[M,N] -> y[M,N]
 
-    naive    from primitives: five kernels, each of which reads and writes all of memory once more
+    naive    from primitives: a kernel each, and each reads all of its input from memory once more
     eager    the library call: one kernel, tuned by PyTorch's authors
-    compile  the naive expression through torch.compile, which fuses it into one Triton kernel
+    compile  the naive expression through torch.compile, which fuses it
 """
 
 import functools

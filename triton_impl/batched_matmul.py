@@ -121,7 +121,7 @@ def batched_matmul_pipelined_kernel(
     With STAGES the compiler fetches the loop's next groups into shared memory while one is multiplied.
     """
     first = tl.program_id(0).to(tl.int64)
-    for group in tl.range(first, tl.cdiv(B, MATRICES), tl.num_programs(0), num_stages=STAGES):
+    for group in tl.range(first, (B - 1) // MATRICES + 1, tl.num_programs(0), num_stages=STAGES):
         multiply_group(
             a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
             group, BLOCK_N, MATRICES, FULL, True,

@@ -130,9 +130,10 @@ def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
         one = gl.full([WARPS * 32], 1, gl.int64, A_THREAD)
         gl.atomic_add(y_ptr + x.to(gl.int32), one, mask=at_an_end, sem="relaxed")
     barrier()
-    total = gl.sum(count.load(COUNTS), axis=1).to(gl.int64)
-    bins = gl.arange(0, BINS, gl.SliceLayout(1, COUNTS))
-    gl.atomic_add(y_ptr + bins, total, mask=total != 0, sem="relaxed")
+    # A warp has summed up some bins; that many threads add a bin each is a few requests to memory for many.
+    total = gl.convert_layout(gl.sum(count.load(COUNTS), axis=1), A_THREAD)
+    bins = gl.arange(0, BINS, A_THREAD)
+    gl.atomic_add(y_ptr + bins, total.to(gl.int64), mask=total != 0, sem="relaxed")
 
 
 @implementation("histogram", "triton.global", rung="naive")

@@ -3,7 +3,7 @@
 Without a GPU the kernels run in Triton's interpreter, on numpy.  Some things differ there from every GPU,
 and are put right here:
 
-* fp32 becomes bf16 by cutting bits off, where a GPU rounds to nearest even.
+* fp32 becomes bf16 by cutting bits off, where a GPU rounds to nearest even; subnormals of bf16 become 0.
 * Overflow and operations on infinities warn, where a GPU goes on with inf and NaN.
 * NVIDIA's libdevice is missing: ``fast_expf`` is the exact function there.
 * ``tl.dot`` multiplies the bits of bf16 as integers.
@@ -26,10 +26,11 @@ def match_gpu_arithmetic() -> None:
     cast = interpreter.InterpreterBuilder.cast_impl
     run = interpreter.GridExecutor.__call__
 
-    def rounding_cast(builder: Any, src: Any, dst_type: Any) -> Any:
-        if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
-            return cast(builder, src, dst_type)
-        return interpreter.TensorHandle(rounded(src.data), dst_type.scalar)
+    def exact_cast(builder: Any, src: Any, dst_type: Any) -> Any:
+        types = (src.dtype.scalar, dst_type.scalar)
+        if types == (tl.float32, tl.bfloat16):
+            return interpreter.TensorHandle(rounded(src.data), tl.bfloat16)
+        return widened(src) if types == (tl.bfloat16, tl.float32) else cast(builder, src, dst_type)
 
     def quiet_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -80,5 +81,5 @@ def match_gpu_arithmetic() -> None:
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
     interpreter.InterpreterBuilder.create_dot = widening_dot
-    interpreter.InterpreterBuilder.cast_impl = rounding_cast
+    interpreter.InterpreterBuilder.cast_impl = exact_cast
     interpreter.GridExecutor.__call__ = quiet_run

@@ -23,11 +23,19 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.arguments import check_norm
-from compare.device import shared_bytes_of_a_block
-from triton_impl import softmax
-from triton_impl.softmax import columns_of_a_chunk, resident_programs
+from triton_impl import shared_rows
+from triton_impl.counts import check_counts
+from triton_impl.shared_rows import (
+    aligned,
+    columns_of_a_chunk,
+    fetch,
+    in_packs,
+    published,
+    resident_programs,
+    share_rows,
+)
 
-INTERPRETED = tl.constexpr(softmax.INTERPRETED)
+INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 
 
 @triton.jit
@@ -327,24 +335,7 @@ def norm_split_kernel(
 
 
 # --------------------------------------------------------------------------- Gluon
-# Which thread holds what, what lies in shared memory and when it has arrived: here it is all said.
-
-# Triton 3.9 has a new name for it.
-async_load = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
-
-
-@gluon.jit
-def fetch(ring, turn, x_ptrs, inside, STAGES: gl.constexpr):
-    """Start the copies that fill a turn's place in the ring; zeros where nothing is inside."""
-    async_load(ring.index(turn % STAGES), x_ptrs, mask=inside)
-    async_copy.commit_group()
-
-
-@gluon.jit
-def published(of_chunk_ptr, m, c, M, chunks):
-    """The words of these chunks of these rows: 0 of what has not come yet, and not 0 where there is none."""
-    there = (m >= 0) & (m < M) & (c < chunks)
-    return gl.load(of_chunk_ptr + m * chunks + c, mask=there, other=-1, volatile=True)
+# As softmax's kernel, with weights in shared memory beside the rows.
 
 
 @gluon.jit
@@ -462,6 +453,7 @@ def online(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> 
     M, N = x.shape
     if rows.y.numel() == 0:
         return rows.y
+    check_counts(N=N)
     BLOCK_N = min(4096, triton.next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 4096 else 4
     CENTERED = "bias" in parameters
@@ -498,13 +490,6 @@ def whole_words(x: torch.Tensor) -> None:
     """
     if x.size(1) * x.element_size() % 4 != 0:
         raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
-
-
-def aligned(values: torch.Tensor, boundary: int) -> torch.Tensor:
-    """``values`` if all rows start on such a boundary, a number of bytes, else a dense copy."""
-    pack = boundary // values.element_size()
-    fits = values.data_ptr() % boundary == 0 and all(stride % pack == 0 for stride in values.stride()[:-1])
-    return values if fits else values.clone(memory_format=torch.contiguous_format)
 
 
 def as_words(values: torch.Tensor) -> torch.Tensor:
@@ -548,6 +533,7 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     whole_words(x)
     words = [as_words(values) for values in rows]
     (M, N), stride_xm = words[0].shape, words[0].stride(0)
+    check_counts(M=M)
     num_warps = 4
     PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # a multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 2048)
@@ -567,25 +553,11 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
 
 def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
     rows = checked(op, x, **parameters)
-    y = rows.y
-    if y.numel() == 0:
-        return y
-    VEC = 16 // x.element_size()
-    if x.size(1) % VEC != 0:
-        raise NotImplementedError(f"N={x.size(1)}: copies move 16 bytes, {VEC} columns, at a time")
-    x = aligned(rows.x, 16)
-    M, packs = x.size(0), x.size(1) // VEC
-    # Two programs a multiprocessor, with tiles of 32 KB: three in the ring, and 8 KB each of weight and bias.
-    BLOCK_M, BLOCK_N, PROGRAMS = 4, 512 * VEC, 2
-    STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # as many as sm_86 has room for
-    chunks = triton.cdiv(x.size(1), BLOCK_N)
-    of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
-    BLOCK_C = max(32, triton.next_power_of_2(chunks))
-    arguments = (*rows._replace(x=x), M, packs, x.stride(0) // VEC, chunks, of_chunk, bits(eps))
-    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
-    launch = {"CENTERED": "bias" in parameters, **tile, "num_warps": BLOCK_M}
-    compiling = functools.partial(norm_gluon_kernel.warmup, *arguments, **launch)
-    programs = resident_programs(compiling, x.device, 32 * BLOCK_M, PROGRAMS, chunks)
-    tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))
-    norm_gluon_kernel[(tiles_at_a_time * chunks,)](*arguments, **launch)
-    return y
+    if rows.y.numel() > 0:
+        x = in_packs(rows.x)
+        # Three tiles in the ring and 8 KB each of weight and bias: there is room for two programs.
+        share_rows(
+            norm_gluon_kernel, x, rows._replace(x=x), (bits(eps),),
+            CENTERED="bias" in parameters, BLOCK_M=4, PROGRAMS=2,
+        )  # fmt: skip
+    return rows.y

@@ -23,7 +23,7 @@ import triton.language as tl
 from compare.arguments import check_same
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.softmax import resident_programs
+from triton_impl.shared_rows import resident_programs
 
 
 @triton.jit

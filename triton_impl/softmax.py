@@ -1,10 +1,12 @@
 """softmax over rows, in Triton: ``x[M,N] -> y[M,N]``.
 
-The ladder; ``cuda_impl/kernels/softmax.cuh`` has the same variants under the same names:
+The ladder; ``cuda_impl/kernels/softmax.cuh`` has the first three under the same names:
 
 * ``online``: a program reads its row twice, tile by tile: any row length
 * ``onepass``: the row waits in registers between reduction and output, so it is read once: 65536 columns
 * ``split``: many programs share a row and tell each other their parts of the sum: long rows
+* ``gluon``: as split in Gluon, Triton's own lower level: the next chunks are on their way into shared memory,
+  and a row's parts are asked for before they are needed
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 ``tl.exp`` keeps them, at three more instructions an element.
@@ -17,11 +19,22 @@ import functools
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.libdevice import fast_expf
 
 from compare.arguments import check_same
-from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl.counts import check_counts
+from triton_impl.shared_rows import (
+    columns_of_a_chunk,
+    fetch,
+    in_packs,
+    published,
+    resident_programs,
+    share_rows,
+)
 
 
 @triton.jit
@@ -141,6 +154,79 @@ def softmax_split_kernel(
         x, m, c = next_x, next_m, next_c
 
 
+# --------------------------------------------------------------------------- Gluon
+# Which thread holds what, what lies in shared memory and when it has arrived: here it is all said.
+
+
+@gluon.jit
+def of_rows(words, there):
+    """Of each row maximum and sum, from the words of all its chunks (`wait_for_row`, row by row)."""
+    maximum = gl.where(there, words.to(gl.int32).to(gl.float32, bitcast=True), -float("inf"))
+    total = gl.where(there, (words >> 32).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
+    row_max = gl.max(maximum, axis=0)
+    return row_max, gl.sum(total * fast_expf(maximum - finite_shift(row_max)[None, :]), axis=0)
+
+
+@gluon.jit
+def softmax_gluon_kernel(
+    x_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """As split, but a program has the same BLOCK_N columns of many rows, and is a turn late in writing them.
+
+    A turn is BLOCK_M rows, a warp each, so that a row's sums need no barrier and its words are polled by one
+    warp: two that poll the same may not see the same.  Tiles come into a ring of STAGES places in shared
+    memory: two are at work, that of this turn and that of the last, and others on their way.  A thread reads
+    from the ring what it has itself copied, and waits for no other's copies.
+
+    Rows of x start on 16-byte boundaries; `packs` and `stride_packs` are N and x's stride in packs of 16.
+    """
+    T: gl.constexpr = x_ptr.dtype.element_ty
+    VEC: gl.constexpr = 128 // T.primitive_bitwidth
+    TILE: gl.constexpr = gl.BlockedLayout([1, VEC], [1, 32], [BLOCK_M, 1], [1, 0])
+    WORDS: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32, 1], [32, 1], [1, BLOCK_M], [0, 1])
+    DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    N = packs * VEC
+    c = gl.program_id(0) % chunks
+    step = gl.num_programs(0) // chunks * BLOCK_M
+    first = (gl.program_id(0) // chunks).to(gl.int64) * BLOCK_M
+    r = gl.arange(0, BLOCK_M, gl.SliceLayout(1, TILE))
+    n = c * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, TILE))[None, :]
+    inside = n < N
+    every_r = gl.arange(0, BLOCK_M, gl.SliceLayout(0, WORDS))[None, :]
+    every_c = gl.arange(0, BLOCK_C, gl.SliceLayout(1, WORDS))[:, None]
+
+    ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
+    for turn in gl.static_range(STAGES - 1):
+        rows = (first + turn * step + r)[:, None]
+        fetch(ring, turn, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+
+    turn = 0
+    for m in range(first, M + step, step):
+        old_m = m - step
+        # Asked for now and looked at later: memory takes as long to answer as the reduction takes.
+        words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
+        async_copy.wait_group(STAGES - 2)
+        if m < M:
+            x = gl.where(inside, ring.index(turn % STAGES).load(TILE).to(gl.float32), -float("inf"))
+            chunk_max = gl.max(x, axis=1)
+            chunk_sum = gl.sum(fast_expf(x - finite_shift(chunk_max)[:, None]), axis=1)
+            gl.store(of_chunk_ptr + (m + r) * chunks + c, pack(chunk_max, chunk_sum), mask=m + r < M)
+        if old_m >= 0:
+            while gl.sum(gl.sum((words == 0).to(gl.int32), axis=0), axis=0) > 0:
+                words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
+            row_max, row_sum = of_rows(words, every_c < chunks)
+            row_max = gl.convert_layout(row_max, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
+            row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
+            x = ring.index((turn + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
+            y = fast_expf(x - row_max) * (1.0 / row_sum)
+            rows = (old_m + r)[:, None]
+            gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
+        rows = (m + (STAGES - 1) * step + r)[:, None]
+        fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+        turn += 1  # noqa: SIM113 - a kernel has no enumerate
+
+
 def checked(x: torch.Tensor) -> torch.Tensor:
     """``x`` with neighbouring columns next to each other; a copy where they are not."""
     check_same("softmax", 2, x=x)
@@ -155,6 +241,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
+    check_counts(N=N)
     BLOCK_N = min(8192, triton.next_power_of_2(N))
     num_warps = 16 if BLOCK_N == 8192 else 4
     softmax_online_kernel[(M,)](x, y, N, x.stride(0), BLOCK_N=BLOCK_N, num_warps=num_warps)
@@ -184,40 +271,6 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-INTERPRETED = not isinstance(softmax_split_kernel, triton.JITFunction)
-
-
-def columns_of_a_chunk(N: int, BLOCK_N: int) -> int:
-    """BLOCK_N on a GPU.  Interpreted, a program cannot wait for others: it takes a row of N as one chunk."""
-    return min(triton.next_power_of_2(N), tl.TRITON_MAX_TENSOR_NUMEL) if INTERPRETED else BLOCK_N
-
-
-def resident_programs(
-    launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int, chunks: int = 1
-) -> int:
-    """How many programs a GPU holds at a time, at most PROGRAMS a multiprocessor.
-
-    They wait for each other, so all must be there; how many registers each takes only the compiler knows.
-    NotImplementedError where a row has more ``chunks`` than that; where it has more than PROGRAMS allow, the
-    compiler is not asked, which would take it minutes.
-    """
-    programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted, one after another
-    if not INTERPRETED and device.type == "cuda" and chunks <= programs:
-        from cuda.bindings import driver
-
-        compiled = launch(grid=(1,))
-        compiled._init_handles()
-        error, blocks = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            compiled.function, threads, compiled.metadata.shared
-        )
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"cuOccupancyMaxActiveBlocksPerMultiprocessor: {error.name}")
-        programs = min(blocks, PROGRAMS) * multiprocessors(device)
-    if chunks > programs:
-        raise NotImplementedError(f"a row's {chunks} chunks take as many programs at a time: {programs} fit")
-    return programs
-
-
 @implementation("softmax", "triton.split", rung="tiled")
 def split(x: torch.Tensor) -> torch.Tensor:
     """Many programs share a row: rows as long as all programs together can hold."""
@@ -238,4 +291,22 @@ def split(x: torch.Tensor) -> torch.Tensor:
     compiling = functools.partial(softmax_split_kernel.warmup, *arguments, **options)
     programs = resident_programs(compiling, x.device, 32 * num_warps, PROGRAMS, chunks)
     softmax_split_kernel[(min(programs, M * chunks),)](*arguments, **options)
+    return y
+
+
+@implementation(
+    "softmax",
+    "triton.gluon",
+    rung="tiled",
+    requires="sm_80",
+    without_gpu=False,
+    tunable={"BLOCK_M": (2, 4, 8), "PROGRAMS": (1, 2, 3)},
+)
+def in_gluon(x: torch.Tensor, *, BLOCK_M: int = 4, PROGRAMS: int = 2) -> torch.Tensor:
+    """Many programs share a row, and each fetches ahead: rows as long as all programs together can hold."""
+    x = checked(x)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if y.numel() > 0:
+        x = in_packs(x)
+        share_rows(softmax_gluon_kernel, x, (x, y), BLOCK_M=BLOCK_M, PROGRAMS=PROGRAMS)
     return y

@@ -23,9 +23,7 @@ from typing import Any
 
 from compare.aot.plan import Plan
 from compare.aot.records import Kernel
-from compare.device import capability
-from compare.occupancy import WARP
-from compare.resources.worker import compile_triton
+from compare.resources.worker import compile_triton, without_gpu
 from compare.spec import TritonLaunch
 from cuda_impl.build import BuildError, run
 
@@ -119,7 +117,7 @@ def _compile(plan: Plan, launch: TritonLaunch, metadata: Any, signature: str, fo
         out_name=name,
         out_path=folder / name,
     )
-    with _driver(plan.arch), _path_as_it_is():
+    with without_gpu(plan.arch), _path_as_it_is():
         try:
             return list(compile_kernel(asked)[1])
         except RuntimeError as error:
@@ -142,27 +140,6 @@ def _link(headers: list[Path], out: Path) -> None:
 
     script = Path(triton.__file__).parent / "tools" / "link.py"
     run([sys.executable, script, *headers, "-o", out], f"{out.name}: triton.tools.link")
-
-
-@contextmanager
-def _driver(arch: str) -> Iterator[None]:
-    """For a while, a driver that knows the target and the C types of arguments, which needs no GPU."""
-    from triton.backends.compiler import GPUTarget
-    from triton.backends.nvidia.driver import ty_to_cpp
-    from triton.runtime.driver import driver
-
-    class NoGpu:
-        map_python_to_cpp_type = staticmethod(ty_to_cpp)
-
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", capability(arch), WARP)
-
-    before = driver._active
-    driver.set_active(NoGpu())
-    try:
-        yield
-    finally:
-        driver._active = before
 
 
 @contextmanager

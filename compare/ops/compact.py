@@ -25,7 +25,7 @@ _PIECE = 1 << 24
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[N]``; K elements are above 0, and of the rest some are exactly 0.
+    """``x[N]``; K elements are above 0, some by less than any normal number, and of the rest some are 0.
 
     What a fill says holds of either: ``nan`` has infinities among the kept and NaN among the rest.
 
@@ -48,6 +48,7 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
         kept, rest = shuffled[:share], shuffled[share:]
         sizes = piece.abs().clamp(min=torch.finfo(x.dtype).tiny)
         piece[kept] = sizes[kept]
+        piece[kept[1::7]] = torch.finfo(x.dtype).tiny / 4  # subnormal
         piece[rest] = -sizes[rest]
         piece[rest[::5]] = 0.0
         if case.fill == "neg_inf":

@@ -118,7 +118,11 @@ def _generate(what: str, results: Path, was: str = "") -> str:
 
 
 def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
-    """Everything recorded of ``op`` on the device recorded last; a row says if its source has changed."""
+    """Everything recorded of ``op`` on the device recorded last; a row says if its source has changed.
+
+    Rows come as they would from one run, however many they are from; its date and machine are those of the
+    last to time the default case, which a screen shows.
+    """
     from compare.code_size import source_hash
 
     runs = records.runs_of(op.name, results)
@@ -138,8 +142,22 @@ def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
             )
             seen = cases.get(case.case)
             cases[case.case] = replace(seen, rows=(*seen.rows, *rows)) if seen else replace(case, rows=rows)
+    places = {label: place for place, label in enumerate(hashes)}
+
+    def place(label: str) -> int:
+        return places.get(tuning.registered_as(label), len(places))
+
     sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
-    return replace(runs[0], cases=tuple(cases.values()), code_sizes=sizes)
+    default = str(op.cases.default)
+    told = next((run for run in runs if any(case.case == default for case in run.cases)), runs[0])
+    return replace(
+        told,
+        cases=tuple(
+            replace(case, rows=tuple(sorted(case.rows, key=lambda row: place(row.label))))
+            for case in cases.values()
+        ),
+        code_sizes={label: sizes[label] for label in sorted(sizes, key=place)},
+    )
 
 
 _OF_THE_MAP: dict[str, Callable[[Map], str]] = {

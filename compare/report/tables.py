@@ -100,15 +100,23 @@ def spread(value: Estimate | None) -> str:
         return NOTHING
     margin = max(value.high - value.median, value.median - value.low)
     shown = number(value.median, 4)
-    if 0 < len(value.samples) < ENOUGH:
-        return f"{shown} (n={len(value.samples)})"
+    if count := _few(value):
+        return f"{shown} (n={count})"
     places = len(shown.partition(".")[2])
     return f"{shown} ±{margin:.{places}f}"
 
 
 def times(value: Estimate | None) -> str:
-    """``1.25 (1.24-1.26)``: a ratio and its interval."""
-    return NOTHING if value is None else f"{value.median:.2f} ({value.low:.2f}-{value.high:.2f})"
+    """``1.25 (1.24-1.26)``: a ratio and its interval; ``1.25 (n=2)`` has none."""
+    if value is None:
+        return NOTHING
+    interval = f"n={count}" if (count := _few(value)) else f"{value.low:.2f}-{value.high:.2f}"
+    return f"{value.median:.2f} ({interval})"
+
+
+def _few(value: Estimate) -> int:
+    """How many samples it has, where they are too few for an interval; 0 where not."""
+    return len(value.samples) if len(value.samples) < ENOUGH else 0
 
 
 SAME = "indistinguishable"
@@ -117,10 +125,8 @@ SAME = "indistinguishable"
 def lead(row: Row, other: Row) -> str:
     """`times`, or `SAME` where that would claim a difference that is none."""
     found = figures.ratio(row, other)
-    count = figures.few(row, other)
-    if found is not None and count:
-        return f"{found.median:.2f} (n={count})"
-    return times(found) if found is None or figures.differs(row, other) else SAME
+    claims = found is None or figures.few(row, other) or figures.differs(row, other)
+    return times(found) if claims else SAME
 
 
 def percent(share: float | None) -> str:

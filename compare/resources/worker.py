@@ -10,9 +10,8 @@ import inspect
 import io
 import json
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -21,6 +20,7 @@ from compare import registry
 from compare.capture import Launch, capture
 from compare.contained.limits import end_with_parent, restrict
 from compare.contained.tree import watch_deeds
+from compare.device import capability
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.machine_code import Figures, code_bytes, read_report
@@ -156,6 +156,40 @@ def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
     return Compiled(name, read_report(build.ptxas_log(source, [kernel], arch))[name], cubin)
 
 
+@contextlib.contextmanager
+def without_gpu(arch: str, device: str = "") -> Iterator[None]:
+    """For a while, Triton compiles for ``arch`` and finds no GPU: afterwards it launches as before.
+
+    Args:
+        arch: ``sm_90``.
+        device: kernels are kept by device; a name not used before compiles anew.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.driver import ty_to_cpp
+    from triton.runtime.driver import driver
+
+    class NoGpu:
+        """What is asked of a driver before it would launch, and by the ahead-of-time tools."""
+
+        map_python_to_cpp_type = staticmethod(ty_to_cpp)
+
+        def get_current_device(self) -> str:
+            return device or arch
+
+        def get_current_stream(self, device: str) -> int:
+            return 0
+
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", capability(arch), WARP)
+
+    before = driver._active
+    driver.set_active(NoGpu())
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
 def compile_triton(launch: TritonLaunch, arch: str, device: str = "") -> tuple[Any, str]:
     """Compile what Triton would compile for a launch on a GPU of ``arch``; with ptxas's report.
 
@@ -167,26 +201,11 @@ def compile_triton(launch: TritonLaunch, arch: str, device: str = "") -> tuple[A
         arch: ``sm_90``.
         device: kernels are kept by device; a name not used before compiles anew.
     """
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
-
-    class NoGpu:
-        """What ``run`` asks of a driver before it would launch."""
-
-        def get_current_device(self) -> str:
-            return device or arch
-
-        def get_current_stream(self, device: str) -> int:
-            return 0
-
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", int(re.sub(r"\D", "", arch)), WARP)
 
     bound = inspect.BoundArguments(inspect.signature(launch.kernel.fn), dict(launch.arguments))
     log = io.StringIO()
-    driver.set_active(NoGpu())
-    with contextlib.redirect_stdout(log):
+    with without_gpu(arch, device), contextlib.redirect_stdout(log):
         compiled = JITFunction.run(
             launch.kernel, *bound.args, grid=launch.grid, warmup=True, **bound.kwargs, **launch.options
         )

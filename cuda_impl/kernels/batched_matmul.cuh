@@ -2,7 +2,7 @@
 //
 // The ladder, slow to fast:
 //   naive        a thread an element of c, straight from memory: every element is asked for N times
-//   tiled        a block whole matrices, each read once; a thread 4 x 4 elements, without tensor cores
+//   tiled        a block whole matrices, each read once; a thread ROWS x 4 elements, without tensor cores
 //   tensor_core  a block whole matrices, a warp 16 rows of one, by tensor cores
 //   pipelined    as tensor_core, and a block takes group after group: the next are fetched meanwhile
 //
@@ -45,79 +45,95 @@ __global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* 
 }
 
 // ---- tiled -------------------------------------------------------------------------------------------
-// Grid: a block `matrices` matrices. A thread computes 4 x 4 elements of c, so that 8 reads of 16 bytes from
-// shared memory, where a and b lie in fp32, serve 64 multiplications. Rows of a tile are `side` long, N or as
-// many more as make it a multiple of 4, and a pack further apart, so that rows 4 apart lie in different
-// banks.
+// Grid: a block `matrices` matrices. A thread computes ROWS x 4 elements of c, so that for every 4 terms
+// ROWS + 4 reads of 16 bytes from shared memory, where a and b lie in fp32, serve 16 * ROWS multiplications.
+// Rows of a tile are `side` long, N or as many more as make it a multiple of ROWS, and a pack further apart.
+// A thread's rows are far apart and its neighbours' between them, so that what is read at a time lies in
+// different banks.
 
-// Brings the matrices from `first` on into tiles below each other; zeros where there is nothing.
+// Brings the matrices from `first` on into tiles below each other; zeros where there is nothing. A thread has
+// the same columns of many rows, AHEAD of them on their way before the first is waited for.
 template <typename T, bool PACKED>
 __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t first, index_t B, int N,
-                                             int matrices, const Strides& stride) {
-    const int side = (N + 3) / 4 * 4, pitch = side + 4;
-    constexpr int VEC = PACKED ? 16 / sizeof(T) : 1;
-    const int packs = side / VEC;  // of a row; where there are packs, side is N
-    for (int p = threadIdx.x; p < matrices * side * packs; p += blockDim.x) {
-        const int row = p / packs, i = row % side, j = p % packs * VEC;
-        const index_t matrix = first + row / side;
-        float* to = tiles + row * pitch + j;
-        const T* from = ptr + matrix * stride.matrix + i * stride.row + j * stride.column;
-        if (matrix < B && i < N && j < N) {
-            const Pack<T, VEC> pack = load<T, VEC>(from);
+                                             int side, int matrices, const Strides& stride) {
+    constexpr int VEC = PACKED ? 16 / sizeof(T) : 1, AHEAD = 4;
+    const int packs = side / VEC;  // of a row; N is a whole number of them
+    const int pitch = side + 4, step = blockDim.x / packs;
+    const int begin = threadIdx.x / packs, j = threadIdx.x % packs * VEC;
+    if (begin >= step) return;
+    for (int rows = begin; rows < matrices * side; rows += AHEAD * step) {
+        Pack<T, VEC> ahead[AHEAD];
+        bool inside[AHEAD];
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) to[v] = get(pack, v);
-        } else {
+        for (int p = 0; p < AHEAD; ++p) {
+            const int row = rows + p * step, i = row % side;
+            const index_t matrix = first + row / side;
+            inside[p] = row < matrices * side && matrix < B && i < N && j < N;
+            const T* from = ptr + matrix * stride.matrix + i * stride.row + j * stride.column;
+            if (inside[p]) ahead[p] = load<T, VEC>(from);
+        }
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) to[v] = 0;
+        for (int p = 0; p < AHEAD; ++p) {
+            const int row = rows + p * step;
+            if (row >= matrices * side) break;
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) tiles[row * pitch + j + v] = inside[p] ? get(ahead[p], v) : 0.0f;
         }
     }
 }
 
-constexpr int MOST_THREADS = 1024;
+// Threads of a block: for each of its matrices side / ROWS * side / 4.
+constexpr int most_threads(int ROWS) {
+    return 4096 / ROWS;
+}
 
-template <typename T, bool PACKED>
-__global__ __launch_bounds__(MOST_THREADS) void batched_matmul_tiled_kernel(
+template <typename T, bool PACKED, int ROWS>
+__global__ __launch_bounds__(most_threads(ROWS)) void batched_matmul_tiled_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, int matrices, index_t stride_ab,
     index_t stride_ai, index_t stride_aj, index_t stride_bb, index_t stride_bi, index_t stride_bj) {
-    const int across = (N + 3) / 4, side = 4 * across, pitch = side + 4;
+    const int down = (N + ROWS - 1) / ROWS, side = ROWS * down, across = side / 4, pitch = side + 4;
     DYNAMIC_SHARED(float, tiles);
     float* a_tiles = tiles;
     float* b_tiles = tiles + matrices * side * pitch;
     const index_t first = index_t(blockIdx.x) * matrices;
     const Strides a_stride = {stride_ab, stride_ai, stride_aj}, b_stride = {stride_bb, stride_bi, stride_bj};
-    fetch_floats<T, PACKED>(a_tiles, a_ptr, first, B, N, matrices, a_stride);
-    fetch_floats<T, PACKED>(b_tiles, b_ptr, first, B, N, matrices, b_stride);
+    fetch_floats<T, PACKED>(a_tiles, a_ptr, first, B, N, side, matrices, a_stride);
+    fetch_floats<T, PACKED>(b_tiles, b_ptr, first, B, N, side, matrices, b_stride);
     __syncthreads();
 
-    const int own = threadIdx.x / (across * across);
-    const int i = threadIdx.x / across % across * 4, j = threadIdx.x % across * 4;
+    const int own = threadIdx.x / (down * across);
+    const int i = threadIdx.x / across % down, j = threadIdx.x % across * 4;
     const index_t matrix = first + own;
     if (matrix >= B) return;
     const float* a_rows = a_tiles + (own * side + i) * pitch;
     const float* b_columns = b_tiles + own * side * pitch + j;
-    float sum[4][4] = {};
+    float sum[ROWS][4] = {};
     for (int k = 0; k < side; k += 4) {
-        Pack<float, 4> a[4], b[4];
+        Pack<float, 4> a[ROWS];
 #pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            a[r] = load<float, 4>(a_rows + r * pitch + k);
-            b[r] = load<float, 4>(b_columns + (k + r) * pitch);
-        }
+        for (int r = 0; r < ROWS; ++r) a[r] = load<float, 4>(a_rows + r * down * pitch + k);
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
+            const Pack<float, 4> b = load<float, 4>(b_columns + (k + step) * pitch);
 #pragma unroll
-            for (int r = 0; r < 4; ++r) {
+            for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
-                for (int s = 0; s < 4; ++s) sum[r][s] += get(a[r], step) * get(b[step], s);
+                for (int s = 0; s < 4; ++s) sum[r][s] += get(a[r], step) * get(b, s);
             }
         }
     }
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
+    for (int r = 0; r < ROWS; ++r) {
+        const int row = i + r * down;
+        T* c_row = c_ptr + (matrix * N + row) * N + j;
+        if constexpr (PACKED && sizeof(T) == 4) {
+            Pack<T, 4> pack;
+            set(pack, sum[r]);
+            if (row < N && j < N) store(c_row, pack);
+        } else {
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-            if (i + r < N && j + s < N) {
-                c_ptr[(matrix * N + i + r) * N + j + s] = from_float<T>(sum[r][s]);
+            for (int s = 0; s < 4; ++s) {
+                if (row < N && j + s < N) c_row[s] = from_float<T>(sum[r][s]);
             }
         }
     }

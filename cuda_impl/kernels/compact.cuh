@@ -15,9 +15,11 @@
 #include "bulk.cuh"
 #include "common.cuh"
 
-// A comparison with NaN is false: none is kept.
+// value > 0, which for NaN is false. Asked of its bits, which count from just above 0 to infinity and not to
+// NaN: a comparison of floats takes subnormals for 0, as all arithmetic here does (-ftz=true).
 __device__ __forceinline__ bool is_kept(float value) {
-    return value > 0.0f;
+    constexpr unsigned INFINITE = 0x7f800000;
+    return __float_as_uint(value) - 1 < INFINITE;
 }
 
 // Lanes below this one.

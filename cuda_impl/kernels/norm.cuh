@@ -207,7 +207,7 @@ __device__ __forceinline__ void include(Moments& seen, float& seen_count, Moment
     if constexpr (Norm::CENTERED) {
         const float share = count / (seen_count + count), further = tile.mean - seen.mean;
         seen.mean += further * share;
-        seen.squares += further * further * (seen_count * share);
+        seen.squares += (further * seen_count) * (further * share);  // 0 of the first, be it ever so far
     }
     seen.squares += tile.squares;
     seen_count += count;

@@ -84,19 +84,22 @@ static void launch_group(const Batch& p, const LaunchShape& shape, Kernel* kerne
            p.a.strides[0], p.a.strides[1], p.a.strides[2], p.b.strides[0], p.b.strides[1], p.b.strides[2]);
 }
 
-// Whole matrices in shared memory, 4 x 4 elements a thread.
+constexpr int ROWS = 4;
+
+// Whole matrices in shared memory, ROWS x 4 elements a thread.
 static py::object tiled(py::object a_object, py::object b_object) {
     const Batch p = checked(a_object, b_object);
     if (p.empty()) return p.c.object;
     check_size(p);
-    const int across = int(ceil_div(p.N, 4)), side = 4 * across;
-    const int matrices = std::max(128 / (across * across), 1);  // of 128 threads, but one at least
+    const int side = int(ceil_div(p.N, ROWS)) * ROWS;
+    const int each = side / ROWS * side / 4;       // threads of a matrix
+    const int matrices = std::max(128 / each, 1);  // of 128 threads, but one at least
     const int shared_bytes = 2 * matrices * side * (side + 4) * 4;
-    const LaunchShape shape = {ceil_div(p.B, matrices), matrices * across * across, shared_bytes};
+    const LaunchShape shape = {ceil_div(p.B, matrices), matrices * each, shared_bytes};
     dispatch(p.a, [&](auto zero) {
         using T = decltype(zero);
-        const auto kernel = is_packed(p.a) && is_packed(p.b) ? &batched_matmul_tiled_kernel<T, true>
-                                                             : &batched_matmul_tiled_kernel<T, false>;
+        const auto kernel = is_packed(p.a) && is_packed(p.b) ? &batched_matmul_tiled_kernel<T, true, ROWS>
+                                                             : &batched_matmul_tiled_kernel<T, false, ROWS>;
         launch_group<T>(p, shape, kernel, matrices);
     });
     return p.c.object;
@@ -126,7 +129,7 @@ constexpr int group_bytes(int BLOCK_N) {
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, bool PACKED>
 static void launch_tensor_core(const Batch& p) {
     constexpr int MATRICES = matrices_of(BLOCK_N);
-    static_assert(MATRICES * BLOCK_N * 2 <= MOST_THREADS, "a block has no more");
+    static_assert(MATRICES * BLOCK_N * 2 <= 1024, "a block has no more");
     launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)},
                     &batched_matmul_tensor_core_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, MATRICES, PACKED>);
 }

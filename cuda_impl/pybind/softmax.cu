@@ -140,7 +140,8 @@ static py::object cluster(py::object x_object) {
         constexpr int PACKS = 8, THREADS = 64;
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
-        // Two tiles a block, so that many small blocks share a multiprocessor; more where 16 cannot help it.
+        // Two tiles a block at most, so that many small blocks share a multiprocessor; more where 16 cannot
+        // help.
         const auto launch_cluster = [&](auto CLUSTER) {
             const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
             if (slice_tiles > 26) {
@@ -168,15 +169,17 @@ static py::object ring(py::object x_object) {
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         constexpr int PACKS = 8, THREADS = 256, SLOTS = 3, LAG = 2;
-        constexpr int BLOCKS = 2;  // a multiprocessor: 2 x 96 KB of shared memory
-        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);
+        constexpr int BLOCKS = 2;  // a multiprocessor at most: all must be resident
+        constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T), SHARED_BYTES = SLOTS * BLOCK_N * sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N);
-        const std::int64_t blocks = std::min<std::int64_t>(BLOCKS * multiprocessors(x), M * chunks);
+        int most = 0;
+        check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, x.device));
+        const int resident = std::min(BLOCKS, most / SHARED_BYTES);
+        const std::int64_t blocks = std::min<std::int64_t>(resident * multiprocessors(x), M * chunks);
         check_chunks(N, chunks, (LAG - 1) * blocks, (LAG - 1) * blocks * BLOCK_N);
         const Tensor of_chunk = x.zeros(M * chunks);
-        launch(x, {blocks, THREADS, SLOTS * BLOCK_N * int(sizeof(T))},
-               softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>, x.data<T>(), y.data<T>(), M, N,
-               x.strides[0], int(chunks), of_chunk.data<word_t>());
+        launch(x, {blocks, THREADS, SHARED_BYTES}, softmax_ring_kernel<T, PACKS, THREADS, SLOTS, LAG, BLOCKS>,
+               x.data<T>(), y.data<T>(), M, N, x.strides[0], int(chunks), of_chunk.data<word_t>());
     });
     return y.object;
 }

@@ -89,22 +89,23 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("batched_matmul", "cupy.tiled", rung="tiled")
-def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Whole matrices in shared memory, 4 x 4 elements a thread."""
+@implementation("batched_matmul", "cupy.tiled", rung="tiled", tunable={"ROWS": (4, 8)})
+def tiled(a: torch.Tensor, b: torch.Tensor, *, ROWS: int = 4) -> torch.Tensor:
+    """Whole matrices in shared memory, ROWS x 4 elements a thread."""
     B, N, c = checked(a, b)
     if c.numel() == 0:
         return c
     check_size(N)
-    across = ceil_div(N, 4)
-    side = 4 * across
-    matrices = max(128 // across**2, 1)  # of 128 threads, but one at least
+    side = ceil_div(N, ROWS) * ROWS
+    each = side // ROWS * side // 4  # threads of a matrix
+    matrices = max(128 // each, 1)  # of 128 threads, but one at least
     shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4)
     PACKED = is_packed(a) and is_packed(b)
-    run = kernel("batched_matmul", f"batched_matmul_tiled_kernel<{CTYPES[a.dtype]}, {cpp(PACKED)}>", a.device)
+    arguments = f"{CTYPES[a.dtype]}, {cpp(PACKED)}, {ROWS}"
+    run = kernel("batched_matmul", f"batched_matmul_tiled_kernel<{arguments}>", a.device)
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N), np.int32(matrices))
-    blocks, threads = ceil_div(B, matrices), matrices * across**2
+    blocks, threads = ceil_div(B, matrices), matrices * each
     run((blocks,), (threads,), (*pointers, *sizes, *strides(a, b)), shared_mem=shared_bytes)
     return c
 

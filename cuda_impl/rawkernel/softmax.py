@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from compare.arguments import check_same
-from compare.device import multiprocessors
+from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
 from cuda_impl.loader import kernel
 
@@ -127,7 +127,7 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
     VEC = 16 // x.element_size()
     BLOCK_N = THREADS * PACKS * VEC  # 8 KB
     tiles = ceil_div(N, BLOCK_N)
-    # Two tiles a block, so that many small blocks share a multiprocessor; more where 16 cannot help it.
+    # Two tiles a block at most, so that many small blocks share a multiprocessor; more where 16 cannot help.
     CLUSTER = 2 if tiles <= 2 * 2 else 4 if tiles <= 4 * 2 else 8 if tiles <= 8 * 2 else 16
     slice_tiles = ceil_div(tiles, CLUSTER)
     if slice_tiles > 26:
@@ -149,10 +149,12 @@ def ring(x: torch.Tensor) -> torch.Tensor:
     if y.numel() == 0:
         return y
     PACKS, THREADS, SLOTS, LAG = 8, 256, 3, 2
-    BLOCKS = 2  # a multiprocessor: 2 x 96 KB of shared memory
+    BLOCKS = 2  # a multiprocessor at most, each with 96 KB of shared memory: all must be resident
     BLOCK_N = THREADS * PACKS * 16 // x.element_size()
     chunks = ceil_div(N, BLOCK_N)
-    blocks = min(BLOCKS * multiprocessors(x.device), M * chunks)
+    shared_bytes = SLOTS * BLOCK_N * x.element_size()
+    resident = min(BLOCKS, shared_bytes_of_a_block(x.device) // shared_bytes)
+    blocks = min(resident * multiprocessors(x.device), M * chunks)
     if chunks > (LAG - 1) * blocks:
         raise NotImplementedError(
             f"N={N}: {blocks} blocks hold rows of {(LAG - 1) * blocks * BLOCK_N} columns"
@@ -161,7 +163,6 @@ def ring(x: torch.Tensor) -> torch.Tensor:
     name = f"softmax_ring_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {SLOTS}, {LAG}, {BLOCKS}>"
     run = kernel("softmax", name, x.device)
     sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int32(chunks))
-    shared_bytes = SLOTS * BLOCK_N * x.element_size()
     pointers = (x.data_ptr(), y.data_ptr())
     run((blocks,), (THREADS,), (*pointers, *sizes, of_chunk.data_ptr()), shared_mem=shared_bytes)
     return y

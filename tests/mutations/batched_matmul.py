@@ -47,7 +47,7 @@ MUTATIONS = (
     t_pipelined(
         bug="missed group",
         what="matrices that do not fill a group are nobody's",
-        right="tl.range(first, tl.cdiv(B, MATRICES),",
+        right="tl.range(first, (B - 1) // MATRICES + 1,",
         wrong="tl.range(first, B // MATRICES,",
         sign="all written",
     ),
@@ -68,9 +68,9 @@ MUTATIONS = (
     ),
     tiled(
         bug="transposed operand",
-        what="b's four rows are read as columns",
-        right="get(a[r], step) * get(b[step], s)",
-        wrong="get(a[r], step) * get(b[s], step)",
+        what="a's rows are read as columns",
+        right="get(a[r], step) * get(b, s)",
+        wrong="get(a[step], r % 4) * get(b, s)",
         sign="values",
     ),
     tensor_core(

@@ -84,6 +84,15 @@ MUTATIONS = (
     ),
     # ------------------------------------------------------------------ CUDA
     twopass(
+        bug="subnormals flushed",
+        what="numbers compare as arithmetic takes them: what is less than the least normal one, as 0",
+        right="__float_as_uint(value) - 1 < INFINITE",
+        wrong="value > 0.0f",
+        sign=MISPLACED,
+        without_gpu="",
+        needs="a GPU: the host build flushes nothing",
+    ),
+    twopass(
         bug="own lane counted",
         what="a lane counts itself among those before it",
         right="return (1u << threadIdx.x % WARP) - 1;",

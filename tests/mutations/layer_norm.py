@@ -243,7 +243,7 @@ MUTATIONS = (
     online(
         bug="distance of means lost",
         what="tiles' deviations are added though each is from its own mean",
-        right="seen.squares += further * further * (seen_count * share);",
+        right="seen.squares += (further * seen_count) * (further * share);",
         wrong="",
         sign="values",
     ),

@@ -2,15 +2,15 @@
 
 from functools import partial
 
-from mutations import HOPPER, HUGE, Mutation
+from mutations import GLUON, HOPPER, HUGE, Mutation
 
 WILD = "values|illegal memory access|all written|NaN and infinity"
 UNDEFINED = "values|NaN and infinity"
 RACE = {"without_gpu": "apart", "with_gpu": "racecheck", "sign": UNDEFINED, "sign_with_gpu": "Race reported"}
 
-t_online, t_onepass, t_split = (
+t_online, t_onepass, t_split, t_gluon = (
     partial(Mutation, "softmax", f"triton.{variant}", file="triton_impl/softmax.py")
-    for variant in ("online", "onepass", "split")
+    for variant in ("online", "onepass", "split", "gluon")
 )
 online, onepass, split, cluster, ring = (
     partial(Mutation, "softmax", f"cupy.{variant}", file="cuda_impl/kernels/softmax.cuh")
@@ -145,6 +145,30 @@ MUTATIONS = (
         without_gpu="",
         needs="programs that run side by side",
         sign="values",
+    ),
+    t_gluon(
+        bug="places mixed up",
+        what="a tile is reduced from the place that the next one is fetched into",
+        right="ring.index(turn % STAGES).load(TILE)",
+        wrong="ring.index((turn + 1) % STAGES).load(TILE)",
+        sign=UNDEFINED,
+        **GLUON,
+    ),
+    t_gluon(
+        bug="last turn missed",
+        what="rows are written a turn late, and after the last there is none",
+        right="for m in range(first, M + step, step)",
+        wrong="for m in range(first, M, step)",
+        sign="all written",
+        **GLUON,
+    ),
+    t_gluon(
+        bug="padding counted",
+        what="columns that are not there are 0, as they were fetched, and exp(0) is 1",
+        right='gl.where(inside, ring.index(turn % STAGES).load(TILE).to(gl.float32), -float("inf"))',
+        wrong="ring.index(turn % STAGES).load(TILE).to(gl.float32)",
+        sign="values",
+        **GLUON,
     ),
     # ------------------------------------------------------------------ CUDA
     running(

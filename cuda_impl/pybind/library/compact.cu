@@ -3,10 +3,11 @@
 
 #include "cub.h"
 
+// By its bits, as `is_kept` in kernels/compact.cuh.
 struct IsKept {
     template <typename T>
     __device__ bool operator()(T value) const {
-        return float(value) > 0.0f;
+        return __float_as_uint(float(value)) - 1 < 0x7f800000;
     }
 };
 
