@@ -711,9 +711,13 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         return "impossible", text
     if isinstance(error, (Ended, Changed)):
         return "failed", text
+    name = getattr(error, "name", type(error).__name__)
+    if name == "BuildError":
+        text = str(error).partition("\n")[0]
+        if "static assertion failed" in text:  # as a NotImplementedError, and at compile time
+            return "unavailable", text
     if len(text) > 200:
         text = f"{text[:200]} ..."
-    name = getattr(error, "name", type(error).__name__)
     return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
 
 

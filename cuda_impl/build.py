@@ -270,8 +270,14 @@ def run(command: Iterable[str | Path], what: str) -> str:
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        raise BuildError(f"{what}: {Path(words[0]).name} failed\n{done.stdout.strip()}\n{' '.join(words)}")
+        raise refusal(what, Path(words[0]).name, f"{done.stdout.strip()}\n{' '.join(words)}")
     return done.stdout
+
+
+def refusal(what: str, compiler: str, log: str) -> BuildError:
+    """The error that a compiler's refusal of ``what`` is: on its first line the first of ``log``."""
+    first = re.search(r"\berror[^:\n]*: *(.*)", log)
+    return BuildError(f"{what}: {compiler} failed{f': {first[1].strip()}' if first else ''}\n{log}")
 
 
 def _refuse_remarks(log: str, what: str) -> None:
@@ -466,7 +472,7 @@ def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...])
         checked(nvrtc.nvrtcGetProgramLog(program, log_bytes))
         log = log_bytes.rstrip(b"\0 ").decode()
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise BuildError(f"{what}: NVRTC failed for {', '.join(names)}\n{log}")
+            raise refusal(what, "NVRTC", f"{log}\n{', '.join(names)}")
         _refuse_remarks(log, what)
         mangled = {
             name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names

@@ -95,7 +95,7 @@ class _CudaKernel:
                 self._raw_kernel = module.get_function(name)
                 self._function = self._raw_kernel.kernel
             except cupy.cuda.compiler.CompileException as error:
-                raise build.BuildError(f"{name}: NVRTC failed\n{error}") from error
+                raise build.refusal(name, "NVRTC", str(error)) from error
             # What the kernel declares itself counts as well.
             self._shared_bytes = _PORTABLE_SHARED_BYTES - self._raw_kernel.shared_size_bytes
             if cluster > _PORTABLE_CLUSTER:

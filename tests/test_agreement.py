@@ -25,6 +25,7 @@ from compare import registry
 from compare.check import Probes, Reference, Yardstick, check
 from compare.device import supports
 from compare.spec import Case, Implementation, Op
+from cuda_impl import build
 
 
 def implementations() -> list[Any]:
@@ -112,6 +113,28 @@ def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torc
         return on_a_cpu(op.name, c) if seeds(c) == (0,) else None
 
     run_or_skip(op, impl, cases, device, seeds, probes)
+
+
+def chosen() -> list[Any]:
+    """Every implementation that has parameters, with the least and the most of each that may be chosen."""
+    return [
+        pytest.param(op, registry.with_parameters(impl, impl.label, {name: value}), id=f"{of}-{name}={value}")
+        for param in implementations()
+        for of, (op, impl) in [(param.id, param.values)]
+        for name, values in impl.tunable
+        for value in sorted({min(values), max(values)})
+        if name in registry.keywords(impl.run)
+    ]
+
+
+@pytest.mark.parametrize(("op", "impl"), chosen())
+def test_it_agrees_whatever_is_chosen(op: Op, impl: Implementation, device: torch.device) -> None:
+    try:
+        run_or_skip(op, impl, case_sets.briefest(op), device, lambda c: (0,))
+    except build.BuildError as error:
+        if "static assertion failed" not in str(error):
+            raise
+        pytest.skip(str(error).partition("\n")[0])
 
 
 @pytest.mark.thorough

@@ -116,7 +116,8 @@ def test_ratios_are_of_pairs_of_the_same_round() -> None:
     assert value.low < value.median < value.high
 
 
-def test_no_sentence_has_an_interval_of_one_round() -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_sentence_has_an_interval_of_one_round(kept: bool, tmp_path: Path) -> None:
     def once(row: Row) -> Row:
         timing = row.timing
         assert timing is not None
@@ -126,7 +127,13 @@ def test_no_sentence_has_an_interval_of_one_round() -> None:
             row, timing=replace(timing, cold_us=estimate([timing.cold_us.median]), ratios=ratios, rounds=1)
         )
 
-    said = " ".join(sentences(made_up.comparison(made_up.case(made=tuple(map(once, made_up.rows()))))))
+    comparison = made_up.comparison(made_up.case(made=tuple(map(once, made_up.rows()))))
+    if kept:
+        records.record(comparison, tmp_path)
+        told = docs.recorded(registry.get_op("softmax"), tmp_path)
+        assert told is not None
+        comparison = told
+    said = " ".join(sentences(comparison))
     assert "(n=1)" in said
     assert not re.search(r"\d\.\d+ \(\d", said)
 
@@ -494,7 +501,7 @@ def test_a_row_whose_source_changed_says_so_in_the_documents(recorded: Compariso
     assert "torch.eager *" in made
 
 
-def test_rows_come_as_from_one_run(recorded: Comparison, tmp_path: Path) -> None:
+def test_cases_and_rows_come_as_from_one_run(recorded: Comparison, tmp_path: Path) -> None:
     (case,) = recorded.cases
     labels = [row.label for row in case.rows]
     assert labels == list(recorded.code_sizes)
@@ -512,6 +519,7 @@ def test_rows_come_as_from_one_run(recorded: Comparison, tmp_path: Path) -> None
     told = docs.recorded(registry.get_op("softmax"), tmp_path)
     assert told is not None
     assert told.created == again.created  # the screen's
+    assert [case.case for case in told.cases] == [recorded.cases[0].case, "M=1,N=1024,fp32"]
 
 
 def test_a_block_without_a_record_says_so(tmp_path: Path) -> None:

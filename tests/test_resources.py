@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import python
 
 from compare import registry
 from compare.resources import (
@@ -28,7 +29,6 @@ from compare.resources import (
 )
 from compare.resources import profiler as profiler_module
 from compare.resources.kernels import merged
-from compare.resources.worker import without_gpu
 from compare.sass.mix import multiplications
 from compare.spec import Case, Implementation, KernelResources, Op, case
 from cuda_impl import build
@@ -228,14 +228,26 @@ def test_triton_specialises_as_it_does_on_a_gpu() -> None:
     assert one not in (divisible, odd)
 
 
-def test_triton_finds_its_gpu_again() -> None:
-    """Programs are built in processes that launch kernels afterwards."""
-    from triton.runtime.driver import driver
+COMPILED = """
+from triton.runtime.driver import driver
+from compare import registry
+from compare.aot.plan import plan
+from compare.resources.worker import compile_triton
 
-    before = driver._active
-    with without_gpu("sm_90a"):
-        assert driver.active.get_current_target().arch == 90
-    assert driver._active is before
+op = registry.get_op("vector_add")
+(impl,) = registry.implementations("vector_add", ["triton.blocked"])
+launch = plan(op, impl, op.cases.smoke[0], "sm_90").launch
+before = driver._active
+compiled, _ = compile_triton(launch, "sm_90")
+print(compiled.metadata.target.arch, driver._active is before)
+"""
+
+
+def test_triton_finds_its_gpu_again(tmp_path: Path) -> None:
+    """Programs are built in processes that launch kernels afterwards."""
+    done = python("-c", COMPILED, ready="triton", TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "90 True\n"
 
 
 def test_an_architecture_that_is_not_served_is_refused() -> None:

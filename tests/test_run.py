@@ -290,13 +290,25 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
 def test_a_build_that_fails_is_the_reason_of_every_row_that_needs_it(
     write: Callable[[str], Op], tmp_path: Path, builds: Builds
 ) -> None:
-    builds.error = build.BuildError("adding.cu: nvcc failed\nerror: no such luck")
+    builds.error = build.refusal("adding.cu", "nvcc", "In a file:\nadding.cuh(7): error: no such luck")
     rows = compare(write('adding("cupy.built")(added)\nadding("cupy.too")(added)\n'), tmp_path)
     assert rows["torch.eager"].status == "ok"
     for label in ("cupy.built", "cupy.too"):
         assert rows[label].status == "failed"
-        assert "BuildError: adding.cu: nvcc failed error: no such luck" in rows[label].reason
+        assert "BuildError: adding.cu: nvcc failed: no such luck (COMPARE_TRACEBACK" in rows[label].reason
     assert builds.stopped == 1
+
+
+def test_what_a_static_assertion_refuses_is_not_there(
+    write: Callable[[str], Op], tmp_path: Path, builds: Builds
+) -> None:
+    """It is how a kernel says at compile time what it does not take."""
+    builds.error = build.refusal(
+        "adding.cu", "nvcc", 'a.cuh(7): error: static assertion failed with "too wide"'
+    )
+    row = compare(write('adding("cupy.built")(added)\n'), tmp_path)["cupy.built"]
+    assert row.status == "unavailable"
+    assert row.reason == 'adding.cu: nvcc failed: static assertion failed with "too wide"'
 
 
 def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(

@@ -104,7 +104,7 @@ def share_rows(
     M, N = x.shape
     check_counts(M=M)
     BLOCK_N = 2048 // BLOCK_M * pack
-    STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # as many as sm_86 has room for
+    STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # sm_86 has no room for 3 and weights
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     BLOCK_C = max(32, triton.next_power_of_2(chunks))

@@ -470,11 +470,8 @@ class _Bench:
         }
 
     def capture(self, which: int) -> None:
-        try:
-            self._graph = self._watch.capture(self.calls[which])
-            self._of_graph = self._output
-        finally:
-            # Its graph keeps an output for good.  That of the stream that captured serves no later call,
-            # and to all workers together they may be more than there is.
-            self._output = None
-            torch.cuda.empty_cache()
+        self._graph = self._watch.capture(self.calls[which])
+        self._of_graph, self._output = self._output, None
+        # Its graph keeps an output for good.  That of the stream that captured serves no later call, and to
+        # all workers together they may be more than there is.
+        torch.cuda.empty_cache()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,8 +120,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
 def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
     """Everything recorded of ``op`` on the device recorded last; a row says if its source has changed.
 
-    Rows come as they would from one run, however many they are from; its date and machine are those of the
-    last to time the default case, which a screen shows.
+    Cases and rows come as they would from one run, however many they are from; its date and machine are
+    those of the last to time the default case, which a screen shows.
     """
     from compare.code_size import source_hash
 
@@ -142,10 +142,10 @@ def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
             )
             seen = cases.get(case.case)
             cases[case.case] = replace(seen, rows=(*seen.rows, *rows)) if seen else replace(case, rows=rows)
-    places = {label: place for place, label in enumerate(hashes)}
+    place, case_place = _places(hashes), _places(map(str, (op.cases.default, *op.cases.sweep)))
 
-    def place(label: str) -> int:
-        return places.get(tuning.registered_as(label), len(places))
+    def label_place(label: str) -> int:
+        return place(tuning.registered_as(label))
 
     sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
     default = str(op.cases.default)
@@ -153,11 +153,17 @@ def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
     return replace(
         told,
         cases=tuple(
-            replace(case, rows=tuple(sorted(case.rows, key=lambda row: place(row.label))))
-            for case in cases.values()
+            replace(case, rows=tuple(sorted(case.rows, key=lambda row: label_place(row.label))))
+            for case in sorted(cases.values(), key=lambda case: case_place(case.case))
         ),
-        code_sizes={label: sizes[label] for label in sorted(sizes, key=place)},
+        code_sizes={label: sizes[label] for label in sorted(sizes, key=label_place)},
     )
+
+
+def _places(names: Iterable[str]) -> Callable[[str], int]:
+    """Where a name stands among these: behind all that is none of them."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return lambda name: places.get(name, len(places))
 
 
 _OF_THE_MAP: dict[str, Callable[[Map], str]] = {

@@ -79,14 +79,15 @@ def ratio(row: Row, other: Row) -> Estimate | None:
     """
     if not (row.timing and other.timing and row.accumulator == other.accumulator):
         return None
+    mine, others = row.timing.cold_us, other.timing.cold_us
+    samples: list[float] = []
+    if mine and others:  # who sits out rounds sits out the last ones
+        samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
     for pair in row.timing.ratios:
         if pair.against == other.label:
-            return pair.value
-    mine, others = row.timing.cold_us, other.timing.cold_us
-    if not (mine and others and mine.samples and others.samples):
-        return None
-    # Who sits out rounds sits out the last ones.
-    return estimate([theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)])
+            # A record has none, as they follow from those of the cold times.
+            return replace(pair.value, samples=pair.value.samples or tuple(samples))
+    return estimate(samples) if samples else None
 
 
 def detectable(*rows: Row) -> float:
