@@ -544,6 +544,7 @@ class _Bench:
                 row,
                 timing=recorded.row.timing,
                 replayed=replayed,
+                ceilings=recorded.comparison.ceilings,
                 tunings=recorded.row.tunings,
                 configuration=said.configuration,
                 unmatched=said.unmatched,

@@ -614,7 +614,9 @@ class Row:
     defaults, which the row named by ``default`` has."""
     replayed: str = ""
     """Empty where measured now; else where and when the timing was recorded and whether the source
-    has changed since."""
+    has changed since,"""
+    ceilings: Ceilings | None = None
+    """and what was reached in that run, which need not be the one of its case's other rows."""
 
 
 @dataclass(frozen=True)

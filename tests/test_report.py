@@ -505,15 +505,22 @@ def test_cases_and_rows_come_as_from_one_run(recorded: Comparison, tmp_path: Pat
     (case,) = recorded.cases
     labels = [row.label for row in case.rows]
     assert labels == list(recorded.code_sizes)
-    again = replace(
-        recorded, cases=(replace(case, rows=case.rows[-1:]),), created="2099-01-01T00:00:00+00:00"
-    )
+    assert case.ceilings is not None
+    slower = replace(case.ceilings, copy_gbs=case.ceilings.copy_gbs / 2)
+    once_more = replace(case, rows=case.rows[-1:], ceilings=slower)
+    again = replace(recorded, cases=(once_more,), created="2099-01-01T00:00:00+00:00")
     records.record(again, tmp_path)
     told = docs.recorded(registry.get_op("softmax"), tmp_path)
     assert told is not None
     assert told.created == again.created
     assert [row.label for row in told.cases[0].rows] == labels
     assert list(told.code_sizes) == labels
+    share = {row.label: figures.share_of_copy(told.cases[0], row) for row in told.cases[0].rows}
+    for kept in case.rows[:-1]:  # of what its own run reached
+        assert share[kept.label] == pytest.approx(figures.share_of_copy(case, kept), rel=1e-4)
+    assert share[labels[-1]] == pytest.approx(
+        2 * (figures.share_of_copy(case, case.rows[-1]) or 0.0), rel=1e-4
+    )
     other = replace(again, cases=(made_up.case("M=1,N=1024,fp32"),), created="2100-01-01T00:00:00+00:00")
     records.record(other, tmp_path)
     told = docs.recorded(registry.get_op("softmax"), tmp_path)

@@ -137,6 +137,7 @@ def recorded(op: Op, results: Path = records.RESULTS) -> Comparison | None:
                 replace(
                     row,
                     replayed=records.provenance(run, row, hashes.get(tuning.registered_as(row.label), "")),
+                    ceilings=case.ceilings,
                 )
                 for row in case.rows
             )

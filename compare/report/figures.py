@@ -46,8 +46,8 @@ def gbs(case: CaseComparison, row: Row) -> float | None:
 
 def share_of_copy(case: CaseComparison, row: Row) -> float | None:
     """`gbs` over what a plain copy reached in the same run."""
-    rate = gbs(case, row)
-    return rate / case.ceilings.copy_gbs if rate is not None and case.ceilings else None
+    rate, ceilings = gbs(case, row), row.ceilings or case.ceilings
+    return rate / ceilings.copy_gbs if rate is not None and ceilings else None
 
 
 def tflops(case: CaseComparison, row: Row) -> float | None:
@@ -58,8 +58,10 @@ def tflops(case: CaseComparison, row: Row) -> float | None:
 
 def share_of_product(case: CaseComparison, row: Row) -> float | None:
     """`tflops` over what the library's product of matrices of this dtype reached in the same run."""
-    rate, best = tflops(case, row), case.ceilings.product_tflops if case.ceilings else None
-    return rate / best if rate is not None and best else None
+    rate, ceilings = tflops(case, row), row.ceilings or case.ceilings
+    return (
+        rate / ceilings.product_tflops if rate is not None and ceilings and ceilings.product_tflops else None
+    )
 
 
 def share(case: CaseComparison, row: Row) -> float | None:
