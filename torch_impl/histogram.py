@@ -4,7 +4,7 @@ x[N] of uint8 -> y[256] of int64
 
     scatter   from primitives: a one for every element, added where the element says
     eager     the library call, ``bincount``; it first looks for the largest element, which the host waits for
-    compile   scatter through torch.compile, which writes a Triton kernel with an atomic an element
+    compile   scatter through torch.compile, which leaves the adding to PyTorch's own kernel
 """
 
 import functools

@@ -13,7 +13,7 @@
 // PACKED operands, whose rows are whole packs of 16 bytes that start on such a boundary, move so; all others,
 // whatever their strides, element by element. For tensor cores it may be columns (A_BY_ROWS, B_BY_ROWS),
 // which they take out of a tile as well; and what only begins between boundaries still moves in packs:
-// matrices without gaps, and c always.
+// matrices without gaps, of an N that is no multiple of 16, and c always.
 #pragma once
 
 #include "tensor_core.cuh"
