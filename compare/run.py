@@ -459,10 +459,13 @@ class _Bench:
     def _elsewhere(self, impl: Implementation) -> Row:
         """A row of a case too large to check here: as good as the implementation was on the small ones."""
         earlier = [rows[impl.label] for rows in self.rows.values() if impl.label in rows]
-        for status in (*WRONG, "failed", "unavailable"):
+        for status in (*WRONG, "failed"):
             for row in earlier:
                 if row.status == status:
                     return self._row(impl, row.status, row.reason)
+        # What it does not take of one case it may take of another.
+        if earlier and all(row.status == "unavailable" for row in earlier):
+            return self._row(impl, "unavailable", earlier[0].reason)
         return self._row(impl)
 
     def _measure(self, case: Case, exchange: Exchange) -> None:
@@ -697,7 +700,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     """What an exception makes of a row, in one sentence."""
     from compare.contained.checking import Changed
     from compare.contained.contest import Cheated, TooFast
-    from compare.contained.process import Ended
+    from compare.contained.process import Ended, Raised
 
     if os.environ.get("COMPARE_TRACEBACK"):
         traceback.print_exception(error)
@@ -712,7 +715,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         return "impossible", text
     if isinstance(error, (Ended, Changed)):
         return "failed", text
-    name = getattr(error, "name", type(error).__name__)
+    name = error.name if isinstance(error, Raised) else type(error).__name__
     if name == "BuildError":
         text = str(error).partition("\n")[0]
         if "static assertion failed" in text:  # as a NotImplementedError, and at compile time

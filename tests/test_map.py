@@ -421,6 +421,10 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
     only = recorded / "softmax.json"
     assert cli.main(["map", "--records", str(only)]) == cli.AGREE
     assert f"softmax {made_up.CASE}" in capsys.readouterr().out
+    other = recorded / "vector_add.json"
+    assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == cli.AGREE
+    both = capsys.readouterr().out
+    assert all(f"{op} {made_up.CASE}" in both for op in ("softmax", "vector_add"))
 
 
 @pytest.mark.parametrize(

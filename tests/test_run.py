@@ -76,6 +76,30 @@ def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str,
     return {row.label: row for row in comparison.cases[-1].rows}
 
 
+LARGE = case("fp32", N=1 << 26)
+"""Too large to be checked without a GPU."""
+
+
+def test_what_one_case_is_refused_for_is_not_said_of_a_large_one(
+    write: Callable[[str], Op], tmp_path: Path
+) -> None:
+    refusing = """
+def refusing(sizes):
+    def run(x, y):
+        if x.numel() in sizes or x.dtype != torch.float32:
+            raise NotImplementedError(f"N={x.numel()}")
+        return added(x, y)
+
+    return run
+
+adding("cupy.picky")(refusing((7,)))
+adding("cupy.never")(refusing(range(1 << 30)))
+"""
+    rows = compare(write(refusing), tmp_path, case("fp32", N=7), SMALL, LARGE)
+    assert rows["cupy.picky"].status == "ok"
+    assert rows["cupy.never"].status == "unavailable"
+
+
 RAISING = """
 def raising(error):
     def run(x, y):

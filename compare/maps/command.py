@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--records",
         nargs="+",
+        action="extend",
         type=Path,
         default=[],
         metavar="DIR|FILE",
