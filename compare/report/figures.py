@@ -59,9 +59,8 @@ def tflops(case: CaseComparison, row: Row) -> float | None:
 def share_of_product(case: CaseComparison, row: Row) -> float | None:
     """`tflops` over what the library's product of matrices of this dtype reached in the same run."""
     rate, ceilings = tflops(case, row), row.ceilings or case.ceilings
-    return (
-        rate / ceilings.product_tflops if rate is not None and ceilings and ceilings.product_tflops else None
-    )
+    best = ceilings.product_tflops if ceilings else None
+    return rate / best if rate is not None and best else None
 
 
 def share(case: CaseComparison, row: Row) -> float | None:
