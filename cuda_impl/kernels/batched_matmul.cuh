@@ -48,15 +48,15 @@ __global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* 
 // Grid: a block `matrices` matrices. A thread computes ROWS x 4 elements of c, so that for every 4 terms
 // ROWS + 4 reads of 16 bytes from shared memory, where a and b lie in fp32, serve 16 * ROWS multiplications.
 // Rows of a tile are `side` long, N or as many more as make it a multiple of ROWS, and a pack further apart.
-// A thread's rows are far apart and its neighbours' between them, so that what is read at a time lies in
-// different banks.
+// A thread's rows are far apart and its neighbours' between them, so that what is read at a time lies mostly
+// in different banks.
 
 // Brings the matrices from `first` on into tiles below each other; zeros where there is nothing. A thread has
 // the same columns of many rows, AHEAD of them on their way before the first is waited for.
 template <typename T, bool PACKED>
 __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t first, index_t B, int N,
                                              int side, int matrices, const Strides& stride) {
-    constexpr int VEC = PACKED ? 16 / sizeof(T) : 1, AHEAD = 4;
+    constexpr int VEC = PACKED ? 16 / sizeof(T) : 1, WIDE = PACKED ? 4 : 1, AHEAD = 4;
     const int packs = side / VEC;  // of a row; N is a whole number of them
     const int pitch = side + 4, step = blockDim.x / packs;
     const int begin = threadIdx.x / packs, j = threadIdx.x % packs * VEC;
@@ -77,9 +77,32 @@ __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t
             const int row = rows + p * step;
             if (row >= matrices * side) break;
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) tiles[row * pitch + j + v] = inside[p] ? get(ahead[p], v) : 0.0f;
+            for (int v = 0; v < VEC; v += WIDE) {
+                float value[WIDE];
+#pragma unroll
+                for (int w = 0; w < WIDE; ++w) value[w] = inside[p] ? get(ahead[p], v + w) : 0.0f;
+                Pack<float, WIDE> pack;
+                set(pack, value);
+                *reinterpret_cast<Pack<float, WIDE>*>(tiles + row * pitch + j + v) = pack;
+            }
         }
     }
+}
+
+// Four neighbours of c, each rounded once, in one instruction.
+__device__ __forceinline__ void store_four(float* ptr, const float (&value)[4]) {
+    Pack<float, 4> pack;
+    set(pack, value);
+    store(ptr, pack);
+}
+template <typename T>
+__device__ __forceinline__ void store_four(T* ptr, const float (&value)[4]) {
+    struct alignas(8) Words {
+        unsigned word[2];
+    } words;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) reinterpret_cast<T*>(words.word)[v] = from_float<T>(value[v]);
+    *reinterpret_cast<Words*>(ptr) = words;
 }
 
 // Threads of a block: for each of its matrices side / ROWS * side / 4.
@@ -126,10 +149,8 @@ __global__ __launch_bounds__(most_threads(ROWS)) void batched_matmul_tiled_kerne
     for (int r = 0; r < ROWS; ++r) {
         const int row = i + r * down;
         T* c_row = c_ptr + (matrix * N + row) * N + j;
-        if constexpr (PACKED && sizeof(T) == 4) {
-            Pack<T, 4> pack;
-            set(pack, sum[r]);
-            if (row < N && j < N) store(c_row, pack);
+        if constexpr (PACKED) {
+            if (row < N && j < N) store_four(c_row, sum[r]);
         } else {
 #pragma unroll
             for (int s = 0; s < 4; ++s) {

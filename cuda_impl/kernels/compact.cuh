@@ -15,11 +15,16 @@
 #include "bulk.cuh"
 #include "common.cuh"
 
-// value > 0, which for NaN is false. Asked of its bits, which count from just above 0 to infinity and not to
-// NaN: a comparison of floats takes subnormals for 0, as all arithmetic here does (-ftz=true).
+// value > 0, which for NaN is false and for subnormals true. In C++ these are compared as 0, as all
+// arithmetic here takes them (-ftz=true); in PTX that is said or not, instruction by instruction.
 __device__ __forceinline__ bool is_kept(float value) {
-    constexpr unsigned INFINITE = 0x7f800000;
-    return __float_as_uint(value) - 1 < INFINITE;
+#ifdef HOST_BUILD
+    return value > 0.0f;
+#else
+    int kept;
+    asm("{ .reg .pred p; setp.gt.f32 p, %1, 0f00000000; selp.s32 %0, 1, 0, p; }" : "=r"(kept) : "f"(value));
+    return kept != 0;
+#endif
 }
 
 // Lanes below this one.

@@ -86,8 +86,8 @@ MUTATIONS = (
     twopass(
         bug="subnormals flushed",
         what="numbers compare as arithmetic takes them: what is less than the least normal one, as 0",
-        right="__float_as_uint(value) - 1 < INFINITE",
-        wrong="value > 0.0f",
+        right="setp.gt.f32",
+        wrong="setp.gt.ftz.f32",
         sign=MISPLACED,
         without_gpu="",
         needs="a GPU: the host build flushes nothing",

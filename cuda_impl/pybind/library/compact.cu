@@ -1,13 +1,13 @@
 // compact by CUB's DeviceSelect: what the rungs are held against.
 #include <cub/device/device_select.cuh>
 
+#include "compact.cuh"
 #include "cub.h"
 
-// By its bits, as `is_kept` in kernels/compact.cuh.
 struct IsKept {
     template <typename T>
     __device__ bool operator()(T value) const {
-        return __float_as_uint(float(value)) - 1 < 0x7f800000;
+        return is_kept(float(value));
     }
 };
 
@@ -15,7 +15,7 @@ struct IsKept {
 template <typename T>
 __global__ void compact_end_kernel(T* y_ptr, std::int64_t N, const std::int64_t* count_ptr) {
     const std::int64_t count = *count_ptr;
-    if (count < N) y_ptr[count] = T(__int_as_float(0x7fc00000));
+    if (count < N) y_ptr[count] = not_a_number<T>();
 }
 
 static py::object cub_if(py::object x_object) {
