@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -61,6 +62,67 @@ def test_overflow_is_silent() -> None:
     y = torch.full((1,), 3e38)
     overflow_kernel[(1,)](y)  # a warning is an error here
     assert y.isnan()
+
+
+@triton.jit
+def bf16_kernel(x_ptr, y_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
+    n = tl.arange(0, N)
+    x = tl.load(x_ptr + n)
+    y = tl.load(y_ptr + n)
+    if WHAT == "sum":
+        z = x + y
+    elif WHAT == "difference":
+        z = x - y
+    elif WHAT == "product":
+        z = x * y
+    elif WHAT == "quotient":
+        z = x / y
+    elif WHAT == "negative":
+        z = -x
+    elif WHAT == "multiply-add":
+        z = tl.fma(x, y, x)
+    elif WHAT == "larger":
+        z = tl.where(x > y, x, y)
+    elif WHAT == "clamped":
+        z = tl.clamp(x, -y, y)
+    elif WHAT == "with constants":
+        z = 2 * x + 1.5
+    elif WHAT == "constant":
+        z = tl.full((N,), 1.7, tl.bfloat16)
+    elif WHAT == "whole numbers":
+        z = n.to(tl.bfloat16)
+    elif WHAT == "total":
+        z = tl.zeros((N,), tl.bfloat16) + tl.sum(x, axis=0)
+    tl.store(out_ptr + n, z)
+
+
+@pytest.mark.parametrize(
+    ("what", "exact"),
+    [
+        ("sum", lambda x, y: x + y),
+        ("difference", lambda x, y: x - y),
+        ("product", lambda x, y: x * y),
+        ("quotient", lambda x, y: x / y),
+        ("negative", lambda x, y: -x),
+        ("multiply-add", lambda x, y: x * y + x),
+        ("larger", torch.maximum),
+        ("clamped", lambda x, y: torch.clamp(x, -y, y)),
+        ("with constants", lambda x, y: (2 * x).bfloat16().double() + 1.5),
+        ("constant", lambda x, y: torch.full_like(x, 1.7)),
+        ("whole numbers", lambda x, y: torch.arange(len(x)).double()),
+        ("total", lambda x, y: x.sum().expand(len(x))),
+    ],
+)
+def test_bf16_is_computed_with_as_numbers(
+    what: str, exact: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    """A user's kernel need not make fp32 of it first, as the project's own do."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(256, generator=generator).bfloat16()
+    y = torch.randn(256, generator=generator).abs().add(0.5).bfloat16()
+    z = torch.full_like(x, float("nan"))
+    bf16_kernel[(1,)](x, y, z, WHAT=what, N=len(x))
+    assert torch.equal(z, exact(x.double(), y.double()).bfloat16())
 
 
 @pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])

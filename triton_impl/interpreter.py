@@ -4,9 +4,9 @@ Without a GPU the kernels run in Triton's interpreter, on numpy.  Some things di
 and are put right here:
 
 * fp32 becomes bf16 by cutting bits off, where a GPU rounds to nearest even; subnormals of bf16 become 0.
+* Arithmetic takes the bits of bf16 for integers, as does ``tl.dot``, and there are no constants of bf16.
 * Overflow and operations on infinities warn, where a GPU goes on with inf and NaN.
 * NVIDIA's libdevice is missing: ``fast_expf`` is the exact function there.
-* ``tl.dot`` multiplies the bits of bf16 as integers.
 * What a launch copies, to the interpreter's memory and back, counts as copied by whoever launches; and what
   rounds here, as rounded by PyTorch.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, which a load then refuses as its mask.
@@ -27,10 +27,38 @@ def match_gpu_arithmetic() -> None:
     run = interpreter.GridExecutor.__call__
 
     def exact_cast(builder: Any, src: Any, dst_type: Any) -> Any:
-        types = (src.dtype.scalar, dst_type.scalar)
-        if types == (tl.float32, tl.bfloat16):
-            return interpreter.TensorHandle(rounded(src.data), tl.bfloat16)
-        return widened(src) if types == (tl.bfloat16, tl.float32) else cast(builder, src, dst_type)
+        if tl.bfloat16 in (src.dtype.scalar, dst_type.scalar) and src.dtype.scalar != dst_type.scalar:
+            src = widened(src)
+            if dst_type.scalar == tl.bfloat16:
+                return interpreter.TensorHandle(rounded(src.data), tl.bfloat16)
+        return cast(builder, src, dst_type)
+
+    def in_fp32(method: Any) -> Any:
+        """As ``method``, whose bf16 is computed with as fp32 and rounded: what a GPU gives, as fp32 has more
+        than twice the digits."""
+
+        def run(builder: Any, *args: Any) -> Any:
+            found = method(builder, *map(widened, args))
+            if not any(is_bfloat16(arg) for arg in args) or found.data.dtype == bool:
+                return found
+            return interpreter.TensorHandle(rounded(found.data), tl.bfloat16)
+
+        return run
+
+    def is_bfloat16(operand: Any) -> bool:
+        return isinstance(operand, interpreter.TensorHandle) and operand.dtype.scalar == tl.bfloat16
+
+    total = interpreter.ReduceOps.sum
+
+    def sum_in_fp32(reduction: Any, summed: Any) -> Any:
+        if not is_bfloat16(summed.handle):
+            return total(reduction, summed)
+        values = np.sum(widened(summed.handle).data, axis=reduction.axis, keepdims=reduction.keep_dims)
+        found = rounded(values)
+        return reduction.to_tensor(found if found.ndim else found[()], summed.dtype)
+
+    def get_bf16(builder: Any, value: float) -> Any:
+        return interpreter.TensorHandle(rounded([value]), tl.bfloat16)
 
     def quiet_run(executor: Any, *args: Any, **kwargs: Any) -> Any:
         with np.errstate(all="ignore"):
@@ -45,7 +73,7 @@ def match_gpu_arithmetic() -> None:
         return dot(builder, widened(a), widened(b), *rest)
 
     def widened(operand: Any) -> Any:
-        if operand.dtype.scalar != tl.bfloat16:
+        if not is_bfloat16(operand):
             return operand
         values = np.left_shift(operand.data.astype(np.uint32), 16).view(np.float32)
         return interpreter.TensorHandle(values, tl.float32)
@@ -81,5 +109,11 @@ def match_gpu_arithmetic() -> None:
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
     interpreter.InterpreterBuilder.create_dot = widening_dot
+    interpreter.InterpreterBuilder.get_bf16 = get_bf16
+    interpreter.ReduceOps.sum = sum_in_fp32
+    for name in ("binary_op", "unary_op", "create_fma", "create_clampf"):
+        setattr(
+            interpreter.InterpreterBuilder, name, in_fp32(getattr(interpreter.InterpreterBuilder, name))
+        )
     interpreter.InterpreterBuilder.cast_impl = exact_cast
     interpreter.GridExecutor.__call__ = quiet_run
