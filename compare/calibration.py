@@ -1,8 +1,8 @@
 """What this machine cannot tell apart: an implementation held against itself, and what follows from it.
 
-An A/A pair is one call under two names, timed like any two implementations.  Whatever difference such a
-pair shows is none; so a difference counts only if it is larger than what pairs of that size show here, with
-headroom, and if its interval excludes 1 (`statistics.differs`).
+An A/A pair is one call under two names, in two processes and timed like any two implementations.  Whatever
+difference such a pair shows is none; so a difference counts only if it is larger than what pairs of that size
+show here, with headroom, and if its interval excludes 1 (`statistics.differs`).
 
 ``python -m compare doctor --calibrate`` measures it and keeps it by device; until then the built-in limits
 hold, which are wide.
@@ -19,12 +19,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare import records
-from compare.spec import Calibration, CaseComparison, Implementation, Row, SizeClass, Timing
+from compare.spec import (
+    Calibration,
+    Case,
+    CaseComparison,
+    Implementation,
+    Op,
+    Options,
+    Row,
+    SizeClass,
+    Timing,
+)
 from compare.statistics import estimate
 
 if TYPE_CHECKING:
     import torch
 
+    from compare.contained.crew import Crew
     from compare.contest import Plan
     from compare.stopwatch import Stopwatch
 
@@ -41,8 +52,8 @@ LEAST = 0.002
 
 COPIES = 8
 """Names under which the same call is timed; every two of them are a pair."""
-CONTESTS = 4
-"""How often that is done for each size: at different moments, in different orders."""
+CONTESTS = 2
+"""How often that is done for each size: by other processes, in other orders."""
 CONTEST_S = 2.0
 TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)
 """About how long the call is to take: two sizes for each class."""
@@ -104,27 +115,72 @@ def derived(contests: Iterable[Series], created: str) -> Calibration:
     return Calibration(tuple(map(size_class, BUILT_IN.classes)), tick_us, created)
 
 
+def subject() -> Op:
+    """The op whose baseline is held against itself: of those that compute, the one that does so least.  What
+    only moves may be the driver's own copy, which has no code in a process."""
+    from compare import registry
+
+    def least(op: Op) -> tuple[int, float]:
+        cost = op.cost(op.cases.default)
+        return len(op.dims), cost.flops / cost.bytes
+
+    return min((op for op in map(registry.get_op, registry.op_names()) if not op.only_moves), key=least)
+
+
+def equals(impl: Implementation, copies: int = COPIES) -> list[Implementation]:
+    """An implementation under several names."""
+    return [replace(impl, label=f"{impl.label}:{number}", base=impl.label) for number in range(copies)]
+
+
 def contest(
-    watch: Stopwatch,
-    run: Callable[..., torch.Tensor],
-    inputs: Sequence[Sequence[torch.Tensor]],
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    device: torch.device,
+    crew: Crew,
     *,
     seed: int,
-    copies: int = COPIES,
     budget_s: float = CONTEST_S,
     plan: Plan | None = None,
+    local: Stopwatch | None = None,
+    stopwatch: str = "",
 ) -> list[tuple[float, ...]]:
-    """Time one call under several names, by the rules of every comparison; the cold samples of each.
+    """Time what ought to be equal, by the rules of every comparison; the cold samples of each.
+
+    Each is in a process of its own, as implementations are: where a process finds room for its code and its
+    context can make more of a difference than the clock does.
+
+    Args:
+        op, impls, case, device, seed, budget_s, plan: as those of `compare.contained.contest.measure`.
+        crew: their workers.
+        local, stopwatch: this process's and the workers' own; those of a GPU, if not given.
 
     Raises:
-        Exception: what the call raised.
+        Exception: what a call raised.
     """
-    from compare.contest import Contest, Plan
+    from compare.check import Yardstick, expected_output
+    from compare.contained.contest import CUDA_STOPWATCH, measure
+    from compare.contained.stage import Exchange, WorkerStage
+    from compare.stopwatch import CudaStopwatch
 
-    equals = [Implementation("equals", f"torch.equal{n}", "vendor", run) for n in range(copies)]
-    held = Contest(equals[0].label, equals, inputs, watch, plan or Plan(), seed=seed)
-    held.run(budget_s)
-    found = held.results()
+    crew.start(impls)
+    workers = {impl.label: crew.of(impl) for impl in impls}
+    op = replace(op, baseline=impls[0].label)
+    with Exchange(op, case, device, expected_output(op, case, device), timed=True) as exchange:
+        found = measure(
+            op,
+            impls,
+            case,
+            device,
+            workers,
+            exchange,
+            Yardstick(op, WorkerStage(workers[op.baseline], exchange)),
+            local=local or CudaStopwatch(device),
+            seed=seed,
+            budget_s=budget_s,
+            plan=plan,
+            stopwatch=stopwatch or CUDA_STOPWATCH,
+        )
     for result in found.values():
         if isinstance(result, Exception):
             raise result
@@ -133,32 +189,28 @@ def contest(
 
 
 def measured(device: torch.device, progress: Progress = lambda share: None) -> Calibration:
-    """Hold torch's addition against itself on a GPU, at sizes for every class; about half a minute."""
+    """Hold PyTorch's own implementation against itself on a GPU, at sizes for every class; about a minute."""
     import torch
 
+    from compare import registry
     from compare.ceilings import measure_ceilings
-    from compare.measure import MOST_SETS, ROTATED_L2
-    from compare.stopwatch import CudaStopwatch
+    from compare.contained.crew import Crew
 
+    op = subject()
+    (impl,) = (impl for impl in registry.implementations(op.name) if impl.label == op.baseline)
     found: list[Series] = []
     with torch.cuda.device(device):
-        moved = 12  # bytes an element: two inputs and the output
         bytes_per_us = measure_ceilings(device).copy_gbs * 1e3
-        watch = CudaStopwatch(device)
-        generator = torch.Generator(device).manual_seed(0)
-        l2 = torch.cuda.get_device_properties(device).L2_cache_size
-        total = len(TARGETS_US) * CONTESTS
-        for target_us in TARGETS_US:
-            size = max(256, round(target_us * bytes_per_us / moved))
-            sets = min(MOST_SETS, 1 + ROTATED_L2 * l2 // (8 * size))
-            inputs = [
-                [torch.randn(size, device=device, generator=generator) for _ in range(2)] for _ in range(sets)
-            ]
-            for seed in range(CONTESTS):
-                found.append(contest(watch, torch.add, inputs, seed=seed))
-                progress(len(found) / total)
-            del inputs
-        torch.cuda.empty_cache()
+        moved = op.cost(op.cases.default).bytes / op.cases.default.shape[0]
+        for seed in range(CONTESTS):
+            with Crew(op, device, Options.timeout_s) as crew:
+                for target_us in TARGETS_US:
+                    case = replace(
+                        op.cases.default,
+                        dims=((op.dims[0], max(256, round(target_us * bytes_per_us / moved))),),
+                    )
+                    found.append(contest(op, equals(impl), case, device, crew, seed=seed))
+                    progress(len(found) / (len(TARGETS_US) * CONTESTS))
     return derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
 

@@ -106,24 +106,25 @@ def calibrate(progress: Callable[[float], None]) -> str:
     Raises:
         UsageError: there is no GPU, or the result cannot be kept.
     """
-    import torch
-
     from compare import calibration
+    from compare.run import prepare
     from compare.spec import UsageError
 
-    if not torch.cuda.is_available():
+    device = prepare(ops=[calibration.subject().name])
+    if device.type != "cuda":
         raise UsageError(
             "--calibrate needs a GPU: without one nothing is timed. "
             "'python -m compare doctor' says why there is none"
         )
-    device = torch.device("cuda", torch.cuda.current_device())
+    import torch
+
     name = torch.cuda.get_device_properties(device).name
     found = calibration.measured(device, progress)
     try:
         path = calibration.store(name, found)
     except OSError as error:
         raise UsageError(f"the calibration could not be kept: {error}. Set COMPARE_CACHE_DIR") from None
-    return f"{name}: one call against itself under another name\n\n{resolution(found)}\n\nkept in {path}"
+    return f"{name}: one call against itself in another process\n\n{resolution(found)}\n\nkept in {path}"
 
 
 def resolution(found: Calibration) -> str:

@@ -93,6 +93,10 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
         z = n.to(tl.bfloat16)
     elif WHAT == "total":
         z = tl.zeros((N,), tl.bfloat16) + tl.sum(x, axis=0)
+    elif WHAT == "largest":
+        z = tl.zeros((N,), tl.bfloat16) + tl.max(x, axis=0)
+    elif WHAT == "where it is":
+        z = tl.zeros((N,), tl.bfloat16) + tl.argmax(x, axis=0)
     tl.store(out_ptr + n, z)
 
 
@@ -111,6 +115,8 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
         ("constant", lambda x, y: torch.full_like(x, 1.7)),
         ("whole numbers", lambda x, y: torch.arange(len(x)).double()),
         ("total", lambda x, y: x.sum().expand(len(x))),
+        ("largest", lambda x, y: x.max().expand(len(x))),
+        ("where it is", lambda x, y: x.argmax().double().expand(len(x))),
     ],
 )
 def test_bf16_is_computed_with_as_numbers(

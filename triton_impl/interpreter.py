@@ -48,14 +48,21 @@ def match_gpu_arithmetic() -> None:
     def is_bfloat16(operand: Any) -> bool:
         return isinstance(operand, interpreter.TensorHandle) and operand.dtype.scalar == tl.bfloat16
 
-    total = interpreter.ReduceOps.sum
+    def reduced_in_fp32(method: Any) -> Any:
+        def run(reduction: Any, operand: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_bfloat16(operand.handle):
+                return method(reduction, operand, *args, **kwargs)
+            wide = tl.core.tensor(widened(operand.handle), tl.block_type(tl.float32, operand.shape))
+            found = method(reduction, wide, *args, **kwargs)
+            return tuple(map(narrowed, found)) if isinstance(found, tuple) else narrowed(found)
 
-    def sum_in_fp32(reduction: Any, summed: Any) -> Any:
-        if not is_bfloat16(summed.handle):
-            return total(reduction, summed)
-        values = np.sum(widened(summed.handle).data, axis=reduction.axis, keepdims=reduction.keep_dims)
-        found = rounded(values)
-        return reduction.to_tensor(found if found.ndim else found[()], summed.dtype)
+        return run
+
+    def narrowed(found: Any) -> Any:
+        if found.dtype != tl.float32:  # an index
+            return found
+        kind = tl.block_type(tl.bfloat16, found.shape) if found.shape else tl.bfloat16
+        return tl.core.tensor(interpreter.TensorHandle(rounded(found.handle.data), tl.bfloat16), kind)
 
     def get_bf16(builder: Any, value: float) -> Any:
         return interpreter.TensorHandle(rounded([value]), tl.bfloat16)
@@ -110,10 +117,9 @@ def match_gpu_arithmetic() -> None:
     interpreter.InterpreterBuilder.create_masked_store = masked_store
     interpreter.InterpreterBuilder.create_dot = widening_dot
     interpreter.InterpreterBuilder.get_bf16 = get_bf16
-    interpreter.ReduceOps.sum = sum_in_fp32
+    for name in ("sum", "min_max"):
+        setattr(interpreter.ReduceOps, name, reduced_in_fp32(getattr(interpreter.ReduceOps, name)))
     for name in ("binary_op", "unary_op", "create_fma", "create_clampf"):
-        setattr(
-            interpreter.InterpreterBuilder, name, in_fp32(getattr(interpreter.InterpreterBuilder, name))
-        )
+        setattr(interpreter.InterpreterBuilder, name, in_fp32(getattr(interpreter.InterpreterBuilder, name)))
     interpreter.InterpreterBuilder.cast_impl = exact_cast
     interpreter.GridExecutor.__call__ = quiet_run
