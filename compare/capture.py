@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 from compare import registry
-from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch
+from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 
 Launch = CudaLaunch | TritonLaunch
 
@@ -84,13 +84,20 @@ def record(launch: Launch) -> None:
 def meta_inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
     """The op's inputs for ``case`` as meta tensors: shapes, strides, offsets and dtypes, no values."""
     with contextlib.suppress(RuntimeError, NotImplementedError):
-        return op.make_inputs(case, torch.Generator(), torch.device("meta"))
+        return _inputs(op, case, "meta")
     # An op that draws with the generator it is given cannot draw on meta; fake tensors of a CPU can.
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        fakes = op.make_inputs(case, torch.Generator(), torch.device("cpu"))
-    return tuple(_on_meta(fake) for fake in fakes)
+        fakes = _inputs(op, case, "cpu")
+    return tuple(map(_on_meta, fakes))
+
+
+def _inputs(op: Op, case: Case, device: str) -> tuple[torch.Tensor, ...]:
+    inputs = op.make_inputs(case, torch.Generator(), torch.device(device))
+    if not isinstance(inputs, tuple):
+        raise UsageError(f"{op.name}: make_inputs gives no tuple of tensors, but a {type(inputs).__name__}")
+    return inputs
 
 
 def _on_meta(fake: torch.Tensor) -> torch.Tensor:

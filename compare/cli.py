@@ -225,6 +225,14 @@ def _guarded(command: Callable[[], int]) -> int:
                 "that it lacks",
                 USAGE,
             )
+        for file in registry.op_files():
+            line = registry.line_in(error, Path(file))
+            if line is not None:
+                return _complain(
+                    f"--load {file}: {type(error).__name__} at line {line}: {error}. Mend the op "
+                    "(COMPARE_TRACEBACK=1 shows how it was called)",
+                    USAGE,
+                )
         return _complain(
             f"an error of the tool itself, {type(error).__name__}: {error}. "
             "COMPARE_TRACEBACK=1 shows where; please report it",
@@ -320,7 +328,9 @@ def _run(
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
     _check_timer(arguments, device.type)
     say("importing the implementations")
-    _load(arguments.load, names, arguments.timeout)
+    _load(arguments, names)
+    if arguments.what == "all":
+        names = registry.op_names()  # with those of the user's files
     if arguments.matched:
         _check_matched(names, arguments.only)
     # All of them are understood before the first is run.
@@ -382,7 +392,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
 
     device = prepare(arguments.device, [name])
     _check_timer(arguments, device.type)
-    _load(arguments.load, [name], arguments.timeout)
+    _load(arguments, [name])
     (op,) = _having([name], arguments.only)
     crossover.check(op, arguments.crossover)
     options = _options(op, arguments, commands.archs(arguments.arch))
@@ -489,14 +499,15 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     return [arguments.what]
 
 
-def _load(paths: Sequence[str], names: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
+def _load(arguments: argparse.Namespace, names: Sequence[str]) -> None:
     """Load the user's files after the project's own, so that their rows come after them."""
     for name in set(names) & set(registry.op_names()):
         registry.implementations(name)
-    if paths:
+    if arguments.load:
         from compare.contained import files
 
-        files.load(paths, timeout_s)
+        asked = None if arguments.what in _COMMANDS else arguments.what
+        files.load(arguments.load, arguments.timeout, asked)
 
 
 def _having(names: Sequence[str], only: Sequence[str]) -> list[Op]:
@@ -519,7 +530,7 @@ def _options(op: Op, arguments: argparse.Namespace, archs: tuple[str, ...]) -> O
     if arguments.sweep:
         cases = [op.cases.default, *cases, *op.cases.sweep]
     cases = list(dict.fromkeys(cases))
-    _check_sizes(op, cases)
+    _check_sizes(op, cases or [op.cases.default])
     budget = arguments.budget
     if budget is None:
         budget = SWEEP_BUDGET_S * len(cases) if arguments.sweep else BUDGET_S * max(1, len(cases))
@@ -589,7 +600,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from compare.run import prepare
 
     device = prepare(arguments.device)
-    _load(arguments.load, registry.op_names())
+    _load(arguments, registry.op_names())
 
     from tabulate import tabulate
 

@@ -24,13 +24,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from compare.spec import LIBRARY, ROUTES, RUNGS, Implementation, Op, UsageError
+from compare.spec import LIBRARY, ROUNDOFF, ROUTES, RUNGS, Implementation, Op, UsageError
 
 if TYPE_CHECKING:
     import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPLEMENTATION_PACKAGES = ("torch_impl", "triton_impl", "cuda_impl.rawkernel")
+
+_SHAPE = r"\w+\[[^\[\]]*\]"
+_OF_USERS = ("torch", "triton", "cupy")
+"""Routes that a user's file may take; C++ host code and what calls a library are files of the project's."""
 
 Run = Callable[..., "torch.Tensor"]
 
@@ -73,7 +77,7 @@ def implementation(
         matches: the label of the implementation whose configuration ``--matched`` runs it with.
 
     Raises:
-        UsageError: the label or rung is not of that form, or a tunable is none.
+        UsageError: one of these is not of that form, a tunable is none, or the label is taken.
     """
     routes = ("torch", "triton", *ROUTES, LIBRARY)
     route, _, variant = label.partition(".")
@@ -85,18 +89,31 @@ def implementation(
         )
     if rung not in RUNGS:
         raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
+    if requires is not None and not (isinstance(requires, str) and re.fullmatch(r"sm_\d+[af]?", requires)):
+        raise UsageError(f"{label}: requires={requires!r} is no architecture; write it as 'sm_90'")
+    if accumulator not in ROUNDOFF:
+        raise UsageError(f"{label}: accumulator {accumulator!r} is none of {', '.join(ROUNDOFF)}")
 
-    choices = tuple((name, tuple(values)) for name, values in tunable.items())
+    choices = tuple((name, _choice(label, name, values)) for name, values in tunable.items())
 
     def register(run: Run) -> Run:
         taking = keywords(run)
         for name, values in choices:
-            if not values or (len(values) > 1 and name not in taking):
+            if len(values) > 1 and name not in taking:
                 raise UsageError(f"{label}: {name} is tunable, but no keyword-only parameter with a default")
-        origin = run.__code__.co_filename if hasattr(run, "__code__") else ""
+            if name in taking and not _is_whole(taking[name]):
+                raise UsageError(
+                    f"{label}: {name}={taking[name]!r} is no default of a tunable: give the whole number "
+                    "that it runs with where nobody chooses"
+                )
+        place = _place(run)
+        origin = place[0] if place else ""
         taken = _implementations.get(op, {}).get(label)
-        if taken is not None and taken.origin != origin:
-            raise UsageError(f"{op} has a {label} already, in {taken.origin}: give yours another name")
+        if taken is not None and (
+            place is None or _place(taken.run) != place
+        ):  # a module may be imported anew
+            where = "one of them" if taken.origin == origin else "yours"
+            raise UsageError(f"{op} has a {label} already, in {taken.origin}: give {where} another name")
         _implementations.setdefault(op, {})[label] = Implementation(
             op,
             label,
@@ -114,6 +131,24 @@ def implementation(
         return run
 
     return register
+
+
+def _place(run: Run) -> tuple[str, int] | None:
+    """Where a function is written; None: not in Python."""
+    code = getattr(run, "__code__", None)
+    return code and (code.co_filename, code.co_firstlineno)
+
+
+def _choice(label: str, name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """The values of a tunable; a `UsageError` if they are not whole numbers, each once."""
+    found = tuple(values) if isinstance(values, (tuple, list, range)) else ()
+    if not found or not all(map(_is_whole, found)) or len(set(found)) < len(found):
+        raise UsageError(f"{label}: {name}={values!r}: write a tunable's values as (64, 128), each once")
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def keywords(run: Run) -> dict[str, int]:
@@ -138,7 +173,23 @@ def with_parameters(impl: Implementation, label: str, values: Mapping[str, int])
 
 
 def register_op(op: Op) -> Op:
-    """Add an op; for files given to ``--load``."""
+    """Add an op; for files given to ``--load``.
+
+    Raises:
+        UsageError: there is one of that name, or it does not fit together.
+    """
+    if op.name in op_names():
+        raise UsageError(f"there is an op {op.name} already: give yours another name")
+    if not re.fullmatch(r"[A-Za-z]\w*", op.name, re.ASCII):
+        raise UsageError(f"op {op.name!r}: write its name with letters, digits and _")
+    if not (isinstance(op.signature, str) and re.fullmatch(f"{_SHAPE}.* -> {_SHAPE}", op.signature)):
+        raise UsageError(f"{op.name}: signature {op.signature!r}: write one as 'x[M,N], w[N] -> y[M,N]'")
+    for case in (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep):
+        if tuple(name for name, _ in case.dims) != op.dims or case.dtype not in op.dtypes:
+            raise UsageError(
+                f"{op.name}: case {case} is not of its dims, {', '.join(op.dims)}, and dtypes, "
+                f"{', '.join(op.dtypes)}"
+            )
     _ops[op.name] = op
     return op
 
@@ -236,11 +287,16 @@ def load(path: str) -> Loaded:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt) and not _is_worker():
             raise
+        line = line_in(error, file) or "?"
+        if isinstance(error, UsageError):  # which says all that there is to say
+            raise UsageError(f"--load {path}, line {line}: {error}") from error
         said = f": {error}" if str(error) else ""
-        raise UsageError(
-            f"--load {path}: {type(error).__name__} at line {_line_in(error, file)}{said}. "
-            f"Mend the file ({_running(path)} shows the whole traceback)"
-        ) from error
+        advice = f"Mend the file ({_running(path)} shows the whole traceback)"
+        if isinstance(error, SystemExit):
+            advice = "Take out what ends Python when the file is loaded"
+        if isinstance(error, ModuleNotFoundError) and (file.parent / f"{error.name}.py").is_file():
+            advice = f"A file is loaded by itself: put what it needs of {error.name}.py into it"
+        raise UsageError(f"--load {path}: {type(error).__name__} at line {line}{said}. {advice}") from error
     # One that the file has only looked up is none of its own.
     ops = tuple(name for name, op in _ops.items() if name not in known_ops and not _is_built_in(op))
     new = tuple(
@@ -249,6 +305,12 @@ def load(path: str) -> Loaded:
         for label, impl in labels.items()
         if label not in known.get(op, {}) and not _of_the_project(impl)
     )
+    for impl in new:
+        if impl.route not in _OF_USERS:
+            raise UsageError(
+                f"--load {path}: {impl.label}: {impl.route} is for what the project builds itself; begin the "
+                f"label with one of {', '.join(_OF_USERS)}"
+            )
     if not ops and not new:
         raise UsageError(
             f"--load {path}: it registers nothing new. Decorate a function with "
@@ -289,11 +351,11 @@ def unknown(kind: str, name: str, names: Iterable[str]) -> str:
     return f"no {kind} {name!r}: {hint}"
 
 
-def _line_in(error: BaseException, file: Path) -> int | str:
-    """The last line of ``file`` in an error's traceback."""
+def line_in(error: BaseException, file: Path) -> int | None:
+    """The last line of ``file`` in an error's traceback; None: it has none there."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return error.lineno
-    line: int | str = "?"
+    line = None
     trace = error.__traceback__
     while trace is not None:
         if Path(trace.tb_frame.f_code.co_filename) == file:

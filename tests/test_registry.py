@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from compare import registry
+from compare import cli, registry
 from compare.contained import files
 from compare.spec import UsageError
 
@@ -82,3 +85,196 @@ def test_a_file_that_interrupts_its_worker_is_told_from_ctrl_c(tmp_path: Path) -
         files.load([str(file)], 60.0)
     with pytest.raises(KeyboardInterrupt):  # here it would be the user's
         registry.load(str(file))
+
+
+# --------------------------------------------------------------------------- what a file may register
+
+ROW = """
+from compare.registry import implementation
+
+
+@implementation("vector_add", "cupy.mine", rung="naive", {})
+def mine(x, y, *, WIDTH=1):
+    return x + y
+"""
+OP = (Path(__file__).parent / "one_file_op.py").read_text()
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    known = {op: dict(labels) for op, labels in registry._implementations.items()}
+    with (
+        mock.patch.dict(registry._ops),
+        mock.patch.dict(registry._implementations, known),
+        mock.patch.dict(registry._files_of_ops),
+    ):
+        yield
+
+
+def refused(folder: Path, text: str, op: str = "vector_add") -> str:
+    """What is said of a file that cannot be loaded."""
+    file = folder / "mine.py"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=rf"--load {file}") as caught:
+        files.load([str(file)], 60.0, op)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("requires=90", "line 5: cupy.mine: requires=90 is no architecture; write it as 'sm_90'"),
+        ("requires='sm_9x'", "requires='sm_9x' is no architecture"),
+        ("accumulator='fp64'", "accumulator 'fp64' is none of fp32, tf32, fp16, bf16"),
+        ("tunable={'WIDTH': '128'}", "WIDTH='128': write a tunable's values as (64, 128), each once"),
+        ("tunable={'WIDTH': (1, 128.5)}", "each once"),
+        ("tunable={'WIDTH': (1, True)}", "each once"),
+        ("tunable={'WIDTH': (1, 1)}", "each once"),
+        ("tunable={'WIDTH': ()}", "each once"),
+        ("tunable={'BLOCK': (1, 2)}", "BLOCK is tunable, but no keyword-only parameter"),
+    ],
+)
+def test_what_is_said_of_an_implementation_is_checked(more: str, said: str, tmp_path: Path) -> None:
+    text = refused(tmp_path, ROW.format(more))
+    assert said in text
+    assert "traceback" not in text  # there is nothing in it that would help
+
+
+def test_a_default_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    text = ROW.format("tunable={'WIDTH': (1, 2)}").replace("WIDTH=1", "WIDTH=None")
+    assert "WIDTH=None is no default of a tunable" in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize("route", ["library", "pybind"])
+def test_a_route_that_is_no_user_s_is_refused(route: str, tmp_path: Path) -> None:
+    """Of these code is counted in files that a user's function has none of."""
+    text = refused(tmp_path, ROW.format("").replace("cupy.mine", f"{route}.mine"))
+    assert "begin the label with one of torch, triton, cupy" in text
+
+
+def test_a_label_stands_for_one_function(tmp_path: Path, as_before: None) -> None:
+    """Of two the first would vanish without a word."""
+    assert "has a cupy.mine already" in refused(tmp_path, ROW.format("") * 2)
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(ROW.format(""))
+    with pytest.raises(
+        UsageError, match=r"--load .*two\.py: .* already, in .*one\.py: give yours another name"
+    ):
+        files.load([str(tmp_path / "one.py"), str(tmp_path / "two.py")], 60.0)
+
+
+def test_a_file_that_has_nothing_of_the_op_is_told_so(tmp_path: Path) -> None:
+    """The screen would look as if it had not been given."""
+    assert refused(tmp_path, ROW.format(""), "softmax").endswith(
+        "it has nothing of softmax, but of vector_add"
+    )
+
+
+def test_what_ends_python_and_what_needs_another_file_are_told_apart(tmp_path: Path) -> None:
+    assert "Take out what ends Python" in refused(tmp_path, "raise SystemExit(0)")
+    (tmp_path / "beside_it.py").write_text("")
+    assert "put what it needs of beside_it.py into it" in refused(tmp_path, "import beside_it")
+    assert "shows the whole traceback" in refused(tmp_path, "import no_such_module")
+
+
+# --------------------------------------------------------------------------- ops of a user's
+
+REDEFINED = """
+from dataclasses import replace
+
+from compare import registry
+from compare.spec import Tolerance
+
+op = registry.get_op("vector_add")
+registry.register_op(replace(op, tolerance=lambda case: Tolerance(float("inf"))))
+"""
+ANOTHER = """
+registry.register_op(replace(op, name="another"))
+registry.register_op.in_the_judge = True
+"""
+
+
+def test_an_op_of_the_project_s_is_not_redefined(tmp_path: Path) -> None:
+    """Its oracle and its tolerance would be what the file that is judged says."""
+    assert "there is an op vector_add already: give yours another name" in refused(tmp_path, REDEFINED)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_file_with_an_op_that_is_not_asked_for_is_not_loaded_by_the_judge(tmp_path: Path) -> None:
+    """It could do there what it likes to the rows of the op that is."""
+    file = tmp_path / "another.py"
+    file.write_text("\n".join(REDEFINED.splitlines()[:-1]) + ANOTHER + ROW.format(""))
+    files.load([str(file)], 60.0, "vector_add")
+    assert not hasattr(registry.register_op, "in_the_judge")
+    assert "another" not in registry.op_names()
+    (mine,) = registry.implementations("vector_add", ["cupy.mine"])
+    assert mine.foreign
+    (tmp_path / "more.py").write_text(file.read_text())
+    with pytest.raises(UsageError, match="there is an op another already"):
+        files.load([str(file), str(tmp_path / "more.py")], 60.0, "another")
+
+
+@pytest.mark.usefixtures("as_before")
+def test_all_are_a_file_s_own_ops_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        OP.replace("torch.eager", "torch.mine", 1).replace(
+            "register_op(\n    Op(", "register_op(\n    Op(\n        baseline='torch.mine',"
+        )
+    )
+    with mock.patch("compare.run.run", side_effect=UsageError("begun")) as run:
+        assert cli.main(["all", "--load", str(file), "--only", "torch.mine", "--device", "cpu"]) == cli.USAGE
+    assert run.call_args.args[0].name == "scale_shift"
+    assert "begun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('signature="x[N] -> y[N]"', 'signature="nonsense"', "signature 'nonsense': write one as"),
+        ('signature="x[N] -> y[N]"', "signature=7", "signature 7: write one as"),
+        ('name="scale_shift"', 'name="scale/shift"', "write its name with letters, digits and _"),
+        ("default=case(N=1000)", "default=case(M=1000)", "case M=1000,fp32 is not of its dims, N"),
+        ('dtypes=("fp32",)', 'dtypes=("fp16",)', "case N=1000,fp32 is not of its dims, N, and dtypes, fp16"),
+    ],
+)
+def test_an_op_that_does_not_fit_together_is_refused(
+    before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    assert before in OP
+    assert said in refused(tmp_path, OP.replace(before, after), "scale_shift")
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "oracle=lambda x: 2 * x + 1",
+            "oracle=lambda x: x.nothing",
+            "AttributeError at line 24: .*'nothing'",
+        ),
+        ("(tensor(case.shape, case, generator, device),)", "1 / 0", "ZeroDivisionError at line 23"),
+        ('Cost(2 * case["N"]', 'Cost(2 * case["M"]', "KeyError at line 25: 'M'"),
+    ],
+)
+def test_what_an_op_raises_is_the_op_s(
+    before: str, after: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not an error of the tool's, which would have the user report it."""
+    assert before in OP
+    file = tmp_path / "mine.py"
+    file.write_text(OP.replace(before, after))
+    assert cli.main(["scale_shift", "--load", str(file), "--device", "cpu", "--only", "torch.*"]) == cli.USAGE
+    assert re.search(rf"--load {file}: {said}.*Mend the op", capsys.readouterr().err)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_inputs_that_are_no_tuple_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    made = "(tensor(case.shape, case, generator, device),)"
+    assert made in OP
+    file.write_text(OP.replace(made, made.removeprefix("(").removesuffix(",)")))
+    assert cli.main(["scale_shift", "--load", str(file), "--device", "cpu", "--only", "torch.*"]) == cli.USAGE
+    assert "scale_shift: make_inputs gives no tuple of tensors, but a Tensor" in capsys.readouterr().err

@@ -11,7 +11,9 @@ import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,57 +25,103 @@ from compare.contained.tree import Tree
 from compare.spec import Implementation, UsageError
 
 
-def load(paths: Sequence[str], timeout_s: float) -> None:
+def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> None:
     """Register what users' files hold.
 
-    A file that defines an op says what is right: that one is trusted, and loaded here as well.
+    A file that defines the op asked for says what is right: that one is trusted, and loaded here as well.
+
+    Args:
+        paths: the files.
+        timeout_s: the most time that loading one may take.
+        asked: the op that is compared; None: all of them are, those of the files too.
 
     Raises:
-        UsageError: a file is none, cannot be loaded, or registers nothing new, or what no op is for.
+        UsageError: a file is none, cannot be loaded, or registers nothing new, nothing of the op asked for,
+            what no op is for, or another's op.
     """
     # Imported later it could be what a user's file has made of it.
     for module in pkgutil.walk_packages([str(registry.ROOT / "compare")], "compare."):
         if not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
-    registered = [(path, each) for path in paths for each in _load(path, timeout_s)]
-    known = registry.op_names()  # with those that the last file may have defined
-    for path, each in registered:
-        if each["op"] not in known:
-            raise UsageError(f"--load {path}: {each['label']}: {registry.unknown('op', each['op'], known)}")
+    found: list[_Told] = []
+    defined: dict[str, str] = {}
+    for path in paths:
+        found.append(told := _ask(path, list(dict.fromkeys(defined.values())), timeout_s))
+        for op in told.ops:
+            if op in registry.op_names() or op in defined:
+                where = defined.get(op, "the project")
+                raise UsageError(f"--load {path}: {where} has an op {op} already: give yours another name")
+            defined[op] = path
+    known = sorted({*registry.op_names(), *defined})
+    for told in found:
+        for each in told.implementations:
+            if each["op"] not in known:
+                raise UsageError(
+                    f"--load {told.path}: {each['label']}: {registry.unknown('op', each['op'], known)}"
+                )
+        ops = {*told.ops, *(each["op"] for each in told.implementations)}
+        if asked in known and asked not in ops:
+            raise UsageError(
+                f"--load {told.path}: it has nothing of {asked}, but of {', '.join(sorted(ops))}"
+            )
+    for told in found:
+        if asked in told.ops or (asked is None and told.ops):
+            registry.load(told.path)
+        else:
+            _add(told.path, [each for each in told.implementations if asked in (None, each["op"])])
 
 
-def _load(path: str, timeout_s: float) -> list[dict[str, Any]]:
-    """Register what a file holds, and tell its implementations."""
+@dataclass(frozen=True)
+class _Told:
+    """What a file registers, by its worker's word."""
+
+    path: str
+    ops: Sequence[str]
+    implementations: Sequence[dict[str, Any]]
+
+
+def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
+    """Have a worker load a file behind those before it, and tell what it registers."""
     if not Path(path).is_file():
         raise UsageError(f"--load {path}: there is no such file")
     tree = Tree([path])
     scout = Worker(path, torch.device("cpu"), timeout_s)
     try:
-        described = scout.ask("load", "loading it", files=[*registry.op_files(), path])
+        told = scout.ask("load", "loading it", files=[*before, path])
     except (Ended, Raised) as error:
         raise UsageError(f"--load {path}: {error}. Mend the file") from None
     finally:
         scout.close()
     if changed := tree.changed():
         raise UsageError(f"--load {path}: {changed} while it was loaded. Mend the file")
+    with _understood(path):
+        named = [{**each, "op": str(each["op"])} for each in told["implementations"]]
+        return _Told(path, list(map(str, told["ops"])), named)
+
+
+def _add(path: str, implementations: Sequence[dict[str, Any]]) -> None:
+    """Register implementations by what a worker told of them."""
+    with _understood(path):
+        for each in implementations:
+            registry.implementations(each["op"])  # the project's own come first
+            registry.add(_described(each, path))
+
+
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """Whatever a worker tells is one file's own affair."""
     try:
-        if described["ops"]:
-            registry.load(path)
-        else:
-            for each in described["implementations"]:
-                registry.implementations(each["op"])
-                registry.add(_described(each, path))
-        return list(described["implementations"])
+        yield
+    except UsageError as error:
+        raise UsageError(f"--load {path}: {error}") from None
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"--load {path}: what it registers cannot be understood ({error!r})") from None
 
 
 def _described(each: dict[str, Any], path: str) -> Implementation:
     """An implementation known by what a worker told of it."""
     # Registering it checks its words as those of any other, and that they are not taken.
-    tunable = {str(name): tuple(map(int, values)) for name, values in each["tunable"].items()}
+    tunable = {str(name): tuple(values) for name, values in each["tunable"].items()}
     declare = registry.implementation(
         each["op"],
         each["label"],
