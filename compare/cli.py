@@ -144,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         default=TIMEOUT_S,
         metavar="SECONDS",
         help="most time for one step of an implementation: its first call with what it builds, a check, "
-        f"a turn of timing (default: {TIMEOUT_S:.0f})",
+        f"a turn of timing, compiling it for an architecture (default: {TIMEOUT_S:.0f})",
     )
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")

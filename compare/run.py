@@ -338,7 +338,8 @@ class _Bench:
             if not impl.foreign and not impl.stand_in  # a user's is, once it is known to be right
             for arch in self._archs(impl)
         ]
-        self.compiling = Compiling(self.requests, nice=_LESS_URGENT if self.device.type == "cuda" else 0)
+        nice = _LESS_URGENT if self.device.type == "cuda" else 0
+        self.compiling = Compiling(self.requests, nice, self.options.timeout_s)
 
     def _row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
         row = Row(
@@ -622,7 +623,7 @@ class _Bench:
             if (impl.foreign or (impl.stand_in and impl.parameters)) and impl.label in labels
             for arch in self._archs(impl)
         ]
-        later = Compiling(theirs)
+        later = Compiling(theirs, timeout_s=self.options.timeout_s)
         try:
             found += later.results()
         finally:

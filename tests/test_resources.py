@@ -9,6 +9,7 @@ import importlib
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -317,12 +318,22 @@ def picky(x, y):
 '''
 
 
-def test_a_users_file_and_its_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Registers what a user's file holds, until the test is over."""
     known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
     monkeypatch.setattr(registry, "_implementations", known)
-    file = tmp_path / "mine.py"
-    file.write_text(USERS_FILE)
-    registry.load(str(file))
+
+    def load(text: str) -> None:
+        file = tmp_path / "mine.py"
+        file.write_text(text)
+        registry.load(str(file))
+
+    return load
+
+
+def test_a_users_file_and_its_mistakes(load: Callable[[str], None]) -> None:
+    load(USERS_FILE)
     labels = ("triton.total", "cupy.wrong", "triton.wrong", "triton.picky", "cupy.mine")
     requests = [Request(ADD, on(label), SMALL, "sm_80") for label in labels]
     total, wrong, wrong_too, picky, mine = from_cubins(requests)
@@ -352,6 +363,44 @@ def test_a_compiling_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(static.sys, "executable", "/bin/false")
     with pytest.raises(CompileError, match="exit code 1"):
         from_cubin(ADD, on("cupy.scalar"), case("bf16", N=123), "sm_80")
+
+
+ENDLESS_FILE = """
+import os
+
+from compare.registry import implementation
+
+
+@implementation("vector_add", "triton.endless", rung="tiled")
+def endless(x, y):
+    while True:
+        pass
+
+
+@implementation("vector_add", "triton.aborting", rung="tiled")
+def aborting(x, y):
+    os.abort()
+
+
+@implementation("vector_add", "triton.picky", rung="tiled")
+def picky(x, y):
+    raise NotImplementedError("more than it takes")
+"""
+
+
+def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[[str], None]) -> None:
+    load(ENDLESS_FILE)
+    labels, archs = ("triton.endless", "triton.aborting", "triton.picky"), ("sm_80", "sm_90")
+    requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in archs]
+    endless, endless_too, aborting, aborting_too, *picky = from_cubins(requests, timeout_s=1.0)
+    for each in (endless, endless_too):  # once for all architectures: what it launches is found out before
+        assert isinstance(each, CompileError)
+        said = "finding out what it launches for sm_80 took longer than 1 s, the limit (--timeout)"
+        assert str(each) == said
+    for each in (aborting, aborting_too):
+        assert isinstance(each, CompileError)
+        assert str(each).startswith("finding out what it launches for sm_80 ended with exit code -6")
+    assert [str(each) for each in picky] == ["more than it takes"] * 2
 
 
 def test_what_compiles_in_the_background_is_kept_unasked(

@@ -1,6 +1,7 @@
 """The process that captures and compiles: ``python -m compare.resources.worker``, used by `static`.
 
-It reads its orders as JSON from stdin and answers each with a line of JSON, as soon as it is done.
+It reads its orders as JSON from stdin and answers each with a line of JSON, as soon as it is done.  Lines in
+between tell what it is about to do, and for which order: whoever waits can tell then what takes too long.
 """
 
 from __future__ import annotations
@@ -38,19 +39,30 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
     if message["load"]:
         restrict()
         watch_deeds(lambda deed: print(deed, file=sys.stderr))
+
+    def tell(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=answers_to, flush=True)
+
+    for op in {order["op"] for order in message["orders"]} & set(registry.op_names()):
+        registry.implementations(op)  # imports, Triton's too, are to be no part of a step that is limited
     for path in message["load"]:
+        tell({"step": f"loading {path}", "of": None})
         registry.load(path)
     compiler = Compiler()
-    asked = [(o["key"], o["arch"], _is_busy(o), compiler.start(o)) for o in message["orders"]]
-    for key, arch, busy, launches in asked:
-        answer: dict[str, Any] = {"key": key}
+    asked = []
+    for order in message["orders"]:
+        tell({"step": "finding out what it launches", "of": order["key"]})
+        asked.append((order, _is_busy(order), compiler.start(order)))
+    for order, busy, launches in asked:
+        tell({"step": "compiling it", "of": order["key"]})
+        answer: dict[str, Any] = {"key": order["key"]}
         try:
-            answer["kernels"] = as_answer(compiler.finish(launches.result(), arch, busy=busy))
+            answer["kernels"] = as_answer(compiler.finish(launches.result(), order["arch"], busy=busy))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
         except Exception as error:  # of a user's kernel or of a compiler: anything
             answer["failed"] = f"{type(error).__name__}: {error}"
-        print(json.dumps(answer), file=answers_to, flush=True)
+        tell(answer)
 
 
 @dataclass(frozen=True)
