@@ -204,13 +204,7 @@ class Worker:
 
     def _died(self, step: str) -> Ended:
         code = self._join(2.0)
-        if code is None:
-            how = "its process hung up"
-        elif code >= 0:
-            how = f"its process ended itself with exit code {code}"
-        else:
-            name = signal.Signals(-code).name
-            how = f"its process was ended by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
+        how = "its process hung up" if code is None else how_it_ended(code)
         ended = self.end(f"{how} in {step}")
         ended.final = False
         return ended
@@ -283,6 +277,14 @@ def _ctrl_c_held_back() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         signal.raise_signal(signal.SIGINT)
+
+
+def how_it_ended(code: int) -> str:
+    """What a process's exit code says, in words."""
+    if code >= 0:
+        return f"its process ended itself with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"its process was ended by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
 
 
 def _printable(told: Any) -> Any:
