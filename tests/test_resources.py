@@ -21,6 +21,7 @@ from compare import registry
 from compare.resources import (
     CompileError,
     Compiling,
+    Refused,
     Request,
     from_cubin,
     from_cubins,
@@ -307,6 +308,24 @@ def wrong(x, y):
     return x
 
 
+@triton.jit
+def undefined_kernel(x_ptr):
+    tl.store(x_ptr, nowhere)
+
+
+@implementation("vector_add", "triton.undefined", rung="tiled")
+def undefined(x, y):
+    undefined_kernel[(1,)](x)
+    return x
+
+
+@implementation("vector_add", "cupy.asserting", rung="tiled")
+def asserting(x, y):
+    source = '__global__ void asserting() { static_assert(false, "powers of two"); }'
+    kernel(source, "asserting", x.device)((1,), (1,), ())
+    return x
+
+
 @implementation("vector_add", "triton.wrong", rung="tiled")
 def wrong_too(x, y):
     raise ZeroDivisionError("at once")
@@ -334,9 +353,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 
 def test_a_users_file_and_its_mistakes(load: Callable[[str], None]) -> None:
     load(USERS_FILE)
-    labels = ("triton.total", "cupy.wrong", "triton.wrong", "triton.picky", "cupy.mine")
+    wrong_ones = ("cupy.wrong", "triton.undefined", "cupy.asserting", "triton.wrong")
+    labels = ("triton.total", *wrong_ones, "triton.picky", "cupy.mine")
     requests = [Request(ADD, on(label), SMALL, "sm_80") for label in labels]
-    total, wrong, wrong_too, picky, mine = from_cubins(requests)
+    total, wrong, undefined, asserting, wrong_too, picky, mine = from_cubins(requests)
 
     assert isinstance(total, tuple)
     (kernel,) = total
@@ -345,9 +365,14 @@ def test_a_users_file_and_its_mistakes(load: Callable[[str], None]) -> None:
     assert kernel.static_shared_bytes == 0, "Triton's shared memory is dynamic"
     assert kernel.dynamic_shared_bytes > 0
 
-    assert isinstance(wrong, CompileError)
-    assert "nonsense" in str(wrong)
+    assert isinstance(wrong, Refused)
+    assert str(wrong) == 'wrong: NVRTC failed: identifier "nonsense" is undefined'
+    assert isinstance(undefined, Refused)
+    assert "nowhere is not defined" in str(undefined)
+    assert isinstance(asserting, NotImplementedError)
+    assert "powers of two" in str(asserting)
     assert isinstance(wrong_too, CompileError)
+    assert not isinstance(wrong_too, Refused), "host code may fail without a GPU only"
     assert str(wrong_too) == "ZeroDivisionError: at once"
     assert isinstance(picky, NotImplementedError)
     assert str(picky) == "more than it takes"

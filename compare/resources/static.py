@@ -47,6 +47,10 @@ class CompileError(RuntimeError):
     """A kernel could not be captured or compiled; the text is the compiler's."""
 
 
+class Refused(CompileError):
+    """A compiler does not take the kernel, so nothing could run it on that architecture."""
+
+
 @dataclass(frozen=True)
 class Request:
     """Resources of one implementation on one case, as compiled for one architecture."""
@@ -65,7 +69,8 @@ def from_cubin(op: Op, impl: Implementation, case: Case, arch: str) -> tuple[Ker
 
     Raises:
         NotImplementedError: the implementation does not take the case or the architecture.
-        CompileError: it could not be captured or compiled.
+        Refused: its compiler does not take it.
+        CompileError: it could not be captured or compiled, for another reason.
         UsageError: an architecture that is not known.
     """
     (result,) = from_cubins([Request(op, impl, case, arch)])
@@ -264,7 +269,7 @@ class _Compiler:
                     step, busy, self._limit_s = str(told["step"]), told["of"], self._timeout_s
                 elif told["key"] in left:
                     _understood(told)
-                    if "failed" not in told:
+                    if "failed" not in told and "refused" not in told:
                         kept.write("resources", told["key"], told)
                     del left[told["key"]]
                     self._answers.put(told)
@@ -306,6 +311,8 @@ class _Compiler:
 def _understood(answer: dict[str, Any]) -> Result:
     if "unavailable" in answer:
         return NotImplementedError(answer["unavailable"])
+    if "refused" in answer:
+        return Refused(answer["refused"])
     if "failed" in answer:
         return CompileError(answer["failed"])
     return tuple(

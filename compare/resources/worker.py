@@ -25,7 +25,7 @@ from compare.device import capability
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.machine_code import Figures, code_bytes, read_report
-from compare.resources.static import as_answer
+from compare.resources.static import Refused, as_answer
 from compare.sass.disassembly import NoDisassembler, disassembled, instructions, of_kernel
 from compare.sass.mix import multiplications
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
@@ -60,6 +60,8 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
             answer["kernels"] = as_answer(compiler.finish(launches.result(), order["arch"], busy=busy))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
+        except Refused as error:
+            answer["refused"] = str(error)
         except Exception as error:  # of a user's kernel or of a compiler: anything
             answer["failed"] = f"{type(error).__name__}: {error}"
         tell(answer)
@@ -117,7 +119,10 @@ class Compiler:
         )
 
     def _resources_of_triton(self, launch: TritonLaunch, arch: str, busy: bool) -> KernelResources:
-        compiled, log = compile_triton(launch, arch)
+        try:
+            compiled, log = compile_triton(launch, arch)
+        except Exception as error:  # each stage has its own
+            raise Refused(f"{launch.kernel.fn.__name__}: {type(error).__name__}: {error}") from error
         if compiled.hash not in self._triton:  # Triton compiles a specialisation once, and reports once
             name = compiled.metadata.name
             self._triton[compiled.hash] = Compiled(name, read_report(log)[name], compiled.asm["cubin"])
@@ -160,10 +165,22 @@ def _captured(order: dict[str, Any]) -> list[Launch]:
 
 
 def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
-    """A CUDA kernel as NVRTC makes it."""
+    """A CUDA kernel as NVRTC makes it.
+
+    Raises:
+        Refused: NVRTC does not take it.
+        NotImplementedError: the kernel itself does not take the architecture.
+    """
     from cuda_impl import build
 
-    cubin, mangled = build.cubin(source, [kernel], arch)
+    build.cuda_include()  # where CUDA's headers are missing, that is no word of the kernel's
+    try:
+        cubin, mangled = build.cubin(source, [kernel], arch)
+    except build.BuildError as error:
+        said = str(error).partition("\n")[0]
+        if "static assertion failed" in said:  # as a NotImplementedError, and at compile time
+            raise NotImplementedError(said) from error
+        raise Refused(said) from error
     name = mangled[kernel]
     return Compiled(name, read_report(build.ptxas_log(source, [kernel], arch))[name], cubin)
 
