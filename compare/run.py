@@ -749,6 +749,11 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         text = str(error).partition("\n")[0]
         if "static assertion failed" in text:  # as a NotImplementedError, and at compile time
             return "unavailable", text
+    if "Unexpected non-ASCII character" in text:  # which ptxas does not say more of
+        return "failed", (
+            "ptxas takes ASCII only, and Triton tells it the names of the file and of its kernels: rename "
+            "what has other letters"
+        )
     if len(text) > 200:
         text = f"{text[:200]} ..."
     if isinstance(error, Refused):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from processes import python
 
-from compare import registry
+from compare import registry, run
 from compare.resources import (
     CompileError,
     Compiling,
@@ -338,20 +338,20 @@ def picky(x, y):
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Registers what a user's file holds, until the test is over."""
     known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
     monkeypatch.setattr(registry, "_implementations", known)
 
-    def load(text: str) -> None:
-        file = tmp_path / "mine.py"
+    def load(text: str, name: str = "mine.py") -> None:
+        file = tmp_path / name
         file.write_text(text)
         registry.load(str(file))
 
     return load
 
 
-def test_a_users_file_and_its_mistakes(load: Callable[[str], None]) -> None:
+def test_a_users_file_and_its_mistakes(load: Callable[..., None]) -> None:
     load(USERS_FILE)
     wrong_ones = ("cupy.wrong", "triton.undefined", "cupy.asserting", "triton.wrong")
     labels = ("triton.total", *wrong_ones, "triton.picky", "cupy.mine")
@@ -390,6 +390,15 @@ def test_a_compiling_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPat
         from_cubin(ADD, on("cupy.scalar"), case("bf16", N=123), "sm_80")
 
 
+def test_letters_that_ptxas_does_not_take_are_said_to_be_the_names(load: Callable[..., None]) -> None:
+    load(USERS_FILE, "kérnel.py")
+    with pytest.raises(Refused) as error:
+        from_cubin(ADD, on("triton.total"), SMALL, "sm_80")
+    status, reason = run._verdict(error.value)
+    assert status == "failed"
+    assert "rename what has other letters" in reason
+
+
 ENDLESS_FILE = """
 import os
 
@@ -413,7 +422,7 @@ def picky(x, y):
 """
 
 
-def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[[str], None]) -> None:
+def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[..., None]) -> None:
     load(ENDLESS_FILE)
     labels, archs = ("triton.endless", "triton.aborting", "triton.picky"), ("sm_80", "sm_90")
     requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in archs]
