@@ -6,10 +6,15 @@ import copy
 import doctest
 import functools
 import importlib
+import os
 import re
+import select
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -463,6 +468,50 @@ def test_a_compilation_that_is_stopped_ends_at_once(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - begin < 5
     assert process.poll() is not None
     assert not scratch.exists()
+
+
+STARTER = """
+import sys
+from compare import registry
+from compare.resources import Request, from_cubins
+
+registry.load(sys.argv[1])
+op = registry.get_op("vector_add")
+from_cubins([Request(op, registry.implementations(op.name, ["triton.busy"])[0], op.cases.default, "sm_80")])
+"""
+
+BUSY_FILE = """
+import os, subprocess, sys
+from compare.registry import implementation
+
+@implementation("vector_add", "triton.busy", rung="tiled")
+def busy(x, y):
+    program = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    subprocess.run([sys.executable, "-c", program], stdout=open(os.environ["COMPARE_TOLD"], "w"))
+"""
+"""In place of a ptxas that takes its time: a program that never ends."""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_compilers_do_not_outlive_who_started_them(how: signal.Signals, tmp_path: Path) -> None:
+    file, told = tmp_path / "mine.py", tmp_path / "told"
+    file.write_text(BUSY_FILE)
+    os.mkfifo(told)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(file)],
+        cwd=registry.ROOT,
+        env=os.environ | {"COMPARE_TOLD": str(told)},
+    )
+    with told.open() as told_by:
+        compiler = os.pidfd_open(int(told_by.readline()))
+    try:
+        starter.send_signal(how)
+        assert starter.wait() == -how
+        assert select.select([compiler], [], [], 10)[0], "it is still there"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(compiler, signal.SIGKILL)
+        os.close(compiler)
 
 
 def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,8 @@ def unwatched(step: str, limited: bool = True) -> None:
 
 
 _STEPS = "COMPARE_PIPELINE_STEPS"
-"""Set in that process: the file in which it notes what it is about to do, and the limit of a step."""
+"""Set in that process: the file in which it notes what it is about to do, a pipe that closes when whoever
+asked is gone, and the limit of a step."""
 _OVER = "over"
 
 
@@ -49,19 +50,22 @@ def run(words: Sequence[str], timeout_s: float) -> int:
         UsageError: it did not come to its end; the text says in which step, and why.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    theirs, lifeline = os.pipe()
     with tempfile.TemporaryFile() as steps:
         process = subprocess.Popen(
             [sys.executable, "-m", "compare", "pipeline", *words],
-            env=os.environ | {_STEPS: f"{steps.fileno()} {timeout_s}", "PYTHONPATH": path},
-            pass_fds=[steps.fileno()],
+            env=os.environ | {_STEPS: f"{steps.fileno()} {theirs} {timeout_s}", "PYTHONPATH": path},
+            pass_fds=[steps.fileno(), theirs],
             start_new_session=True,
         )
+        os.close(theirs)
         try:
             status = process.wait()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
             process.wait()
+            os.close(lifeline)
         steps.seek(0)
         step = steps.read().decode().rpartition("\n")[2]
     if step == _OVER:
@@ -81,14 +85,15 @@ def limited() -> Iterator[Begin]:
     if not is_here():
         yield unwatched
         return
-    from compare.contained.limits import end_with_parent
+    from compare.contained.limits import end_with
 
-    number, timeout_s = os.environ.pop(_STEPS).split()
-    end_with_parent()
-    os.set_inheritable(int(number), False)
+    steps, lifeline, timeout_s = os.environ.pop(_STEPS).split()
+    for descriptor in (int(steps), int(lifeline)):
+        os.set_inheritable(descriptor, False)
+    end_with(int(lifeline))
 
     def begin(step: str, limited: bool = True) -> None:
-        os.write(int(number), f"\n{step}".encode())
+        os.write(int(steps), f"\n{step}".encode())
         # Its signal ends the process whatever it is busy with, as nobody has asked for anything else.
         signal.setitimer(signal.ITIMER_REAL, float(timeout_s) if limited else 0.0)
 

@@ -233,8 +233,9 @@ class _Compiler:
         ]
         message = {"nice": self._nice, "load": _loaded_files(missing.values()), "orders": orders}
         assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as stdin:
-            stdin.write(json.dumps(message).encode())
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()  # and left open: it ends where this process does
         return process
 
     def _read(self) -> None:
@@ -281,6 +282,9 @@ class _Compiler:
             pass
         self._end()
         self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # of one that has not read its orders
+            self._process.stdin.close()
         key = busy if busy in left else None
         arch = f" for {left[key].arch}" if key else ""
         if late:

@@ -1,7 +1,8 @@
 """The process that captures and compiles: ``python -m compare.resources.worker``, used by `static`.
 
-It reads its orders as JSON from stdin and answers each with a line of JSON, as soon as it is done.  Lines in
-between tell what it is about to do, and for which order: whoever waits can tell then what takes too long.
+It reads its orders as a line of JSON from stdin, and ends with all that it has started when that closes.  It
+answers each order with a line of JSON, as soon as it is done.  Lines in between tell what it is about to do,
+and for which order: whoever waits can tell then what takes too long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, TextIO
 
 from compare import registry
 from compare.capture import Launch, capture
-from compare.contained.limits import end_with_parent, restrict
+from compare.contained.limits import end_with, restrict
 from compare.contained.tree import watch_deeds
 from compare.device import capability
 from compare.occupancy import WARP, limits
@@ -33,8 +34,8 @@ from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 
 def main(orders_from: TextIO, answers_to: TextIO) -> None:
     """Answer every order; an order that fails is answered with why."""
-    end_with_parent()
-    message = json.load(orders_from)
+    message = json.loads(orders_from.readline())
+    _end_with(orders_from)
     os.nice(message["nice"])
     if message["load"]:
         restrict()
@@ -65,6 +66,15 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
         except Exception as error:  # of a user's kernel or of a compiler: anything
             answer["failed"] = f"{type(error).__name__}: {error}"
         tell(answer)
+
+
+def _end_with(orders_from: TextIO) -> None:
+    """Who gives the orders keeps their other end while it lives; nothing more is to be read there."""
+    lifeline = os.dup(orders_from.fileno())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, orders_from.fileno())
+    os.close(nothing)
+    end_with(lifeline)
 
 
 @dataclass(frozen=True)
