@@ -333,7 +333,7 @@ def asserting(x, y):
 
 @implementation("vector_add", "triton.wrong", rung="tiled")
 def wrong_too(x, y):
-    raise ZeroDivisionError("at once")
+    raise ZeroDivisionError("at once, \\x1b[5Aup five lines")
 
 
 @implementation("vector_add", "triton.picky", rung="tiled")
@@ -378,7 +378,7 @@ def test_a_users_file_and_its_mistakes(load: Callable[..., None]) -> None:
     assert "powers of two" in str(asserting)
     assert isinstance(wrong_too, CompileError)
     assert not isinstance(wrong_too, Refused), "host code may fail without a GPU only"
-    assert str(wrong_too) == "ZeroDivisionError: at once"
+    assert str(wrong_too) == "ZeroDivisionError: at once, ?[5Aup five lines"
     assert isinstance(picky, NotImplementedError)
     assert str(picky) == "more than it takes"
 

@@ -193,7 +193,7 @@ class Worker:
             if time.monotonic() > until:
                 raise self.end(f"it took longer than {timeout_s:g} s, the limit for {step} (--timeout)")
         try:
-            return _printable(json.loads(self._connection.recv_bytes(_ANSWER_BYTES)))
+            return printable(json.loads(self._connection.recv_bytes(_ANSWER_BYTES)))
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except (OSError, ValueError):
@@ -254,7 +254,7 @@ class Worker:
     def _last_words(self) -> str:
         size = os.fstat(self._printed.fileno()).st_size
         text = os.pread(self._printed.fileno(), 4 * _QUOTED, max(0, size - 4 * _QUOTED))
-        words = " ".join(_printable(text.decode(errors="replace")).split())
+        words = " ".join(printable(text.decode(errors="replace")).split())
         return words if len(words) <= _QUOTED else f"... {words[-_QUOTED:]}"
 
 
@@ -287,14 +287,14 @@ def how_it_ended(code: int) -> str:
     return f"its process was ended by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
 
 
-def _printable(told: Any) -> Any:
+def printable(told: Any) -> Any:
     """What a worker says, without anything that would make a terminal do more than print it."""
     if isinstance(told, str):
         return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in told)
     if isinstance(told, list):
-        return [_printable(each) for each in told]
+        return [printable(each) for each in told]
     if isinstance(told, dict):
-        return {_printable(key): _printable(value) for key, value in told.items()}
+        return {printable(key): printable(value) for key, value in told.items()}
     return told
 
 

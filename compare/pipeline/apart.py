@@ -32,7 +32,7 @@ def unwatched(step: str, limited: bool = True) -> None:
 _STEPS = "COMPARE_PIPELINE_STEPS"
 """Set in that process: the file in which it notes what it is about to do, a pipe that closes when whoever
 asked is gone, and the limit of a step."""
-_OVER = "over"
+_OVER = "ending"
 
 
 def is_here() -> bool:
@@ -67,8 +67,8 @@ def run(words: Sequence[str], timeout_s: float) -> int:
             process.wait()
             os.close(lifeline)
         steps.seek(0)
-        step = steps.read().decode().rpartition("\n")[2]
-    if step == _OVER:
+        step = os.fsdecode(steps.read()).rpartition("\n")[2]
+    if step == _OVER and status >= 0:
         return status
     from compare.contained.process import how_it_ended
 
@@ -93,7 +93,7 @@ def limited() -> Iterator[Begin]:
     end_with(int(lifeline))
 
     def begin(step: str, limited: bool = True) -> None:
-        os.write(int(steps), f"\n{step}".encode())
+        os.write(int(steps), os.fsencode(f"\n{step}"))
         # Its signal ends the process whatever it is busy with, as nobody has asked for anything else.
         signal.setitimer(signal.ITIMER_REAL, float(timeout_s) if limited else 0.0)
 

@@ -26,6 +26,7 @@ from typing import Any
 from compare import kept, registry
 from compare.code_size.sources import rests_on
 from compare.contained.limits import kept as needed
+from compare.contained.process import printable
 from compare.occupancy import limits
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
@@ -265,9 +266,10 @@ class _Compiler:
         self._limit_s = max(_STARTING_S, self._timeout_s)
         try:
             for line in self._lines():
-                told = json.loads(line)
+                told = printable(json.loads(line))
                 if "step" in told:
-                    step, busy, self._limit_s = str(told["step"]), told["of"], self._timeout_s
+                    busy = told["of"] if told["of"] in left else None
+                    step, self._limit_s = str(told["step"]), self._timeout_s
                 elif told["key"] in left:
                     _understood(told)
                     if "failed" not in told and "refused" not in told:
@@ -289,7 +291,7 @@ class _Compiler:
         arch = f" for {left[key].arch}" if key else ""
         if late:
             return key, f"{step}{arch} took longer than {self._limit_s:g} s, the limit (--timeout)"
-        said = self._noise.read_text(errors="replace").strip()
+        said = printable(self._noise.read_text(errors="replace")).strip()
         return key, f"{step}{arch} ended with exit code {self._process.returncode}: {said[-500:]}"
 
     def _lines(self) -> Iterator[bytes]:
