@@ -65,7 +65,7 @@ exit status:
   0  every implementation that this machine can run agrees with the fp64 result
   1  at least one disagrees, or was faster than its work can be done
   2  a mistake in the command, its files or the machine's setup: nothing was compared, or a file not written
-  3  inconclusive: interrupted, an implementation raised an error, or none could be run
+  3  inconclusive: interrupted, an implementation raised an error or does not compile, or none could be run
 and of diff:
   0  nothing is slower
   1  a row is slower, lost, or no longer right
@@ -144,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         default=TIMEOUT_S,
         metavar="SECONDS",
         help="most time for one step of an implementation: its first call with what it builds, a check, "
-        f"a turn of timing (default: {TIMEOUT_S:.0f})",
+        f"a turn of timing, compiling it for an architecture (default: {TIMEOUT_S:.0f})",
     )
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")

@@ -338,7 +338,8 @@ class _Bench:
             if not impl.foreign and not impl.stand_in  # a user's is, once it is known to be right
             for arch in self._archs(impl)
         ]
-        self.compiling = Compiling(self.requests, nice=_LESS_URGENT if self.device.type == "cuda" else 0)
+        nice = _LESS_URGENT if self.device.type == "cuda" else 0
+        self.compiling = Compiling(self.requests, nice, self.options.timeout_s)
 
     def _row(self, impl: Implementation, status: Status = "ok", reason: str = "") -> Row:
         row = Row(
@@ -585,7 +586,7 @@ class _Bench:
         self.meter.say(f"watching the kernels of {len(impls)}")
         width = Checking(self.op, case, self.device, self.crew, {}).width(len(impls))
         for impl, found in abreast(watched, impls, width, self.crew.close):
-            self._add(case, impl, found)
+            self._add(case, impl, {"": found})
         self._refuse_borrowed(case, [impl for impl in impls if impl.foreign and impl.label in own], own)
 
     def _refuse_borrowed(
@@ -622,27 +623,54 @@ class _Bench:
             if (impl.foreign or (impl.stand_in and impl.parameters)) and impl.label in labels
             for arch in self._archs(impl)
         ]
-        later = Compiling(theirs)
+        later = Compiling(theirs, timeout_s=self.options.timeout_s)
         try:
             found += later.results()
         finally:
             later.stop()
-        for request, result in zip([*self.requests, *theirs], found, strict=True):
-            if request.case == case and request.impl.label in labels:
-                self._add(case, request.impl, result)
+        results = list(zip([*self.requests, *theirs], found, strict=True))
+        for impl in self.impls:
+            if impl.label in labels:
+                own = {
+                    r.arch: result for r, result in results if r.case == case and r.impl.label == impl.label
+                }
+                self._add(case, impl, own)
 
     def _add(
-        self, case: Case, impl: Implementation, found: tuple[KernelResources, ...] | BaseException
+        self,
+        case: Case,
+        impl: Implementation,
+        found: Mapping[str, tuple[KernelResources, ...] | Exception],
     ) -> None:
+        """Put beside a row what its kernels take, by architecture, and why that is not known of some.
+
+        What no compiler takes, for whichever architecture, runs nowhere, though a CPU may have run it.
+        """
+        from compare.resources import Refused
+
         row = self.rows[case][impl.label]
-        if not isinstance(found, BaseException):
-            row = replace(row, resources=(*row.resources, *found))
-        elif not row.reason:
-            status, reason = _verdict(found)
-            if row.agreement is None and isinstance(found, NotImplementedError):
+        errors = {arch: error for arch, error in found.items() if isinstance(error, Exception)}
+        read = [
+            kernel for kernels in found.values() if not isinstance(kernels, Exception) for kernel in kernels
+        ]
+        row = replace(row, resources=(*row.resources, *read))
+        refused = {arch: error for arch, error in errors.items() if isinstance(error, Refused)}
+        nowhere = len(errors) == len(found)
+        if refused:
+            _, said = _verdict(next(iter(refused.values())))
+            reason = f"does not compile for {', '.join(refused)}: {said}"
+            not_taken = all(isinstance(error, (Refused, NotImplementedError)) for error in errors.values())
+            if nowhere and not_taken and self.device.type != "cuda":
+                row = replace(row, status="failed", reason=reason, timing=None, replayed="")
+            else:
+                row = replace(row, reason="; ".join(filter(None, (row.reason, reason))))
+        elif errors and not row.reason:
+            status, reason = _verdict(next(iter(errors.values())))
+            if nowhere and row.agreement is None and status == "unavailable":
                 row = replace(row, status=status, reason=reason)
             else:
-                row = replace(row, reason=f"resources unread: {reason}")
+                archs = "" if nowhere else f" for {', '.join(errors)}"
+                row = replace(row, reason=f"resources unread{archs}: {reason}")
         self.rows[case][impl.label] = row
 
     def _archs(self, impl: Implementation) -> list[str]:
@@ -701,6 +729,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     from compare.contained.checking import Changed
     from compare.contained.contest import Cheated, TooFast
     from compare.contained.process import Ended, Raised
+    from compare.resources import CompileError, Refused
 
     if os.environ.get("COMPARE_TRACEBACK"):
         traceback.print_exception(error)
@@ -720,8 +749,17 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         text = str(error).partition("\n")[0]
         if "static assertion failed" in text:  # as a NotImplementedError, and at compile time
             return "unavailable", text
+    if "Unexpected non-ASCII character" in text:  # which ptxas does not say more of
+        return "failed", (
+            "ptxas takes ASCII only, and Triton tells it the names of the file and of its kernels: rename "
+            "what has other letters"
+        )
     if len(text) > 200:
         text = f"{text[:200]} ..."
+    if isinstance(error, Refused):
+        return "failed", f"{text} (python -m compare pipeline shows all that its compiler says)"
+    if isinstance(error, CompileError):
+        return "failed", text
     return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
 
 

@@ -667,7 +667,7 @@ class Options:
     """Whose cold times count."""
     timeout_s: float = 120.0
     """The most that one step of an implementation may take: its first call with what it builds, a check, a
-    turn of timing."""
+    turn of timing, compiling it for one architecture."""
     matched: bool = False
     """Run CUDA with Triton's configuration as well, where an implementation says whose."""
     tune: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -26,6 +26,7 @@ KB = 1024
         ("sm_90", 128, 16, 227 * KB + 1, 0, 0.0, "shared memory"),
         ("sm_80", 256, 32, 20 * KB, 7, 0.875, "shared memory"),
         ("sm_75", 256, 64, 0, 4, 1.0, "threads"),
+        ("sm_75", 32, 32, 0, 16, 0.5, "blocks"),
         ("sm_75", 32, 32, 4 * KB, 16, 0.5, "shared memory and blocks"),
         ("sm_86", 1024, 32, 0, 1, 2 / 3, "threads"),
         ("sm_89", 64, 16, 0, 24, 1.0, "threads"),

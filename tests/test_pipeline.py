@@ -154,6 +154,10 @@ def assembler(x, y):
     assembler_kernel[(1,)](x, x.numel())
     return x
 
+@implementation("vector_add", "triton.raising", rung="tiled")
+def raising(x, y):
+    return x / 0 if x.is_cuda else 1 // 0
+
 @implementation("vector_add", "cupy.broken", rung="tiled")
 def broken(x, y):
     source = "extern \\"C\\" __global__ void broken_kernel(float* x) {\\n  x[0] = nowhere;\\n}\\n"
@@ -167,7 +171,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, dict[str, dic
     folder = tmp_path_factory.mktemp("broken")
     file = folder / "broken.py"
     file.write_text(BROKEN)
-    only = [word for label in ("*.undefined", "*.assembler", "*.broken") for word in ("--only", label)]
+    labels = ("*.undefined", "*.assembler", "*.raising", "*.broken")
+    only = [word for label in labels for word in ("--only", label)]
     ran = pipeline("vector_add", "--load", file, *only, "--arch", ARCH, "--json", folder / "all.json")
     kernels = json.loads((folder / "all.json").read_text())
     return ran, {kernel["label"]: kernel for kernel in kernels}, file
@@ -176,8 +181,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, dict[str, dic
 def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     ran, kernels, file = broken
     assert ran.returncode == 1
-    undefined, assembler, cuda = (
-        kernels[f"{label}"] for label in ("triton.undefined", "triton.assembler", "cupy.broken")
+    undefined, assembler, raising, cuda = (
+        kernels[label] for label in ("triton.undefined", "triton.assembler", "triton.raising", "cupy.broken")
     )
     assert [stage["name"] for stage in undefined["stages"]] == ["source", "ast"]
     assert undefined["failure"]["stage"] == "frontend"
@@ -185,6 +190,8 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     assert [stage["name"] for stage in assembler["stages"]][-1] == "ptx"
     assert assembler["failure"]["stage"] == "cubin"
     assert "bogus" in assembler["failure"]["message"]
+    assert raising["failure"]["stage"] == "launch"
+    assert "ZeroDivisionError" in raising["failure"]["message"]
     assert [stage["name"] for stage in cuda["stages"]] == ["source"]
     assert "nowhere" in cuda["failure"]["message"]
     assert cuda["failure"]["line"].endswith(":2")
@@ -193,10 +200,42 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
+ABORTING = """
+import os
+from compare.registry import implementation
+
+@implementation("vector_add", "triton.aborting", rung="tiled")
+def aborting(x, y):
+    os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_s", "said"),
+    [
+        ("while True: pass", 0.5, "loading {}: it took longer than 0.5 s, the limit (--timeout)"),
+        ("import os; os._exit(0)", 60, "loading {}: its process ended itself with exit code 0"),
+        (ABORTING, 60, "triton.aborting launches for sm_80: its process was ended by SIGABRT (it aborted)"),
+    ],
+    ids=["endless", "leaving", "aborting"],
+)
+def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
+    text: str, timeout_s: float, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    words = ["--load", str(file), "--only", "*.aborting", "--arch", ARCH, "--timeout", str(timeout_s)]
+    assert main(["pipeline", "vector_add", *words]) == 2
+    (sentence,) = capfd.readouterr().err.splitlines()
+    assert said.format(file) in sentence
+    assert sentence.endswith("Mend the file given with --load")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["nothing_add"], "no op"),
+        (["vector_add", "--timeout", "0"], "above 0"),
         (["vector_add", "--arch", "sm_99"], "'sm_99' is not known"),
         (["vector_add", "--arch", "hopper"], "reads like sm_90"),
         (["vector_add", "--passes", "--stage", "ptx"], "give one"),

@@ -6,9 +6,15 @@ import copy
 import doctest
 import functools
 import importlib
+import os
 import re
+import select
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +22,11 @@ import pytest
 import torch
 from processes import python
 
-from compare import registry
+from compare import registry, run
 from compare.resources import (
     CompileError,
     Compiling,
+    Refused,
     Request,
     from_cubin,
     from_cubins,
@@ -306,9 +313,27 @@ def wrong(x, y):
     return x
 
 
+@triton.jit
+def undefined_kernel(x_ptr):
+    tl.store(x_ptr, nowhere)
+
+
+@implementation("vector_add", "triton.undefined", rung="tiled")
+def undefined(x, y):
+    undefined_kernel[(1,)](x)
+    return x
+
+
+@implementation("vector_add", "cupy.asserting", rung="tiled")
+def asserting(x, y):
+    source = '__global__ void asserting() { static_assert(false, "powers of two"); }'
+    kernel(source, "asserting", x.device)((1,), (1,), ())
+    return x
+
+
 @implementation("vector_add", "triton.wrong", rung="tiled")
 def wrong_too(x, y):
-    raise ZeroDivisionError("at once")
+    raise ZeroDivisionError("at once, \\x1b[5Aup five lines")
 
 
 @implementation("vector_add", "triton.picky", rung="tiled")
@@ -317,15 +342,26 @@ def picky(x, y):
 '''
 
 
-def test_a_users_file_and_its_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Registers what a user's file holds, until the test is over."""
     known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
     monkeypatch.setattr(registry, "_implementations", known)
-    file = tmp_path / "mine.py"
-    file.write_text(USERS_FILE)
-    registry.load(str(file))
-    labels = ("triton.total", "cupy.wrong", "triton.wrong", "triton.picky", "cupy.mine")
+
+    def load(text: str, name: str = "mine.py") -> None:
+        file = tmp_path / name
+        file.write_text(text)
+        registry.load(str(file))
+
+    return load
+
+
+def test_a_users_file_and_its_mistakes(load: Callable[..., None]) -> None:
+    load(USERS_FILE)
+    wrong_ones = ("cupy.wrong", "triton.undefined", "cupy.asserting", "triton.wrong")
+    labels = ("triton.total", *wrong_ones, "triton.picky", "cupy.mine")
     requests = [Request(ADD, on(label), SMALL, "sm_80") for label in labels]
-    total, wrong, wrong_too, picky, mine = from_cubins(requests)
+    total, wrong, undefined, asserting, wrong_too, picky, mine = from_cubins(requests)
 
     assert isinstance(total, tuple)
     (kernel,) = total
@@ -334,10 +370,15 @@ def test_a_users_file_and_its_mistakes(tmp_path: Path, monkeypatch: pytest.Monke
     assert kernel.static_shared_bytes == 0, "Triton's shared memory is dynamic"
     assert kernel.dynamic_shared_bytes > 0
 
-    assert isinstance(wrong, CompileError)
-    assert "nonsense" in str(wrong)
+    assert isinstance(wrong, Refused)
+    assert str(wrong) == 'wrong: NVRTC failed: identifier "nonsense" is undefined'
+    assert isinstance(undefined, Refused)
+    assert "nowhere is not defined" in str(undefined)
+    assert isinstance(asserting, NotImplementedError)
+    assert "powers of two" in str(asserting)
     assert isinstance(wrong_too, CompileError)
-    assert str(wrong_too) == "ZeroDivisionError: at once"
+    assert not isinstance(wrong_too, Refused), "host code may fail without a GPU only"
+    assert str(wrong_too) == "ZeroDivisionError: at once, ?[5Aup five lines"
     assert isinstance(picky, NotImplementedError)
     assert str(picky) == "more than it takes"
 
@@ -352,6 +393,53 @@ def test_a_compiling_process_that_dies_is_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(static.sys, "executable", "/bin/false")
     with pytest.raises(CompileError, match="exit code 1"):
         from_cubin(ADD, on("cupy.scalar"), case("bf16", N=123), "sm_80")
+
+
+def test_letters_that_ptxas_does_not_take_are_said_to_be_the_names(load: Callable[..., None]) -> None:
+    load(USERS_FILE, "kérnel.py")
+    with pytest.raises(Refused) as error:
+        from_cubin(ADD, on("triton.total"), SMALL, "sm_80")
+    status, reason = run._verdict(error.value)
+    assert status == "failed"
+    assert "rename what has other letters" in reason
+
+
+ENDLESS_FILE = """
+import os
+
+from compare.registry import implementation
+
+
+@implementation("vector_add", "triton.endless", rung="tiled")
+def endless(x, y):
+    while True:
+        pass
+
+
+@implementation("vector_add", "triton.aborting", rung="tiled")
+def aborting(x, y):
+    os.abort()
+
+
+@implementation("vector_add", "triton.picky", rung="tiled")
+def picky(x, y):
+    raise NotImplementedError("more than it takes")
+"""
+
+
+def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[..., None]) -> None:
+    load(ENDLESS_FILE)
+    labels, archs = ("triton.endless", "triton.aborting", "triton.picky"), ("sm_80", "sm_90")
+    requests = [Request(ADD, on(label), SMALL, arch) for label in labels for arch in archs]
+    endless, endless_too, aborting, aborting_too, *picky = from_cubins(requests, timeout_s=1.0)
+    for each in (endless, endless_too):  # once for all architectures: what it launches is found out before
+        assert isinstance(each, CompileError)
+        said = "finding out what it launches for sm_80 took longer than 1 s, the limit (--timeout)"
+        assert str(each) == said
+    for each in (aborting, aborting_too):
+        assert isinstance(each, CompileError)
+        assert str(each).startswith("finding out what it launches for sm_80 ended with exit code -6")
+    assert [str(each) for each in picky] == ["more than it takes"] * 2
 
 
 def test_what_compiles_in_the_background_is_kept_unasked(
@@ -380,6 +468,50 @@ def test_a_compilation_that_is_stopped_ends_at_once(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - begin < 5
     assert process.poll() is not None
     assert not scratch.exists()
+
+
+STARTER = """
+import sys
+from compare import registry
+from compare.resources import Request, from_cubins
+
+registry.load(sys.argv[1])
+op = registry.get_op("vector_add")
+from_cubins([Request(op, registry.implementations(op.name, ["triton.busy"])[0], op.cases.default, "sm_80")])
+"""
+
+BUSY_FILE = """
+import os, subprocess, sys
+from compare.registry import implementation
+
+@implementation("vector_add", "triton.busy", rung="tiled")
+def busy(x, y):
+    program = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    subprocess.run([sys.executable, "-c", program], stdout=open(os.environ["COMPARE_TOLD"], "w"))
+"""
+"""In place of a ptxas that takes its time: a program that never ends."""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_compilers_do_not_outlive_who_started_them(how: signal.Signals, tmp_path: Path) -> None:
+    file, told = tmp_path / "mine.py", tmp_path / "told"
+    file.write_text(BUSY_FILE)
+    os.mkfifo(told)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(file)],
+        cwd=registry.ROOT,
+        env=os.environ | {"COMPARE_TOLD": str(told)},
+    )
+    with told.open() as told_by:
+        compiler = os.pidfd_open(int(told_by.readline()))
+    try:
+        starter.send_signal(how)
+        assert starter.wait() == -how
+        assert select.select([compiler], [], [], 10)[0], "it is still there"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(compiler, signal.SIGKILL)
+        os.close(compiler)
 
 
 def test_a_result_is_kept_by_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import case_sets
@@ -14,9 +15,11 @@ import torch
 
 from compare import records, registry
 from compare import run as running
+from compare.cli import exit_status
 from compare.contained.checking import Checking
 from compare.contained.crew import Crew
 from compare.registry import implementations
+from compare.resources import CompileError, Refused
 from compare.spec import Case, KernelResources, Op, Options, UsageError, case
 from cuda_impl import build
 
@@ -96,7 +99,7 @@ adding("cupy.picky")(refusing((7,)))
 adding("cupy.never")(refusing(range(1 << 30)))
 """
     rows = compare(write(refusing), tmp_path, case("fp32", N=7), SMALL, LARGE)
-    assert rows["cupy.picky"].status == "ok"
+    assert rows["cupy.picky"].status == "ok", rows["cupy.picky"].reason
     assert rows["cupy.never"].status == "unavailable"
 
 
@@ -172,6 +175,76 @@ def test_what_only_a_gpu_runs_says_so(write: Callable[[str], Op], tmp_path: Path
     row = compare(write('adding("triton.gluon", without_gpu=False)(added)'), tmp_path)["triton.gluon"]
     assert row.status == "unavailable"
     assert "needs a GPU" in row.reason
+
+
+def test_what_compiles_for_no_architecture_is_no_row_to_trust(
+    write: Callable[[str], Op], tmp_path: Path
+) -> None:
+    """Of others it is a remark, and what a CPU cannot run is not spared."""
+    op = write(
+        """
+for label in ("cupy.fine", "cupy.refused", "cupy.half", "cupy.slow"):
+    adding(label)(added)
+adding("cupy.hopper", requires="sm_90")(added)
+"""
+    )
+    refused, late = Refused("mine: NVRTC failed: no such file"), CompileError("it took longer than 5 s")
+    found: dict[str, tuple[object, object]] = {
+        "cupy.refused": (refused, refused),
+        "cupy.half": (refused, ()),
+        "cupy.slow": (refused, late),
+        "cupy.hopper": ((), refused),
+    }
+
+    class Compiling(made_up.Compiled):
+        def results(self, progress: object = None) -> list[Any]:
+            return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
+
+    options = Options(cases=(SMALL,), device="cpu", archs=("sm_75", "sm_90"))
+    with mock.patch("compare.resources.Compiling", Compiling):
+        comparison = running.run(op, options, results=tmp_path)
+    rows = {row.label: row for row in comparison.cases[-1].rows}
+    said = "mine: NVRTC failed: no such file (python -m compare pipeline shows all that its compiler says)"
+    assert {label: (row.status, row.reason) for label, row in rows.items()} == {
+        "torch.eager": ("ok", ""),
+        "cupy.fine": ("ok", ""),
+        "cupy.refused": ("failed", f"does not compile for sm_75, sm_90: {said}"),
+        "cupy.half": ("ok", f"does not compile for sm_75: {said}"),
+        "cupy.slow": ("ok", f"does not compile for sm_75: {said}"),
+        "cupy.hopper": ("failed", f"does not compile for sm_90: {said}"),
+    }
+    assert exit_status(comparison) == 3
+
+
+def test_what_one_architecture_is_refused_for_is_not_said_of_the_others(
+    write: Callable[[str], Op], tmp_path: Path
+) -> None:
+    op = write(
+        """
+def of_floats(x, y):
+    if x.dtype != torch.float32:
+        raise NotImplementedError("floats only")
+    return added(x, y)
+
+adding("cupy.picky")(of_floats)
+adding("cupy.never")(of_floats)
+"""
+    )
+
+    class Compiling(made_up.Compiled):
+        def results(self, progress: object = None) -> list[Any]:
+            lacking = NotImplementedError("more than it has")
+            never = [r.impl.label == "cupy.never" or r.arch == "sm_75" for r in self._requests]
+            return [lacking if no else (made_up.kernel("cupy.a"),) for no in never]
+
+    options = Options(cases=(SMALL, LARGE), device="cpu", archs=("sm_75", "sm_90"))
+    with mock.patch("compare.resources.Compiling", Compiling):
+        comparison = running.run(op, options, results=tmp_path)
+    rows = {row.label: row for row in comparison.cases[-1].rows}
+    assert rows["cupy.picky"].status == "ok", rows["cupy.picky"].reason
+    assert rows["cupy.picky"].reason == "resources unread for sm_75: more than it has"
+    assert len(rows["cupy.picky"].resources) == 1
+    assert (rows["cupy.never"].status, rows["cupy.never"].reason) == ("unavailable", "more than it has")
 
 
 def test_an_interruption_keeps_the_finished_rows(write: Callable[[str], Op], tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ import fcntl
 import os
 import re
 import resource
+import select
 import signal
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-_NO_NEW_PRIVILEGES, _PARENTS_DEATH_SIGNAL = 38, 1  # <linux/prctl.h>
+_NO_NEW_PRIVILEGES = 38  # <linux/prctl.h>
 
 FILE_BYTES = 4 << 30
 """The largest file that a worker may write; compilers included, the largest known is some 50 MB."""
@@ -44,7 +45,7 @@ def confine(connection: int, output: int, lifeline: int, host_bytes: int | None)
         host_bytes: address space it may take beyond what it has; None: any.
     """
     os.setsid()  # a group of its own, which is killed as a whole, and no terminal to read from or to signal
-    _live_no_longer_than_the_judge(lifeline)
+    end_with(lifeline)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
@@ -66,9 +67,17 @@ def restrict() -> None:
     ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process when the thread that started it is gone."""
-    ctypes.CDLL(None).prctl(_PARENTS_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+def end_with(lifeline: int) -> None:
+    """Have the kernel end this group when a pipe closes, whatever the group is busy with.
+
+    Args:
+        lifeline: the pipe's read end; nothing is ever written to the other, which whoever started this keeps.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # it closed before that
+        os._exit(1)
 
 
 def kept(name: str) -> bool:
@@ -83,13 +92,6 @@ def _close_all_but(*kept_open: int) -> None:
         if descriptor not in kept_open:
             with suppress(OSError):  # the one that this list was read by
                 os.close(descriptor)
-
-
-def _live_no_longer_than_the_judge(lifeline: int) -> None:
-    """Have the kernel end this group when the pipe closes, whatever the group is busy with."""
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _limit(kind: int, value: int) -> None:

@@ -193,7 +193,7 @@ class Worker:
             if time.monotonic() > until:
                 raise self.end(f"it took longer than {timeout_s:g} s, the limit for {step} (--timeout)")
         try:
-            return _printable(json.loads(self._connection.recv_bytes(_ANSWER_BYTES)))
+            return printable(json.loads(self._connection.recv_bytes(_ANSWER_BYTES)))
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
         except (OSError, ValueError):
@@ -204,13 +204,7 @@ class Worker:
 
     def _died(self, step: str) -> Ended:
         code = self._join(2.0)
-        if code is None:
-            how = "its process hung up"
-        elif code >= 0:
-            how = f"its process ended itself with exit code {code}"
-        else:
-            name = signal.Signals(-code).name
-            how = f"its process was ended by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
+        how = "its process hung up" if code is None else how_it_ended(code)
         ended = self.end(f"{how} in {step}")
         ended.final = False
         return ended
@@ -260,7 +254,7 @@ class Worker:
     def _last_words(self) -> str:
         size = os.fstat(self._printed.fileno()).st_size
         text = os.pread(self._printed.fileno(), 4 * _QUOTED, max(0, size - 4 * _QUOTED))
-        words = " ".join(_printable(text.decode(errors="replace")).split())
+        words = " ".join(printable(text.decode(errors="replace")).split())
         return words if len(words) <= _QUOTED else f"... {words[-_QUOTED:]}"
 
 
@@ -285,14 +279,22 @@ def _ctrl_c_held_back() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _printable(told: Any) -> Any:
+def how_it_ended(code: int) -> str:
+    """What a process's exit code says, in words."""
+    if code >= 0:
+        return f"its process ended itself with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"its process was ended by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
+
+
+def printable(told: Any) -> Any:
     """What a worker says, without anything that would make a terminal do more than print it."""
     if isinstance(told, str):
         return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in told)
     if isinstance(told, list):
-        return [_printable(each) for each in told]
+        return [printable(each) for each in told]
     if isinstance(told, dict):
-        return {_printable(key): _printable(value) for key, value in told.items()}
+        return {printable(key): printable(value) for key, value in told.items()}
     return told
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare import commands, registry, writing
-from compare.spec import ROUTES, Case, UsageError
+from compare.pipeline import apart
+from compare.spec import ROUTES, Case, Options, UsageError
 
 if TYPE_CHECKING:
     from compare.pipeline.records import Opened
@@ -63,6 +64,14 @@ def parser() -> argparse.ArgumentParser:
     commands.add_arch(add, "compile")
     add("--case", metavar="CASE", help="sizes and dtype, e.g. M=4096,N=781,fp16 (default: the op's own)")
     commands.add_load(add)
+    add(
+        "--timeout",
+        type=float,
+        default=Options.timeout_s,
+        metavar="SECONDS",
+        help="with --load, most time for loading a file, and for one kernel on its way through Triton "
+        f"(default: {Options.timeout_s:.0f})",
+    )
     add = found.add_argument_group("what is shown, in place of the overview").add_argument
     add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
     add("--layout", metavar="NAME", help="Triton: a layout in words and drawn: #blocked, slice; all: each")
@@ -88,12 +97,22 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "--stage, --layout, --passes, --pass and --source-map each show something else; give one"
         )
+    if not 0 < arguments.timeout < float("inf"):
+        raise UsageError(f"--timeout {arguments.timeout}: give a number of seconds above 0")
     if not arguments.load:
         commands.check_op(arguments.op)
     archs = commands.archs(arguments.arch)
     writing.check({"--json": arguments.json, "--html": arguments.html})
     if arguments.out:
         writing.made(arguments.out)
+    if arguments.load and not apart.is_here():
+        return apart.run(argv, arguments.timeout)
+    with apart.limited() as begin:
+        return _run(arguments, archs, begin)
+
+
+def _run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: apart.Begin) -> int:
+    """Open up what is asked for, and write and show it."""
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
 
     from compare.device import pick
@@ -102,7 +121,9 @@ def main(argv: Sequence[str]) -> int:
 
     stage = select(arguments.stage) if arguments.stage else ""
     for path in arguments.load:
+        begin(f"loading {path}")
         registry.load(path)
+    begin(f"opening up {arguments.op}", limited=False)
     op = registry.get_op(arguments.op)
     impls = registry.implementations(op.name, arguments.only)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.default
@@ -113,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(
                 "--layout, --passes and --pass show what only Triton has, and no Triton kernel is among these"
             )
-    opened = open_up(op, impls, case, archs or default_archs(pick()), dump or bool(arguments.html))
+    opened = open_up(op, impls, case, archs or default_archs(pick()), dump or bool(arguments.html), begin)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError(
             "this Triton prints its passes in a way that is not understood here; please report it"

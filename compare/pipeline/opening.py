@@ -14,7 +14,8 @@ from compare.capture import Launch, capture
 from compare.device import arch as arch_of
 from compare.device import lacks, pick
 from compare.pipeline import cuda_way, inductor, triton_way
-from compare.pipeline.records import Opened
+from compare.pipeline.apart import Begin, unwatched
+from compare.pipeline.records import Failure, Opened
 from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from cuda_impl import build
 
@@ -42,7 +43,12 @@ def select(name: str) -> str:
 
 
 def open_up(
-    op: Op, impls: Sequence[Implementation], case: Case, archs: Sequence[str], dump: bool = False
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    archs: Sequence[str],
+    dump: bool = False,
+    begin: Begin = unwatched,
 ) -> list[Opened]:
     """What each compiler makes of the kernels that ``impls`` launch, by architecture, then by implementation.
 
@@ -55,6 +61,7 @@ def open_up(
         case: what the inputs are, which decides the kernel and its specialisation.
         archs: ``sm_90``; one at least.
         dump: with every MLIR pass of Triton's.
+        begin: told what is done from now on; what CUDA's compilers do meanwhile is no step that is limited.
     """
     found: dict[_Place, list[Opened]] = {}
     single: list[tuple[_Place, Future[Opened]]] = []
@@ -67,6 +74,7 @@ def open_up(
             if impl.route == "torch":
                 found[place] = _of_pytorch(op, impl, case, blank, dump, pool)
                 continue
+            begin(f"finding out what {impl.label} launches for {arch}")
             try:
                 launches = _launches(op, impl, case, arch)
             except NotImplementedError as error:
@@ -74,6 +82,10 @@ def open_up(
                 continue
             except build.BuildError as error:
                 found[place] = [replace(blank, unavailable=str(error).splitlines()[0])]
+                continue
+            except Exception as error:  # of anybody's host code: anything
+                failure = Failure("launch", f"{type(error).__name__}: {error}")
+                found[place] = [replace(blank, failure=failure)]
                 continue
             for launch in launches:
                 if isinstance(launch, TritonLaunch):
@@ -88,7 +100,9 @@ def open_up(
             where, launches_of, blanks = zip(*group, strict=True)
             several.append((where, pool.submit(_nvcc, launches_of, blanks, folder)))
         for place, launch, blank in triton:
+            begin(f"compiling {blank.label} for {blank.arch}")
             single.append((place, triton_way.compiled(launch, blank, dump, pool)))
+        begin("waiting for the compilers", limited=False)
         for place, one in single:
             found.setdefault(place, []).append(one.result())
         for places, job in several:

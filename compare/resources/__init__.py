@@ -5,6 +5,6 @@
 """
 
 from compare.resources.profiler import from_profiler
-from compare.resources.static import CompileError, Compiling, Request, from_cubin, from_cubins
+from compare.resources.static import CompileError, Compiling, Refused, Request, from_cubin, from_cubins
 
-__all__ = ["CompileError", "Compiling", "Request", "from_cubin", "from_cubins", "from_profiler"]
+__all__ = ["CompileError", "Compiling", "Refused", "Request", "from_cubin", "from_cubins", "from_profiler"]

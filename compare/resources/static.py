@@ -15,17 +15,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from multiprocessing import connection as connections
 from pathlib import Path
 from typing import Any
 
 from compare import kept, registry
 from compare.code_size.sources import rests_on
 from compare.contained.limits import kept as needed
+from compare.contained.process import printable
 from compare.occupancy import limits
-from compare.spec import Case, Implementation, KernelResources, Op
+from compare.spec import Case, Implementation, KernelResources, Op, Options
 
 _CODE = (
     *("compare/resources/*.py", "compare/capture.py", "compare/device.py", "compare/occupancy.py"),
@@ -35,14 +38,18 @@ _CODE = (
 
 _COMPILERS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
 
-COMPILE_S = 120.0
-"""The most that capturing and compiling one request may take."""
+_STARTING_S = 120.0
+"""What importing the compilers may take at least, before anything is done for a request."""
 
 Result = tuple[KernelResources, ...] | Exception
 
 
 class CompileError(RuntimeError):
     """A kernel could not be captured or compiled; the text is the compiler's."""
+
+
+class Refused(CompileError):
+    """A compiler does not take the kernel, so nothing could run it on that architecture."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,8 @@ def from_cubin(op: Op, impl: Implementation, case: Case, arch: str) -> tuple[Ker
 
     Raises:
         NotImplementedError: the implementation does not take the case or the architecture.
-        CompileError: it could not be captured or compiled.
+        Refused: its compiler does not take it.
+        CompileError: it could not be captured or compiled, for another reason.
         UsageError: an architecture that is not known.
     """
     (result,) = from_cubins([Request(op, impl, case, arch)])
@@ -73,18 +81,21 @@ def from_cubin(op: Op, impl: Implementation, case: Case, arch: str) -> tuple[Ker
 
 
 def from_cubins(
-    requests: Sequence[Request], progress: Callable[[int, int], None] = lambda done, total: None
+    requests: Sequence[Request],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    timeout_s: float = Options.timeout_s,
 ) -> list[Result]:
     """`from_cubin` for many requests at once: in place of an exception raised, one returned.
 
     Args:
         requests: compiled together, which saves seconds for each.
         progress: called with how many of those that had to be compiled are done, and how many there are.
+        timeout_s: as of `Compiling`.
 
     Raises:
         UsageError: an architecture that is not known.
     """
-    compiling = Compiling(requests)
+    compiling = Compiling(requests, timeout_s=timeout_s)
     try:
         return compiling.results(progress)
     finally:
@@ -97,12 +108,16 @@ class Compiling:
     To be stopped by whoever started it.
     """
 
-    def __init__(self, requests: Sequence[Request], nice: int = 0) -> None:
+    def __init__(
+        self, requests: Sequence[Request], nice: int = 0, timeout_s: float = Options.timeout_s
+    ) -> None:
         """Begin.
 
         Args:
             requests: compiled together, which saves seconds for each.
             nice: how much less urgent that is than what this process does in the meantime.
+            timeout_s: the most that one step for a request may take, such as compiling it; who takes longer
+                is given up, and the others go on.
 
         Raises:
             UsageError: an architecture that is not known.
@@ -124,7 +139,7 @@ class Compiling:
                 # Of a user's file each in a process of its own: what it does there is its own affair.
                 group = request.impl.origin if request.impl.foreign else ""
                 missing.setdefault(group, {})[key] = request
-        self._compilers = [_Compiler(group, nice) for group in missing.values()]
+        self._compilers = [_Compiler(group, nice, timeout_s) for group in missing.values()]
 
     def results(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[Result]:
         """Of every request, waited for; ``progress`` as for `from_cubins`."""
@@ -150,25 +165,58 @@ def _refusal(request: Request) -> str | None:
 
 
 class _Compiler:
-    """A process that compiles, and a thread that keeps its answers as they come."""
+    """A process that compiles, and a thread that keeps its answers as they come.
 
-    def __init__(self, missing: Mapping[str, Request], nice: int) -> None:
+    One that ends early, or is ended as a step of it takes too long, has another take its place for all but
+    the implementation that it was busy with.
+    """
+
+    def __init__(self, missing: Mapping[str, Request], nice: int, timeout_s: float) -> None:
         self._missing = dict(missing)
+        self._nice, self._timeout_s = nice, timeout_s
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._results: dict[str, Result] = {}
         self._scratch = tempfile.TemporaryDirectory()
         self._noise = Path(self._scratch.name, "noise")
+        self._stopping = threading.Lock()
+        self._stopped = False
+        self._process = self._started(missing)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def total(self) -> int:
+        """How many requests it was given."""
+        return len(self._missing)
+
+    def results(self, progress: Callable[[int], None]) -> dict[str, Result]:
+        """By key, waited for; ``progress`` is told how many are done."""
+        while (answer := self._answers.get()) is not None:
+            self._results[answer["key"]] = _understood(answer)
+            progress(len(self._results))
+        self._answers.put(None)  # for whoever asks again
+        return self._results
+
+    def stop(self) -> None:
+        with self._stopping:
+            self._stopped = True
+            self._end()
+        self._reader.join()
+        self._process.wait()
+        self._scratch.cleanup()
+
+    def _started(self, missing: Mapping[str, Request]) -> subprocess.Popen[bytes]:
+        """The process, with its orders."""
         # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
         environment = {name: value for name, value in os.environ.items() if needed(name)}
         environment |= {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
         environment.pop("TRITON_INTERPRET", None)
         with self._noise.open("w") as noise:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "compare.resources.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=noise,
-                text=True,
                 cwd=registry.ROOT,
                 env=environment,
                 start_new_session=True,
@@ -184,55 +232,81 @@ class _Compiler:
             }
             for key, r in missing.items()
         ]
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
-            json.dump({"nice": nice, "load": _loaded_files(missing.values()), "orders": orders}, stdin)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self._late = threading.Timer(COMPILE_S * len(missing), self._end)
-        self._late.daemon = True
-        self._late.start()
-
-    @property
-    def total(self) -> int:
-        """How many requests it was given."""
-        return len(self._missing)
-
-    def results(self, progress: Callable[[int], None]) -> dict[str, Result]:
-        """By key, waited for; ``progress`` is told how many are done."""
-        while (answer := self._answers.get()) is not None:
-            self._results[answer["key"]] = _understood(answer)
-            progress(len(self._results))
-        self._answers.put(None)  # for whoever asks again
-        missing = self._missing.keys() - self._results.keys()
-        if missing:
-            self._process.wait()
-            said = self._noise.read_text(errors="replace").strip()
-            why = f"compiling it ended with exit code {self._process.returncode}: {said[-500:]}"
-            self._results |= {key: CompileError(why) for key in missing}
-        return self._results
-
-    def stop(self) -> None:
-        self._late.cancel()
-        self._end()
-        self._process.wait()
-        self._reader.join()
-        self._scratch.cleanup()
+        message = {"nice": self._nice, "load": _loaded_files(missing.values()), "orders": orders}
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()  # and left open: it ends where this process does
+        return process
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as answers:
-            try:
-                for line in answers:
-                    answer = json.loads(line)
-                    if answer["key"] in self._missing:
-                        _understood(answer)
-                        if "failed" not in answer:
-                            kept.write("resources", answer["key"], answer)
-                        self._answers.put(answer)
-            except (ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
-                self._end()
+        left = dict(self._missing)
+        while left:
+            key, why = self._answered(left)
+            blamed = [k for k, r in left.items() if key is None or r.impl is left[key].impl]
+            for each in blamed:
+                del left[each]
+                self._answers.put({"key": each, "failed": why})
+            with self._stopping:
+                if self._stopped:
+                    break
+                if left:
+                    self._process = self._started(left)
         self._answers.put(None)
+
+    def _answered(self, left: dict[str, Request]) -> tuple[str | None, str]:
+        """Take answers, and what they answer out of ``left``, until the process is no more.
+
+        Returns:
+            The key of what it was busy with at last, None where that is no one's in particular; and why it
+            did not come to an end with that.
+        """
+        busy: str | None = None
+        step, late = "importing the compilers", False
+        self._limit_s = max(_STARTING_S, self._timeout_s)
+        try:
+            for line in self._lines():
+                told = printable(json.loads(line))
+                if "step" in told:
+                    busy = told["of"] if told["of"] in left else None
+                    step, self._limit_s = str(told["step"]), self._timeout_s
+                elif told["key"] in left:
+                    _understood(told)
+                    if "failed" not in told and "refused" not in told:
+                        kept.write("resources", told["key"], told)
+                    del left[told["key"]]
+                    self._answers.put(told)
+                    if not left:
+                        break
+        except TimeoutError:
+            late = True
+        except (ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
+            pass
+        self._end()
+        self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # of one that has not read its orders
+            self._process.stdin.close()
+        key = busy if busy in left else None
+        arch = f" for {left[key].arch}" if key else ""
+        if late:
+            return key, f"{step}{arch} took longer than {self._limit_s:g} s, the limit (--timeout)"
+        said = printable(self._noise.read_text(errors="replace")).strip()
+        return key, f"{step}{arch} ended with exit code {self._process.returncode}: {said[-500:]}"
+
+    def _lines(self) -> Iterator[bytes]:
+        """What the process prints; a `TimeoutError` where the next line does not come within the limit."""
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            rest, since = b"", time.monotonic()
+            while connections.wait([stream.fileno()], max(0.0, since + self._limit_s - time.monotonic())):
+                more = os.read(stream.fileno(), 1 << 16)
+                if not more:
+                    return
+                *lines, rest = (rest + more).split(b"\n")
+                yield from lines
+                since = time.monotonic() if lines else since
+            raise TimeoutError
 
     def _end(self) -> None:
         """With all that it has started."""
@@ -243,6 +317,8 @@ class _Compiler:
 def _understood(answer: dict[str, Any]) -> Result:
     if "unavailable" in answer:
         return NotImplementedError(answer["unavailable"])
+    if "refused" in answer:
+        return Refused(answer["refused"])
     if "failed" in answer:
         return CompileError(answer["failed"])
     return tuple(

@@ -1,6 +1,8 @@
 """The process that captures and compiles: ``python -m compare.resources.worker``, used by `static`.
 
-It reads its orders as JSON from stdin and answers each with a line of JSON, as soon as it is done.
+It reads its orders as a line of JSON from stdin, and ends with all that it has started when that closes.  It
+answers each order with a line of JSON, as soon as it is done.  Lines in between tell what it is about to do,
+and for which order: whoever waits can tell then what takes too long.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from typing import Any, TextIO
 
 from compare import registry
 from compare.capture import Launch, capture
-from compare.contained.limits import end_with_parent, restrict
+from compare.contained.limits import end_with, restrict
 from compare.contained.tree import watch_deeds
 from compare.device import capability
 from compare.occupancy import WARP, limits
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.machine_code import Figures, code_bytes, read_report
-from compare.resources.static import as_answer
+from compare.resources.static import Refused, as_answer
 from compare.sass.disassembly import NoDisassembler, disassembled, instructions, of_kernel
 from compare.sass.mix import multiplications
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
@@ -32,25 +34,47 @@ from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 
 def main(orders_from: TextIO, answers_to: TextIO) -> None:
     """Answer every order; an order that fails is answered with why."""
-    end_with_parent()
-    message = json.load(orders_from)
+    message = json.loads(orders_from.readline())
+    _end_with(orders_from)
     os.nice(message["nice"])
     if message["load"]:
         restrict()
         watch_deeds(lambda deed: print(deed, file=sys.stderr))
+
+    def tell(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=answers_to, flush=True)
+
+    for op in {order["op"] for order in message["orders"]} & set(registry.op_names()):
+        registry.implementations(op)  # imports, Triton's too, are to be no part of a step that is limited
     for path in message["load"]:
+        tell({"step": f"loading {path}", "of": None})
         registry.load(path)
     compiler = Compiler()
-    asked = [(o["key"], o["arch"], _is_busy(o), compiler.start(o)) for o in message["orders"]]
-    for key, arch, busy, launches in asked:
-        answer: dict[str, Any] = {"key": key}
+    asked = []
+    for order in message["orders"]:
+        tell({"step": "finding out what it launches", "of": order["key"]})
+        asked.append((order, _is_busy(order), compiler.start(order)))
+    for order, busy, launches in asked:
+        tell({"step": "compiling it", "of": order["key"]})
+        answer: dict[str, Any] = {"key": order["key"]}
         try:
-            answer["kernels"] = as_answer(compiler.finish(launches.result(), arch, busy=busy))
+            answer["kernels"] = as_answer(compiler.finish(launches.result(), order["arch"], busy=busy))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
+        except Refused as error:
+            answer["refused"] = str(error)
         except Exception as error:  # of a user's kernel or of a compiler: anything
             answer["failed"] = f"{type(error).__name__}: {error}"
-        print(json.dumps(answer), file=answers_to, flush=True)
+        tell(answer)
+
+
+def _end_with(orders_from: TextIO) -> None:
+    """Who gives the orders keeps their other end while it lives; nothing more is to be read there."""
+    lifeline = os.dup(orders_from.fileno())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, orders_from.fileno())
+    os.close(nothing)
+    end_with(lifeline)
 
 
 @dataclass(frozen=True)
@@ -105,7 +129,10 @@ class Compiler:
         )
 
     def _resources_of_triton(self, launch: TritonLaunch, arch: str, busy: bool) -> KernelResources:
-        compiled, log = compile_triton(launch, arch)
+        try:
+            compiled, log = compile_triton(launch, arch)
+        except Exception as error:  # each stage has its own
+            raise Refused(f"{launch.kernel.fn.__name__}: {type(error).__name__}: {error}") from error
         if compiled.hash not in self._triton:  # Triton compiles a specialisation once, and reports once
             name = compiled.metadata.name
             self._triton[compiled.hash] = Compiled(name, read_report(log)[name], compiled.asm["cubin"])
@@ -148,10 +175,22 @@ def _captured(order: dict[str, Any]) -> list[Launch]:
 
 
 def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
-    """A CUDA kernel as NVRTC makes it."""
+    """A CUDA kernel as NVRTC makes it.
+
+    Raises:
+        Refused: NVRTC does not take it.
+        NotImplementedError: the kernel itself does not take the architecture.
+    """
     from cuda_impl import build
 
-    cubin, mangled = build.cubin(source, [kernel], arch)
+    build.cuda_include()  # where CUDA's headers are missing, that is no word of the kernel's
+    try:
+        cubin, mangled = build.cubin(source, [kernel], arch)
+    except build.BuildError as error:
+        said = str(error).partition("\n")[0]
+        if "static assertion failed" in said:  # as a NotImplementedError, and at compile time
+            raise NotImplementedError(said) from error
+        raise Refused(said) from error
     name = mangled[kernel]
     return Compiled(name, read_report(build.ptxas_log(source, [kernel], arch))[name], cubin)
 
