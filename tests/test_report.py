@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from compare.spec import (
 from compare.statistics import estimate
 
 WIDE = 200
+THREE = ("torch.eager", "cupy.online", "cupy.onepass")
 
 
 def screen(*cases: CaseComparison, width: int = WIDE, **changes: object) -> str:
@@ -143,13 +145,42 @@ def test_no_sentence_has_an_interval_of_one_round(kept: bool, tmp_path: Path) ->
     [
         (("torch.eager",), "torch.eager agrees with fp64"),
         (("torch.eager", "cupy.online"), "torch.eager and cupy.online agree with fp64"),
-        (("torch.eager", "cupy.online", "cupy.onepass"), "All 3 implementations that ran here agree"),
+        (THREE, "All 3 implementations that ran here agree"),
     ],
 )
 def test_any_number_of_rows_has_its_sentence(labels: tuple[str, ...], says: str) -> None:
     rows = made_up.rows({label: made_up.MEDIANS_US[label] for label in labels})
     case = made_up.case(made=tuple(replace(row, timing=None) for row in rows))
     assert says in " ".join(sentences(made_up.comparison(case)))
+
+
+@pytest.mark.parametrize(
+    ("unchecked", "says"),
+    [
+        ({}, "All 3 implementations that ran here agree with fp64 on 3 cases:"),
+        ({"N=2": ["cupy.online"], "N=3": ["cupy.online"]}, "agree with fp64 on 1 to 3 of 3 cases each:"),
+        (
+            {"N=2": ["torch.eager", "cupy.online"], "N=3": ["cupy.onepass"]},
+            "agree with fp64 on 2 of 3 cases each:",
+        ),
+        ({"N=2": THREE, "N=3": THREE}, "agree with fp64 on N=1:"),
+    ],
+)
+def test_no_more_cases_are_said_than_each_was_checked_on(
+    unchecked: dict[str, Sequence[str]], says: str
+) -> None:
+    made = made_up.rows({label: made_up.MEDIANS_US[label] for label in THREE})
+
+    def rows(case: str) -> tuple[Row, ...]:
+        return tuple(
+            replace(row, timing=None, agreement=None, status="unavailable")
+            if row.label in unchecked.get(case, ())
+            else replace(row, timing=None)
+            for row in made
+        )
+
+    comparison = made_up.comparison(*(made_up.case(name, rows(name)) for name in ("N=1", "N=2", "N=3")))
+    assert says in " ".join(sentences(comparison))
 
 
 def test_of_whole_numbers_every_digit_is_right() -> None:
