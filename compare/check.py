@@ -177,6 +177,11 @@ class _Errors:
     """NaN or infinity where none belongs, or none or another where one does."""
     invariants: list[str] = field(default_factory=list)
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is an error to speak of: not of what has the wrong shape, or is all NaN."""
+        return self.compared == 0 or self.within + self.wrong > 0
+
     def enlarge(self, score: float, max_abs: float, max_rel: float, max_ulp: float) -> None:
         """Each becomes the larger of what it is and of another piece's; NaN is never the larger."""
         self.score = max(self.score, score)
@@ -677,16 +682,18 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
             findings[finding.name] = finding
     errors = [trial.errors for trial in trials]
     samples = [ulp for each in errors for ulp in each.ulps]
-    ulps = torch.cat(samples) if samples else torch.zeros(1, dtype=torch.float64)
-    p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=0.0).tolist()
+    ulps = torch.cat(samples) if samples else torch.full((1,), math.nan, dtype=torch.float64)
+    measured = [each for each in errors if each.measured]
+    without = 0.0 if measured else math.nan
+    p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=without).tolist()
     compared = sum(each.compared for each in errors)
     return Agreement(
         passed=all(finding.passed for finding in findings.values()),
-        max_abs=max(each.max_abs for each in errors),
-        max_rel=max(each.max_rel for each in errors),
+        max_abs=max((each.max_abs for each in measured), default=math.nan),
+        max_rel=max((each.max_rel for each in measured), default=math.nan),
         ulp_p50=p50,
         ulp_p99=p99,
-        ulp_max=max(each.max_ulp for each in errors),
+        ulp_max=max((each.max_ulp for each in measured), default=math.nan),
         within=sum(each.within for each in errors) / compared if compared else 1.0,
         error=worst.errors.score,
         limit=worst.limit,

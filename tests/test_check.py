@@ -357,6 +357,21 @@ def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: 
     assert failed(agreement) == {"output"}
     assert agreement.error == math.inf
     assert agreement.within == 0
+    assert_unmeasured(agreement)
+
+
+def assert_unmeasured(agreement: Agreement) -> None:
+    """There is no error to show, which is not an error of 0."""
+    shown = (agreement.max_abs, agreement.max_rel, agreement.ulp_p50, agreement.ulp_p99, agreement.ulp_max)
+    assert all(map(math.isnan, shown))
+
+
+def test_where_nothing_is_a_number_there_is_no_error_to_show(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    c = op.cases.smoke[0]
+    agreement = checked(op, c, device, lambda x, y: torch.full_like(x, math.nan))
+    assert "NaN and infinity" in failed(agreement)
+    assert_unmeasured(agreement)
 
 
 # ----------------------------------------------------------------------- right outputs pass

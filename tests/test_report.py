@@ -183,6 +183,16 @@ def test_no_more_cases_are_said_than_each_was_checked_on(
     assert says in " ".join(sentences(comparison))
 
 
+def test_an_error_is_that_of_the_cases_that_have_one() -> None:
+    none = replace(made_up.DISAGREEMENT, ulp_max=float("nan"))
+    bad = made_up.with_row(made_up.case("N=1"), "torch.eager", status="disagrees", agreement=none)
+    for cases in ((bad, made_up.case("N=2")), (made_up.case("N=2"), bad)):
+        verdict = figures.verdicts(made_up.comparison(*cases))[1]
+        assert (verdict.label, verdict.max_abs) == ("torch.eager", made_up.AGREEMENT.max_abs)
+        assert verdict.ulp_max == made_up.AGREEMENT.ulp_max
+    assert figures.verdicts(made_up.comparison(bad))[1].max_abs is None
+
+
 def test_of_whole_numbers_every_digit_is_right() -> None:
     """They have no tolerance of which a share could be used up."""
     exact = replace(made_up.AGREEMENT, max_abs=0.0, ulp_max=0.0, error=0.0, limit=0.0)
@@ -244,6 +254,7 @@ def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
     text = screen(wrong)
     line = line_of(text, "cupy.online ")
     assert "NO" in line.split()
+    assert "nan" not in line
     assert "µs" not in line
     assert not re.search(r"\d±|±\d", line)
     assert "12 elements are NaN" in text
