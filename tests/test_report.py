@@ -329,6 +329,14 @@ def test_without_times_the_screen_says_how_to_get_them() -> None:
     assert "agree" in text
 
 
+def test_where_no_row_is_right_nothing_is_said_of_what_is_on_record() -> None:
+    wrong = [replace(row, status="failed", agreement=None, timing=None) for row in made_up.rows()]
+    wrong[0] = replace(wrong[0], status="disagrees")
+    text = screen(made_up.case(made=tuple(wrong)), environment=made_up.LAPTOP)
+    assert "No speed: no row is right here" in text
+    assert "results/" not in text
+
+
 def test_an_interruption_is_said_first() -> None:
     assert "INTERRUPTED" in screen(interrupted=True).split("\n\n")[1]
 
