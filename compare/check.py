@@ -304,8 +304,14 @@ class Yardstick:
         return cls(op, None if baseline is None else Here(baseline, device))
 
     def limit(self, case: Case, reference: Reference) -> float:
-        """What is allowed on these inputs, in the tolerance's unit: twice as much, or the op's own floor."""
-        return max(2 * self._score(case, reference), self._op.tolerance(case).least)
+        """What is allowed on these inputs, in the tolerance's unit: twice as much, or the op's own floor.
+
+        A yardstick that lets all zeros pass is wrong itself: it allows nothing, and its own row says so.
+        """
+        twice, least = 2 * self._score(case, reference), self._op.tolerance(case).least
+        if twice <= least or least < self._score_of_zeros(case, reference) <= twice:
+            return least
+        return twice
 
     def _score(self, case: Case, reference: Reference) -> float:
         if self._stage is None:
@@ -320,6 +326,11 @@ class Yardstick:
             return 0.0
         self._op.settle(reference.inputs, output)
         return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
+
+    def _score_of_zeros(self, case: Case, reference: Reference) -> float:
+        expected = expected_output(self._op, case, reference.device)
+        zeros = torch.zeros((), dtype=expected.dtype, device=reference.device).expand(expected.shape)
+        return errors_of(self._op, case, reference, zeros, math.inf, quantile_elements=0).score
 
 
 @dataclass(frozen=True)
