@@ -193,6 +193,19 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
+@pytest.mark.usefixtures("decorated")
+def test_what_cannot_be_written_keeps_no_other_file_from_being(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    page = tmp_path / "page.html"
+    words = ["vector_add", "--only", "torch.eager", "--arch", ARCH]
+    assert main(["pipeline", *words, "--json", "/dev/full", "--html", str(page)]) == 2
+    printed = capsys.readouterr()
+    assert "torch.eager" in printed.out
+    assert "/dev/full could not be written" in printed.err
+    assert "vector_add" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
