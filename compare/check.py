@@ -177,6 +177,11 @@ class _Errors:
     """NaN or infinity where none belongs, or none or another where one does."""
     invariants: list[str] = field(default_factory=list)
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is an error to speak of: not of what has the wrong shape, or is all NaN."""
+        return self.compared == 0 or self.within + self.wrong > 0
+
     def enlarge(self, score: float, max_abs: float, max_rel: float, max_ulp: float) -> None:
         """Each becomes the larger of what it is and of another piece's; NaN is never the larger."""
         self.score = max(self.score, score)
@@ -299,8 +304,14 @@ class Yardstick:
         return cls(op, None if baseline is None else Here(baseline, device))
 
     def limit(self, case: Case, reference: Reference) -> float:
-        """What is allowed on these inputs, in the tolerance's unit: twice as much, or the op's own floor."""
-        return max(2 * self._score(case, reference), self._op.tolerance(case).least)
+        """What is allowed on these inputs, in the tolerance's unit: twice as much, or the op's own floor.
+
+        A yardstick that lets all zeros pass is wrong itself: it allows nothing, and its own row says so.
+        """
+        twice, least = 2 * self._score(case, reference), self._op.tolerance(case).least
+        if twice <= least or least < self._score_of_zeros(case, reference) <= twice:
+            return least
+        return twice
 
     def _score(self, case: Case, reference: Reference) -> float:
         if self._stage is None:
@@ -315,6 +326,11 @@ class Yardstick:
             return 0.0
         self._op.settle(reference.inputs, output)
         return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
+
+    def _score_of_zeros(self, case: Case, reference: Reference) -> float:
+        expected = expected_output(self._op, case, reference.device)
+        zeros = torch.zeros((), dtype=expected.dtype, device=reference.device).expand(expected.shape)
+        return errors_of(self._op, case, reference, zeros, math.inf, quantile_elements=0).score
 
 
 @dataclass(frozen=True)
@@ -677,16 +693,18 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
             findings[finding.name] = finding
     errors = [trial.errors for trial in trials]
     samples = [ulp for each in errors for ulp in each.ulps]
-    ulps = torch.cat(samples) if samples else torch.zeros(1, dtype=torch.float64)
-    p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=0.0).tolist()
+    ulps = torch.cat(samples) if samples else torch.full((1,), math.nan, dtype=torch.float64)
+    measured = [each for each in errors if each.measured]
+    without = 0.0 if measured else math.nan
+    p50, p99 = ulps.nanquantile(ulps.new_tensor((0.5, 0.99))).nan_to_num(nan=without).tolist()
     compared = sum(each.compared for each in errors)
     return Agreement(
         passed=all(finding.passed for finding in findings.values()),
-        max_abs=max(each.max_abs for each in errors),
-        max_rel=max(each.max_rel for each in errors),
+        max_abs=max((each.max_abs for each in measured), default=math.nan),
+        max_rel=max((each.max_rel for each in measured), default=math.nan),
         ulp_p50=p50,
         ulp_p99=p99,
-        ulp_max=max(each.max_ulp for each in errors),
+        ulp_max=max((each.max_ulp for each in measured), default=math.nan),
         within=sum(each.within for each in errors) / compared if compared else 1.0,
         error=worst.errors.score,
         limit=worst.limit,

@@ -260,31 +260,18 @@ class _Outputs:
         """Find out now, not after minutes of timing, whether they can be written."""
         writing.check({"--json": self.json, "--csv": self.csv, "--markdown": self.markdown})
 
-    def write(self, comparisons: Sequence[Comparison]) -> None:
+    def writes(self, comparisons: Sequence[Comparison]) -> list[Callable[[], None]]:
         from compare import records
         from compare.report import csv_file, markdown
 
-        self.write_as(comparisons, records.dumps, csv_file.dumps, markdown.dumps)
+        return self.writes_as(comparisons, records.dumps, csv_file.dumps, markdown.dumps)
 
-    def write_as(
+    def writes_as(
         self, what: T, json: Callable[[T], str], csv: Callable[[T], str], markdown: Callable[[T], str]
-    ) -> None:
-        """Write ``what`` to the files that were asked for, each in its own form."""
+    ) -> list[Callable[[], None]]:
+        """What writes ``what`` to the files that were asked for, each in its own form."""
         made = ((self.json, json), (self.csv, csv), (self.markdown, markdown))
-        failed = _failures([partial(writing.write, path, make(what)) for path, make in made if path])
-        if failed:
-            raise UsageError("; ".join(failed))
-
-
-def _failures(writes: Iterable[Callable[[], None]]) -> list[str]:
-    """Write all that can be written: what is said of the rest."""
-    failed = []
-    for write in writes:
-        try:
-            write()
-        except UsageError as error:
-            failed.append(str(error))
-    return failed
+        return [partial(writing.write, path, make(what)) for path, make in made if path]
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -349,8 +336,8 @@ def _run(
         done.append(comparison)
         # What cannot be kept is on the screen all the same, and the next op is compared.
         if arguments.record:
-            unrecorded += _failures([partial(_record, comparison)])
-        unwritten = _failures([partial(outputs.write, done)])  # of all ops so far: the last time counts
+            unrecorded += writing.failures([partial(_record, comparison)])
+        unwritten = writing.failures(outputs.writes(done))  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")
         terminal.show(comparison)
@@ -419,15 +406,13 @@ def _crossover(arguments: argparse.Namespace) -> int:
                 memory_bytes,
                 lambda asked: run(op, asked, progress, crew=crew),
             )
-    try:
-        outputs.write_as(
-            found,
-            lambda found: records.dumps(found.runs),
-            lambda found: csv_file.dumps(found.runs),
-            crossings.as_markdown,
-        )
-    finally:  # though a file cannot be written
-        terminal.put(lambda width: crossings.render(found, width))
+    writes = outputs.writes_as(
+        found,
+        lambda found: records.dumps(found.runs),
+        lambda found: csv_file.dumps(found.runs),
+        crossings.as_markdown,
+    )
+    writing.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
     if found.recorded_on:
         return AGREE
     statuses = [INCONCLUSIVE] if found.interrupted else []
@@ -589,10 +574,8 @@ def _diff(arguments: argparse.Namespace) -> int:
     if not found.changes:
         which = f"--only {' '.join(arguments.only)}: " if arguments.only else ""
         raise UsageError(f"{which}neither {arguments.files[0]} nor {arguments.files[1]} holds such a row")
-    try:
-        outputs.write_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
-    finally:  # though a file cannot be written
-        terminal.put(lambda width: differences.render(found, width))
+    writes = outputs.writes_as(found, differences.as_json, differences.as_csv, differences.as_markdown)
+    writing.beside(lambda: terminal.put(lambda width: differences.render(found, width)), writes)
     return DISAGREE if found.worse else INCONCLUSIVE if found.undecided else AGREE
 
 

@@ -103,8 +103,8 @@ def _rows(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded
 def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
     if new is None:
         assert old is not None
-        gone = old.row.status == "ok"
-        return Change(*key, "lost" if gone else "untimed", old_us=_cold(old.row), detail="only in the old")
+        cold = _cold(old.row) if old.row.status == "ok" else None
+        return Change(*key, "lost" if cold else "untimed", old_us=cold, detail="only in the old")
     if old is None:
         return Change(*key, "new", new_us=_cold(new.row), detail=f"only in the new: {_state(new.row)}")
     changed = old.row.source_hash != new.row.source_hash

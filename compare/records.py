@@ -85,9 +85,21 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         runs = document["runs"]
         if case is not None:
             runs = [{**run, "cases": [c for c in run["cases"] if c["case"] == case]} for run in runs]
-        return tuple(_decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
+        found = tuple(_decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
+        for run in found:
+            _check_times(run)
+        return found
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
+
+
+def _check_times(run: Comparison) -> None:
+    """Others are divided by them."""
+    for case in run.cases:
+        for row in case.rows:
+            cold = row.timing.cold_us if row.timing else None
+            if cold and not all(time > 0 for time in (cold.median, cold.low, *cold.samples)):
+                raise ValueError(f"{run.op} on {case.case}: {row.label} has a cold time that is not above 0")
 
 
 def decode(kind: type[Value], value: Any) -> Value:

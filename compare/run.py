@@ -232,6 +232,8 @@ class _Bench:
         self.ceilings: dict[Case, Ceilings] = {}
         self.cards: dict[Case, Card | None] = {}
         self.code_sizes: dict[str, CodeSize] = {}
+        self.uncounted: dict[str, str] = {}
+        """Why those that have none do not, by label."""
         self.hashes: dict[str, str] = {}
         self.matched: dict[tuple[Case, str], tuple[str, str]] = {}
         self.tried = tried
@@ -288,7 +290,7 @@ class _Bench:
             CaseComparison(
                 str(case),
                 self.op.cost(case),
-                tuple(rows[impl.label] for impl in self.impls if impl.label in rows),
+                tuple(self._finished(rows[impl.label]) for impl in self.impls if impl.label in rows),
                 self.ceilings.get(case),
                 self.cards.get(case),
             )
@@ -298,14 +300,21 @@ class _Bench:
         judged = (floor.enforced(case, environment.l2_bytes) for case in found)
         return tuple(calibration.marked(case, environment.calibration) for case in judged)
 
+    def _finished(self, row: Row) -> Row:
+        return replace(row, reason=row.reason or self.uncounted.get(row.label, ""))
+
     def _read_sources(self) -> None:
         from compare.code_size import source_hash
 
         self.meter.say("reading sources")
         for impl in self.impls:
             self.hashes[impl.label] = source_hash(impl)
-            if not impl.base:
+            if impl.base:
+                continue
+            try:
                 self.code_sizes[impl.label] = self._code_size(impl)
+            except Exception as error:  # however it is written, it is checked
+                self.uncounted[impl.label] = f"code size unread: {error}"
 
     def _code_size(self, impl: Implementation) -> CodeSize:
         from compare.code_size import code_size, kept_code_size

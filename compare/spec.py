@@ -384,6 +384,7 @@ class Agreement:
 
     passed: bool
     max_abs: float
+    """NaN, as all figures of an error but ``error``, where no element could be compared."""
     max_rel: float
     ulp_p50: float
     ulp_p99: float

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,8 +48,9 @@ def parse(texts: Sequence[str]) -> tuple[Asked, ...]:
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
         values = [value.strip() for value in listed.split(",")] if equals else []
-        if not name.isidentifier() or not all(value.isascii() and value.isdigit() for value in values):
-            raise UsageError(f"--tune {text}: write --tune BLOCK_SIZE, or --tune BLOCK_SIZE=64,128")
+        # With more digits no kernel takes it, and with thousands int does not.
+        if not name.isidentifier() or not all(re.fullmatch("[0-9]{1,18}", value) for value in values):
+            raise UsageError(f"--tune {text:.80}: write --tune BLOCK_SIZE, or --tune BLOCK_SIZE=64,128")
         if name in found:
             raise UsageError(f"--tune {name} is given twice; give it once, with all values")
         found[name] = tuple(dict.fromkeys(map(int, values)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from compare import records
@@ -80,6 +80,29 @@ def write(file: Path | None, text: str) -> None:
             f"{file} could not be written: {error.strerror}. What was found is on the screen; to have the "
             "file as well, make room or name another, and run this again"
         ) from None
+
+
+def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
+    """Write all that can be written: what is said of the rest."""
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except UsageError as error:
+            failed.append(str(error))
+    return failed
+
+
+def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> None:
+    """Write all that can be written, and show what was found though something cannot be.
+
+    Raises:
+        UsageError: it says of everything that could not be written why.
+    """
+    failed = failures(writes)
+    show()
+    if failed:
+        raise UsageError("; ".join(failed))
 
 
 def write_json(file: Path | None, found: object) -> None:

@@ -371,11 +371,13 @@ def host_kernel(source: str, name: str) -> Path:
     runtime, header = host_runtime(), host_header()
     command = [*_host_command(sanitizing()), "-include", str(header)]
     key = digest(_contents(text, (flags.KERNELS,)), command, runtime.name, _identity(gxx()))
+    dynamic = re.search(r"\bextern\b[^;]*__shared__", text)
+    hint = " (here 'extern __shared__ float x[]' has to be DYNAMIC_SHARED(float, x))" if dynamic else ""
 
     def make(product: Path) -> None:
         file = product.with_suffix(".cpp")
         file.write_text(text)
-        run([*command, file, runtime, "-o", product], name)
+        run([*command, file, runtime, "-o", product], name + hint)
 
     return _cached(f"{_stem(name)}-{key}.so", make)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from compare import registry
-from compare.check import check
+from compare.check import Here, Reference, Yardstick, check
 from compare.guard import POISON, GuardedMemory, untouched
 from compare.inputs import TORCH_DTYPES
 from compare.spec import (
@@ -357,6 +357,47 @@ def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: 
     assert failed(agreement) == {"output"}
     assert agreement.error == math.inf
     assert agreement.within == 0
+    assert_unmeasured(agreement)
+
+
+def assert_unmeasured(agreement: Agreement) -> None:
+    """There is no error to show, which is not an error of 0."""
+    shown = (agreement.max_abs, agreement.max_rel, agreement.ulp_p50, agreement.ulp_p99, agreement.ulp_max)
+    assert all(map(math.isnan, shown))
+
+
+def test_where_nothing_is_a_number_there_is_no_error_to_show(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    c = op.cases.smoke[0]
+    agreement = checked(op, c, device, lambda x, y: torch.full_like(x, math.nan))
+    assert "NaN and infinity" in failed(agreement)
+    assert_unmeasured(agreement)
+
+
+# ----------------------------------------------------------------------- the yardstick
+
+
+def allowed_by(op: Op, c: Case, device: torch.device, mutate: Mutant) -> tuple[float, float]:
+    """What a baseline allows whose outputs are changed so; and what the op allows in any case."""
+    right = baseline(op)
+    impl = Implementation(op.name, op.baseline, "vendor", lambda *inputs: mutate(right(*inputs)))
+    inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+    limit = Yardstick(op, Here(impl, device)).limit(c, Reference(op, inputs))
+    return limit, op.tolerance(c).least
+
+
+@pytest.mark.parametrize("mutate", [zeros, lambda right: -2 * right], ids=["zeros", "another op"])
+@every_op
+def test_a_baseline_that_is_wrong_allows_nothing(op: Op, mutate: Mutant, device: torch.device) -> None:
+    skip_where_the_end_is_open(op)
+    limit, least = allowed_by(op, op.cases.smoke[0], device, mutate)
+    assert limit == least
+
+
+def test_a_baseline_of_a_lower_precision_allows_twice_its_error(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    limit, least = allowed_by(op, case("fp32", N=1000), device, lambda right: right.half().float())
+    assert least < limit < 2 / 2**-24 * 2**-11
 
 
 # ----------------------------------------------------------------------- right outputs pass

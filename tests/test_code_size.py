@@ -96,6 +96,18 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Implement
     return {impl.label: impl for impl in found if impl.variant == "mine"}
 
 
+IMPORT = "from compare.registry import implementation\n\n"
+
+
+def loaded(file: Path, text: str = "") -> Implementation:
+    """What a file registers as ``torch.mine``, with this text behind its import."""
+    if text:
+        file.write_text(IMPORT + text)
+    registry._implementations["vector_add"].pop("torch.mine", None)
+    registry.load(str(file))
+    return registry._implementations["vector_add"]["torch.mine"]
+
+
 @pytest.mark.parametrize("impl", ROWS)
 def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> None:
     found = code_size(impl)
@@ -134,6 +146,62 @@ def test_a_users_cuda_text_is_counted_as_cuda(mine: dict[str, Implementation]) -
     assert found.launch.lines == 3, "the string that holds the kernel is no launch code"
     assert {"threads and blocks", "compile-time parameters", "64-bit offsets"} <= set(found.concepts)
     assert "masks" not in found.concepts
+
+
+REGISTERED = '@implementation("vector_add", "torch.mine", rung="naive")'
+FUNCTION = f"{REGISTERED}\ndef mine(x, y):\n    return x + y\n"
+INSIDE = textwrap.indent(FUNCTION, "    ")
+ELSEWHERE = {
+    "an if": f"if True:\n{INSIDE}else:\n    mine = 1\n",
+    "a try": f"try:\n    pass\nfinally:\n{INSIDE}",
+    "a for": f"for _ in range(1):\n{INSIDE}",
+    "a name given anew": f"{FUNCTION}\ndef mine(x):\n    return x\n",
+}
+
+
+@pytest.mark.parametrize("text", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+def test_a_function_is_found_where_it_stands(
+    text: str, mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    assert code_size(loaded(tmp_path / "other.py", text)).launch == RoleSize(2, 12)
+
+
+def test_a_lambda_is_its_statement(mine: dict[str, Implementation], tmp_path: Path) -> None:
+    found = code_size(loaded(tmp_path / "other.py", f"{REGISTERED[1:]}(lambda x, y: x + y)\n"))
+    assert found.launch.lines == 1
+
+
+def test_what_exec_makes_has_a_hash_and_no_size(mine: dict[str, Implementation], tmp_path: Path) -> None:
+    text = f"exec({REGISTERED + '{}def mine(x, y): return x'!r}.format(chr(10)))\n"
+    impl = loaded(tmp_path / "other.py", text)
+    assert source_hash(impl)
+    with pytest.raises(OSError, match="^its function is not found in <string>: exec made it"):
+        code_size(impl)
+
+
+def test_a_kernel_that_calls_a_name_as_its_launch_is_called_does_not_hold_the_launch(
+    mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    text = f"import triton\n\n@triton.jit\ndef kernel(mine):\n    mine + 1\n\n{REGISTERED}\n"
+    found = code_size(loaded(tmp_path / "other.py", text + "def mine(x):\n    kernel[1](x)\n    return x\n"))
+    assert (found.kernel.lines, found.launch.lines) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "encoding"), [("", "utf-8-sig"), ("# -*- coding: latin-1 -*-\n", "latin-1")]
+)
+def test_a_file_is_read_in_the_encoding_that_python_reads_it_in(
+    before: str, encoding: str, mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    def written(text: str) -> Implementation:
+        (tmp_path / "other.py").write_bytes(f"{before}{text}\n{IMPORT}{FUNCTION}".encode(encoding))
+        return loaded(tmp_path / "other.py")
+
+    impl = written("# gr\xfc\xdfe\x85")
+    assert code_size(impl).launch == RoleSize(2, 12)
+    found = source_hash(impl)
+    assert source_hash(written("# hello")) == found
+    assert source_hash(written("WORD = 'gr\xfc\xdfe'")) != found
 
 
 def test_declarations_are_told_apart() -> None:

@@ -215,6 +215,15 @@ def test_a_file_is_not_run_by_the_judge(tmp_path: Path) -> None:
     assert str(os.getpid()) not in pids
 
 
+def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "made.py"
+    made = "@own('made')\ndef made(x, y): return added(x, y)"
+    row = rows_of(file, f"exec({made!r})\n", "triton.made")["triton.made"]
+    assert row.status == "ok"
+    assert row.reason.startswith(f"code size unread: its function is not found in {file}")
+    assert row.source_hash
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [

@@ -122,6 +122,13 @@ def test_rows_in_one_file_only_are_listed() -> None:
     assert not diff.diff([fewer], [times()]).worse
 
 
+@pytest.mark.parametrize("changes", [{"timing": None}, {"replayed": "elsewhere"}])
+def test_what_was_never_timed_is_not_lost(changes: dict[str, object]) -> None:
+    fewer = made_up.comparison(made_up.case(made=tuple(r for r in made_up.rows() if r.label != LABEL)))
+    change = outcome(times(**changes), fewer)
+    assert (change.outcome, change.old_us, change.detail) == ("untimed", None, "only in the old")
+
+
 def test_of_a_row_held_twice_the_newest_counts() -> None:
     assert {c.outcome for c in diff.diff([times()], [times(), times(5.0)]).changes} == {"same"}
 

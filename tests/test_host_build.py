@@ -251,6 +251,14 @@ def test_a_source_that_does_not_compile_is_a_build_error() -> None:
         kernel("__global__ void other() {}", "no_such_kernel", CPU)
 
 
+def test_how_dynamic_shared_memory_is_declared_here_is_said() -> None:
+    source = "__global__ void doubled() {\n    extern __shared__ __align__(16) float buffer[];\n}\n"
+    with pytest.raises(
+        build.BuildError, match=r"^doubled \(here .* DYNAMIC_SHARED\(float, x\)\): g\+\+ failed"
+    ):
+        kernel(source, "doubled", CPU)
+
+
 # --------------------------------------------------------------------------- under the sanitizers
 
 

@@ -405,6 +405,19 @@ def test_the_command_shows_and_writes(
     assert "| torch.eager" in text
 
 
+def test_what_cannot_be_written_keeps_no_other_file_from_being(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, document = tmp_path / "out.md", tmp_path / "out.json"
+    words = ["--csv", "/dev/full", "--markdown", str(table), "--json", str(document)]
+    assert cli.main(["map", *words, "--records", str(recorded)]) == cli.USAGE
+    printed = capsys.readouterr()
+    assert "softmax" in printed.out
+    assert "/dev/full could not be written" in printed.err
+    assert "softmax" in table.read_text()
+    assert json.loads(document.read_text())["places"]
+
+
 def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -231,6 +231,19 @@ def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     assert sentence.endswith("Mend the file given with --load")
 
 
+@pytest.mark.usefixtures("decorated")
+def test_what_cannot_be_written_keeps_no_other_file_from_being(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    page = tmp_path / "page.html"
+    words = ["vector_add", "--only", "torch.eager", "--arch", ARCH]
+    assert main(["pipeline", *words, "--json", "/dev/full", "--html", str(page)]) == 2
+    printed = capsys.readouterr()
+    assert "torch.eager" in printed.out
+    assert "/dev/full could not be written" in printed.err
+    assert "vector_add" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

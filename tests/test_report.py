@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from compare.spec import (
 from compare.statistics import estimate
 
 WIDE = 200
+THREE = ("torch.eager", "cupy.online", "cupy.onepass")
 
 
 def screen(*cases: CaseComparison, width: int = WIDE, **changes: object) -> str:
@@ -143,13 +145,52 @@ def test_no_sentence_has_an_interval_of_one_round(kept: bool, tmp_path: Path) ->
     [
         (("torch.eager",), "torch.eager agrees with fp64"),
         (("torch.eager", "cupy.online"), "torch.eager and cupy.online agree with fp64"),
-        (("torch.eager", "cupy.online", "cupy.onepass"), "All 3 implementations that ran here agree"),
+        (THREE, "All 3 implementations that ran here agree"),
     ],
 )
 def test_any_number_of_rows_has_its_sentence(labels: tuple[str, ...], says: str) -> None:
     rows = made_up.rows({label: made_up.MEDIANS_US[label] for label in labels})
     case = made_up.case(made=tuple(replace(row, timing=None) for row in rows))
     assert says in " ".join(sentences(made_up.comparison(case)))
+
+
+@pytest.mark.parametrize(
+    ("unchecked", "says"),
+    [
+        ({}, "All 3 implementations that ran here agree with fp64 on 3 cases:"),
+        ({"N=2": ["cupy.online"], "N=3": ["cupy.online"]}, "agree with fp64 on 1 to 3 of 3 cases each:"),
+        (
+            {"N=2": ["torch.eager", "cupy.online"], "N=3": ["cupy.onepass"]},
+            "agree with fp64 on 2 of 3 cases each:",
+        ),
+        ({"N=2": THREE, "N=3": THREE}, "agree with fp64 on N=1:"),
+    ],
+)
+def test_no_more_cases_are_said_than_each_was_checked_on(
+    unchecked: dict[str, Sequence[str]], says: str
+) -> None:
+    made = made_up.rows({label: made_up.MEDIANS_US[label] for label in THREE})
+
+    def rows(case: str) -> tuple[Row, ...]:
+        return tuple(
+            replace(row, timing=None, agreement=None, status="unavailable")
+            if row.label in unchecked.get(case, ())
+            else replace(row, timing=None)
+            for row in made
+        )
+
+    comparison = made_up.comparison(*(made_up.case(name, rows(name)) for name in ("N=1", "N=2", "N=3")))
+    assert says in " ".join(sentences(comparison))
+
+
+def test_an_error_is_that_of_the_cases_that_have_one() -> None:
+    none = replace(made_up.DISAGREEMENT, ulp_max=float("nan"))
+    bad = made_up.with_row(made_up.case("N=1"), "torch.eager", status="disagrees", agreement=none)
+    for cases in ((bad, made_up.case("N=2")), (made_up.case("N=2"), bad)):
+        verdict = figures.verdicts(made_up.comparison(*cases))[1]
+        assert (verdict.label, verdict.max_abs) == ("torch.eager", made_up.AGREEMENT.max_abs)
+        assert verdict.ulp_max == made_up.AGREEMENT.ulp_max
+    assert figures.verdicts(made_up.comparison(bad))[1].max_abs is None
 
 
 def test_of_whole_numbers_every_digit_is_right() -> None:
@@ -213,6 +254,7 @@ def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
     text = screen(wrong)
     line = line_of(text, "cupy.online ")
     assert "NO" in line.split()
+    assert "nan" not in line
     assert "µs" not in line
     assert not re.search(r"\d±|±\d", line)
     assert "12 elements are NaN" in text
@@ -285,6 +327,14 @@ def test_without_times_the_screen_says_how_to_get_them() -> None:
     assert "no times" in text
     assert f"python -m compare softmax --case {made_up.CASE} --record" in re.sub(r"\s+", " ", text)
     assert "agree" in text
+
+
+def test_where_no_row_is_right_nothing_is_said_of_what_is_on_record() -> None:
+    wrong = [replace(row, status="failed", agreement=None, timing=None) for row in made_up.rows()]
+    wrong[0] = replace(wrong[0], status="disagrees")
+    text = screen(made_up.case(made=tuple(wrong)), environment=made_up.LAPTOP)
+    assert "No speed: no row is right here" in text
+    assert "results/" not in text
 
 
 def test_an_interruption_is_said_first() -> None:

@@ -119,6 +119,7 @@ def test_what_takes_one_value_says_so() -> None:
         (["THREADS="], LABELS, "write --tune BLOCK_SIZE"),
         (["THREADS=a"], LABELS, "write --tune BLOCK_SIZE"),
         (["THREADS=-1"], LABELS, "write --tune BLOCK_SIZE"),
+        ([f"THREADS={'1' * 5000}"], LABELS, "11: write --tune BLOCK_SIZE"),
         (["64"], LABELS, "write --tune BLOCK_SIZE"),
         (["PACKS=1", "PACKS=2"], LABELS, "PACKS is given twice"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ def test_what_a_link_leads_to_is_written(tmp_path: Path) -> None:
     writing.write(link, "new")
     assert link.is_symlink()
     assert (tmp_path / "real" / "file.csv").read_text() == "new"
+
+
+def test_all_is_written_and_shown_that_can_be_and_of_the_rest_is_said_why() -> None:
+    done: list[str] = []
+
+    def refused(why: str) -> None:
+        raise UsageError(why)
+
+    writes = (partial(refused, "a is full"), partial(done.append, "b"), partial(refused, "c is gone"))
+    with pytest.raises(UsageError, match=r"^a is full; c is gone$"):
+        writing.beside(partial(done.append, "shown"), writes)
+    assert done == ["b", "shown"]
 
 
 def test_only_those_that_are_the_same_are_named(tmp_path: Path) -> None:

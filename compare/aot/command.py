@@ -85,10 +85,10 @@ def main(argv: Sequence[str]) -> int:
 
     from compare.report import programs, terminal
 
-    try:
-        writing.write_json(arguments.json, report)
-    finally:  # though the file cannot be written
-        terminal.put(lambda width: programs.render(report, width))
+    writing.beside(
+        lambda: terminal.put(lambda width: programs.render(report, width)),
+        [lambda: writing.write_json(arguments.json, report)],
+    )
     return exit_status(report)
 
 

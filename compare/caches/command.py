@@ -64,10 +64,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.clear:
         kernels = frozenset(looking.cuda_kernels(arguments.op)) if arguments.op else frozenset()
         cleared = ours.clear(arguments.op, kernels)
-        try:
-            writing.write_json(arguments.json, cleared)
-        finally:  # though the file cannot be written
-            terminal.put(lambda width: report.cleared(cleared, looking.caches(), width))
+        writing.beside(
+            lambda: terminal.put(lambda width: report.cleared(cleared, looking.caches(), width)),
+            [lambda: writing.write_json(arguments.json, cleared)],
+        )
         return 0
     if arguments.op:
         from compare.device import pick
@@ -76,8 +76,8 @@ def main(argv: Sequence[str]) -> int:
         found = looking.of_op(arguments.op, arguments.only, archs or default_archs(pick()))
     else:
         found = Found("", looking.caches())
-    try:
-        writing.write_json(arguments.json, found)
-    finally:
-        terminal.put(lambda width: report.render(found, width))
+    writing.beside(
+        lambda: terminal.put(lambda width: report.render(found, width)),
+        [lambda: writing.write_json(arguments.json, found)],
+    )
     return 0

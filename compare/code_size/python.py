@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compare.code_size.cpp import is_source
 from compare.code_size.pieces import Piece
-from compare.code_size.sources import code_of, imports_of
+from compare.code_size.sources import code_of, imports_of, text_of
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -20,8 +20,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 @dataclass(frozen=True)
 class _Module:
     lines: tuple[str, ...]
+    statements: tuple[ast.stmt, ...]
+    """Those at top level, and those in them, functions and classes whole."""
     defined: dict[str, ast.stmt]
-    """Functions, classes and assignments at top level, by name."""
+    """Functions, classes and assignments among them, by name."""
     imported: dict[str, tuple[Path, str | None]]
     """Names from other modules: the file, and the name there; None where the name is the module."""
 
@@ -32,22 +34,26 @@ def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]
     CUDA text in a string constant is left out: it is counted as CUDA, where it is launched.
 
     Raises:
-        OSError: the file of ``run`` is gone, or changed since it was imported.
+        OSError: the file of ``run`` is gone, or has nothing where it was written.
     """
     code = code_of(run)
-    path = Path(code.co_filename)
-    starts = [
-        name
-        for name, node in _module(path).defined.items()
-        if _first_line(node) <= code.co_firstlineno <= _last_line(node)
-    ]
-    if not starts:
-        raise OSError(
-            f"{path} has no function at line {code.co_firstlineno}: it changed since it was imported"
-        )
+    path, line = Path(code.co_filename), code.co_firstlineno
+    statements = _module(path).statements if path.is_file() else ()
+    around = [node for node in statements if _first_line(node) <= line <= _last_line(node)]
+    if not around:
+        raise OSError(f"its function is not found in {path}: exec made it, or the file has changed since")
     found: dict[bool, list[Piece]] = {True: [], False: []}
-    seen: set[tuple[Path, str]] = set()
-    waiting = [(path, starts[0], False)]
+    seen = {(path, name) for name, node in _module(path).defined.items() if node is around[-1]}
+    waiting: list[tuple[Path, str, bool]] = []
+
+    def take(path: Path, node: ast.stmt, in_kernel: bool) -> None:
+        module = _module(path)
+        in_kernel = in_kernel or _is_kernel(node)
+        if not _is_cuda_text(node):
+            found[in_kernel].append(_piece(module, node))
+        waiting.extend((*used, in_kernel) for used in _used(path, module, node))
+
+    take(path, around[-1], False)
     while waiting:
         path, name, in_kernel = waiting.pop(0)
         module = _module(path)
@@ -59,11 +65,7 @@ def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]
             if original is not None:
                 waiting.append((file, original, in_kernel))
         elif name in module.defined:
-            node = module.defined[name]
-            in_kernel = in_kernel or _is_kernel(node)
-            if not _is_cuda_text(node):
-                found[in_kernel].append(_piece(module, node))
-            waiting += [(*used, in_kernel) for used in _used(path, module, node)]
+            take(path, module.defined[name], in_kernel)
     return found[True], found[False]
 
 
@@ -82,10 +84,11 @@ def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]
 
 @functools.cache
 def _module(path: Path) -> _Module:
-    text = path.read_text(encoding="utf-8")
+    text = text_of(path)
     tree = ast.parse(text)
+    statements = tuple(_statements(tree))
     defined: dict[str, ast.stmt] = {}
-    for node in tree.body:
+    for node in statements:
         if isinstance(node, _Function):
             defined[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -94,7 +97,16 @@ def _module(path: Path) -> _Module:
                 inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
             )
             defined |= dict.fromkeys(names, node)
-    return _Module(tuple(text.splitlines()), defined, imports_of(ast.walk(tree), path))
+    return _Module(tuple(text.split("\n")), statements, defined, imports_of(ast.walk(tree), path))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Each before those in it: a function may be registered in an ``if``, a ``try`` or a ``for``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, _Function | ast.expr):
+            yield from _statements(child)
 
 
 def _piece(module: _Module, node: ast.stmt) -> Piece:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import re
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +51,19 @@ def _hashed(path: Path, changed_ns: int) -> str:
     return hashlib.sha256("\n".join(_lines_of_code(path)).encode()).hexdigest()
 
 
+def text_of(path: Path) -> str:
+    """A Python file's text, in whatever encoding it names, and without the mark that may stand before it."""
+    with tokenize.open(path) as file:
+        return file.read()
+
+
 def _lines_of_code(path: Path) -> Iterator[str]:
-    text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        docstrings = _parsed(path).docstrings
+        text, docstrings = text_of(path), _parsed(path).docstrings
         lines = (line for n, line in enumerate(text.split("\n"), 1) if n not in docstrings)
         piece = Piece("\n".join(lines), "python")
     else:
-        piece = Piece(text, "cuda")
+        piece = Piece(path.read_text(encoding="utf-8"), "cuda")
     return (_ALIGNMENT.sub(" ", line).rstrip() for line in bare(piece).split("\n") if line.strip())
 
 
@@ -165,7 +171,7 @@ def _with_imports(path: Path) -> set[Path]:
     waiting = [path]
     while waiting:
         path = waiting.pop()
-        if path not in found:
+        if path not in found and path.is_file():  # what exec made is in none
             found.add(path)
             waiting += [file for file, _ in imports_of(_parsed(path).imports, path).values()]
     return found
@@ -187,7 +193,7 @@ def _parsed(path: Path) -> _Parsed:
 
 @functools.lru_cache
 def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
-    text = path.read_text(encoding="utf-8")
+    text = text_of(path)
     nodes = list(ast.walk(ast.parse(text)))
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return _Parsed(

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from functools import partial
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,6 +113,12 @@ def _told(error: BaseException) -> dict[str, str]:
     return {"kind": kind, "name": type(error).__name__, "text": text[:2000], "trace": trace[-8000:]}
 
 
+def _line_in(file: str, impl: Implementation) -> int:
+    """Where a file has the code of an implementation; 0: it was written elsewhere, or made by exec."""
+    code = code_of(impl.run)
+    return code.co_firstlineno if Path(code.co_filename) == Path(file).absolute() else 0
+
+
 def _of_cupy() -> int:
     """Bytes that are in use of what cupy has allocated, once it has given back the rest."""
     cupy = sys.modules.get("cupy")
@@ -189,7 +196,7 @@ class _Work:
                         for name, default in registry.keywords(impl.run).items()
                         if name in dict(impl.tunable)
                     },
-                    "line": code_of(impl.run).co_firstlineno,
+                    "line": _line_in(files[-1], impl),
                 }
                 for impl in loaded.implementations
             ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from compare import commands, registry, writing
@@ -87,13 +88,10 @@ def main(argv: Sequence[str]) -> int:
     from compare.report import maps, terminal
 
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
-    try:
-        writing.write_json(arguments.json, found)
-        for file, make in ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown)):
-            if file:
-                writing.write(file, make(found))
-        if arguments.plot:
-            plots.draw(found, arguments.plot)
-    finally:  # though a file cannot be written
-        terminal.put(lambda width: maps.render(found, width, whole=whole))
+    made = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
+    writes = [partial(writing.write, file, make(found)) for file, make in made if file]
+    writes.append(partial(writing.write_json, arguments.json, found))
+    if arguments.plot:
+        writes.append(partial(plots.draw, found, arguments.plot))
+    writing.beside(lambda: terminal.put(lambda width: maps.render(found, width, whole=whole)), writes)
     return 0

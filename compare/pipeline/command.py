@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,26 +139,27 @@ def _run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: apart.Beg
         raise UsageError(
             "this Triton prints its passes in a way that is not understood here; please report it"
         )
-    try:
-        _write(opened, op.signature, arguments)
-    finally:  # though a file cannot be written
-        _show(opened, op.signature, arguments, stage)
+    writing.beside(
+        lambda: _show(opened, op.signature, arguments, stage), _writes(opened, op.signature, arguments)
+    )
     if any(one.failure for one in opened):
         return STOPPED
     return COMPILED if any(one.stages for one in opened) else NOTHING
 
 
-def _write(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace) -> None:
+def _writes(
+    opened: Sequence[Opened], signature: str, arguments: argparse.Namespace
+) -> Iterator[Callable[[], None]]:
     if arguments.json:
         from compare.pipeline.records import as_data
 
-        writing.write_json(arguments.json, [as_data(one) for one in opened])
+        yield lambda: writing.write_json(arguments.json, [as_data(one) for one in opened])
     if arguments.html:
         from compare.report import page
 
-        writing.write(arguments.html, page.render(opened, signature))
+        yield lambda: writing.write(arguments.html, page.render(opened, signature))
     if arguments.out:
-        _write_stages(arguments.out, opened)
+        yield lambda: _write_stages(arguments.out, opened)
 
 
 def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace, stage: str) -> None:

@@ -182,8 +182,8 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
         rows[0].rung,
         worst,
         len(checked),
-        max((a.max_abs for a in checked), default=None),
-        max((a.ulp_max for a in checked), default=None),
+        max((a.max_abs for a in checked if not math.isnan(a.max_abs)), default=None),
+        max((a.ulp_max for a in checked if not math.isnan(a.ulp_max)), default=None),
         max((a.error / a.limit for a in checked if a.limit > 0), default=None),
         tuple(dict.fromkeys(f.name for a in checked for f in a.findings if not f.passed)),
     )

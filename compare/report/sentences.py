@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from compare.report import figures
+from compare.report.figures import Verdict
 from compare.report.tables import number, percent, times
 from compare.spec import ROUTES, CaseComparison, Comparison, Row, is_yardstick
 
@@ -80,7 +81,6 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         who = {1: f"{labels} agrees", 2: f"{labels} agree"}.get(
             len(checked), f"All {len(checked)} implementations that ran here agree"
         )
-        on = f"on {worst.cases} cases" if worst.cases > 1 else f"on {_checked_case(comparison)}"
         how = (
             f"the largest error, that of {worst.label}, is {percent(worst.used)} of what is allowed"
             if worst.used and worst.used >= 0.005
@@ -89,7 +89,7 @@ def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
             else f"none is off by more than its last rounding, {number(worst.ulp_max)} ulp at most"
         )
         weight = 0.35 if figures.timed_cases(comparison) else 0.8
-        yield Said("agreement", weight, f"{who} with fp64 {on}: {how}.")
+        yield Said("agreement", weight, f"{who} with fp64 on {_where(comparison, checked)}: {how}.")
 
 
 def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -413,8 +413,13 @@ def _there(case: CaseComparison) -> str:
     return f" on the {device}" if device else ""
 
 
-def _checked_case(comparison: Comparison) -> str:
-    return next(case.case for case in comparison.cases if any(row.agreement for row in case.rows))
+def _where(comparison: Comparison, checked: list[Verdict]) -> str:
+    """The cases that these were checked on: one, of which each took some, or all."""
+    cases = [case.case for case in comparison.cases if any(row.agreement for row in case.rows)]
+    least, most = (of(verdict.cases for verdict in checked) for of in (min, max))
+    if least == len(cases):
+        return cases[0] if least == 1 else f"{least} cases"
+    return f"{least if least == most else f'{least} to {most}'} of {len(cases)} cases each"
 
 
 def _names(labels: list[str]) -> str:

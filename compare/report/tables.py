@@ -136,7 +136,9 @@ def percent(share: float | None) -> str:
 
 
 def error(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1e}" if math.isfinite(value) else str(value)
+    if value is None or math.isnan(value):
+        return NOTHING
+    return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
 def _ulps(value: float | None) -> str:

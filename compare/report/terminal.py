@@ -17,7 +17,7 @@ from rich.theme import Theme
 from compare.report import figures, tables, trials
 from compare.report.sentences import sentences
 from compare.report.tables import Table
-from compare.spec import CaseComparison, Comparison
+from compare.spec import WRONG, CaseComparison, Comparison
 
 PROSE_WIDTH = 100
 UNLIMITED = 100_000
@@ -183,6 +183,8 @@ def _no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
         return "Nothing was run."
     if comparison.environment.device_type == "cuda":
         return f"No speed: nothing on {main.case} was timed."
+    if all(row.status in (*WRONG, "failed") for row in main.rows):
+        return "No speed: no row is right here, and what is not shows no recorded time either."
     return (
         f"No speed: there is no GPU here, and results/ holds no times for {main.case}. "
         f"On a machine with one: python -m compare {comparison.op} --case {main.case} --record"
