@@ -38,12 +38,12 @@ def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]
     """
     code = code_of(run)
     path, line = Path(code.co_filename), code.co_firstlineno
-    own = _module(path)
-    around = [node for node in own.statements if _first_line(node) <= line <= _last_line(node)]
+    statements = _module(path).statements if path.is_file() else ()
+    around = [node for node in statements if _first_line(node) <= line <= _last_line(node)]
     if not around:
         raise OSError(f"its function is not found in {path}: exec made it, or the file has changed since")
     found: dict[bool, list[Piece]] = {True: [], False: []}
-    seen = {(path, name) for name, node in own.defined.items() if node is around[-1]}
+    seen = {(path, name) for name, node in _module(path).defined.items() if node is around[-1]}
     waiting: list[tuple[Path, str, bool]] = []
 
     def take(path: Path, node: ast.stmt, in_kernel: bool) -> None:
