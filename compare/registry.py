@@ -333,6 +333,7 @@ def _running(path: str) -> str:
 
 
 def _is_built_in(op: Op) -> bool:
+    """Whether an op is the project's own."""
     module = sys.modules.get(f"compare.ops.{op.name}")
     return getattr(module, "OP", None) is op
 

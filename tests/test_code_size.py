@@ -175,7 +175,7 @@ def test_what_exec_makes_has_a_hash_and_no_size(mine: dict[str, Implementation],
     text = f"exec({REGISTERED + '{}def mine(x, y): return x'!r}.format(chr(10)))\n"
     impl = loaded(tmp_path / "other.py", text)
     assert source_hash(impl)
-    with pytest.raises(OSError, match="^its function is not found in <string>: exec made it"):
+    with pytest.raises(OSError, match=r"^its function is not found in <string>: exec made it"):
         code_size(impl)
 
 
