@@ -188,6 +188,23 @@ def test_a_kernel_that_calls_a_name_as_its_launch_is_called_does_not_hold_the_la
 
 
 @pytest.mark.parametrize(
+    ("parameter", "body", "lines"),
+    [
+        ("", "helper(x)", 4),
+        (", helper=abs", "helper(x)", 2),
+        ("", "[helper for helper in (x, y)][0]", 2),
+        ("", "(lambda helper: helper)(x)", 2),
+        ("", "(lambda x: helper(x))(x)", 4),
+    ],
+)
+def test_a_name_of_a_function_s_own_is_not_one_of_the_module_s(
+    parameter: str, body: str, lines: int, mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    text = f"def helper(x):\n    return x\n\n{REGISTERED}\ndef mine(x, y{parameter}):\n    return {body}\n"
+    assert code_size(loaded(tmp_path / "other.py", text)).launch.lines == lines
+
+
+@pytest.mark.parametrize(
     ("before", "encoding"), [("", "utf-8-sig"), ("# -*- coding: latin-1 -*-\n", "latin-1")]
 )
 def test_a_file_is_read_in_the_encoding_that_python_reads_it_in(

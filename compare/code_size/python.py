@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import symtable
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,16 +71,26 @@ def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]
 
 
 def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]:
-    """Names in a definition, each with the file to look it up in."""
+    """Names in a definition that are none of its own, each with the file to look it up in."""
     names = []
+    outer = set(_global_names(symtable.symtable(ast.unparse(node), str(path), "exec")))
     for inner in ast.walk(node):
-        if isinstance(inner, ast.Name):
+        if isinstance(inner, ast.Name) and inner.id in outer:
             names.append((path, inner.id))
         elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
             file, original = module.imported.get(inner.value.id, (None, None))
-            if file is not None and original is None:
+            if file is not None and original is None and inner.value.id in outer:
                 names.append((file, inner.attr))
     return names
+
+
+def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
+    """Of a piece of code, without its parameters and what it assigns in functions."""
+    for symbol in table.get_symbols():
+        if table.get_type() == "module" or symbol.is_global():
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from _global_names(inner)
 
 
 @functools.cache
