@@ -272,8 +272,6 @@ def test_what_is_tunable_is_a_parameter_with_a_default() -> None:
     for name in ("WARPS", "x", "NONE"):
         with pytest.raises(UsageError, match=f"{name} is tunable, but no keyword-only parameter"):
             registry.implementation("op", "cupy.mine", rung="tiled", tunable={name: (1, 2)})(run)
-    with pytest.raises(UsageError, match="BLOCK is tunable"):
-        registry.implementation("op", "cupy.mine", rung="tiled", tunable={"BLOCK": ()})(run)
 
 
 def test_another_parameter_is_what_is_called() -> None:
