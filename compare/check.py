@@ -21,7 +21,7 @@ import torch
 from compare import registry
 from compare.guard import GuardedMemory, is_copy, poisoned, untouched
 from compare.inputs import TORCH_DTYPES
-from compare.spec import ROUNDOFF, Agreement, Case, Finding, Implementation, Op, Tolerance
+from compare.spec import ROUNDOFF, Agreement, Case, Finding, Implementation, Op, Tolerance, UsageError
 
 _PIECE = 1 << 24
 """Elements compared at a time: in fp64 with all that is derived from them about 1 GB."""
@@ -479,6 +479,8 @@ def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     effortless = sum(x.numel() for x in inputs) + of_output < _EFFORTLESS_ELEMENTS[device.type]
     where = device if effortless else torch.device("meta")
     output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
+    if not isinstance(output, torch.Tensor):
+        raise UsageError(f"{op.name}: its oracle gives no tensor, but {output!r}")
     return output.to("meta", TORCH_DTYPES[op.output_dtype or case.dtype])
 
 

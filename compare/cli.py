@@ -285,8 +285,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     if not -(1 << 63) <= arguments.seed < 1 << 63:
         raise UsageError(f"--seed {arguments.seed}: give a number of at most 63 bits")
-    if not 0 < arguments.timeout < float("inf"):
-        raise UsageError(f"--timeout {arguments.timeout}: give a number of seconds above 0")
+    commands.check_timeout(arguments.timeout)
 
     from compare.report.progress import steps
 
@@ -367,6 +366,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
         if given:
             raise UsageError(f"--crossover goes with one op and one case; leave out {option}")
     (name,) = _names(arguments)
+    commands.check_timeout(arguments.timeout)
     outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
     outputs.check()
 
@@ -493,6 +493,10 @@ def _load(arguments: argparse.Namespace, names: Sequence[str]) -> None:
 
         asked = None if arguments.what in _COMMANDS else arguments.what
         files.load(arguments.load, arguments.timeout, asked)
+        for name in set(registry.op_names()) & set(_COMMANDS):
+            raise UsageError(
+                f"--load: an op named {name} cannot be asked for, as that is a command: rename it"
+            )
 
 
 def _having(names: Sequence[str], only: Sequence[str]) -> list[Op]:

@@ -52,6 +52,17 @@ def check_op(name: str) -> None:
         raise UsageError(registry.unknown("op", name, registry.op_names()))
 
 
+_DAY_S = 86400.0
+
+
+def check_timeout(seconds: float) -> None:
+    """A `UsageError` if it is no limit that a step can have; what waits for one cannot wait for years."""
+    if not 0 < seconds <= _DAY_S:
+        raise UsageError(
+            f"--timeout {seconds:g}: give a number of seconds above 0, and a day, {_DAY_S:.0f}, at most"
+        )
+
+
 def archs(texts: Sequence[str]) -> tuple[str, ...]:
     """What was given to ``--arch``, each once; a `UsageError` if one is not known."""
     found = [arch.strip() for text in texts for arch in text.split(",")]

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from compare.spec import LIBRARY, ROUNDOFF, ROUTES, RUNGS, Implementation, Op, UsageError
+from compare.spec import LIBRARY, ROUNDOFF, ROUTES, RUNGS, Cost, Implementation, Op, Tolerance, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -109,9 +109,7 @@ def implementation(
         place = _place(run)
         origin = place[0] if place else ""
         taken = _implementations.get(op, {}).get(label)
-        if taken is not None and (
-            place is None or _place(taken.run) != place
-        ):  # a module may be imported anew
+        if taken is not None and not _is_imported_anew(taken.run, run):
             where = "one of them" if taken.origin == origin else "yours"
             raise UsageError(f"{op} has a {label} already, in {taken.origin}: give {where} another name")
         _implementations.setdefault(op, {})[label] = Implementation(
@@ -131,6 +129,13 @@ def implementation(
         return run
 
     return register
+
+
+def _is_imported_anew(known: Run, run: Run) -> bool:
+    """Whether a function is another's own successor, from a second import of its module."""
+    if _place(known) is None or _place(known) != _place(run):
+        return False
+    return known.__globals__ is not run.__globals__
 
 
 def _place(run: Run) -> tuple[str, int] | None:
@@ -190,6 +195,10 @@ def register_op(op: Op) -> Op:
                 f"{op.name}: case {case} is not of its dims, {', '.join(op.dims)}, and dtypes, "
                 f"{', '.join(op.dtypes)}"
             )
+    for what, kind in (("cost", Cost), ("tolerance", Tolerance)):
+        given = getattr(op, what)(op.cases.default)
+        if not isinstance(given, kind):
+            raise UsageError(f"{op.name}: {what} gives no {kind.__name__}, but {given!r}")
     _ops[op.name] = op
     return op
 
@@ -262,6 +271,17 @@ class Loaded:
 
     ops: tuple[str, ...]
     implementations: tuple[Implementation, ...]
+
+    def check_has(self, op: str, path: str) -> None:
+        """A `UsageError` if it has nothing of an op."""
+        has = {*self.ops, *(impl.op for impl in self.implementations)}
+        if op not in has:
+            raise UsageError(nothing_of(op, path, has))
+
+
+def nothing_of(op: str, path: str, has: Iterable[str]) -> str:
+    """What is said of a user's file that is given for ``op`` and has something of others."""
+    return f"--load {path}: it has nothing of {op}, but of {', '.join(sorted(has))}"
 
 
 def load(path: str) -> Loaded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
 import textwrap
@@ -202,6 +203,22 @@ def test_a_name_of_a_function_s_own_is_not_one_of_the_module_s(
 ) -> None:
     text = f"def helper(x):\n    return x\n\n{REGISTERED}\ndef mine(x, y{parameter}):\n    return {body}\n"
     assert code_size(loaded(tmp_path / "other.py", text)).launch.lines == lines
+
+
+@pytest.mark.parametrize("broken", [b"def f(:\n", b"# \xff\n", b"x = '\x00'\n"])
+def test_a_file_beside_it_that_is_no_python_is_hashed_all_the_same(
+    broken: bytes, mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    """Importing it fails, which a user's file may be ready for."""
+    beside = tmp_path / "broken.py"
+    beside.write_bytes(broken)
+    text = f"try:\n    import broken\nexcept (SyntaxError, ValueError):\n    pass\n{FUNCTION}"
+    impl = loaded(tmp_path / "other.py", text)
+    before = source_hash(impl)
+    assert code_size(impl).launch == RoleSize(2, 12)
+    beside.write_bytes(broken + b"1\n")
+    os.utime(beside, ns=(1, 1))
+    assert source_hash(impl) != before
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +176,32 @@ def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
     assert comparison.interrupted
     assert "triton.right" in [row.label for row in comparison.cases[0].rows]
     assert "triton.slow" not in [row.label for row in comparison.cases[0].rows]
+
+
+def test_one_thread_at_a_time_ends_a_worker(worker: Worker) -> None:
+    """Who asks it sees that it is gone while who was interrupted ends all; a descriptor is closed once."""
+    bury, inside, begun = worker._bury, threading.Lock(), threading.Event()
+    alone = []
+
+    def watched() -> None:
+        alone.append(inside.acquire(blocking=False))
+        begun.set()
+        if threading.current_thread() is not closing:
+            closing.join(0.5)  # long enough for it to come in as well, if it may
+        bury()
+        if alone[-1]:
+            inside.release()
+
+    def close() -> None:
+        assert begun.wait(60)
+        worker.close()
+
+    closing = threading.Thread(target=close)
+    with mock.patch.object(worker, "_bury", watched):
+        closing.start()
+        worker.end("it was interrupted")
+        closing.join(60)
+    assert alone == [True, True]
 
 
 @pytest.mark.gpu

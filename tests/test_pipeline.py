@@ -210,6 +210,21 @@ from compare.registry import implementation
 def aborting(x, y):
     os.abort()
 """
+NEVER_ENDING = (
+    ABORTING.replace("os.abort()", "return x")
+    + """
+import atexit, time
+atexit.register(lambda: time.sleep(600))
+"""
+)
+TAKEN = ABORTING.replace("triton.aborting", "triton.blocked")
+ELSEWHERE = ABORTING.replace("vector_add", "softmax")
+NO_TUPLE = """
+from dataclasses import replace
+from compare import registry
+op = registry.get_op("vector_add")
+registry.register_op(replace(op, name="another", make_inputs=lambda *_: []))
+""" + ABORTING.replace("vector_add", "another")
 
 
 @pytest.mark.parametrize(
@@ -218,8 +233,9 @@ def aborting(x, y):
         ("while True: pass", 0.5, "loading {}: it took longer than 0.5 s, the limit (--timeout)"),
         ("import os; os._exit(0)", 60, "loading {}: its process ended itself with exit code 0"),
         (ABORTING, 60, "triton.aborting launches for sm_80: its process was ended by SIGABRT (it aborted)"),
+        (NEVER_ENDING, 5, "ending: it took longer than 5 s, the limit (--timeout)"),
     ],
-    ids=["endless", "leaving", "aborting"],
+    ids=["endless", "leaving", "aborting", "never ending"],
 )
 def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     text: str, timeout_s: float, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -231,6 +247,24 @@ def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     (sentence,) = capfd.readouterr().err.splitlines()
     assert said.format(file) in sentence
     assert sentence.endswith("Mend the file given with --load")
+
+
+@pytest.mark.parametrize(
+    ("op", "text", "said"),
+    [
+        ("vector_add", ELSEWHERE, "--load {}: it has nothing of vector_add, but of softmax"),
+        ("vector_add", TAKEN, "--load {}, line 5: vector_add has a triton.blocked already"),
+        ("another", NO_TUPLE, "another: make_inputs gives no tuple of tensors, but a list"),
+    ],
+    ids=["of another op", "a label that is taken", "an op that is wrong"],
+)
+def test_a_file_is_refused_as_a_comparison_refuses_it(
+    op: str, text: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    assert main(["pipeline", op, "--load", str(file), "--arch", ARCH]) == 2
+    assert said.format(file) in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("decorated")
@@ -251,6 +285,7 @@ def test_what_cannot_be_written_keeps_no_other_file_from_being(
     [
         (["nothing_add"], "no op"),
         (["vector_add", "--timeout", "0"], "above 0"),
+        (["vector_add", "--timeout", "1e20"], "a day, 86400, at most"),
         (["vector_add", "--arch", "sm_99"], "'sm_99' is not known"),
         (["vector_add", "--arch", "hopper"], "reads like sm_90"),
         (["vector_add", "--passes", "--stage", "ptx"], "give one"),

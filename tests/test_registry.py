@@ -164,6 +164,23 @@ def test_a_label_stands_for_one_function(tmp_path: Path, as_before: None) -> Non
         files.load([str(tmp_path / "one.py"), str(tmp_path / "two.py")], 60.0)
 
 
+def test_a_label_is_not_given_twice_in_a_loop(tmp_path: Path) -> None:
+    looped = ROW.format("").replace("@implementation", "for _ in (1, 2):\n    @implementation")
+    looped = looped.replace("\ndef mine", "\n    def mine").replace("    return", "        return")
+    assert "has a cupy.mine already" in refused(tmp_path, looped)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_file_with_the_op_of_another_s_rows_is_taken_beside_it(tmp_path: Path) -> None:
+    """Rows of two ops in one file, one of them a user's own, are right for either."""
+    op, rows = tmp_path / "op.py", tmp_path / "rows.py"
+    op.write_text(OP)
+    rows.write_text(ROW.format("") + ROW.format("").replace("vector_add", "scale_shift"))
+    files.load([str(op), str(rows)], 60.0, "vector_add")
+    assert [impl.label for impl in registry.implementations("vector_add", ["cupy.mine"])] == ["cupy.mine"]
+    assert "scale_shift" not in registry.op_names()
+
+
 def test_a_file_that_has_nothing_of_the_op_is_told_so(tmp_path: Path) -> None:
     """The screen would look as if it had not been given."""
     assert refused(tmp_path, ROW.format(""), "softmax").endswith(
@@ -237,6 +254,12 @@ def test_all_are_a_file_s_own_ops_too(tmp_path: Path, capsys: pytest.CaptureFixt
         ('name="scale_shift"', 'name="scale/shift"', "write its name with letters, digits and _"),
         ("default=case(N=1000)", "default=case(M=1000)", "case M=1000,fp32 is not of its dims, N"),
         ('dtypes=("fp32",)', 'dtypes=("fp16",)', "case N=1000,fp32 is not of its dims, N, and dtypes, fp16"),
+        ('Cost(2 * case["N"]', 'Cost(2 * case["M"]', "KeyError at line 25: 'M'"),
+        (
+            "tolerance=lambda case: Tolerance(least=2.0)",
+            "tolerance=lambda case: 2.0",
+            "tolerance gives no Tole",
+        ),
     ],
 )
 def test_an_op_that_does_not_fit_together_is_refused(
@@ -256,7 +279,6 @@ def test_an_op_that_does_not_fit_together_is_refused(
             "AttributeError at line 24: .*'nothing'",
         ),
         ("(tensor(case.shape, case, generator, device),)", "1 / 0", "ZeroDivisionError at line 23"),
-        ('Cost(2 * case["N"]', 'Cost(2 * case["M"]', "KeyError at line 25: 'M'"),
     ],
 )
 def test_what_an_op_raises_is_the_op_s(
@@ -271,10 +293,30 @@ def test_what_an_op_raises_is_the_op_s(
 
 
 @pytest.mark.usefixtures("as_before")
-def test_inputs_that_are_no_tuple_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "(tensor(case.shape, case, generator, device),)",
+            "tensor(case.shape, case, generator, device)",
+            "make_inputs gives no tuple of tensors, but a Tensor",
+        ),
+        ("oracle=lambda x: 2 * x + 1", "oracle=lambda x: None", "its oracle gives no tensor, but None"),
+    ],
+)
+def test_what_an_op_gives_that_is_none_is_told_of(
+    before: str, after: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert before in OP
     file = tmp_path / "mine.py"
-    made = "(tensor(case.shape, case, generator, device),)"
-    assert made in OP
-    file.write_text(OP.replace(made, made.removeprefix("(").removesuffix(",)")))
+    file.write_text(OP.replace(before, after))
     assert cli.main(["scale_shift", "--load", str(file), "--device", "cpu", "--only", "torch.*"]) == cli.USAGE
-    assert "scale_shift: make_inputs gives no tuple of tensors, but a Tensor" in capsys.readouterr().err
+    assert f"scale_shift: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("as_before")
+def test_an_op_has_no_command_s_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OP.replace('"scale_shift"', '"doctor"'))
+    assert cli.main(["list", "--load", str(file), "--device", "cpu"]) == cli.USAGE
+    assert "an op named doctor cannot be asked for" in capsys.readouterr().err

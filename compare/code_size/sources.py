@@ -59,7 +59,11 @@ def text_of(path: Path) -> str:
 
 def _lines_of_code(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
-        text, docstrings = text_of(path), _parsed(path).docstrings
+        try:
+            text = text_of(path)
+        except (SyntaxError, ValueError):  # what `_parsed` takes for a file of nothing
+            text = path.read_text(errors="replace")
+        docstrings = _parsed(path).docstrings
         lines = (line for n, line in enumerate(text.split("\n"), 1) if n not in docstrings)
         piece = Piece("\n".join(lines), "python")
     else:
@@ -193,8 +197,11 @@ def _parsed(path: Path) -> _Parsed:
 
 @functools.lru_cache
 def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
-    text = text_of(path)
-    nodes = list(ast.walk(ast.parse(text)))
+    try:
+        text = text_of(path)
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):  # of a user's: importing it fails, which who imports it may expect
+        return _Parsed((), frozenset(), frozenset())
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return _Parsed(
         tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)),

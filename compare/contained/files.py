@@ -59,11 +59,14 @@ def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> No
                 raise UsageError(
                     f"--load {told.path}: {each['label']}: {registry.unknown('op', each['op'], known)}"
                 )
-        ops = {*told.ops, *(each["op"] for each in told.implementations)}
-        if asked in known and asked not in ops:
-            raise UsageError(
-                f"--load {told.path}: it has nothing of {asked}, but of {', '.join(sorted(ops))}"
+        if (
+            asked in known
+            and asked not in told.has
+            and not any(
+                defined.get(op) == told.path for other in found if other is not told for op in other.has
             )
+        ):
+            raise UsageError(registry.nothing_of(asked, told.path, told.has))
     for told in found:
         if asked in told.ops or (asked is None and told.ops):
             registry.load(told.path)
@@ -78,6 +81,11 @@ class _Told:
     path: str
     ops: Sequence[str]
     implementations: Sequence[dict[str, Any]]
+
+    @property
+    def has(self) -> set[str]:
+        """What it has something of."""
+        return {*self.ops, *(each["op"] for each in self.implementations)}
 
 
 def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:

@@ -66,6 +66,8 @@ class Worker:
 
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
+        self._ending = threading.RLock()
+        """Who asks it and who ends all may see that it is gone at the same time, in two threads."""
         self._busy = False
         self._waiting: list[tuple[str, str]] = []
         """Requests sent ahead, whose answers nobody has taken yet: number and what was asked."""
@@ -211,9 +213,10 @@ class Worker:
 
     def end(self, why: str) -> Ended:
         """End it, for a reason that its row will show; the exception is for the caller to raise."""
-        self._signal()
-        self._bury()
-        said = self._last_words()
+        with self._ending:
+            self._signal()
+            self._bury()
+            said = "" if self._printed.closed else self._last_words()
         self._ended = Ended(f"{why}; the last it printed: {said}" if said else why)
         return self._ended
 
@@ -226,9 +229,10 @@ class Worker:
     def close(self) -> None:
         """End it."""
         self.abandon()
-        if not self._printed.closed:
-            self._bury()
-            self._printed.close()
+        with self._ending:
+            if not self._printed.closed:
+                self._bury()
+                self._printed.close()
 
     def _signal(self) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -100,4 +100,4 @@ def limited() -> Iterator[Begin]:
     try:
         yield begin
     finally:
-        begin(_OVER, limited=False)
+        begin(_OVER)  # what a file has left for the end is its own affair, and limited

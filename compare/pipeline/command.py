@@ -97,8 +97,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             "--stage, --layout, --passes, --pass and --source-map each show something else; give one"
         )
-    if not 0 < arguments.timeout < float("inf"):
-        raise UsageError(f"--timeout {arguments.timeout}: give a number of seconds above 0")
+    commands.check_timeout(arguments.timeout)
     if not arguments.load:
         commands.check_op(arguments.op)
     archs = commands.archs(arguments.arch)
@@ -120,9 +119,11 @@ def _run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: apart.Beg
     from compare.run import default_archs
 
     stage = select(arguments.stage) if arguments.stage else ""
+    if arguments.load and arguments.op in registry.op_names():
+        registry.implementations(arguments.op)  # the project's own come first
     for path in arguments.load:
         begin(f"loading {path}")
-        registry.load(path)
+        registry.load(path).check_has(arguments.op, path)
     begin(f"opening up {arguments.op}", limited=False)
     op = registry.get_op(arguments.op)
     impls = registry.implementations(op.name, arguments.only)

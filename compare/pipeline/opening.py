@@ -72,6 +72,7 @@ def open_up(
         for (i, impl), (j, arch) in product(enumerate(impls), enumerate(archs)):
             place, blank = (j, i), Opened(op.name, impl.label, str(case), arch)
             if impl.route == "torch":
+                begin(f"compiling {impl.label} for {arch}", limited=False)
                 found[place] = _of_pytorch(op, impl, case, blank, dump, pool)
                 continue
             begin(f"finding out what {impl.label} launches for {arch}")
@@ -83,6 +84,8 @@ def open_up(
             except build.BuildError as error:
                 found[place] = [replace(blank, unavailable=str(error).splitlines()[0])]
                 continue
+            except UsageError:  # of the op
+                raise
             except Exception as error:  # of anybody's host code: anything
                 failure = Failure("launch", f"{type(error).__name__}: {error}")
                 found[place] = [replace(blank, failure=failure)]

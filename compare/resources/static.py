@@ -241,18 +241,20 @@ class _Compiler:
 
     def _read(self) -> None:
         left = dict(self._missing)
-        while left:
-            key, why = self._answered(left)
-            blamed = [k for k, r in left.items() if key is None or r.impl is left[key].impl]
-            for each in blamed:
-                del left[each]
-                self._answers.put({"key": each, "failed": why})
-            with self._stopping:
-                if self._stopped:
-                    break
-                if left:
-                    self._process = self._started(left)
-        self._answers.put(None)
+        try:
+            while left:
+                key, why = self._answered(left)
+                blamed = [k for k, r in left.items() if key is None or r.impl is left[key].impl]
+                for each in blamed:
+                    del left[each]
+                    self._answers.put({"key": each, "failed": why})
+                with self._stopping:
+                    if self._stopped:
+                        break
+                    if left:
+                        self._process = self._started(left)
+        finally:
+            self._answers.put(None)  # whatever happens here, somebody waits for it
 
     def _answered(self, left: dict[str, Request]) -> tuple[str | None, str]:
         """Take answers, and what they answer out of ``left``, until the process is no more.
