@@ -59,13 +59,9 @@ def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> No
                 raise UsageError(
                     f"--load {told.path}: {each['label']}: {registry.unknown('op', each['op'], known)}"
                 )
-        if (
-            asked in known
-            and asked not in told.has
-            and not any(
-                defined.get(op) == told.path for other in found if other is not told for op in other.has
-            )
-        ):
+        # A file is needed too if it defines an op that another has rows of beside those asked for.
+        needed = {op for other in found if other is not told for op in other.has}
+        if asked in known and asked not in told.has and needed.isdisjoint(told.ops):
             raise UsageError(registry.nothing_of(asked, told.path, told.has))
     for told in found:
         if asked in told.ops or (asked is None and told.ops):
