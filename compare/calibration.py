@@ -197,7 +197,7 @@ def measured(device: torch.device, progress: Progress = lambda share: None) -> C
     from compare.contained.crew import Crew
 
     op = subject()
-    (impl,) = (impl for impl in registry.implementations(op.name) if impl.label == op.baseline)
+    (impl,) = registry.implementations(op.name, [op.baseline])
     found: list[Series] = []
     with torch.cuda.device(device):
         bytes_per_us = measure_ceilings(device).copy_gbs * 1e3
@@ -205,10 +205,8 @@ def measured(device: torch.device, progress: Progress = lambda share: None) -> C
         for seed in range(CONTESTS):
             with Crew(op, device, Options.timeout_s) as crew:
                 for target_us in TARGETS_US:
-                    case = replace(
-                        op.cases.default,
-                        dims=((op.dims[0], max(256, round(target_us * bytes_per_us / moved))),),
-                    )
+                    size = max(256, round(target_us * bytes_per_us / moved))
+                    case = replace(op.cases.default, dims=((op.dims[0], size),))
                     found.append(contest(op, equals(impl), case, device, crew, seed=seed))
                     progress(len(found) / (len(TARGETS_US) * CONTESTS))
     return derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))

@@ -325,12 +325,15 @@ class Yardstick:
         if output is None:
             return 0.0
         self._op.settle(reference.inputs, output)
-        return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
+        return self._score_of(case, reference, output)
 
     def _score_of_zeros(self, case: Case, reference: Reference) -> float:
         expected = expected_output(self._op, case, reference.device)
         zeros = torch.zeros((), dtype=expected.dtype, device=reference.device).expand(expected.shape)
-        return errors_of(self._op, case, reference, zeros, math.inf, quantile_elements=0).score
+        return self._score_of(case, reference, zeros)
+
+    def _score_of(self, case: Case, reference: Reference, output: torch.Tensor) -> float:
+        return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
 
 
 @dataclass(frozen=True)

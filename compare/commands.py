@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from compare import registry
 from compare.occupancy import limits
-from compare.spec import UsageError
+from compare.spec import ARCHITECTURE, UsageError
 
 
 def parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
@@ -67,7 +66,7 @@ def archs(texts: Sequence[str]) -> tuple[str, ...]:
     """What was given to ``--arch``, each once; a `UsageError` if one is not known."""
     found = [arch.strip() for text in texts for arch in text.split(",")]
     for arch in found:
-        if not re.fullmatch(r"sm_\d+[af]?", arch):
+        if not ARCHITECTURE.fullmatch(arch):
             raise UsageError(f"--arch {arch}: an architecture reads like sm_90, several like sm_75,sm_90")
         limits(arch)
     return tuple(dict.fromkeys(found))

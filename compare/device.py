@@ -21,7 +21,7 @@ import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there
 import torch
 
 from compare.registry import ROOT
-from compare.spec import LIBRARY, Environment, Implementation, UsageError
+from compare.spec import ARCHITECTURE, LIBRARY, Environment, Implementation, UsageError
 
 CPU_MULTIPROCESSORS = 4
 """What an implementation is told on a CPU: few, as the interpreter runs programs one by one, yet enough
@@ -175,7 +175,7 @@ def capability(name: str) -> int:
     Raises:
         UsageError: the name is not of that form.
     """
-    match = re.fullmatch(r"sm_(\d+)[af]?", name)
+    match = ARCHITECTURE.fullmatch(name)
     if match is None:
         raise UsageError(f"{name!r} is no architecture; write it as sm_75 or sm_90a")
     return int(match[1])

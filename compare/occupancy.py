@@ -6,10 +6,9 @@ Source: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities" (the limits),
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from compare.spec import UsageError
+from compare.spec import ARCHITECTURE, UsageError
 
 WARP = 32
 _REGISTERS = 64 * 1024  # 32-bit, of a multiprocessor and the most of a block, on every architecture here
@@ -69,7 +68,7 @@ def limits(arch: str) -> Limits:
     Raises:
         UsageError: an architecture whose limits are not known here.
     """
-    match = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    match = ARCHITECTURE.fullmatch(arch)
     if match is None or int(match[1]) not in LIMITS:
         known = ", ".join(f"sm_{number}" for number in LIMITS)
         raise UsageError(f"architecture {arch!r} is not known; there are {known}")

@@ -24,7 +24,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from compare.spec import LIBRARY, ROUNDOFF, ROUTES, RUNGS, Cost, Implementation, Op, Tolerance, UsageError
+from compare.spec import (
+    ARCHITECTURE,
+    LIBRARY,
+    ROUNDOFF,
+    ROUTES,
+    RUNGS,
+    Cost,
+    Implementation,
+    Op,
+    Tolerance,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +100,7 @@ def implementation(
         )
     if rung not in RUNGS:
         raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
-    if requires is not None and not (isinstance(requires, str) and re.fullmatch(r"sm_\d+[af]?", requires)):
+    if requires is not None and not ARCHITECTURE.fullmatch(str(requires)):
         raise UsageError(f"{label}: requires={requires!r} is no architecture; write it as 'sm_90'")
     if accumulator not in ROUNDOFF:
         raise UsageError(f"{label}: accumulator {accumulator!r} is none of {', '.join(ROUNDOFF)}")

@@ -739,6 +739,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     from compare.contained.contest import Cheated, TooFast
     from compare.contained.process import Ended, Raised
     from compare.resources import CompileError, Refused
+    from cuda_impl.build import is_asserted
 
     if os.environ.get("COMPARE_TRACEBACK"):
         traceback.print_exception(error)
@@ -756,7 +757,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     name = error.name if isinstance(error, Raised) else type(error).__name__
     if name == "BuildError":
         text = str(error).partition("\n")[0]
-        if "static assertion failed" in text:  # as a NotImplementedError, and at compile time
+        if is_asserted(text):
             return "unavailable", text
     if "Unexpected non-ASCII character" in text:  # which ptxas does not say more of
         return "failed", (

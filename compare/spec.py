@@ -6,6 +6,7 @@ returns one of them; units stand in the field names (``median_us``, ``shared_byt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,9 @@ FILLS = ("normal", "huge", "neg_inf", "nan", "zero")
 ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """What one rounding may lose, relative to the value.  ``tf32``: fp32 inputs whose products tensor cores make
 from their leading 10 bits, with sums in fp32."""
+
+ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
+"""``sm_90``, or with what only that one has ``sm_90a``: 90 is its compute capability."""
 
 TOO_MUCH = 2**60
 """No size of a case is as large, nor are its inputs and outputs together in bytes: 64 bits count eight times

@@ -280,6 +280,16 @@ def refusal(what: str, compiler: str, log: str) -> BuildError:
     return BuildError(f"{what}: {compiler} failed{f': {first[1].strip()}' if first else ''}\n{log}")
 
 
+def is_asserted(said: str) -> bool:
+    """Whether a kernel's own static assertion is what a compiler refused it for: a NotImplementedError, at
+    compile time.
+
+    Args:
+        said: the first line of a `BuildError`.
+    """
+    return "static assertion failed" in said
+
+
 def _refuse_remarks(log: str, what: str) -> None:
     """Raise where ptxas only remarked on what makes a kernel slow or wrong."""
     for line in log.splitlines():

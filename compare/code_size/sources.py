@@ -59,12 +59,8 @@ def text_of(path: Path) -> str:
 
 def _lines_of_code(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
-        try:
-            text = text_of(path)
-        except (SyntaxError, ValueError):  # what `_parsed` takes for a file of nothing
-            text = path.read_text(errors="replace")
-        docstrings = _parsed(path).docstrings
-        lines = (line for n, line in enumerate(text.split("\n"), 1) if n not in docstrings)
+        module = _parsed(path)
+        lines = (line for n, line in enumerate(module.text.split("\n"), 1) if n not in module.docstrings)
         piece = Piece("\n".join(lines), "python")
     else:
         piece = Piece(path.read_text(encoding="utf-8"), "cuda")
@@ -185,6 +181,7 @@ def _with_imports(path: Path) -> set[Path]:
 class _Parsed:
     """What is looked for in a module."""
 
+    text: str
     imports: tuple[ast.AST, ...]
     strings: frozenset[str]
     docstrings: frozenset[int]
@@ -201,9 +198,10 @@ def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
         text = text_of(path)
         nodes = list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError):  # of a user's: importing it fails, which who imports it may expect
-        return _Parsed((), frozenset(), frozenset())
+        return _Parsed(path.read_text(errors="replace"), (), frozenset(), frozenset())
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return _Parsed(
+        text,
         tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)),
         frozenset(value for value in constants if isinstance(value, str)),
         frozenset(_of_docstrings(nodes, text.split("\n"))),

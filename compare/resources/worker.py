@@ -188,7 +188,7 @@ def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
         cubin, mangled = build.cubin(source, [kernel], arch)
     except build.BuildError as error:
         said = str(error).partition("\n")[0]
-        if "static assertion failed" in said:  # as a NotImplementedError, and at compile time
+        if build.is_asserted(said):
             raise NotImplementedError(said) from error
         raise Refused(said) from error
     name = mangled[kernel]
