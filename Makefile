@@ -38,7 +38,7 @@ else
   ENV :=
 endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
-	compare/aot/program/*.[ch] tests/fake_cuda/*.c)
+	compare/toolchain/aot/program/*.[ch] tests/support/fake_cuda/*.c)
 
 .PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style types format mutations docs clean
 
@@ -67,7 +67,7 @@ test-gpu: $(ENV)
 test-triton: $(TRITONS:%=test-triton-%)
 
 test-triton-%: .tritons/%/installed $(ENV)
-	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/test_triton_versions*.py $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/toolchain/test_triton_versions*.py $(PYTEST_ARGS)
 
 lint: style types
 
@@ -85,10 +85,10 @@ format: $(ENV)
 	$(CLANG_FORMAT) -i $(CXX_FILES)
 
 mutations: $(ENV)
-	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(RUN) -m mutations $(ARGS)
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(RUN) -m mutations $(ARGS)
 
 docs: $(ENV)
-	$(RUN) -m compare.report.docs
+	$(RUN) -m tools.docs.blocks
 
 clean:
 	rm -rf .venv .tritons build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

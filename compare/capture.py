@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 
 from compare import registry
+from compare.device import captured_arch
 from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 
 Launch = CudaLaunch | TritonLaunch
@@ -26,7 +27,6 @@ Launch = CudaLaunch | TritonLaunch
 
 @dataclass(frozen=True)
 class _Capture:
-    arch: str
     launches: list[Launch] = field(default_factory=list)
 
 
@@ -53,23 +53,15 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
 def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
     """`capture` with these meta tensors as inputs."""
     run = captured_route(impl).run
-    active = _Capture(arch)
-    token = _active.set(active)
+    active = _Capture()
+    token, of_arch = _active.set(active), captured_arch.set(arch)
     try:
         with _triton_records(), mock.patch.object(torch, "empty_like", _empty_like):
             run(*inputs)
     finally:
         _active.reset(token)
+        captured_arch.reset(of_arch)
     return active.launches
-
-
-def arch() -> str:
-    """The architecture being captured, ``sm_90``.
-
-    Raises:
-        RuntimeError: nothing is being captured.
-    """
-    return _current().arch
 
 
 def record(launch: Launch) -> None:

@@ -13,8 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from compare import commands, registry, trials, writing
+from compare import registry
+from compare.command_line import options as commands
+from compare.command_line import outputs as writing
 from compare.spec import WRONG, Case, Comparison, Op, Options, UsageError
+from compare.tuning import sweep as trials
 
 if TYPE_CHECKING:
     from compare.report.progress import Steps
@@ -32,10 +35,10 @@ TRIAL_S = 0.3
 TIMEOUT_S = Options.timeout_s
 
 _OWN_ARGUMENTS = {
-    "pipeline": "compare.pipeline.command",
-    "aot": "compare.aot.command",
-    "cache": "compare.caches.command",
-    "map": "compare.maps.command",
+    "pipeline": "compare.toolchain.pipeline.command",
+    "aot": "compare.toolchain.aot.command",
+    "cache": "compare.toolchain.caches.command",
+    "map": "compare.commands.map",
 }
 """Commands with arguments of their own, and the modules that they are."""
 _TAKES = {
@@ -261,7 +264,7 @@ class _Outputs:
         writing.check({"--json": self.json, "--csv": self.csv, "--markdown": self.markdown})
 
     def writes(self, comparisons: Sequence[Comparison]) -> list[Callable[[], None]]:
-        from compare import records
+        from compare.records import archive as records
         from compare.report import csv_file, markdown
 
         return self.writes_as(comparisons, records.dumps, csv_file.dumps, markdown.dumps)
@@ -349,7 +352,7 @@ def _run(
 
 
 def _record(comparison: Comparison) -> None:
-    from compare import records
+    from compare.records import archive as records
 
     path = records.record(comparison)
     print(f"recorded in {path}", file=sys.stderr)
@@ -370,12 +373,13 @@ def _crossover(arguments: argparse.Namespace) -> int:
     outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
     outputs.check()
 
-    from compare import crossover, records
     from compare import device as machine
-    from compare.contained.crew import Crew
+    from compare.history import crossover
+    from compare.records import archive as records
     from compare.report import crossings, csv_file, terminal
     from compare.report.progress import of_run, steps
     from compare.run import prepare, run
+    from compare.worker.pool import Crew
 
     device = prepare(arguments.device, [name])
     _check_timer(arguments, device.type)
@@ -432,7 +436,7 @@ def _check_timer(arguments: argparse.Namespace, device_type: str) -> None:
             raise UsageError(
                 f"--timer nvbench times implementations as they are registered; leave out --{given}"
             )
-    from compare import nvbench
+    from compare.timing import nvbench
 
     nvbench.load()
 
@@ -449,7 +453,7 @@ def _check_tune(arguments: argparse.Namespace) -> None:
 
 
 def _check_matched(names: Sequence[str], only: Sequence[str]) -> None:
-    from compare.tuning import stand_ins
+    from compare.tuning.cache import stand_ins
 
     chosen = [registry.implementations(op.name, only) for op in _having(names, only)]
     if any(impl.base for impls in chosen for impl in stand_ins(impls)):
@@ -489,7 +493,7 @@ def _load(arguments: argparse.Namespace, names: Sequence[str]) -> None:
     for name in set(names) & set(registry.op_names()):
         registry.implementations(name)
     if arguments.load:
-        from compare.contained import files
+        from compare.worker import user_files as files
 
         asked = None if arguments.what in _COMMANDS else arguments.what
         files.load(arguments.load, arguments.timeout, asked)
@@ -569,8 +573,8 @@ def _diff(arguments: argparse.Namespace) -> int:
     outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
     outputs.check()
 
-    from compare import records
-    from compare.diff import diff
+    from compare.history.diff import diff
+    from compare.records import archive as records
     from compare.report import differences, terminal
 
     old, new = map(records.read, arguments.files)

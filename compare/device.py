@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,9 @@ ARCH_SHARED_BYTES = {
 
 OTHER_SHARED_BYTES = 99 << 10
 """Of any other architecture, as of sm_120."""
+
+captured_arch: ContextVar[str | None] = ContextVar("captured_arch", default=None)
+"""What meta tensors stand for while launches are captured: ``sm_90``."""
 
 _HOPPER = 90
 
@@ -97,12 +101,7 @@ def arch(device: torch.device) -> str | None:
     if device.type == "cuda":
         properties = _properties(device)
         return f"sm_{properties.major}{properties.minor}"
-    if device.type == "meta":
-        from compare import capture
-
-        name: str | None = capture.arch()
-        return name
-    return None
+    return captured_arch.get() if device.type == "meta" else None
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -191,8 +190,6 @@ def environment(device: torch.device) -> Environment:
         l2: int | None = int(properties.L2_cache_size)
     else:
         kind, name, memory, units, l2 = "cpu", _cpu_name(), _host_memory(), None, None
-    from compare import calibration
-
     return Environment(
         device=name,
         device_type=kind,
@@ -204,7 +201,6 @@ def environment(device: torch.device) -> Environment:
         versions=versions(),
         host=f"{platform.system()} {platform.release()}, {_cpu_name()}, {os.cpu_count()} threads",
         clocks=clocks(device, "before"),
-        calibration=calibration.stored(name) if kind == "cuda" else None,
     )
 
 

@@ -106,11 +106,12 @@ def calibrate(progress: Callable[[float], None]) -> str:
     Raises:
         UsageError: there is no GPU, or the result cannot be kept.
     """
-    from compare import calibration
     from compare.run import prepare
     from compare.spec import UsageError
+    from compare.timing import calibration
+    from compare.worker.calibration import measured, subject
 
-    device = prepare(ops=[calibration.subject().name])
+    device = prepare(ops=[subject().name])
     if device.type != "cuda":
         raise UsageError(
             "--calibrate needs a GPU: without one nothing is timed. "
@@ -119,7 +120,7 @@ def calibrate(progress: Callable[[float], None]) -> str:
     import torch
 
     name = torch.cuda.get_device_properties(device).name
-    found = calibration.measured(device, progress)
+    found = measured(device, progress)
     try:
         path = calibration.store(name, found)
     except OSError as error:
@@ -385,7 +386,7 @@ def _cache() -> str:
 def _calibration() -> str:
     import torch
 
-    from compare import calibration
+    from compare.timing import calibration
 
     if not torch.cuda.is_available():
         raise Missing("no GPU to calibrate; recorded speeds bring their own")

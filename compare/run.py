@@ -19,7 +19,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compare import calibration, floor, records, registry, trials, tuning
+from compare import registry
+from compare.records import archive
 from compare.spec import (
     WRONG,
     Card,
@@ -39,14 +40,16 @@ from compare.spec import (
     Timing,
     UsageError,
 )
+from compare.timing import calibration, speed_of_light
+from compare.tuning import cache, sweep
 
 if TYPE_CHECKING:
     import torch
 
-    from compare.contained.checking import Outcome
-    from compare.contained.crew import Crew
-    from compare.contained.stage import Exchange
-    from compare.resources import Compiling, Request
+    from compare.resources.static import Compiling, Request
+    from compare.worker.checking import Outcome
+    from compare.worker.exchange import Exchange
+    from compare.worker.pool import Crew
 
 Progress = Callable[[str, float], None]
 """``progress(what, done)``: what is being done now, and which share of the whole run is over."""
@@ -92,7 +95,7 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
     Raises:
         UsageError: there is no such device.
     """
-    from compare.contained.server import likely_cpu, start
+    from compare.worker.server import likely_cpu, start
 
     if likely_cpu(device):
         os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
@@ -141,7 +144,7 @@ def run(
     op: Op,
     options: Options,
     progress: Progress = silent,
-    results: Path = records.RESULTS,
+    results: Path = archive.RESULTS,
     crew: Crew | None = None,
 ) -> Comparison:
     """Compare the implementations of ``op``.
@@ -159,12 +162,12 @@ def run(
         UsageError: no such device, or a case this machine cannot hold.
     """
     from compare import device as machine
-    from compare.contained.crew import Crew
+    from compare.worker.pool import Crew
 
     device = prepare(options.device)
     impls = _chosen(op, options.only)
     if options.matched:
-        impls = tuning.stand_ins(impls)
+        impls = cache.stand_ins(impls)
     tried = tuned(op, options)
     if tried is not None:
         impls = list(tried.impls)
@@ -177,6 +180,8 @@ def run(
             crew.start(able)
         progress("looking at this machine", 0.0)
         environment = machine.environment(device)
+        if device.type == "cuda":
+            environment = replace(environment, calibration=calibration.stored(environment.device))
         steps = plan(op, options, device.type)
         for step in steps:
             if step.check:
@@ -223,7 +228,7 @@ class _Bench:
         results: Path,
         meter: _Meter,
         crew: Crew,
-        tried: trials.Trials | None = None,
+        tried: sweep.Trials | None = None,
     ) -> None:
         self.op, self.impls, self.options, self.device = op, impls, options, device
         self.archs = options.archs or default_archs(device)
@@ -256,7 +261,7 @@ class _Bench:
 
     def _take(self, step: Step) -> None:
         """Check, time and inspect one case."""
-        from compare.contained.checking import Changed
+        from compare.worker.checking import Changed
 
         rows = self.rows[step.case] = {}
         if not step.check:
@@ -297,7 +302,7 @@ class _Bench:
             for case, rows in self.rows.items()
             if rows
         )
-        judged = (floor.enforced(case, environment.l2_bytes) for case in found)
+        judged = (speed_of_light.enforced(case, environment.l2_bytes) for case in found)
         return tuple(calibration.marked(case, environment.calibration) for case in judged)
 
     def _finished(self, row: Row) -> Row:
@@ -337,7 +342,7 @@ class _Bench:
 
         All of it is over before anything is timed but first calls.
         """
-        from compare.resources import Compiling, Request
+        from compare.resources.static import Compiling, Request
 
         self.requests = [
             Request(self.op, impl, step.case, arch)
@@ -365,17 +370,17 @@ class _Bench:
             return row
         values = self.tried.parameters.get(impl.label, ())
         note = self.tried.notes.get(impl.label, "")
-        return replace(row, parameters=values, configuration=trials.worded(values), unmatched=note)
+        return replace(row, parameters=values, configuration=sweep.worded(values), unmatched=note)
 
     def _exchange(self, case: Case) -> Exchange:
         """The memory through which the judge and the workers see a case's tensors while it is timed."""
-        from compare.check import expected_output
-        from compare.contained.stage import Exchange
+        from compare.checking.check import expected_output
+        from compare.worker.exchange import Exchange
 
         return Exchange(self.op, case, self.device, expected_output(self.op, case, self.device), timed=True)
 
     def _check(self, step: Step) -> None:
-        from compare.contained.checking import Checking
+        from compare.worker.checking import Checking
 
         rows = self.rows[step.case]
         runnable = []
@@ -423,8 +428,8 @@ class _Bench:
         for stand_in in stand_ins:
             source = next(impl for impl in self.impls if impl.label == stand_in.matches)
             try:
-                wanted = tuning.configuration(source, rows.get(source.label))
-                impl, configuration, unmatched = tuning.matched(stand_in, wanted)
+                wanted = cache.configuration(source, rows.get(source.label))
+                impl, configuration, unmatched = cache.matched(stand_in, wanted)
             except NotImplementedError as error:
                 rows[stand_in.label] = self._row(stand_in, "unavailable", str(error))
                 continue
@@ -481,11 +486,11 @@ class _Bench:
     def _measure(self, case: Case, exchange: Exchange) -> None:
         import torch
 
-        from compare.check import Yardstick
-        from compare.contained.contest import measure
-        from compare.contained.stage import WorkerStage
-        from compare.measure import CeilingMeter, Interrupted, Plan
-        from compare.stopwatch import CudaStopwatch
+        from compare.checking.check import Yardstick
+        from compare.timing.measure import CeilingMeter, Interrupted, Plan
+        from compare.timing.stopwatch import CudaStopwatch
+        from compare.worker.exchange import WorkerStage
+        from compare.worker.timing import measure
 
         rows = self.rows[case]
         agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
@@ -527,7 +532,7 @@ class _Bench:
                 self.ceilings[case], self.cards[case] = ceilings.ceilings(), ceilings.card()
         self._put(case, timings)
         if self.options.timer == "nvbench":
-            from compare import nvbench
+            from compare.timing import nvbench
 
             self.meter.say(f"timing {case} by nvbench")
             again = nvbench.retimed(self.op, agreeing, case, self.device, timings, self.options.seed)
@@ -546,11 +551,11 @@ class _Bench:
         """Put recorded times beside the rows of ``case``, save those that are wrong here."""
         self.meter.say("reading recorded times")
         rows = self.rows[case]
-        for label, recorded in records.find(self.op.name, str(case), self.results).items():
+        for label, recorded in archive.find(self.op.name, str(case), self.results).items():
             row = rows.get(label)
             if row is None or row.status in (*WRONG, "failed") or recorded.row.timing is None:
                 continue
-            replayed = records.provenance(recorded.run, recorded.row, row.source_hash)
+            replayed = archive.provenance(recorded.run, recorded.row, row.source_hash)
             # What a row runs with for --tune is known here, and not of interest where that is not asked for.
             said = row if row.parameters or recorded.row.parameters else recorded.row
             rows[label] = replace(
@@ -567,8 +572,8 @@ class _Bench:
 
     def _profile(self, case: Case, exchange: Exchange, *, last: bool) -> None:
         """What every kernel takes, watched on the GPU; the ``last`` that workers are asked."""
-        from compare.contained.abreast import abreast
-        from compare.contained.checking import Checking
+        from compare.worker.checking import Checking
+        from compare.worker.parallel import abreast
 
         impls = [impl for impl in self.impls if self.rows[case][impl.label].status == "ok"]
         if not impls:
@@ -585,7 +590,7 @@ class _Bench:
                 exchange.hand_to(worker)
                 told = worker.ask("profile", "being profiled", inputs=places)
                 own[impl.label] = [str(name) for name in told["own"]]
-                return tuple(records.decode(KernelResources, kernel) for kernel in told["kernels"])
+                return tuple(archive.decode(KernelResources, kernel) for kernel in told["kernels"])
             except Exception as error:
                 return error
             finally:
@@ -602,8 +607,8 @@ class _Bench:
         self, case: Case, impls: Sequence[Implementation], own: Mapping[str, Sequence[str]]
     ) -> None:
         """Refuse users' implementations that had kernels of PyTorch's do their work."""
-        from compare.contained.contest import Cheated
         from compare.resources.kernels import borrowed
+        from compare.worker.timing import Cheated
 
         def ran(impl: Implementation) -> list[str]:
             return [kernel.kernel for kernel in self.rows[case][impl.label].resources]
@@ -619,7 +624,7 @@ class _Bench:
 
     def _compile(self, case: Case) -> None:
         """What every kernel takes, compiled for the architectures asked for."""
-        from compare.resources import Compiling, Request
+        from compare.resources.static import Compiling, Request
 
         assert self.compiling is not None
         rows = self.rows[case]
@@ -655,7 +660,7 @@ class _Bench:
 
         What no compiler takes, for whichever architecture, runs nowhere, though a CPU may have run it.
         """
-        from compare.resources import Refused
+        from compare.resources.static import Refused
 
         row = self.rows[case][impl.label]
         errors = {arch: error for arch, error in found.items() if isinstance(error, Exception)}
@@ -696,7 +701,7 @@ class _Bench:
         return self.op.make_inputs(case, generator, self.device)
 
 
-def tuned(op: Op, options: Options) -> trials.Trials | None:
+def tuned(op: Op, options: Options) -> sweep.Trials | None:
     """What is run for ``--tune``; None where nothing is asked for.
 
     Only what has the parameters is, and the baseline, unless other rows are asked for by name.
@@ -708,7 +713,7 @@ def tuned(op: Op, options: Options) -> trials.Trials | None:
         return None
     chosen = [impl.label for impl in _chosen(op, options.only)]
     keep = chosen if options.only else [op.baseline]
-    return trials.trials(registry.implementations(op.name), options.tune, chosen, keep)
+    return sweep.trials(registry.implementations(op.name), options.tune, chosen, keep)
 
 
 def _chosen(op: Op, only: Sequence[str]) -> list[Implementation]:
@@ -735,10 +740,10 @@ def _fits(op: Op, case: Case, memory_bytes: int) -> None:
 
 def _verdict(error: BaseException) -> tuple[Status, str]:
     """What an exception makes of a row, in one sentence."""
-    from compare.contained.checking import Changed
-    from compare.contained.contest import Cheated, TooFast
-    from compare.contained.process import Ended, Raised
-    from compare.resources import CompileError, Refused
+    from compare.resources.static import CompileError, Refused
+    from compare.worker.checking import Changed
+    from compare.worker.process import Ended, Raised
+    from compare.worker.timing import Cheated, TooFast
     from cuda_impl.build import is_asserted
 
     if os.environ.get("COMPARE_TRACEBACK"):

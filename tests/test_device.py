@@ -112,12 +112,12 @@ def test_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.multiprocessors(pretend_gpu(monkeypatch, 9, 0)) == 17
 
 
-def test_multiprocessors_of_a_captured_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = pytest.importorskip("compare.capture")
+def test_multiprocessors_of_a_captured_architecture() -> None:
     meta = torch.device("meta")
     for arch, count in (("sm_90a", 132), ("sm_90", 132), ("sm_75", 40), ("sm_999", 100)):
-        monkeypatch.setattr(capture, "arch", lambda arch=arch: arch)
+        token = device.captured_arch.set(arch)
         assert device.multiprocessors(meta) == count
+        device.captured_arch.reset(token)
 
 
 def test_the_environment_of_a_cpu() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import command
 
 from compare import registry
-from compare.check import check
+from compare.checking.check import check
 from compare.registry import ROOT
-from compare.report import docs
 from compare.spec import Implementation
+from processes import command
+from tools.docs import blocks
 
 FILES_OF_AN_OP = (
     "compare/ops/{}.py",
@@ -28,7 +28,7 @@ FILES_OF_AN_OP = (
     "cuda_impl/pybind/{}.cu",
 )
 OPS = registry.op_names()
-ONE_FILE_OP = ROOT / "tests" / "one_file_op.py"
+ONE_FILE_OP = ROOT / "tests" / "support" / "one_file_op.py"
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -176,7 +176,7 @@ def test_the_example_s_kernels_agree(tmp_path: Path):
 
 @pytest.mark.long
 def test_generated_blocks_are_up_to_date():
-    assert docs.stale() == [], "make docs writes them anew"
+    assert blocks.stale() == [], "make docs writes them anew"
 
 
 @pytest.mark.parametrize("file", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from compare import cli, registry
-from compare.contained import files
 from compare.spec import UsageError
+from compare.worker import user_files
 
 NO_RUNG = """
 from compare.registry import implementation
@@ -54,7 +54,7 @@ def test_a_file_with_such_a_label_is_not_loaded(tmp_path: Path) -> None:
     file = tmp_path / "starred.py"
     file.write_text(NO_RUNG.replace('"cupy.mine"', '"cupy.*", rung="naive"'))
     with pytest.raises(UsageError, match=r"--load .*label 'cupy\.\*': write ROUTE\.VARIANT"):
-        files.load([str(file)], 60.0)
+        user_files.load([str(file)], 60.0)
     assert "cupy.*" not in [impl.label for impl in registry.implementations("vector_add")]
 
 
@@ -82,7 +82,7 @@ def test_a_file_that_interrupts_its_worker_is_told_from_ctrl_c(tmp_path: Path) -
     file = tmp_path / "interrupts.py"
     file.write_text("raise KeyboardInterrupt\n")
     with pytest.raises(UsageError, match=r"KeyboardInterrupt at line 1\. Mend the file"):
-        files.load([str(file)], 60.0)
+        user_files.load([str(file)], 60.0)
     with pytest.raises(KeyboardInterrupt):  # here it would be the user's
         registry.load(str(file))
 
@@ -97,7 +97,7 @@ from compare.registry import implementation
 def mine(x, y, *, WIDTH=1):
     return x + y
 """
-OP = (Path(__file__).parent / "one_file_op.py").read_text()
+OP = (registry.ROOT / "tests" / "support" / "one_file_op.py").read_text()
 ORACLE = "oracle=lambda x: 2 * x + 1"
 INPUTS = "(tensor(case.shape, case, generator, device),)"
 
@@ -119,7 +119,7 @@ def refused(folder: Path, text: str, op: str = "vector_add") -> str:
     file = folder / "mine.py"
     file.write_text(text)
     with pytest.raises(UsageError, match=rf"--load {file}") as caught:
-        files.load([str(file)], 60.0, op)
+        user_files.load([str(file)], 60.0, op)
     return str(caught.value)
 
 
@@ -163,7 +163,7 @@ def test_a_label_stands_for_one_function(tmp_path: Path, as_before: None) -> Non
     with pytest.raises(
         UsageError, match=r"--load .*two\.py: .* already, in .*one\.py: give yours another name"
     ):
-        files.load([str(tmp_path / "one.py"), str(tmp_path / "two.py")], 60.0)
+        user_files.load([str(tmp_path / "one.py"), str(tmp_path / "two.py")], 60.0)
 
 
 def test_a_label_is_not_given_twice_in_a_loop(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_file_with_the_op_of_another_s_rows_is_taken_beside_it(tmp_path: Path)
     op, rows = tmp_path / "op.py", tmp_path / "rows.py"
     op.write_text(OP)
     rows.write_text(ROW.format("") + ROW.format("").replace("vector_add", "scale_shift"))
-    files.load([str(op), str(rows)], 60.0, "vector_add")
+    user_files.load([str(op), str(rows)], 60.0, "vector_add")
     assert [impl.label for impl in registry.implementations("vector_add", ["cupy.mine"])] == ["cupy.mine"]
     assert "scale_shift" not in registry.op_names()
 
@@ -224,14 +224,14 @@ def test_a_file_with_an_op_that_is_not_asked_for_is_not_loaded_by_the_judge(tmp_
     """It could do there what it likes to the rows of the op that is."""
     file = tmp_path / "another.py"
     file.write_text("\n".join(REDEFINED.splitlines()[:-1]) + ANOTHER + ROW.format(""))
-    files.load([str(file)], 60.0, "vector_add")
+    user_files.load([str(file)], 60.0, "vector_add")
     assert not hasattr(registry.register_op, "in_the_judge")
     assert "another" not in registry.op_names()
     (mine,) = registry.implementations("vector_add", ["cupy.mine"])
     assert mine.foreign
     (tmp_path / "more.py").write_text(file.read_text())
     with pytest.raises(UsageError, match="there is an op another already"):
-        files.load([str(file), str(tmp_path / "more.py")], 60.0, "another")
+        user_files.load([str(file), str(tmp_path / "more.py")], 60.0, "another")
 
 
 @pytest.mark.usefixtures("as_before")

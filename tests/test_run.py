@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import case_sets
-import made_up
 import pytest
 import torch
 
-from compare import records, registry
+import case_sets
+import made_up
+from compare import registry
 from compare import run as running
 from compare.cli import exit_status
-from compare.contained.checking import Checking
-from compare.contained.crew import Crew
+from compare.records import archive
 from compare.registry import implementations
-from compare.resources import CompileError, Refused
+from compare.resources.static import CompileError, Refused
 from compare.spec import Case, KernelResources, Op, Options, UsageError, case
+from compare.worker.checking import Checking
+from compare.worker.pool import Crew
 from cuda_impl import build
 
 SMALL = case("fp32", N=16)
@@ -74,7 +75,7 @@ def op(write: Callable[[str], Op]) -> Op:
 
 def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, running.Row]:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
-    with mock.patch("compare.resources.Compiling", made_up.Compiled):
+    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
         comparison = running.run(op, asked, results=results)
     return {row.label: row for row in comparison.cases[-1].rows}
 
@@ -201,7 +202,7 @@ adding("cupy.hopper", requires="sm_90")(added)
             return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
 
     options = Options(cases=(SMALL,), device="cpu", archs=("sm_75", "sm_90"))
-    with mock.patch("compare.resources.Compiling", Compiling):
+    with mock.patch("compare.resources.static.Compiling", Compiling):
         comparison = running.run(op, options, results=tmp_path)
     rows = {row.label: row for row in comparison.cases[-1].rows}
     said = "mine: NVRTC failed: no such file (python -m compare pipeline shows all that its compiler says)"
@@ -238,7 +239,7 @@ adding("cupy.never")(of_floats)
             return [lacking if no else (made_up.kernel("cupy.a"),) for no in never]
 
     options = Options(cases=(SMALL, LARGE), device="cpu", archs=("sm_75", "sm_90"))
-    with mock.patch("compare.resources.Compiling", Compiling):
+    with mock.patch("compare.resources.static.Compiling", Compiling):
         comparison = running.run(op, options, results=tmp_path)
     rows = {row.label: row for row in comparison.cases[-1].rows}
     assert rows["cupy.picky"].status == "ok", rows["cupy.picky"].reason
@@ -345,7 +346,7 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
-        with mock.patch("compare.resources.Compiling", made_up.Compiled):
+        with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
             first = running.run(op, options, results=tmp_path).cases[0]
         return next(row.status for row in first.rows if row.label == "torch.compile")
 
@@ -377,9 +378,9 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """A module that the implementations ``built`` and ``too`` wait for."""
     made = Builds()
-    monkeypatch.setattr("compare.contained.crew.building", lambda impls, device: {"adding": made})
+    monkeypatch.setattr("compare.worker.pool.building", lambda impls, device: {"adding": made})
     monkeypatch.setattr(
-        "compare.contained.crew.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
+        "compare.worker.pool.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
     )
     return made
 
@@ -416,7 +417,7 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     device, impls = torch.device("cuda"), implementations("adding")
     worker = mock.Mock(ask=mock.Mock(return_value={"held_bytes": 0, "kept_bytes": 0}))
     for name in ("expected_output", "Exchange", "check"):
-        monkeypatch.setattr(f"compare.contained.checking.{name}", mock.MagicMock())
+        monkeypatch.setattr(f"compare.worker.checking.{name}", mock.MagicMock())
     monkeypatch.setattr(Checking, "width", lambda self, count: 1)
     monkeypatch.setattr(Checking, "allowance", lambda self: 1)
     monkeypatch.setattr(Checking, "_probe", lambda self, stage: self._probed.set())
@@ -449,10 +450,10 @@ def test_compilers_are_done_before_anything_is_timed(
     bench.first_calls_ms[SMALL, "torch.eager"] = 1.0
     bench.held_bytes[SMALL, "torch.eager"] = 0
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
-    monkeypatch.setattr("compare.measure.CeilingMeter", ceilings)
-    monkeypatch.setattr("compare.stopwatch.CudaStopwatch", mock.Mock())
+    monkeypatch.setattr("compare.timing.measure.CeilingMeter", ceilings)
+    monkeypatch.setattr("compare.timing.stopwatch.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
-    monkeypatch.setattr("compare.contained.contest.measure", lambda *_, **__: done.append("timed") or {})
+    monkeypatch.setattr("compare.worker.timing.measure", lambda *_, **__: done.append("timed") or {})
     bench._measure(SMALL, exchange)
     assert done == ["compiled", "a copy", "timed"]
 
@@ -496,12 +497,12 @@ def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op]
     hashes = {label: row.source_hash for label, row in fresh.items()} | {"triton.changed": "another"}
     recorded = [replace(row, source_hash=hashes[row.label]) for row in recorded]
     entry = made_up.case(str(SMALL), tuple(recorded))
-    records.record(replace(made_up.comparison(entry), op="adding"), tmp_path)
+    archive.record(replace(made_up.comparison(entry), op="adding"), tmp_path)
 
     rows = compare(op, tmp_path)
     assert rows["triton.same"].timing is not None
     assert rows["triton.same"].replayed == "NVIDIA H100 80GB HBM3, 2026-11-21"
-    assert records.changed_since(rows["triton.changed"])
+    assert archive.changed_since(rows["triton.changed"])
     # What is wrong here shows no speed, wherever it may have been right.
     assert rows["triton.wrong"].status == "disagrees", rows["triton.wrong"].reason
     assert rows["triton.wrong"].timing is None
@@ -520,7 +521,7 @@ def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.
     if device.type == "cpu":
         labels -= {"torch.compile"}
     options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
-    with mock.patch("compare.resources.Compiling", made_up.Compiled):
+    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
         comparison = running.run(op, options)
     rows = comparison.cases[0].rows
     assert {row.label for row in rows} == labels

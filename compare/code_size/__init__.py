@@ -19,11 +19,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 
-from compare import kept, registry
+from compare import registry
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
 from compare.code_size.pieces import Piece, size
 from compare.code_size.sources import KERNELS, code_of, cpp_file, rests_on, source_hash
+from compare.records import result_cache
 from compare.spec import LIBRARY, CodeSize, CudaLaunch, Implementation, RoleSize
 
 __all__ = ["code_size", "kept_code_size", "launched", "source_hash"]
@@ -38,20 +39,20 @@ _CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/loader.py", "cuda_
 def kept_code_size(impl: Implementation) -> CodeSize:
     """`code_size`, from the cache where neither the sources nor what counts them have changed."""
     function = code_of(impl.run)
-    name = kept.key(
+    name = result_cache.key(
         impl.op,
         impl.label,
         f"{function.co_name} {function.co_firstlineno}",
         rests_on(impl),
-        kept.versions("torch", "Pygments"),
-        kept.code(*_CODE),
+        result_cache.versions("torch", "Pygments"),
+        result_cache.code(*_CODE),
     )
     with suppress(KeyError, TypeError):
-        known = kept.read("code_size", name)
+        known = result_cache.read("code_size", name)
         kernel, launch, binding = (RoleSize(**known[role]) for role in ("kernel", "launch", "binding"))
         return CodeSize(kernel, launch, binding, tuple(known["concepts"]))
     found = code_size(impl)
-    kept.write("code_size", name, asdict(found))
+    result_cache.write("code_size", name, asdict(found))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compare.crossover import Crossing, Crossover, Standing, binding
+from compare.history.crossover import Crossing, Crossover, Standing, binding
 from compare.report import markdown, terminal
 from compare.report.tables import NOTHING, Table, number
 from compare.spec import WAYS, Row

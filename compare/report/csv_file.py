@@ -7,8 +7,8 @@ import io
 import statistics
 from collections.abc import Iterator, Sequence
 
-from compare.report import figures
 from compare.spec import CaseComparison, Comparison, Estimate, Row
+from compare.timing import figures
 
 
 def dumps(comparisons: Sequence[Comparison]) -> str:

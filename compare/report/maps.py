@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Iterator
 
-from compare.maps.summary import Summary, summaries
-from compare.maps.survey import Best, Map, Place, Point
+from compare.history.map.summary import Summary, summaries
+from compare.history.map.survey import Best, Map, Place, Point
 from compare.report import markdown, terminal
 from compare.report.tables import NOTHING, SAME, Table, number, percent, times
 from compare.spec import WAYS

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from compare.report import figures, tables, trials
+from compare.report import tables, tune
 from compare.report.sentences import sentences
 from compare.report.tables import Table
 from compare.spec import Comparison
+from compare.timing import figures
 
 
 def dumps(comparisons: Sequence[Comparison]) -> str:
@@ -35,7 +36,7 @@ def section(comparison: Comparison) -> str:
     ]
     if len(timed) > 1:
         shown.append(tables.sweep(timed))
-    shown += map(trials.table, comparison.cases)
+    shown += map(tune.table, comparison.cases)
     shown += [*map(tables.resources, comparison.cases), tables.code(comparison)]
     parts += [table(entry) for entry in shown if entry]
     parts += [

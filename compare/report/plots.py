@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compare.maps.survey import Map, Point
+from compare.history.map.survey import Map, Point
 from compare.spec import UsageError
 
 REQUIREMENT = "matplotlib>=3.9"

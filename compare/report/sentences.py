@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from compare.report import figures
-from compare.report.figures import Verdict
 from compare.report.tables import number, percent, times
 from compare.spec import ROUTES, CaseComparison, Comparison, Row, is_yardstick
+from compare.timing import figures
+from compare.timing.figures import Verdict
 
 MOST = 3
 

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from compare import calibration, tuning
-from compare.records import CHANGED, changed_since
-from compare.report import figures
+from compare.records.archive import CHANGED, changed_since
 from compare.spec import (
     WRONG,
     CaseComparison,
@@ -18,7 +16,9 @@ from compare.spec import (
     Row,
     way_of,
 )
-from compare.statistics import ENOUGH
+from compare.timing import calibration, figures
+from compare.timing.statistics import ENOUGH
+from compare.tuning import cache
 
 NOTHING = "-"
 
@@ -302,7 +302,7 @@ def configurations(case: CaseComparison) -> Table | None:
             continue
         found = [
             (
-                tuning.configured(each.found),
+                cache.configured(each.found),
                 f"{each.tried} of {len(each.space)}",
                 number(each.search_s),
                 f"{'cache' if each.kept else 'this run'}, {each.searched[:10]}",
@@ -316,7 +316,7 @@ def configurations(case: CaseComparison) -> Table | None:
             right = held[i] if i < len(held) else ("",) * 2
             rows.append((_marked(row), *left, *right))
         for each in row.tunings:
-            among = "; ".join(map(tuning.configured, each.space))
+            among = "; ".join(map(cache.configured, each.space))
             spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
     if not rows:
         return None

@@ -14,10 +14,11 @@ from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
 
-from compare.report import figures, tables, trials
+from compare.report import tables, tune
 from compare.report.sentences import sentences
 from compare.report.tables import Table
 from compare.spec import WRONG, CaseComparison, Comparison
+from compare.timing import figures
 
 PROSE_WIDTH = 100
 UNLIMITED = 100_000
@@ -108,7 +109,7 @@ def render(comparison: Comparison, width: int) -> str:
     elif not timed:
         blocks.append(paragraph(_no_speed(comparison, main), prose))
     add(*map(tables.configurations, listed or comparison.cases))
-    add(*map(trials.table, comparison.cases))
+    add(*map(tune.table, comparison.cases))
     add(*map(tables.resources, comparison.cases))
     add(tables.code(comparison))
     for labels, words in tables.concepts(comparison):

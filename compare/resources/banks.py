@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from compare.occupancy import WARP
+from compare.resources.occupancy import WARP
 
 BANKS = 32
 BANK_BYTES = 4

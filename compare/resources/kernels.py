@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from compare.occupancy import occupancy
+from compare.resources.occupancy import occupancy
 from compare.spec import KernelResources
 
 

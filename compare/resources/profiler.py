@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compare.occupancy import LIMITS
 from compare.resources.kernels import merged, with_occupancy
+from compare.resources.occupancy import LIMITS
 from compare.spec import CudaLaunch, Implementation, KernelResources
 
 if TYPE_CHECKING:

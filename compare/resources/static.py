@@ -23,15 +23,16 @@ from multiprocessing import connection as connections
 from pathlib import Path
 from typing import Any
 
-from compare import kept, registry
+from compare import registry
 from compare.code_size.sources import rests_on
-from compare.contained.limits import kept as needed
-from compare.contained.process import printable
-from compare.occupancy import limits
+from compare.records import result_cache
+from compare.resources.occupancy import limits
+from compare.sandbox.limits import kept as needed
+from compare.sandbox.words import printable
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
 _CODE = (
-    *("compare/resources/*.py", "compare/capture.py", "compare/device.py", "compare/occupancy.py"),
+    *("compare/resources/*.py", "compare/resources/sass/*.py", "compare/capture.py", "compare/device.py"),
     "cuda_impl/build.py",
 )
 """What asks the compilers and reads their answers."""
@@ -213,7 +214,7 @@ class _Compiler:
         environment.pop("TRITON_INTERPRET", None)
         with self._noise.open("w") as noise:
             process = subprocess.Popen(
-                [sys.executable, "-m", "compare.resources.worker"],
+                [sys.executable, "-m", "compare.resources.compiler_process"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=noise,
@@ -275,7 +276,7 @@ class _Compiler:
                 elif told["key"] in left:
                     _understood(told)
                     if "failed" not in told and "refused" not in told:
-                        kept.write("resources", told["key"], told)
+                        result_cache.write("resources", told["key"], told)
                     del left[told["key"]]
                     self._answers.put(told)
                     if not left:
@@ -353,15 +354,15 @@ def _keys(requests: Iterable[Request]) -> list[str]:
 
 def _key(request: Request, sources_hash: str) -> str:
     """Names a result by everything it rests on."""
-    return kept.key(
+    return result_cache.key(
         request.op.name,
         request.impl.label,
         str(request.impl.parameters),
         sources_hash,
         str(request.case),
         request.arch,
-        kept.versions(*_COMPILERS),
-        kept.code(*_CODE),
+        result_cache.versions(*_COMPILERS),
+        result_cache.code(*_CODE),
         *_settings(),
     )
 
@@ -375,7 +376,7 @@ def _settings() -> list[str]:
 
 def _kept(key: str) -> Result | None:
     with suppress(KeyError, TypeError):
-        return _understood(kept.read("resources", key))
+        return _understood(result_cache.read("resources", key))
     return None
 
 

@@ -1,7 +1,7 @@
 """Seeded bugs: each puts one mistake into a copy of the sources, and the suite's own check must catch it.
 
-A module here named after an op holds its `MUTATIONS`.  ``tests/test_mutations.py`` runs those that the
-machine at hand can show; ``make mutations`` runs them too and writes down what caught each.
+A module here named after an op holds its `MUTATIONS`.  ``tests/kernels/test_mutations.py`` runs those that
+the machine at hand can show; ``make mutations`` runs them too and writes down what caught each.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from compare import records, registry
+from compare import registry
+from compare.records import archive
 from compare.run import prepare
 from mutations import Mutation, every_mutation, record
 from mutations.instruments import MACHINE, Outcome, outcome, still_run
@@ -50,7 +51,7 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
 def keep(outcomes: Mapping[Mutation, Outcome]) -> None:
     """Write the record with what has been found."""
     fresh = {m: found.record for m, found in outcomes.items() if found.record or found.problem}
-    records.write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
+    archive.write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
 
 
 def main() -> int:

@@ -24,10 +24,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
 
-import case_sets
-import sanitizers
 import torch
 
+import case_sets
+import sanitizers
 from compare import registry
 from compare.device import environment, pick, supports
 from compare.registry import ROOT
@@ -35,7 +35,14 @@ from cuda_impl import build
 from mutations import Mutation, record, worker
 from mutations.worker import Job, Seen
 
-COPIED = ("compare", "torch_impl", "triton_impl", "cuda_impl", "tests/every_kernel.py", "tests/case_sets.py")
+COPIED = (
+    "compare",
+    "torch_impl",
+    "triton_impl",
+    "cuda_impl",
+    "tests/support/every_kernel.py",
+    "tests/support/case_sets.py",
+)
 MACHINE = "cuda" if torch.cuda.is_available() else "cpu"
 
 LIMIT_S = 120
@@ -127,7 +134,7 @@ def _checked(job: Job, **environment: str) -> Seen:
 def _host_sanitized(job: Job) -> Seen:
     """AddressSanitizer and UBSan."""
     environment = {**os.environ, **sanitizers.host_environment(), **_caches(Path(job.root))}
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    environment["PYTHONPATH"] = f"{Path(__file__).parent.parent}{os.pathsep}{Path(case_sets.__file__).parent}"
     with mock.patch.dict(os.environ, HOST_SANITIZE="1"):
         job = replace(job, runtime=str(build.host_runtime()), header=str(build.host_header()))
     done = subprocess.run(
@@ -151,7 +158,7 @@ def _host_sanitized(job: Job) -> Seen:
 
 def _gpu_sanitized(tool: str, job: Job) -> Seen:
     """One of compute-sanitizer's tools."""
-    script = str(Path(job.root) / "tests" / "every_kernel.py")
+    script = str(Path(job.root) / "tests" / "support" / "every_kernel.py")
     done = sanitizers.watched(
         tool, script, job.op, job.label, cwd=Path(job.root), environment=_caches(Path(job.root))
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from compare.records import RESULTS
+from compare.records.archive import RESULTS
 from mutations import Mutation
 
 FILE = RESULTS / "mutations.json"

@@ -53,7 +53,7 @@ def examine(job: Job, tell: Callable[[str], None]) -> Seen:
     from compare import registry
 
     assert Path(job.root).resolve() == registry.ROOT, f"{registry.ROOT} was imported, not {job.root}"
-    from compare.check import check
+    from compare.checking.check import check
 
     if job.runtime:
         from cuda_impl import build

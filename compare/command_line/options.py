@@ -1,0 +1,72 @@
+"""What the commands have in common: arguments that several of them take, and how these are read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from compare import registry
+from compare.resources.occupancy import limits
+from compare.spec import ARCHITECTURE, UsageError
+
+
+def parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Of ``python -m compare COMMAND``."""
+    return argparse.ArgumentParser(
+        prog=f"python -m compare {command}".rstrip(),
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_repeatable(add: Callable[..., Any], name: str, metavar: str, what: str) -> None:
+    """An option that may be given more than once."""
+    add(name, action="append", default=[], metavar=metavar, help=f"{what}; repeatable")
+
+
+def add_only(add: Callable[..., Any], more: str = "") -> None:
+    add_repeatable(add, "--only", "GLOB", f"only these implementations{more}")
+
+
+def add_load(add: Callable[..., Any]) -> None:
+    add_repeatable(add, "--load", "FILE", "a Python file with implementations or an op of your own")
+
+
+def add_arch(add: Callable[..., Any], doing: str) -> None:
+    """``--arch``, to be read by `archs`; ``doing``, as ``compile``, is what is done for each."""
+    add(
+        "--arch",
+        action="append",
+        default=[],
+        metavar="SM",
+        help=f"{doing} for these, e.g. sm_75,sm_90 (default: this GPU; without one sm_75,sm_80,sm_90a)",
+    )
+
+
+def check_op(name: str) -> None:
+    """A `UsageError`, with the nearest names, if there is no such op."""
+    if name not in registry.op_names():
+        raise UsageError(registry.unknown("op", name, registry.op_names()))
+
+
+_DAY_S = 86400.0
+
+
+def check_timeout(seconds: float) -> None:
+    """A `UsageError` if it is no limit that a step can have; what waits for one cannot wait for years."""
+    if not 0 < seconds <= _DAY_S:
+        raise UsageError(
+            f"--timeout {seconds:g}: give a number of seconds above 0, and a day, {_DAY_S:.0f}, at most"
+        )
+
+
+def archs(texts: Sequence[str]) -> tuple[str, ...]:
+    """What was given to ``--arch``, each once; a `UsageError` if one is not known."""
+    found = [arch.strip() for text in texts for arch in text.split(",")]
+    for arch in found:
+        if not ARCHITECTURE.fullmatch(arch):
+            raise UsageError(f"--arch {arch}: an architecture reads like sm_90, several like sm_75,sm_90")
+        limits(arch)
+    return tuple(dict.fromkeys(found))

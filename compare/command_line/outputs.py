@@ -1,0 +1,110 @@
+"""The files and folders that a command writes: looked at before the work, and written whole after it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from compare.records import archive
+from compare.spec import UsageError
+
+
+def check(files: Mapping[str, Path | None]) -> None:
+    """Find out now, not after minutes of work, whether they can be written.
+
+    Args:
+        files: by option, ``--json``; None: not asked for.
+
+    Raises:
+        UsageError: one of them cannot, or two are the same.
+    """
+    paths = [path for path in files.values() if path]
+    for path in paths:
+        if path.is_dir():
+            raise UsageError(f"{path} is a directory; name a file in it")
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"{path} cannot be written: there is no directory {path.parent}; "
+                "name a file in a folder that exists"
+            )
+        try:
+            if not _is_special(path):
+                tempfile.TemporaryFile(dir=path.resolve().parent).close()
+                if path.exists():
+                    path.open("a").close()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file") from None
+    resolved = [path.resolve() for path in paths if not _is_special(path)]
+    alike = [o for o, path in files.items() if path and resolved.count(path.resolve()) > 1]
+    if alike:
+        *first, last = alike
+        raise UsageError(f"{', '.join(first)} and {last} name one and the same file; give each its own")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, as /dev/stdout: to be written into, and not to be replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def made(folder: Path) -> Path:
+    """The folder of ``--out``, made if need be, by its whole path.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be written: {error.strerror}. Name another folder") from None
+    return folder.resolve()
+
+
+def write(file: Path | None, text: str) -> None:
+    """Write a file whole; None: it was not asked for.
+
+    Raises:
+        UsageError: it can no longer be written.
+    """
+    if file is None:
+        return
+    try:
+        if _is_special(file):
+            file.write_text(text, encoding="utf-8")
+        else:
+            archive.write_whole(file.resolve(), text)  # what a link leads to, and not the link
+    except OSError as error:
+        raise UsageError(
+            f"{file} could not be written: {error.strerror}. What was found is on the screen; to have the "
+            "file as well, make room or name another, and run this again"
+        ) from None
+
+
+def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
+    """Write all that can be written: what is said of the rest."""
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except UsageError as error:
+            failed.append(str(error))
+    return failed
+
+
+def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> None:
+    """Write all that can be written, and show what was found though something cannot be.
+
+    Raises:
+        UsageError: it says of everything that could not be written why.
+    """
+    failed = failures(writes)
+    show()
+    if failed:
+        raise UsageError("; ".join(failed))
+
+
+def write_json(file: Path | None, found: object) -> None:
+    """`write` dataclasses, and what JSON can hold, as `records.encoded` has them."""
+    write(file, json.dumps(archive.encoded(found), indent=1) + "\n")

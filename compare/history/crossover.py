@@ -1,0 +1,325 @@
+"""The crossover: the size of one dimension at which the fastest way changes, and what binds on each side.
+
+At every size a way stands with its best implementation.  The ways that lead are the fastest and those that do
+not differ from it (`figures.differs`).  Where two sizes have no leader in common, the fastest way has surely
+changed between them.  A coarse geometric grid finds such neighbours; bisection then closes in from both
+sides, until between the last size that one side leads and the first that the other does there is no round
+size left.  That pair is the crossover's interval: in between they are level, or nobody has looked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from compare.records import archive
+from compare.spec import (
+    Case,
+    CaseComparison,
+    Ceilings,
+    Comparison,
+    Cost,
+    Op,
+    Options,
+    Row,
+    UsageError,
+    is_yardstick,
+    way_of,
+)
+from compare.timing import figures
+
+GRID_FACTOR = 4
+STEPS = 8
+"""Sizes tried are whole multiples of an eighth of their power of two: round enough for any alignment, and a
+finer answer would be about those multiples."""
+CLOSE = 1.25
+"""Bisection times the implementations that came within this of their way's best at either end."""
+MEMORY_SHARE = 8
+"""A case may take this fraction of the memory: checking and timing hold several copies of it."""
+BINDS = 0.6
+"""From which share of its ceiling on bandwidth or arithmetic is what binds."""
+
+
+Limit = Literal["bandwidth", "arithmetic", "launch"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What keeps an implementation from being faster on a case."""
+
+    limit: Limit | None
+    """None: nothing that is known."""
+    nearest: Limit | None
+    """Of bandwidth and arithmetic the one of whose ceiling more is reached; None without ceilings."""
+    share: float | None
+    """Of that ceiling."""
+    launch_us: float
+    """What the host takes for the call."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the ways stand at one size."""
+
+    size: int
+    best: dict[str, Row]
+    """By way, fastest first: its fastest implementation."""
+    leaders: frozenset[str]
+    """The fastest way and those level with it; empty where nothing was timed."""
+    comparison: CaseComparison
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Between these two the fastest way changes."""
+
+    below: Standing
+    above: Standing
+
+
+@dataclass(frozen=True)
+class Crossover:
+    op: str
+    dim: str
+    base: Case
+    """Every other dimension, and the dtype."""
+    standings: tuple[Standing, ...]
+    """By growing size."""
+    crossings: tuple[Crossing, ...]
+    runs: tuple[Comparison, ...]
+    """What was run for it; empty where recorded sizes had to do."""
+    recorded_on: str = ""
+    """The device and date of the record it comes from; empty where it was measured."""
+    interrupted: bool = False
+
+
+def find(
+    op: Op,
+    dim: str,
+    base: Case,
+    options: Options,
+    memory_bytes: int,
+    run: Callable[[Options], Comparison],
+) -> Crossover:
+    """Measure sizes of ``dim`` until every change of the fastest way is closed in on.
+
+    Args:
+        op: what is computed.
+        dim: the dimension that grows.
+        base: the case that says everything else.
+        options: as for a comparison; its cases are replaced.
+        memory_bytes: of the device; larger cases are not tried.
+        run: compares what its options ask for.
+    """
+    seen: dict[int, Standing] = {}
+    runs: list[Comparison] = []
+
+    def leaders_at(size: int) -> frozenset[str]:
+        if size not in seen:
+            case = _sized(base, dim, size)
+            asked = replace(options, cases=(case,), only=options.only or _contenders(size, seen))
+            comparison = run(replace(asked, resources=False))
+            runs.append(comparison)
+            if comparison.cases:
+                seen[size] = standing(size, comparison.cases[0])
+            if comparison.interrupted:
+                raise KeyboardInterrupt
+        return seen[size].leaders if size in seen else frozenset()
+
+    interrupted = False
+    try:
+        search(grid(_swept(op, dim, base, memory_bytes)), leaders_at)
+    except KeyboardInterrupt:
+        interrupted = True
+    standings = tuple(seen[size] for size in sorted(seen))
+    found = crossings(standings)
+    return Crossover(op.name, dim, base, standings, found, tuple(runs), interrupted=interrupted)
+
+
+def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Crossover:
+    """What the sizes in ``results/`` say, on the device recorded last.
+
+    Raises:
+        UsageError: fewer than two of them are on record.
+    """
+    found: dict[int, Standing] = {}
+    origin = ""
+    for run in archive.runs_of(op.name, root):
+        here = f"{run.environment.device}, {run.created[:10]}"
+        if origin and not origin.startswith(f"{run.environment.device}, "):
+            continue
+        for comparison in run.cases:
+            case = Case.parse(comparison.case, op)
+            if _sized(base, dim, case[dim]) == case and figures.timed_cases(
+                replace(run, cases=(comparison,))
+            ):
+                found.setdefault(case[dim], standing(case[dim], comparison))
+                origin = origin or here
+    if len(found) < 2:
+        raise UsageError(
+            f"--crossover {dim}: there is no GPU here, and results/ holds {len(found)} size(s) of {dim} "
+            f"beside {base}. Name another --case, or run it on a machine with a GPU"
+        )
+    standings = tuple(found[size] for size in sorted(found))
+    return Crossover(op.name, dim, base, standings, crossings(standings), (), recorded_on=origin)
+
+
+# --------------------------------------------------------------------------- standings
+
+
+def standing(size: int, case: CaseComparison) -> Standing:
+    """The best of each way, and which of them lead."""
+    best = best_of_ways(case)
+    first = next(iter(best.values()), None)
+    leaders = (way for way, row in best.items() if first and not figures.differs(first, row))
+    return Standing(size, best, frozenset(leaders), case)
+
+
+def best_of_ways(case: CaseComparison) -> dict[str, Row]:
+    """By way, fastest first: its fastest implementation of those that compute in the baseline's precision."""
+    best: dict[str, Row] = {}
+    unequal = {row.label for row in figures.unequal_terms(case, figures.baseline_of(case))}
+    for row in sorted(case.rows, key=figures.cold_us):
+        if is_yardstick(row.label):
+            continue
+        if row.status == "ok" and math.isfinite(figures.cold_us(row)) and row.label not in unequal:
+            best.setdefault(way_of(row.label), row)
+    return best
+
+
+def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:
+    """The closest pairs that have no leader in common."""
+    timed = [standing for standing in standings if standing.leaders]
+    pairs = _apart([standing.leaders for standing in timed])
+    return tuple(Crossing(timed[below], timed[above]) for below, above in pairs)
+
+
+def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
+    """What keeps ``row`` from being faster.
+
+    Bandwidth or arithmetic where `BINDS` of its ceiling is reached, the higher of the two; else launch where
+    the host takes longer for the call than the GPU; else nothing that is known, with the nearest of the two.
+    """
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    cold_us = row.timing.cold_us.median
+    shares: dict[Limit, float] = {}
+    if ceilings is not None:
+        shares["bandwidth"] = cost.bytes / cold_us / 1e3 / max(ceilings.copy_gbs, ceilings.read_gbs)
+        # A product in less than fp32 is the limit for what computes so, and no other.
+        own = ceilings.product_tflops if row.accumulator == "fp32" else None
+        best = own or ceilings.matmul_tflops
+        if best:
+            shares["arithmetic"] = cost.flops / cold_us / 1e6 / best
+    nearest = max(shares, key=lambda limit: shares[limit], default=None)
+    share = shares[nearest] if nearest else None
+    launch_us = row.timing.launch_us.median if row.timing.launch_us else 0.0
+    if share is not None and share >= BINDS:
+        return Bound(nearest, nearest, share, launch_us)
+    return Bound("launch" if launch_us > cold_us else None, nearest, share, launch_us)
+
+
+def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
+    """`bound` in words, with the figure."""
+    found = bound(row, cost, ceilings)
+    of = "of what memory gives" if found.nearest == "bandwidth" else "of the library's matrix product"
+    if found.limit == "launch":
+        return f"launch binds, the call takes the host {found.launch_us:.3g} µs"
+    if found.nearest is None:
+        return "what binds is not known"
+    how = "binds," if found.limit else "is nearest, at"
+    return f"{found.nearest} {how} {found.share:.0%} {of}"
+
+
+def _contenders(size: int, seen: dict[int, Standing]) -> tuple[str, ...]:
+    """Between two sizes that were timed: the labels worth timing.  Elsewhere none is left out."""
+    below = max((s for s in seen if s < size), default=None)
+    above = min((s for s in seen if s > size), default=None)
+    if below is None or above is None:
+        return ()
+    labels: dict[str, None] = {}
+    for end in (seen[below], seen[above]):
+        for row in end.comparison.rows:
+            best = end.best.get(way_of(row.label))
+            if best is not None and figures.cold_us(row) <= CLOSE * figures.cold_us(best):
+                labels[row.label] = None
+    return tuple(labels)
+
+
+# --------------------------------------------------------------------------- sizes
+
+
+def check(op: Op, dim: str) -> None:
+    """Whether ``dim`` is a dimension of ``op``; a `UsageError` if not."""
+    if dim not in op.dims:
+        raise UsageError(f"--crossover {dim}: {op.name} has the dimension(s) {', '.join(op.dims)}")
+
+
+def grid(sizes: Sequence[int]) -> list[int]:
+    """From the smallest to the largest, each `GRID_FACTOR` times the one before."""
+    low, high = max(1, min(sizes)), max(sizes)
+    found = [low]
+    while found[-1] * GRID_FACTOR < high:
+        found.append(found[-1] * GRID_FACTOR)
+    return [*found, high] if high > low else found
+
+
+def middle(low: int, high: int) -> int | None:
+    """A round size near the geometric mean, strictly between the two; None where there is none."""
+    wanted = math.sqrt(low * high)
+    step = max(1, 2 ** math.floor(math.log2(wanted)) // STEPS)
+    near = round(wanted / step) * step
+    return next((size for size in (near, near - step, near + step) if low < size < high), None)
+
+
+def search(sizes: Sequence[int], leaders_at: Callable[[int], frozenset[str]]) -> None:
+    """Ask ``leaders_at`` for the grid, then wherever its answers change, until no round size is left."""
+    answers = {size: leaders_at(size) for size in sizes}
+    while True:
+        known = sorted(size for size, leaders in answers.items() if leaders)
+        wanted = {
+            size
+            for below, above in _apart([answers[size] for size in known])
+            # What lies between the two is level: ask beside either end.
+            for gap in ((known[below], known[below + 1]), (known[above - 1], known[above]))
+            if (size := middle(*gap)) is not None and size not in answers
+        }
+        if not wanted:
+            break
+        for size in sorted(wanted):
+            answers[size] = leaders_at(size)
+
+
+def _apart(leaders: Sequence[frozenset[str]]) -> list[tuple[int, int]]:
+    """The closest pairs, by place, that have no leader in common: none of them holds another."""
+    found: list[tuple[int, int]] = []
+    for above in range(len(leaders)):
+        apart = (below for below in reversed(range(above)) if leaders[below].isdisjoint(leaders[above]))
+        below = next(apart, None)
+        if below is not None and (not found or below > found[-1][0]):
+            found.append((below, above))
+    return found
+
+
+def _swept(op: Op, dim: str, base: Case, memory_bytes: int) -> list[int]:
+    """Swept sizes of ``dim`` that fit: those beside the same other sizes if there are two, else all."""
+    same = {case[dim] for case in op.cases.sweep if _sized(case, dim, 1) == _sized(base, dim, 1)}
+    found = same if len(same) > 1 else {case[dim] for case in op.cases.sweep}
+    found |= {base[dim]}
+    fitting = [
+        s for s in found if s > 0 and op.cost(_sized(base, dim, s)).bytes * MEMORY_SHARE <= memory_bytes
+    ]
+    if len(fitting) < 2:
+        raise UsageError(
+            f"--crossover {dim}: beside {base} fewer than two sizes fit this device's memory. "
+            "Make the other dimensions of --case smaller"
+        )
+    return sorted(fitting)
+
+
+def _sized(base: Case, dim: str, size: int) -> Case:
+    dims = tuple((name, size if name == dim else other) for name, other in base.dims)
+    return replace(base, dims=dims)

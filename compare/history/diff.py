@@ -1,0 +1,187 @@
+"""Two recorded runs held against each other: which rows got faster or slower, and which are no longer there.
+
+The samples of two runs are not pairs, so a ratio is that of the two medians, with an interval recovered from
+theirs (`between`).  Two runs also meet different clocks and temperatures, which rounds within one run do
+not; so a difference counts from `ACROSS` times what one run tells apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from compare import registry
+from compare.records.archive import Recorded
+from compare.spec import WRONG, Comparison, Environment, Estimate, Row
+from compare.timing import calibration, statistics
+
+ACROSS = 2.0
+NOTICEABLE = 0.01
+"""From which share on clocks and ceilings of two runs are said to differ."""
+
+Outcome = Literal["same", "faster", "slower", "ambiguous", "lost", "new", "broken", "mended", "untimed"]
+"""``broken``: was right and is not; ``mended``: the other way round; ``untimed``: right or wrong as before,
+without a time of its own on both sides."""
+
+WORSE: tuple[Outcome, ...] = ("slower", "lost", "broken")
+
+Key = tuple[str, str, str]
+"""Op, case, label."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one implementation on one case."""
+
+    op: str
+    case: str
+    label: str
+    outcome: Outcome
+    ratio: Estimate | None = None
+    """How many times as fast it is now; above 1 is faster."""
+    least: float | None = None
+    """The least difference, as a share, that counts between these two."""
+    old_us: Estimate | None = None
+    new_us: Estimate | None = None
+    source_changed: bool = False
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Diff:
+    environment: tuple[str, ...]
+    """How the machines and the software differ, a line each."""
+    changes: tuple[Change, ...]
+    counts: Mapping[Outcome, int] = field(default_factory=dict)
+    in_both: int = 0
+    """How many rows are in both files: without one nothing was held against anything."""
+
+    @property
+    def worse(self) -> bool:
+        return any(change.outcome in WORSE for change in self.changes)
+
+    @property
+    def undecided(self) -> bool:
+        """Nothing is known to be worse, and not everything is known not to be."""
+        outcomes = {change.outcome for change in self.changes}
+        return "ambiguous" in outcomes or outcomes <= {"untimed", "new"}
+
+
+def diff(old: Sequence[Comparison], new: Sequence[Comparison], only: Sequence[str] = ()) -> Diff:
+    """What changed from ``old`` to ``new``, each the runs of one file, in the order of ``old``.
+
+    Args:
+        old: the runs to compare with.
+        new: the runs to judge.
+        only: glob patterns over labels; none means all.
+    """
+    before, after = _rows(old, only), _rows(new, only)
+    changes = [_change(key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
+    counts: dict[Outcome, int] = {}
+    for change in changes:
+        counts[change.outcome] = counts.get(change.outcome, 0) + 1
+    both = [(before[key], after[key]) for key in before if key in after]
+    # Without a row in both, the machines are those of the newest runs.
+    newest = zip(list(before.values())[:1], list(after.values())[:1], strict=False)
+    machines = (line for pair in both or newest for line in _differences(*pair))
+    ceilings = (line for pair in both for line in _ceilings(*pair))
+    return Diff(tuple(dict.fromkeys((*machines, *ceilings))), tuple(changes), counts, len(both))
+
+
+def _rows(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded]:
+    """Every row once; where a file holds one twice, the newest, which stands first."""
+    found: dict[Key, Recorded] = {}
+    for run in runs:
+        for case in run.cases:
+            for row in case.rows:
+                if registry.is_among(row.label, only):
+                    found.setdefault((run.op, case.case, row.label), Recorded(row, case, run))
+    return found
+
+
+def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
+    if new is None:
+        assert old is not None
+        cold = _cold(old.row) if old.row.status == "ok" else None
+        return Change(*key, "lost" if cold else "untimed", old_us=cold, detail="only in the old")
+    if old is None:
+        return Change(*key, "new", new_us=_cold(new.row), detail=f"only in the new: {_state(new.row)}")
+    changed = old.row.source_hash != new.row.source_hash
+    before, after = _cold(old.row), _cold(new.row)
+    if old.row.status == "ok" and new.row.status != "ok":
+        return Change(*key, "broken", old_us=before, source_changed=changed, detail=_state(new.row))
+    if old.row.status != "ok":
+        outcome: Outcome = "mended" if new.row.status == "ok" else "untimed"
+        detail = f"was: {_state(old.row)}" if outcome == "mended" else f"still: {_state(new.row)}"
+        return Change(*key, outcome, new_us=after, source_changed=changed, detail=detail)
+    if before is None or after is None:
+        if before is not None and not new.row.replayed:
+            return Change(*key, "lost", old_us=before, source_changed=changed, detail="no longer timed")
+        return Change(*key, "untimed", source_changed=changed, detail="not timed in both")
+    ratio = statistics.between(before, after)
+    least = ACROSS * max(map(_detectable, (old.row, new.row)))
+    outcome = statistics.verdict(ratio, least)
+    return Change(*key, outcome, ratio, least, before, after, changed)
+
+
+def _cold(row: Row) -> Estimate | None:
+    """A time of its own: one replayed from a record says nothing of the run."""
+    found = row.timing.cold_us if row.timing and not row.replayed else None
+    return found if found and found.median > 0 and found.low > 0 else None
+
+
+def _detectable(row: Row) -> float:
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    said = row.timing.detectable
+    return calibration.detectable(row.timing.cold_us.median) if said is None else said
+
+
+def _state(row: Row) -> str:
+    if row.status == "ok":
+        return "agrees"
+    return (
+        f"{row.status}, {row.reason}" if row.reason and row.status not in WRONG else row.reason or row.status
+    )
+
+
+# --------------------------------------------------------------------------- the machines
+
+
+def _differences(old: Recorded, new: Recorded) -> Iterator[str]:
+    ours, theirs = old.run.environment, new.run.environment
+    for name in ("device", "arch", "driver", "host"):
+        yield from _line(name, getattr(ours, name), getattr(theirs, name))
+    for package in dict.fromkeys((*ours.versions, *theirs.versions)):
+        yield from _line(package, ours.versions.get(package), theirs.versions.get(package))
+    for name, unit in (("sm_mhz", "MHz"), ("memory_mhz", "MHz"), ("power_limit_w", "W")):
+        yield from _figure(name.partition("_")[0] + " " + unit, _clock(ours, name), _clock(theirs, name))
+    yield from _line("throttled by", _throttle(ours), _throttle(theirs))
+    yield from _line("seed", str(old.run.seed), str(new.run.seed))
+
+
+def _ceilings(old: Recorded, new: Recorded) -> Iterator[str]:
+    if old.comparison.ceilings and new.comparison.ceilings:
+        on = f"a plain copy's GB/s beside {old.run.op} {old.comparison.case}"
+        yield from _figure(on, old.comparison.ceilings.copy_gbs, new.comparison.ceilings.copy_gbs)
+
+
+def _line(name: str, old: str | None, new: str | None) -> Iterator[str]:
+    if old != new:
+        yield f"{name}: {old or 'none'} -> {new or 'none'}"
+
+
+def _figure(name: str, old: float | None, new: float | None) -> Iterator[str]:
+    if old and new and abs(new / old - 1) > NOTICEABLE:
+        yield f"{name}: {old:.4g} -> {new:.4g} ({new / old - 1:+.1%})"
+
+
+def _clock(environment: Environment, name: str) -> float | None:
+    """The higher of before and after: an idle card clocks down."""
+    found = [environment.clocks.get(f"{name}_{when}") for when in ("before", "after")]
+    return max((value for value in found if isinstance(value, float)), default=None)
+
+
+def _throttle(environment: Environment) -> str:
+    return str(environment.clocks.get("throttle_after", "none"))

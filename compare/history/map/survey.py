@@ -1,0 +1,297 @@
+"""What is recorded of one device, op by op and case by case: the best of each way, and effort against speed.
+
+Nothing is measured here.  A ratio is made as everywhere else: from pairs of samples of the same round, and
+from two medians (`diff.between`) where the two rows were recorded in different runs.
+"""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compare import registry
+from compare.history import crossover, diff
+from compare.history.crossover import Bound
+from compare.records.archive import Recorded
+from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
+from compare.timing import figures, statistics
+from compare.tuning.cache import registered_as
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest implementation of a way on one case."""
+
+    way: str
+    label: str
+    cold_us: Estimate
+    share: float | None
+    """Of what the library's product reached, or a copy: whichever the fastest is nearer to."""
+    bound: Bound
+    lines: int | None
+    """Of kernel, launch and binding together; None: not recorded."""
+    tokens: int | None
+    changed: bool
+    """Its source is no longer what was measured."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One op on one case."""
+
+    op: str
+    case: str
+    share_of: str
+    """What shares are of, in words."""
+    ways: tuple[Best, ...]
+    """Fastest first."""
+    leaders: tuple[str, ...]
+    """The fastest way, and those that do not differ from it."""
+    lead: Estimate | None
+    """How many times as fast the first is as the second; above 1.  None: there is no second."""
+    differs: bool
+    """Whether that is a difference: its interval excludes 1, and it is more than equals show."""
+    rounds: int | None
+    """How many rounds it rests on, where they are too few for an interval."""
+    across: bool
+    """The two were recorded in different runs."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One implementation: what there is to write, and what it reaches."""
+
+    op: str
+    label: str
+    lines: int
+    tokens: int
+    share: float
+    """Of the ceiling, the median over `cases`,"""
+    lowest: float
+    highest: float
+    cases: int
+    """On how many it was timed, of those in which launching does not bind the fastest,"""
+    of: int
+    """and how many of these there are."""
+    least: float
+    """The least difference, as a share, that can be told apart there."""
+    front: bool
+    """No implementation of no more tokens reaches as much."""
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Map:
+    device: str
+    dates: tuple[str, ...]
+    """Of the oldest and the newest run; one if they are the same."""
+    places: tuple[Place, ...]
+    points: tuple[Point, ...]
+    """By op, by growing effort."""
+    changed: tuple[tuple[str, str], ...]
+    """Op and label of everything on record whose source is no longer what was measured."""
+
+
+def survey(
+    runs: Sequence[Comparison],
+    hashes: Mapping[tuple[str, str], str],
+    ops: Sequence[str] = (),
+    only: Sequence[str] = (),
+) -> Map:
+    """The map of what ``runs`` have recorded.
+
+    Args:
+        runs: of one device.
+        hashes: of the sources as they are now, by op and label.
+        ops: only these; none means all.
+        only: glob patterns over labels; none means all.
+
+    Raises:
+        UsageError: they are of several devices, or hold no times of what was asked for.
+    """
+    devices = list(dict.fromkeys(run.environment.device for run in runs))
+    if len(devices) > 1:
+        raise UsageError(
+            f"these records are of {len(devices)} devices ({'; '.join(devices)}), and times of one say "
+            "nothing of another: --records with the files of one"
+        )
+    runs = sorted(
+        (run for run in runs if not ops or run.op in ops), key=lambda run: run.created, reverse=True
+    )
+    named = dict.fromkeys((run.op, case.case) for run in runs for case in run.cases)
+    charted = [_Chart(runs, op, case, only) for op, case in sorted(named, key=lambda name: name[0])]
+    charted = [chart for chart in charted if chart.best]
+    if not charted:
+        asked = " ".join(["map", *ops, *(f"--only {pattern}" for pattern in only)])
+        raise UsageError(f"{asked}: these records hold no times of that: it was not timed, or not recorded")
+    sizes = {(run.op, label): size for run in reversed(runs) for label, size in run.code_sizes.items()}
+    stale = {
+        (chart.op, label): None
+        for chart in charted
+        for label, recorded in chart.rows.items()
+        if hashes.get((chart.op, label)) != recorded.row.source_hash
+    }
+    dates = sorted(recorded.run.created[:10] for chart in charted for recorded in chart.rows.values())
+    points = (
+        point
+        for op in dict.fromkeys(chart.op for chart in charted)
+        for point in _points([chart for chart in charted if chart.op == op], sizes, stale)
+    )
+    return Map(
+        devices[0],
+        tuple(dict.fromkeys((dates[0], dates[-1]))),
+        tuple(_place(chart, sizes, stale) for chart in charted),
+        tuple(points),
+        tuple(stale),
+    )
+
+
+Sizes = Mapping[tuple[str, str], CodeSize]
+Stale = Collection[tuple[str, str]]
+
+
+class _Chart:
+    """What is recorded of one case: of every implementation the newest row, in the baseline's precision."""
+
+    def __init__(self, runs: Sequence[Comparison], op: str, case: str, only: Sequence[str]) -> None:
+        newest: dict[str, Recorded] = {}
+        for run in runs:
+            for comparison in run.cases:
+                if (run.op, comparison.case) == (op, case):
+                    for row in comparison.rows:
+                        newest.setdefault(row.label, Recorded(row, comparison, run))
+        self.op = op
+        rows = tuple(recorded.row for recorded in newest.values())
+        self.case = replace(next(iter(newest.values())).comparison, rows=rows)
+        unequal = {row.label for row in figures.unequal_terms(self.case, figures.baseline_of(self.case))}
+        self.rows = {
+            label: recorded
+            for label, recorded in newest.items()
+            if registered_as(label) == label
+            and label not in unequal
+            and recorded.row.status == "ok"
+            and not recorded.row.replayed  # that is another run's, and maybe another device's
+            and recorded.row.timing
+            and recorded.row.timing.cold_us
+            and registry.is_among(label, only)
+        }
+        kept = replace(self.case, rows=tuple(recorded.row for recorded in self.rows.values()))
+        best = crossover.best_of_ways(kept)
+        self.best = {way: self.rows[row.label] for way, row in best.items()}
+
+    def bound(self, recorded: Recorded) -> Bound:
+        return crossover.bound(recorded.row, self.case.cost, recorded.comparison.ceilings)
+
+    @property
+    def fastest(self) -> Bound:
+        """What binds the fastest."""
+        return self.bound(next(iter(self.best.values())))
+
+    @property
+    def by_product(self) -> bool:
+        """Whether shares are of the library's product: not where memory is what a product is kept by."""
+        return self.case.cost.busy and self.fastest.nearest != "bandwidth"
+
+    def share(self, recorded: Recorded) -> float | None:
+        """Of the ceiling that the fastest is nearest to."""
+        of = figures.share_of_product if self.by_product else figures.share_of_copy
+        return of(recorded.comparison, recorded.row)
+
+
+def _place(chart: _Chart, sizes: Sizes, stale: Stale) -> Place:
+    first, *others = chart.best.values()
+    held = {way: _held(first, other) for way, other in zip(list(chart.best)[1:], others, strict=True)}
+    lead, differs = next(iter(held.values()), (None, False))
+    level = (way for way, (_, apart) in held.items() if not apart)
+    return Place(
+        chart.op,
+        chart.case.case,
+        "the library's product" if chart.by_product else "a copy",
+        tuple(_best(chart, way, recorded, sizes, stale) for way, recorded in chart.best.items()),
+        (next(iter(chart.best)), *level),
+        lead,
+        differs,
+        rounds=(figures.few(first.row, others[0].row) or None) if others else None,
+        across=bool(others) and first.comparison is not others[0].comparison,
+    )
+
+
+def _held(mine: Recorded, other: Recorded) -> tuple[Estimate | None, bool]:
+    """How many times as fast ``mine`` is as ``other``, and whether that is a difference."""
+    if mine.comparison is other.comparison:
+        return figures.ratio(mine.row, other.row), figures.differs(mine.row, other.row)
+    ours, theirs = _cold_us(mine.row), _cold_us(other.row)
+    found = statistics.between(theirs, ours)
+    least = diff.ACROSS * figures.detectable(mine.row, other.row)
+    if figures.few(mine.row, other.row):
+        least *= statistics.FEW
+    return replace(found, samples=()), statistics.differs(found, least)
+
+
+def _best(chart: _Chart, way: str, recorded: Recorded, sizes: Sizes, stale: Stale) -> Best:
+    label = recorded.row.label
+    size = sizes.get((chart.op, label))
+    return Best(
+        way,
+        label,
+        replace(_cold_us(recorded.row), samples=()),
+        chart.share(recorded),
+        chart.bound(recorded),
+        size.lines if size else None,
+        size.tokens if size else None,
+        (chart.op, label) in stale,
+    )
+
+
+def _cold_us(row: Row) -> Estimate:
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    return row.timing.cold_us
+
+
+def is_about_kernels(fastest: Bound) -> bool:
+    """Whether launching is not what binds the fastest on a case: where it does, no kernel matters."""
+    return fastest.limit != "launch"
+
+
+# --------------------------------------------------------------------------- effort against speed
+
+
+def _points(charts: Sequence[_Chart], sizes: Sizes, stale: Stale) -> list[Point]:
+    """Of one op: every implementation, by growing effort."""
+    charts = [chart for chart in charts if is_about_kernels(chart.fastest)] or list(charts)
+    found = []
+    for label in dict.fromkeys(label for chart in charts for label in chart.rows):
+        op, mine = charts[0].op, [chart for chart in charts if label in chart.rows]
+        shares = [share for chart in mine if (share := chart.share(chart.rows[label])) is not None]
+        size = sizes.get((op, label))
+        if shares and size:
+            found.append(
+                Point(
+                    op,
+                    label,
+                    size.lines,
+                    size.tokens,
+                    plain.median(shares),
+                    min(shares),
+                    max(shares),
+                    len(shares),
+                    len(charts),
+                    plain.median(figures.detectable(chart.rows[label].row) for chart in mine),
+                    front=False,
+                    changed=(op, label) in stale,
+                )
+            )
+    return list(with_front(found))
+
+
+def with_front(points: Iterable[Point]) -> Iterator[Point]:
+    """Points by growing effort, those of the Pareto front marked: each reaches more than all before it, and
+    by more than equals show.  A yardstick is no step of it: what it reaches is written in a library."""
+    highest = 0.0
+    for point in sorted(points, key=lambda point: (point.tokens, -point.share)):
+        counts = not is_yardstick(point.label)
+        front = counts and point.share > highest * (1 + point.least)
+        highest = max(highest, point.share if counts else 0.0)
+        yield replace(point, front=front)

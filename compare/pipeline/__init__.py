@@ -1,5 +1,0 @@
-"""What each compiler makes of a kernel, stage by stage, for any architecture, with or without a GPU.
-
-`compare.pipeline.opening` captures what an implementation would launch, lets its own compiler work one
-stage at a time, and returns what came out of every one; `compare.report.stages` prints it.
-"""

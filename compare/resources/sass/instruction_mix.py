@@ -1,0 +1,147 @@
+"""The instruction mix: machine code grouped by what it does to the machine."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from compare.resources.sass.disassembly import Instruction
+
+_MEMORY = {
+    "LDG": "global loads",
+    "STG": "global stores",
+    "LDS": "shared loads",
+    "LDSM": "shared loads",
+    "STS": "shared stores",
+    "STSM": "shared stores",
+    "LDL": "local loads",
+    "STL": "local stores",
+    "LD": "generic loads",
+    "ST": "generic stores",
+}
+"""Loads and stores that are counted by width.  Local memory is where what was spilled goes."""
+
+_GROUPS = (
+    ("async copies", r"LDGSTS|UTMA\w+|UBLK\w+|UTMACMDFLUSH|LDGDEPBAR|DEPBAR|ARRIVES"),
+    ("atomics", r"ATOM[GS]?|RED|REDG|REDAS"),
+    ("matrix", r"\w*GMMA|WARPGROUP|UTC\w*MMA|[BDHIOQ]MMA"),
+    ("fp32", r"F(FMA|ADD|MUL|MNMX|SEL|SET|CHK|SWZADD)[0-9]*"),
+    ("fp16", r"H(FMA|ADD|MUL|MNMX|SET)2\w*|HADD2"),
+    ("fp64", r"D(FMA|ADD|MUL|SETP|MNMX)"),
+    ("MUFU", r"MUFU"),
+    ("barriers", r"BAR|B2R|R2B|SYNCS|MEMBAR|FENCE|ERRBAR|CCTL|WARPSYNC|NANOSLEEP|UCGABAR_\w+|ACQBULK|ELECT"),
+    ("warp", r"SHFL|VOTE|VOTEU|MATCH|REDUX|CREDUX"),
+    ("branches", r"BRA|BRX|JMP|JMX|EXIT|CALL|RET|BSSY|BSYNC|BREAK|KILL|BPT|BMOV|YIELD|UBRA|PREEXIT"),
+    ("conversions", r"F2F\w*|F2I\w*|I2F\w*|I2I\w*|F2IP|I2FP|I2IP|FRND"),
+    ("constants", r"U?LDC\w*"),
+    ("padding", r"NOP"),
+)
+
+ORDER = (*_MEMORY.values(), *(name for name, _ in _GROUPS), "integer, moves")
+
+
+def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
+    """Instructions by group, and within it by kind: of memory the width, else the instruction's name.
+
+    >>> from compare.resources.sass.disassembly import instructions
+    >>> mix(instructions("/*0000*/ LDG.E.128 R12, [R2] ;"))
+    {'global loads': Counter({'128 bits': 1})}
+    """
+    groups: dict[str, Counter[str]] = {}
+    for instruction in found:
+        group, kind = classified(instruction.opcode)
+        groups.setdefault(group, Counter())[kind] += 1
+    order = list(dict.fromkeys(ORDER))
+    return dict(sorted(groups.items(), key=lambda item: order.index(item[0])))
+
+
+_AS_ONE = ("integer, moves", "branches")
+"""Groups whose kinds tell nobody much."""
+
+
+def kinds(found: Iterable[Instruction]) -> dict[str, int]:
+    """The mix in one level, in its order: ``global loads, 128 bits``.
+
+    >>> from compare.resources.sass.disassembly import instructions
+    >>> kinds(instructions("/*0000*/ LDG.E.128 R12, [R2] ;\\n/*0010*/ MOV R1, R2 ;\\n/*0020*/ NOP;"))
+    {'global loads, 128 bits': 1, 'padding': 1, 'integer, moves': 1}
+    """
+    listed: dict[str, int] = {}
+    for group, counts in mix(found).items():
+        if group in _AS_ONE or group == "padding":
+            listed[group] = counts.total()
+        else:
+            listed |= {
+                group if kind == group else f"{group}, {kind}": count for kind, count in counts.items()
+            }
+    return listed
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of `kinds`, each once, group by group."""
+    groups = list(dict.fromkeys(ORDER))
+
+    def place(name: str) -> int:
+        return next(i for i, group in enumerate(groups) if name == group or name.startswith(f"{group}, "))
+
+    return sorted(dict.fromkeys(names), key=place)
+
+
+def classified(opcode: str) -> tuple[str, str]:
+    """An instruction's group, and its kind there.
+
+    >>> classified("LDG.E.U16.CONSTANT"), classified("HMMA.16816.F32.BF16"), classified("MUFU.EX2")
+    (('global loads', '16 bits'), ('matrix', 'HMMA.16816'), ('MUFU', 'EX2'))
+    """
+    name, _, modifiers = opcode.partition(".")
+    if name in _MEMORY:
+        return _MEMORY[name], "matrices" if name.endswith("SM") else f"{width_bits(opcode)} bits"
+    for group, pattern in _GROUPS:
+        if re.fullmatch(pattern, name):
+            if group == "matrix":
+                return group, ".".join(opcode.split(".")[:2])
+            if name == "LDGSTS":
+                return group, f"LDGSTS {width_bits(opcode)} bits"
+            if name == "MUFU":
+                return group, modifiers
+            return group, name
+    return "integer, moves", name
+
+
+_MULTIPLY = (
+    r"\w*GMMA|UTC\w*MMA",  # by a warpgroup or more, from shared memory
+    r"[BDHIOQ]MMA",  # by a warp
+    r"DFMA",
+    r"FFMA2?",
+    r"HFMA2",  # last: it moves constants as well
+)
+
+
+def multiplications(opcodes: Iterable[str]) -> Counter[str]:
+    """What a kernel multiplies with: the mightiest kind of instruction that it has, by name and shape.
+
+    A kernel with tensor cores has fused multiply-adds beside them, and not the other way round.
+
+    >>> multiplications(["IMAD", "FFMA", "HMMA.16816.F32.BF16", "HMMA.16816.F32.BF16"])
+    Counter({'HMMA.16816': 2})
+    """
+    listed = list(opcodes)
+    for pattern in _MULTIPLY:
+        found = [opcode for opcode in listed if re.fullmatch(pattern, opcode.partition(".")[0])]
+        if found:
+            parts = 2 if "MMA" in found[0].partition(".")[0] else 1
+            return Counter(".".join(opcode.split(".")[:parts]) for opcode in found)
+    return Counter()
+
+
+def width_bits(opcode: str) -> int:
+    """How much of memory a thread's load or store moves.
+
+    >>> width_bits("LDG.E.128"), width_bits("STG.E"), width_bits("LDG.E.U8"), width_bits("LDG.E.ENL2.256")
+    (128, 32, 8, 256)
+    """
+    for modifier in reversed(opcode.split(".")):
+        if match := re.fullmatch(r"[US]?(8|16|32|64|128|256)", modifier):
+            return int(match[1])
+    return 32

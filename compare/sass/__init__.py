@@ -1,5 +1,0 @@
-"""Machine code as text: disassembled, instruction by instruction, and told apart by what each does.
-
-The one place that reads SASS: for the instruction that a kernel multiplies with
-(`compare.resources`), and for all of them (`compare.pipeline`).
-"""

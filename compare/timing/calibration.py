@@ -1,0 +1,114 @@
+"""What this machine cannot tell apart: an implementation held against itself, and what follows from it.
+
+An A/A pair is one call under two names, in two processes and timed like any two implementations.  Whatever
+difference such a pair shows is none; so a difference counts only if it is larger than what pairs of that size
+show here, with headroom, and if its interval excludes 1 (`statistics.differs`).
+
+``python -m compare doctor --calibrate`` measures it and keeps it by device; until then the built-in limits
+hold, which are wide.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compare.records import archive
+from compare.spec import Calibration, CaseComparison, Row, SizeClass
+from compare.timing.statistics import estimate
+from cuda_impl import build
+
+BUILT_IN = Calibration(
+    (SizeClass(10.0, 0.05), SizeClass(100.0, 0.02), SizeClass(float("inf"), 0.01)), tick_us=0.032
+)
+
+HEADROOM = 1.5
+"""How far above the largest difference seen among equals the least that counts is set: over a hundred pairs
+of each class have been seen, and a run of all sizes makes hundreds more."""
+
+LEAST = 0.002
+"""No machine is believed to tell apart less."""
+
+Series = Sequence[Sequence[float]]
+"""The cold samples, in microseconds, of one contest of equals, round by round."""
+
+
+def detectable(time_us: float, calibration: Calibration | None = None) -> float:
+    """The least difference, as a share of a time, that counts as one; never less than a tick of the clock."""
+    found = calibration or BUILT_IN
+    share = next((size.share for size in found.classes if time_us < size.below_us), found.classes[-1].share)
+    return max(share, found.tick_us / time_us) if time_us > 0 else 1.0
+
+
+def marked(case: CaseComparison, calibration: Calibration | None) -> CaseComparison:
+    """``case`` with what can be told apart beside every time; replayed rows keep what their record says."""
+
+    def mark(row: Row) -> Row:
+        if row.replayed or row.timing is None or row.timing.cold_us is None:
+            return row
+        share = round(detectable(row.timing.cold_us.median, calibration), 6)
+        return replace(row, timing=replace(row.timing, detectable=share))
+
+    return replace(case, rows=tuple(map(mark, case.rows)))
+
+
+def derived(contests: Iterable[Series], created: str) -> Calibration:
+    """A calibration from contests of equals.  A class without any keeps its built-in limit.
+
+    Raises:
+        ValueError: there is no contest with two series.
+    """
+    pairs: dict[float, list[tuple[float, bool]]] = {size.below_us: [] for size in BUILT_IN.classes}
+    gaps: list[float] = []
+    for series in contests:
+        ticks = sorted({round(sample, 3) for samples in series for sample in samples})
+        gaps += [after - before for before, after in itertools.pairwise(ticks)]
+        for mine, theirs in itertools.combinations(series, 2):
+            ratio = estimate([b / a for a, b in zip(mine, theirs, strict=True)])
+            time_us = estimate(mine).median
+            below_us = next(size.below_us for size in BUILT_IN.classes if time_us < size.below_us)
+            off = max(ratio.median, 1 / ratio.median) - 1
+            pairs[below_us].append((off, not ratio.low <= 1 <= ratio.high))
+    if not any(pairs.values()):
+        raise ValueError("no two series to hold against each other")
+
+    def size_class(built_in: SizeClass) -> SizeClass:
+        found = pairs[built_in.below_us]
+        if not found:
+            return built_in
+        largest = max(off for off, _ in found)
+        share = max(HEADROOM * largest, LEAST)
+        return SizeClass(built_in.below_us, share, len(found), largest, sum(apart for _, apart in found))
+
+    tick_us = round(min(gaps), 3) if gaps else BUILT_IN.tick_us
+    return Calibration(tuple(map(size_class, BUILT_IN.classes)), tick_us, created)
+
+
+# --------------------------------------------------------------------------- kept by device
+
+
+def path_of(device: str) -> Path:
+    """Where the calibration of a device of that name is kept: beside what has been compiled."""
+    return build.cache_dir() / "calibration" / f"{archive.device_slug(device)}.json"
+
+
+def stored(device: str) -> Calibration:
+    """What was measured on this machine's device of that name, else the built-in limits."""
+    try:
+        return archive.decode(Calibration, json.loads(path_of(device).read_text()))
+    except (OSError, ValueError, TypeError, RuntimeError):  # none there, damaged, or no cache at all
+        return BUILT_IN
+
+
+def store(device: str, calibration: Calibration) -> Path:
+    """Keep it for every comparison to come; the path.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = path_of(device)
+    archive.write_whole(path, json.dumps(archive.encoded(calibration), indent=1) + "\n")
+    return path

@@ -1,0 +1,140 @@
+"""Ceilings: what a plain copy, a read of memory and a library's product reach on this device, in this run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from compare.spec import Card, Ceilings, Cost
+from compare.timing.gpu_clock import Monitor
+from compare.timing.stopwatch import Call, CudaStopwatch, Stopwatch
+
+CEILING_BYTES = 1 << 30
+CEILING_SAMPLES = 15
+
+PRODUCT = 4096
+"""Side of the matrices whose product is timed, where a case is about arithmetic,"""
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""and their dtypes."""
+
+
+class CeilingMeter:
+    """What a plain copy and a plain read reach on this device, sampled as often as one asks.
+
+    The copy is torch's ``copy_``, its bytes read plus written.  The read is the fastest of torch's
+    reductions over the same memory, whichever that is here.  ``product`` is a product of two matrices of
+    `PRODUCT` rows and columns in fp16, None where a case is not about arithmetic; ``own_product`` is the same
+    in the case's dtype, None where that is fp16.  ``monitor`` is asked how the card does meanwhile.
+    """
+
+    def __init__(
+        self,
+        watch: Stopwatch,
+        copy: Call,
+        reads: Mapping[str, Call],
+        buffer_bytes: int,
+        product: Call | None = None,
+        monitor: Monitor | None = None,
+        own_product: Call | None = None,
+    ) -> None:
+        self._monitor = monitor or Monitor({})
+        self._watch, self._bytes, self._copy, self._product = watch, buffer_bytes, copy, product
+        self._own_product = own_product
+        self._product_us: list[float] = []
+        self._own_product_us: list[float] = []
+        self._copy_us: list[float] = []
+        trials: dict[str, list[float]] = {name: [] for name in reads}
+        for _ in range(4):
+            for name, call in reads.items():
+                trials[name].append(watch.cold(f"read {name}", call).gpu_us)
+        medians = {
+            name: statistics.median(times[1:]) for name, times in trials.items()
+        }  # the first loads code
+        self.read_by = min(medians, key=medians.__getitem__)
+        self._read = reads[self.read_by]
+        self._read_us = trials[self.read_by][1:]
+        copy()  # loads its code
+        for load in filter(None, (product, own_product)):
+            load()
+        self.sample()
+
+    @classmethod
+    def on(cls, device: torch.device, cost: Cost | None = None, dtype: str = "fp16") -> CeilingMeter:
+        """Over buffers of 1 GiB, less on a card with little memory; with products where ``cost`` asks."""
+        size = min(CEILING_BYTES, torch.cuda.get_device_properties(device).total_memory // 16) // 64 * 64
+        with torch.cuda.device(device):
+            # A generator of its own: a failed graph capture can leave the default one unusable.
+            generator = torch.Generator(device).manual_seed(0)
+            source = torch.randn(size // 4, dtype=torch.float32, device=device, generator=generator)
+            target = torch.empty_like(source)
+            wide, whole = source.view(torch.float64), source.view(torch.int32)
+            reads: dict[str, Call] = {
+                "sum fp32": source.sum,
+                "sum fp64": wide.sum,
+                "sum int32": whole.sum,
+                "max fp32": source.max,
+                "max int32": whole.max,
+            }
+            product: Call | None = None
+            own_product: Call | None = None
+            if cost is not None and cost.busy:
+                shape = (PRODUCT, PRODUCT)
+                factors = [torch.randn(shape, device=device, generator=generator) for _ in range(2)]
+
+                def multiply(kind: torch.dtype) -> Call:
+                    a, b = (factor.to(kind) for factor in factors)
+                    return partial(torch.mm, a, b, out=torch.empty_like(a))
+
+                product = multiply(torch.float16)
+                own_product = multiply(DTYPES[dtype]) if dtype != "fp16" and dtype in DTYPES else None
+            watch, copy = CudaStopwatch(device), partial(target.copy_, source)
+            return cls(watch, copy, reads, size, product, Monitor.on(device), own_product)
+
+    def sample(self) -> None:
+        """One cold sample of each, and the state of the card: once a round."""
+        self._copy_us.append(self._watch.cold("copy", self._copy).gpu_us)
+        self._read_us.append(self._watch.cold(f"read {self.read_by}", self._read).gpu_us)
+        if self._product is not None:
+            # On what it left in the L2: a kernel's own operands may lie there as well.
+            self._product_us.append(self._watch.warm("product", self._product, 2).gpu_us)
+        if self._own_product is not None:
+            self._own_product_us.append(self._watch.warm("own product", self._own_product, 2).gpu_us)
+        self._monitor.end_round()
+
+    def clock_mhz(self) -> float | None:
+        """The card's SM clock now, where it can be said."""
+        return self._monitor.clock_mhz()
+
+    def restart(self) -> None:
+        """The rounds so far were warm-up: the card's state in them is forgotten."""
+        self._monitor.restart()
+
+    def card(self) -> Card | None:
+        """How the card did, round by round."""
+        return self._monitor.card()
+
+    def ceilings(self) -> Ceilings:
+        """The fastest of all samples so far, in GB/s (1e9 bytes a second): what else a card is at comes and
+        goes.  For a second or so after gigabytes have been freed, copies are 14 % slower on an H100.  Of the
+        fp16 product too, as power holds some samples down; of the other, which is only shown, the median."""
+        own_us = self._own_product_us or self._product_us
+        return Ceilings(
+            copy_gbs=2 * self._bytes / min(self._copy_us) / 1e3,
+            read_gbs=self._bytes / min(self._read_us) / 1e3,
+            matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
+            product_tflops=2 * PRODUCT**3 / statistics.median(own_us) / 1e6 if own_us else None,
+        )
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """The ceilings on their own; beside implementations rather give a `CeilingMeter` to `measure`."""
+    meter = CeilingMeter.on(device)
+    for _ in range(CEILING_SAMPLES):
+        meter.sample()
+    found = meter.ceilings()
+    del meter
+    torch.cuda.empty_cache()
+    return found

@@ -1,0 +1,250 @@
+"""Figures that follow from a comparison: bandwidth, shares, ratios.  Nothing here formats or prints."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from compare.spec import CONDUCT, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.timing import calibration, statistics
+from compare.timing.statistics import estimate
+from compare.tuning.cache import registered_as
+
+LISTED_CASES = 3
+"""This many timed cases get a table each; more become one table of the sweep, beside the first."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one implementation did over every case that was checked."""
+
+    label: str
+    rung: str
+    status: str
+    cases: int
+    max_abs: float | None
+    ulp_max: float | None
+    used: float | None
+    """The largest share of the allowed error."""
+    failed: tuple[str, ...] = ()
+    """Names of the findings against it; none against what was caught only while it was timed."""
+
+    @property
+    def off(self) -> bool:
+        """Whether it disagrees in what its output holds, and not only in how that came about."""
+        return self.status == "disagrees" and (not self.cases or not set(self.failed) <= set(CONDUCT))
+
+
+def gbs(case: CaseComparison, row: Row) -> float | None:
+    """GB/s of compulsory traffic, cold: each input read once and each output written once."""
+    cold = row.timing.cold_us if row.timing else None
+    return case.cost.bytes / cold.median / 1e3 if cold and cold.median > 0 else None
+
+
+def share_of_copy(case: CaseComparison, row: Row) -> float | None:
+    """`gbs` over what a plain copy reached in the same run."""
+    rate, ceilings = gbs(case, row), row.ceilings or case.ceilings
+    return rate / ceilings.copy_gbs if rate is not None and ceilings else None
+
+
+def tflops(case: CaseComparison, row: Row) -> float | None:
+    """TFLOP/s, cold: the operations of the case, however many the row does."""
+    cold = row.timing.cold_us if row.timing else None
+    return case.cost.flops / cold.median / 1e6 if cold and cold.median > 0 else None
+
+
+def share_of_product(case: CaseComparison, row: Row) -> float | None:
+    """`tflops` over what the library's product of matrices of this dtype reached in the same run."""
+    rate, ceilings = tflops(case, row), row.ceilings or case.ceilings
+    best = ceilings.product_tflops if ceilings else None
+    return rate / best if rate is not None and best else None
+
+
+def share(case: CaseComparison, row: Row) -> float | None:
+    """Of what binds: the library's product where a case is about arithmetic, else a plain copy."""
+    return share_of_product(case, row) if case.cost.busy else share_of_copy(case, row)
+
+
+def share_of(case: CaseComparison) -> str:
+    """What that is a share of, in words."""
+    return "the library's product" if case.cost.busy else "a copy"
+
+
+def ratio(row: Row, other: Row) -> Estimate | None:
+    """How many times faster ``row`` is than ``other``, cold, from pairs of samples of the same round.
+
+    None where one of them was not timed, or where they do not sum in the same precision.
+    """
+    if not (row.timing and other.timing and row.accumulator == other.accumulator):
+        return None
+    mine, others = row.timing.cold_us, other.timing.cold_us
+    samples: list[float] = []
+    if mine and others:  # who sits out rounds sits out the last ones
+        samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
+    for pair in row.timing.ratios:
+        if pair.against == other.label:
+            # A record has none, as they follow from those of the cold times.
+            return replace(pair.value, samples=pair.value.samples or tuple(samples))
+    return estimate(samples) if samples else None
+
+
+def detectable(*rows: Row) -> float:
+    """The least difference, as a share, that can be told apart at these rows' times."""
+    found = [0.0]
+    for row in rows:
+        if row.timing and row.timing.cold_us:
+            said = row.timing.detectable
+            found.append(calibration.detectable(row.timing.cold_us.median) if said is None else said)
+    return max(found)
+
+
+def differs(row: Row, other: Row) -> bool:
+    """Whether one of them is faster, by more than this machine shows between equals."""
+    found = ratio(row, other)
+    least = detectable(row, other) * (statistics.FEW if few(row, other) else 1)
+    return found is not None and statistics.differs(found, least)
+
+
+def few(*rows: Row) -> int:
+    """How many rounds timed all of them, where they are too few for an interval; 0 where not."""
+    count = min(row.timing.rounds if row.timing else 0 for row in rows)
+    return count if count < statistics.ENOUGH else 0
+
+
+def row_of(case: CaseComparison, label: str) -> Row | None:
+    return next((row for row in case.rows if row.label == label), None)
+
+
+def is_trial(row: Row) -> bool:
+    """Whether ``--tune`` has added it."""
+    return bool(row.parameters) and registered_as(row.label) != row.label
+
+
+def trials(case: CaseComparison) -> list[list[Row]]:
+    """For each implementation that ``--tune`` was given for: its rows, the default's among them, by value."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in case.rows:
+        if row.parameters:
+            groups[registered_as(row.label)].append(row)
+    if not any(map(is_trial, case.rows)):
+        return []
+    return [sorted(rows, key=lambda row: row.parameters) for rows in groups.values()]
+
+
+def timed_trials(rows: Iterable[Row]) -> bool:
+    """Whether any other value than the default was timed."""
+    return any(is_trial(row) and row.timing and row.timing.cold_us for row in rows)
+
+
+def cold_us(row: Row) -> float:
+    """The median, cold; infinite where it was not timed."""
+    return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
+
+
+def fastest(rows: Iterable[Row]) -> Row | None:
+    """Cold, of those that are right."""
+    found = min((row for row in rows if row.status == "ok"), key=cold_us, default=None)
+    return None if found is None or cold_us(found) == math.inf else found
+
+
+def timed_cases(comparison: Comparison) -> list[CaseComparison]:
+    return [case for case in comparison.cases if any(row.timing for row in case.rows)]
+
+
+def main_case(comparison: Comparison) -> CaseComparison | None:
+    """The case that the sentences and the resources are about: inspected if any is, else timed, else any."""
+    inspected = [case for case in comparison.cases if any(row.resources for row in case.rows)]
+    timed = timed_cases(comparison)
+    both = [case for case in inspected if case in timed]
+    return next(iter([*both, *inspected, *timed, *reversed(comparison.cases)]), None)
+
+
+def verdicts(comparison: Comparison) -> list[Verdict]:
+    """One verdict an implementation, over all checked cases; the worst status wins."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for case in comparison.cases:
+        for row in case.rows:
+            if row.agreement or row.status != "ok":
+                rows[row.label].append(row)
+    return [_verdict(label, found) for label, found in rows.items()]
+
+
+def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
+    checked = [row.agreement for row in rows if row.agreement]
+    statuses = {row.status for row in rows}
+    # A row too long for one variant does not undo its agreement elsewhere.
+    worst = next((s for s in (*WRONG, "failed") if s in statuses), "ok" if checked else "unavailable")
+    return Verdict(
+        label,
+        rows[0].rung,
+        worst,
+        len(checked),
+        max((a.max_abs for a in checked if not math.isnan(a.max_abs)), default=None),
+        max((a.ulp_max for a in checked if not math.isnan(a.ulp_max)), default=None),
+        max((a.error / a.limit for a in checked if a.limit > 0), default=None),
+        tuple(dict.fromkeys(f.name for a in checked for f in a.findings if not f.passed)),
+    )
+
+
+def unequal_terms(case: CaseComparison, baseline: str) -> list[Row]:
+    """Rows that sum in another precision than the baseline."""
+    reference = row_of(case, baseline)
+    if reference is None:
+        return []
+    return [row for row in case.rows if row.accumulator != reference.accumulator]
+
+
+def baseline_of(case: CaseComparison) -> str:
+    """The label that most ratios are taken against."""
+    against = [pair.against for row in case.rows if row.timing for pair in row.timing.ratios]
+    return max(set(against), key=lambda label: (against.count(label), label), default="torch.eager")
+
+
+def same_variant(case: CaseComparison) -> dict[str, dict[str, Row]]:
+    """Rows by variant and route, of the variants that exist in Triton and in CUDA, or by both CUDA routes."""
+    found: dict[str, dict[str, Row]] = defaultdict(dict)
+    for row in case.rows:
+        route, _, variant = row.label.partition(".")
+        if route != "torch" and row.timing and row.timing.cold_us:
+            found[variant][route] = row
+    return {variant: routes for variant, routes in found.items() if len(routes) > 1}
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's bare name: without ``void``, namespaces, template arguments and parameters."""
+    name = re.sub(r"\(anonymous namespace\)::|<unnamed>::", "", name).removeprefix("void ")
+    head = re.match(r"[\w:~$]+", name)
+    bare = head[0].rpartition("::")[2] if head else name
+    return bare if len(bare) <= 32 else f"{bare[:29]}..."
+
+
+def kernels(rows: Iterable[Row]) -> list[tuple[Row, str, dict[str, KernelResources]]]:
+    """Every kernel of every row, by architecture.
+
+    Where the profiler and the cubin both speak of one kernel, the profiler has the word and the cubin adds
+    what only a compiler knows: spills, stack and the size of the code.
+    """
+    found = []
+    for row in rows:
+        by_name: dict[str, dict[str, KernelResources]] = defaultdict(dict)
+        for kernel in sorted(row.resources, key=lambda k: k.reader, reverse=True):  # profiler first
+            name, arch = short_kernel(kernel.kernel), kernel.arch.rstrip("af")
+            seen = by_name[name].get(arch)
+            by_name[name][arch] = kernel if seen is None else _merged(seen, kernel)
+        found += [(row, name, by_arch) for name, by_arch in by_name.items()]
+    return found
+
+
+def _merged(seen: KernelResources, other: KernelResources) -> KernelResources:
+    return replace(
+        seen,
+        spilled_bytes=other.spilled_bytes if seen.spilled_bytes is None else seen.spilled_bytes,
+        local_bytes=other.local_bytes if seen.local_bytes is None else seen.local_bytes,
+        code_bytes=other.code_bytes if seen.code_bytes is None else seen.code_bytes,
+        occupancy=other.occupancy if seen.occupancy is None else seen.occupancy,
+        limiter=seen.limiter or other.limiter,
+        instruction=seen.instruction or other.instruction,
+    )

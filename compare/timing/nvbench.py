@@ -1,0 +1,185 @@
+"""Cold GPU times by NVIDIA's own benchmarking library, in place of ours: ``--timer nvbench``.
+
+nvbench (``cuda-bench`` on PyPI) samples one implementation after the other, on a stream of its own, with the
+L2 flushed before each sample, until it is content.  There are no rounds, so a ratio is that of two medians.
+It is an optional dependency, and a second opinion: warm times, graphs and the host's are not its business.
+
+Source: the package's own type stubs, version 0.3.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compare.spec import Case, Estimate, Implementation, Op, Ratio, Timing, UsageError
+from compare.timing.rounds import Result
+from compare.timing.statistics import between, estimate
+from compare.timing.stopwatch import Call
+
+REQUIREMENT = "cuda-bench[cu13]>=0.3"
+MIN_SAMPLES = 50
+TIMEOUT_S = 1.0
+"""A microsecond is rarely known to nvbench's content: its samples have the grain of the clock."""
+
+_NOTE = "cold times are nvbench's, one implementation after the other"
+
+
+def load() -> Any:
+    """The module; a `UsageError` with the command that installs it where it cannot be used."""
+    try:
+        bench = importlib.import_module("cuda.bench")
+        bench.State  # noqa: B018 - it is loaded when it is first asked for
+        importlib.import_module("cuda.bench.results")
+    except (ImportError, AttributeError) as error:
+        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
+        raise UsageError(f"--timer nvbench: it cannot be used here ({error}). To install it: {pip}") from None
+    return bench
+
+
+def cold_us(calls: Mapping[str, Sequence[Call]], device: torch.device) -> dict[str, Estimate | Exception]:
+    """Cold GPU times of calls by nvbench, which runs once in a process: a second time it refuses.
+
+    Args:
+        calls: by name, the same call on several sets of inputs, which rotate.
+        device: the GPU.
+
+    Returns:
+        By name: the time, or what a call raised, or a `RuntimeError` where nvbench kept no samples.
+
+    Raises:
+        RuntimeError: it has run in this process before.
+    """
+    bench = load()
+    raised: dict[str, BaseException] = {}
+    for name, each in calls.items():
+        made = bench.register(_benchmark(name, each, device, raised))
+        made.set_name(name)
+        made.set_min_samples(MIN_SAMPLES)
+        made.set_timeout(TIMEOUT_S)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.device(device), tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "nvbench.json"
+        options = ["--quiet", "--devices", str(index), "--jsonbin", str(out)]
+        bench.run_all_benchmarks([os.fspath(sys.executable), *options])
+        results = importlib.import_module("cuda.bench.results").BenchmarkResult.from_json(out)
+        found: dict[str, Estimate | Exception] = {}
+        for name in calls:
+            (state,) = results[name]
+            error = raised.get(name)
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            if error is not None:
+                found[name] = error
+            elif state.samples:
+                found[name] = estimate([round(1e6 * sample, 3) for sample in state.samples])
+            else:
+                why = state.skip_reason or "no samples"
+                found[name] = RuntimeError(f"nvbench has no time for it: {why}")
+    return found
+
+
+def _benchmark(
+    name: str, calls: Sequence[Call], device: torch.device, raised: dict[str, BaseException]
+) -> Callable[[Any], None]:
+    rotating = itertools.cycle(calls)
+
+    def launch(launched: Any) -> None:
+        with torch.cuda.stream(torch.cuda.ExternalStream(launched.get_stream().addressof(), device)):
+            next(rotating)()
+
+    def benchmark(state: Any) -> None:
+        try:
+            launch(state)  # what a first call on a stream sets up may not stand behind a waiting kernel
+            torch.cuda.synchronize()
+            state.exec(launch, batched=False)
+        except BaseException as error:  # it would come out of C++ as something else
+            raised[name] = error
+            state.skip(type(error).__name__)
+
+    return benchmark
+
+
+def retimed(
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    device: torch.device,
+    timings: Mapping[str, Result],
+    seed: int,
+) -> dict[str, Result]:
+    """``timings`` with nvbench's cold times for ours, and the ratios that follow from them."""
+    found = dict(timings)
+    timed = {label: timing for label, timing in timings.items() if isinstance(timing, Timing)}
+    labels = [impl.label for impl in impls if impl.label in timed and timed[impl.label].cold_us is not None]
+    try:
+        samples = _in_another_process(op.name, labels, str(case), str(device), seed)
+    except BrokenProcessPool:
+        samples = dict.fromkeys(labels, "nvbench's process ended by itself (leave out --timer nvbench)")
+    for label, told in samples.items():
+        if isinstance(told, str):
+            found[label] = RuntimeError(told)
+        else:
+            cold = estimate(told)
+            found[label] = replace(timed[label], cold_us=cold, rounds=len(cold.samples))
+    return {label: _with_ratios(label, found) for label in found}
+
+
+def _in_another_process(*order: Any) -> dict[str, list[float] | str]:
+    """`_samples` of a process that is new, as nvbench runs once in each."""
+    no_traceback = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's to answer
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), no_traceback) as pool:
+        return pool.submit(_samples, *order).result()
+
+
+def _samples(
+    op_name: str, labels: Sequence[str], case_text: str, device_text: str, seed: int
+) -> dict[str, list[float] | str]:
+    """By label: cold samples in microseconds, or what went wrong."""
+    from compare import registry
+    from compare.device import pick
+    from compare.timing.measure import input_sets
+
+    device = pick(device_text)
+    op = registry.get_op(op_name)
+    case = Case.parse(case_text, op)
+    with torch.cuda.device(device):
+        inputs = input_sets(op, case, device, seed)
+        calls = {
+            impl.label: [partial(impl.run, *tensors) for tensors in inputs]
+            for impl in registry.implementations(op_name)
+            if impl.label in labels
+        }
+        return {
+            label: f"{type(told).__name__}: {told}" if isinstance(told, Exception) else list(told.samples)
+            for label, told in cold_us(calls, device).items()
+        }
+
+
+def _with_ratios(label: str, found: Mapping[str, Result]) -> Result:
+    """The ratios that rounds gave, from medians instead."""
+    timing = found[label]
+    if not isinstance(timing, Timing) or timing.cold_us is None:
+        return timing
+    others = [(ratio.against, found.get(ratio.against)) for ratio in timing.ratios]
+    ratios = tuple(
+        Ratio(other, between(theirs.cold_us, timing.cold_us))
+        for other, theirs in others
+        if isinstance(theirs, Timing) and theirs.cold_us is not None
+    )
+    return replace(timing, ratios=ratios, notes=(*timing.notes, _NOTE))

@@ -1,0 +1,110 @@
+"""Medians and what is known of them.
+
+Times are neither normal nor symmetric, so nothing here assumes a distribution: the interval of a median
+is read off the ordered samples themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal
+
+from compare.spec import Estimate
+
+CONFIDENCE = 0.95
+
+ENOUGH = 6
+"""Samples from which on two of them span the median with that confidence."""
+FEW = 10.0
+"""With fewer, only a difference of so many times the least one that can be told apart is believed."""
+
+Verdict = Literal["faster", "slower", "same", "ambiguous"]
+
+OUTLIER = 5.0
+"""How many times the usual spread a sample must lie away to be called one."""
+
+
+def estimate(samples: Sequence[float]) -> Estimate:
+    """The median of ``samples``, its 95% confidence interval and the samples themselves, in their order.
+
+    Below six samples no pair of them spans the median with 95% confidence; their range stands in.
+
+    Raises:
+        ValueError: there is no sample, or one is NaN.
+    """
+    if not samples:
+        raise ValueError("no samples to take a median of")
+    if any(math.isnan(sample) for sample in samples):
+        raise ValueError("a sample is NaN")
+    ordered = sorted(samples)
+    rank = lower_rank(len(ordered))
+    return Estimate(statistics.median(ordered), ordered[rank - 1], ordered[-rank], tuple(samples))
+
+
+@functools.cache
+def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
+    """The rank, from 1, of the ordered sample that bounds the median from below; from above, from the end.
+
+    How many of ``count`` independent samples fall below the true median is binomial with p = 1/2, whatever
+    they are samples of.
+    """
+    # Of the 2^count ways in which samples fall, those with `rank` of them below, and with no more than that.
+    rank, ways, so_far = 0, 1, 1
+    allowed = math.floor(Fraction((1 - confidence) / 2) * 2**count)
+    while so_far <= allowed:
+        rank += 1
+        ways = ways * (count - rank + 1) // rank
+        so_far += ways
+    return max(1, rank)
+
+
+def within(value: Estimate, share: float) -> bool:
+    """Whether both ends of a real 95% interval lie within ``share`` of the median."""
+    if len(value.samples) < ENOUGH:
+        return False
+    margin = share * abs(value.median)
+    return value.high - value.median <= margin and value.median - value.low <= margin
+
+
+def differs(ratio: Estimate, detectable: float) -> bool:
+    """Whether a ratio is a difference: its interval excludes 1, and it is further from 1 than the least
+    difference that can be told apart.  The interval alone cries wolf, as samples of one run are not quite
+    independent and sampling stops when they look tight."""
+    if ratio.median <= 0 or ratio.low <= 1 <= ratio.high:
+        return False
+    return max(ratio.median, 1 / ratio.median) - 1 > detectable
+
+
+def verdict(ratio: Estimate, detectable: float) -> Verdict:
+    """What a ratio (above 1 is faster) comes to: one of two differences, the same where the whole interval
+    lies within what cannot be told apart, else ambiguous: more samples would decide it."""
+    if differs(ratio, detectable):
+        return "faster" if ratio.median > 1 else "slower"
+    same = 1 / (1 + detectable) <= ratio.low and ratio.high <= 1 + detectable
+    return "same" if same else "ambiguous"
+
+
+def outliers(samples: Sequence[float]) -> int:
+    """How many samples lie far from the median: more than `OUTLIER` times the median deviation, and 1%."""
+    if not samples:
+        return 0
+    middle = statistics.median(samples)
+    spread = statistics.median(abs(sample - middle) for sample in samples)
+    limit = max(OUTLIER * 1.4826 * spread, 0.01 * abs(middle))
+    return sum(abs(sample - middle) > limit for sample in samples)
+
+
+def between(old: Estimate, new: Estimate) -> Estimate:
+    """How many times as fast ``new`` is as ``old``, from two independent medians and their intervals.
+
+    The distances to the ends, in logarithms, add up as squares: G. Y. Zou and A. Donner, "Construction of
+    confidence limits about effect measures", Statistics in Medicine 27 (2008).
+    """
+    down = math.hypot(math.log(old.median / old.low), math.log(new.high / new.median))
+    up = math.hypot(math.log(old.high / old.median), math.log(new.median / new.low))
+    ratio = old.median / new.median
+    return Estimate(ratio, ratio * math.exp(-down), ratio * math.exp(up))

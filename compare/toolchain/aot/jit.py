@@ -1,0 +1,78 @@
+"""The same call from Python, in a process of its own, started by `running`.
+
+It reads its order as JSON from stdin, takes the same files as the program without Python, and prints the same
+lines.  Nothing is imported that the call does not need: imports are most of what starting takes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+SAMPLES, LAUNCHES = 50, 100  # as compare/toolchain/aot/program/main.c
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    import torch
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    run = getattr(importlib.import_module(order["module"]), order["function"])
+    inputs = [_read(torch, device, *layout) for layout in order["inputs"]]
+    host = run(*inputs).cpu()
+    print("first_result_ns", time.monotonic_ns())
+    del host
+    if not order["timed"]:
+        return
+
+    def call() -> None:
+        run(*inputs)
+
+    replay = _graph(torch, call)
+    for one in (call, replay):
+        _host_us(torch, one)
+    for _ in range(SAMPLES):
+        print("launch_us", _host_us(torch, call))
+        print("graph_us", _host_us(torch, replay))
+
+
+def _read(
+    torch: Any, device: Any, file: str, dtype: str, shape: list[int], strides: list[int], offset: int
+) -> Any:
+    """A tensor that lies in the bytes of ``file`` as it lay where they come from."""
+    with open(file, "rb") as opened:  # noqa: PTH123 - pathlib is not needed otherwise
+        data = bytearray(opened.read())
+    storage = torch.frombuffer(data, dtype=torch.uint8).to(device).untyped_storage()
+    return torch.empty(0, dtype=getattr(torch, dtype), device=device).set_(storage, offset, shape, strides)
+
+
+def _graph(torch: Any, call: Callable[[], None]) -> Callable[[], None]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()  # what a call sets up on a stream it has not seen cannot be captured
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+def _host_us(torch: Any, call: Callable[[], None]) -> float:
+    """Microseconds of the host's time for one of LAUNCHES calls in a row."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter_ns()
+    for _ in range(LAUNCHES):
+        call()
+    end = time.perf_counter_ns()
+    torch.cuda.synchronize()
+    return (end - begin) / LAUNCHES / 1000
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""What a program without Python has to do: one launch, every argument of it, and the memory behind them.
+
+All of it comes from the implementation's own host code, run on meta tensors (`compare.capture`).  What that
+code does beside the launch - a second kernel, zeros, a copy - is done by PyTorch or by Python, which the
+program has not; such an implementation is refused, with what stands in the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compare import registry
+from compare.capture import Launch, capture_call, captured_route, meta_inputs
+from compare.device import lacks
+from compare.spec import Case, CudaLaunch, Implementation, Op
+
+_CTYPES = {
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "uint8": "uint8_t",
+    "uint16": "uint16_t",
+    "uint32": "uint32_t",
+    "uint64": "uint64_t",
+    "float32": "float",
+    "float64": "double",
+}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One piece of device memory: an input's, or the output's."""
+
+    name: str
+    """As the op's signature has it: ``x``."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An address in one piece of memory."""
+
+    memory: int
+    """Which: the inputs in order, then the output."""
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number by value."""
+
+    ctype: str
+    """``int64_t``; empty where the kernel's own compiler says."""
+    value: int | float
+
+
+Argument = Pointer | Scalar
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One implementation on one case, as a program."""
+
+    op: Op
+    label: str
+    case: Case
+    arch: str
+    launch: Launch
+    arguments: dict[str, Argument]
+    """By parameter, in the kernel's order; of Triton, compile-time constants are left out."""
+    inputs: tuple[Memory, ...]
+    output: Memory
+    expected: torch.Tensor
+    """A meta tensor that lies in the output's memory as the output does."""
+
+    @property
+    def memory(self) -> tuple[Memory, ...]:
+        return (*self.inputs, self.output)
+
+
+def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
+    """The implementations whose kernels are ours to compile; each CUDA kernel once, by nvcc's route.
+
+    Raises:
+        UsageError: ``only`` matches nothing.
+    """
+    found = [impl for impl in registry.implementations(op.name, only) if impl.has_own_kernels]
+    ahead = {impl.variant for impl in found if impl.route == "pybind"}
+    return [impl for impl in found if impl.route != "cupy" or impl.variant not in ahead]
+
+
+def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
+    """What ``impl`` does on ``case``, for a GPU of ``arch`` (``sm_90``).
+
+    Raises:
+        NotImplementedError: it cannot be done by such a program; the text says why.
+        Exception: whatever else the implementation raises on its inputs.
+    """
+    if impl.requires and (reason := lacks(impl.requires, arch)):
+        raise NotImplementedError(reason)
+    source = captured_route(impl)
+    inputs = meta_inputs(op, case)
+    outputs: list[torch.Tensor] = []
+    addresses = _Addresses()
+    helpers = _Helpers()
+
+    def run(*given: torch.Tensor) -> torch.Tensor:
+        with mock.patch.object(torch.Tensor, "data_ptr", addresses.of), helpers:
+            outputs.append(source.run(*given))
+        return outputs[0]
+
+    launches = capture_call(replace(source, run=run), inputs, arch)
+    output = outputs[0]
+    if not launches:
+        raise NotImplementedError(f"it launches nothing on {case}; give a case with elements")
+    if len(launches) > 1:
+        names = ", ".join(_name_of(launch) for launch in launches)
+        raise NotImplementedError(f"it launches {len(launches)} kernels ({names}), and the program has one")
+    if helpers.used:
+        called = ", ".join(helpers.used)
+        raise NotImplementedError(
+            f"its host code calls PyTorch's {called} beside the launch, and the program has no PyTorch"
+        )
+    called_in, called_out = _names(op.signature, len(inputs))
+    memory = [Memory(name, x.untyped_storage().nbytes()) for name, x in zip(called_in, inputs, strict=True)]
+    owners = [addresses.number(x) for x in (*inputs, output)]
+    if isinstance(launches[0], CudaLaunch):
+        arguments = _cuda_arguments(launches[0], owners)
+    else:
+        arguments = _triton_arguments(launches[0].arguments, addresses, owners)
+    return Plan(
+        op,
+        impl.label,
+        case,
+        arch,
+        launches[0],
+        arguments,
+        tuple(memory),
+        Memory(called_out, output.untyped_storage().nbytes()),
+        output,
+    )
+
+
+def _cuda_arguments(launch: CudaLaunch, owners: list[int]) -> dict[str, Argument]:
+    """Named after the tensors: the C++ parameters' names are not known here."""
+    found: dict[str, Argument] = {}
+    for index, argument in enumerate(launch.arguments):
+        if isinstance(argument, int):
+            found[f"arg{index}"] = _pointer(argument, owners)
+        elif argument.dtype.name in _CTYPES:
+            found[f"arg{index}"] = Scalar(_CTYPES[argument.dtype.name], argument.item())
+        else:
+            raise NotImplementedError(
+                f"argument {index} of its kernel is {argument.nbytes} bytes by value, a tensor map, which "
+                "holds an address and is made anew for each"
+            )
+    return found
+
+
+def _triton_arguments(
+    arguments: dict[str, Any], addresses: _Addresses, owners: list[int]
+) -> dict[str, Argument]:
+    found: dict[str, Argument] = {}
+    for name, argument in arguments.items():
+        if isinstance(argument, torch.Tensor):
+            found[name] = _pointer(addresses.of(argument), owners)
+        elif isinstance(argument, int | float | np.number):
+            found[name] = Scalar("", argument if isinstance(argument, int | float) else argument.item())
+        else:
+            raise NotImplementedError(
+                f"argument {name} of its kernel is a {type(argument).__name__}, and Triton's ahead-of-time "
+                "tools take pointers and numbers"
+            )
+    return found
+
+
+def _pointer(address: int, owners: list[int]) -> Pointer:
+    number, offset = divmod(address, _SPAN)
+    if number not in owners:
+        raise NotImplementedError(
+            "its kernel is given memory of its own beside inputs and output, and the program has none"
+        )
+    return Pointer(owners.index(number), offset)
+
+
+def _name_of(launch: Launch) -> str:
+    return launch.kernel.partition("<")[0] if isinstance(launch, CudaLaunch) else launch.kernel.fn.__name__
+
+
+def _names(signature: str, inputs: int) -> tuple[list[str], str]:
+    """Names of the inputs and of the output in ``x[N], y[N] -> z[N]``."""
+    found = re.findall(r"(\w+)\[", signature)
+    if len(found) != inputs + 1:
+        return [f"input{index}" for index in range(inputs)], "output"
+    return found[:-1], found[-1]
+
+
+_SPAN = 1 << 44
+"""Addresses apart that two pieces of meta memory seem to be: more than either has bytes."""
+
+
+class _Addresses:
+    """Addresses for meta tensors, which have none: a number for each storage, and the offset in it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._held: list[torch.UntypedStorage] = []  # a storage that is freed leaves its place to the next
+
+        def of(tensor: torch.Tensor) -> int:
+            return self.number(tensor) * _SPAN + int(tensor.storage_offset()) * tensor.itemsize
+
+        self.of = of
+        """A function, not a method: it takes the place of ``torch.Tensor.data_ptr``."""
+
+    def number(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._numbers:
+            self._held.append(storage)
+            self._numbers[storage._cdata] = len(self._held)
+        return self._numbers[storage._cdata]
+
+
+class _Helpers(TorchDispatchMode):
+    """Notes PyTorch's operators that do more than allocate and look at memory in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.used: dict[str, None] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in compare.checking.guarded_memory: else Dynamo is imported
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name.partition("::")[2]
+        if not (func.is_view or "empty" in name or name in ("detach", "alias")):
+            self.used[name] = None
+        return func(*args, **(kwargs or {}))

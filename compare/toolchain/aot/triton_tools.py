@@ -1,0 +1,152 @@
+"""The one place that knows Triton's ahead-of-time tools, ``triton.tools.compile`` and ``triton.tools.link``.
+
+They are the same program from 3.6 to 3.9: the first makes a C file that carries the cubin, the second a
+function that picks among such files by how far sizes and addresses can be divided.  What differs - whether
+the linker's files name CUDA's types or their own, and what it takes for a name - stays between the two.
+Three things are to be known of them, in all versions:
+
+* they ask the active driver for the target and for the C types of arguments, so they get one that knows
+  nothing else and needs no GPU;
+* ``num_warps`` is 1 unless given, where the compiler at run time takes 4;
+* of what a launch can ask for they take ``num_warps`` and ``num_stages``, and of numbers by value integers
+  only: a float is declared as a double, which the kernel does not take.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from compare.resources.compiler_process import compile_triton, without_gpu
+from compare.spec import TritonLaunch
+from compare.toolchain.aot.plan import Plan
+from compare.toolchain.aot.records import Kernel
+from cuda_impl.build import BuildError, run
+
+_OPTIONS = ("num_warps", "num_stages")
+
+
+def make(plan: Plan, folder: Path) -> Kernel:
+    """Write the kernel's C files into ``folder``.
+
+    Raises:
+        NotImplementedError: Triton's tools do not take such a kernel; the text says why.
+        BuildError: one of them failed.
+    """
+    launch = plan.launch
+    assert isinstance(launch, TritonLaunch)
+    more = [name for name in launch.options if name not in _OPTIONS]
+    if more:
+        raise NotImplementedError(
+            f"it is launched with {', '.join(more)}, and Triton's ahead-of-time tools take num_warps and "
+            "num_stages only"
+        )
+    # What would be compiled at run time says how each argument is specialised.
+    compiled, _ = compile_triton(launch, plan.arch)
+    if compiled.metadata.num_ctas > 1:
+        raise NotImplementedError(
+            "it is launched in clusters of programs, and Triton's ahead-of-time tools launch single ones"
+        )
+    spelled, names = _spelled(launch.kernel, compiled.src)
+    name = launch.kernel.fn.__name__
+    made = _compile(plan, launch, compiled.metadata, ",".join(spelled), folder)
+    _link([file for file in made if file.suffix == ".h"], folder / name)
+    return Kernel(
+        name=name,
+        launch=f"{name}_default",
+        header=f"{name}.h",
+        arguments=tuple(names),
+        tool="triton.tools.compile and link",
+        code_bytes=_code_bytes(made),
+    )
+
+
+def _spelled(kernel: Any, source: Any) -> tuple[list[str], list[str]]:
+    """The signature as ``triton.tools.compile`` reads it, and the parameters that are left at run time.
+
+    ``*fp32:16`` is a pointer to a multiple of 16 bytes, ``i32:1`` an integer that is 1, ``1024`` a constant.
+    """
+    spelled, names = [], []
+    for index, (name, parameter) in enumerate(zip(kernel.arg_names, kernel.params, strict=True)):
+        kind = source.signature[name]
+        if kind == "constexpr":
+            value = source.constants[(index,)]
+            if not parameter.is_constexpr and value == 1:
+                spelled.append("i32:1")
+                names.append(name)
+            else:
+                spelled.append(_literal(name, value))
+            continue
+        if not kind.startswith(("*", "i", "u")):
+            what = "a float by value, which" if kind.startswith(("fp", "bf", "f")) else f"{kind}, which"
+            raise NotImplementedError(
+                f"argument {name} of its kernel is {what} Triton's ahead-of-time tools do not hand over right"
+            )
+        divisible = ["tt.divisibility", 16] in [list(attr) for attr in source.attrs.get((index,), ())]
+        spelled.append(f"{kind}:16" if divisible else kind)
+        names.append(name)
+    return spelled, names
+
+
+def _literal(name: str, value: Any) -> str:
+    if isinstance(value, bool | int):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(value)
+    raise NotImplementedError(
+        f"constant {name} of its kernel is {value!r}, and Triton's ahead-of-time tools take numbers only"
+    )
+
+
+def _compile(plan: Plan, launch: TritonLaunch, metadata: Any, signature: str, folder: Path) -> list[Path]:
+    from triton.tools.compile import CompileArgs, compile_kernel
+
+    name = launch.kernel.fn.__name__
+    asked = CompileArgs(
+        path=launch.kernel.fn.__code__.co_filename,
+        kernel_name=name,
+        signature=signature,
+        grid=",".join(map(str, launch.grid)),
+        target=None,  # the driver's; of one given here, the numbers stay text, and a comparison fails
+        num_warps=metadata.num_warps,
+        num_stages=metadata.num_stages,
+        out_name=name,
+        out_path=folder / name,
+    )
+    with without_gpu(plan.arch), _path_as_it_is():
+        try:
+            return list(compile_kernel(asked)[1])
+        except RuntimeError as error:
+            if "not yet implemented" in str(error):
+                raise NotImplementedError(f"Triton's own tools refuse it: {error}") from None
+            raise BuildError(f"{name}: triton.tools.compile failed: {error}") from error
+
+
+def _code_bytes(made: list[Path]) -> int:
+    """The length of the array that the C file carries."""
+    for file in made:
+        if file.suffix == ".c" and (found := re.search(r"CUBIN_NAME\[(\d+)\]", file.read_text())):
+            return int(found[1])
+    raise BuildError("triton.tools.compile wrote no cubin that is understood here; please report it")
+
+
+def _link(headers: list[Path], out: Path) -> None:
+    """``triton.tools.link`` is a script and no more: it is run as one."""
+    import triton
+
+    script = Path(triton.__file__).parent / "tools" / "link.py"
+    run([sys.executable, script, *headers, "-o", out], f"{out.name}: triton.tools.link")
+
+
+@contextmanager
+def _path_as_it_is() -> Iterator[None]:
+    """The tool runs the kernel's file once more, from its own folder, which it puts before all others."""
+    before = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = before

@@ -1,0 +1,5 @@
+"""What each compiler makes of a kernel, stage by stage, for any architecture, with or without a GPU.
+
+`opening` captures what an implementation would launch, lets its own compiler work one
+stage at a time, and returns what came out of every one; `report.stages` prints it.
+"""

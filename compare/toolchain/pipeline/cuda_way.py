@@ -1,0 +1,280 @@
+"""A CUDA kernel on its way, by both routes.
+
+nvcc is a driver of other programs: its own ``--dryrun`` says which, and these very commands are run, one by
+one.  NVRTC does all of it in the calling process, and hands out PTX and the cubin only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from compare.spec import CudaLaunch
+from compare.toolchain.pipeline import counts
+from compare.toolchain.pipeline.records import Failure, Opened, Stage
+from compare.toolchain.pipeline.shared import disassembly, turn, with_instructions, with_sass
+from cuda_impl import build, flags
+
+NVCC_STAGES = (
+    *("source", "host-preprocessed", "cudafe", "preprocessed", "ptx", "cubin"),
+    *("fatbin", "object", "library", "sass"),
+)
+_SIDE_BY_SIDE = ("--threads", "--split-compile")
+"""Options by which nvcc runs several commands at once, which leaves what they make as it is."""
+
+_HOST_HALF = ("host-preprocessed", "cudafe")
+_DEVICE_HALF = ("preprocessed", "ptx", "cubin")
+_JOINED = ("fatbin", "object", "library")
+
+_Chain = list[Stage | Failure]
+"""What commands made one after the other, a failure last."""
+
+NVRTC_STAGES = ("source", "ptx", "cubin", "sass")
+
+
+# --------------------------------------------------------------------------- NVRTC
+
+
+def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
+    """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
+    opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
+    options = (*flags.nvrtc(blank.arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
+    with turn():
+        begin = time.perf_counter()
+        try:
+            made = build.compile_nvrtc(launch.source, (launch.kernel,), options)
+        except build.BuildError as error:
+            return replace(opened, failure=_failure("ptx", str(error)))
+        all_ms = (time.perf_counter() - begin) * 1e3
+    log, ptx_ms, cubin_ms = phases(made.log)
+    command = "nvrtcCompileProgram " + shlex.join(options)
+    ops = counts.of("ptx", made.ptx.decode())
+    ptx = Stage("ptx", "NVRTC", made.ptx, all_ms if ptx_ms is None else ptx_ms, ops, command)
+    cubin = Stage("cubin", "NVRTC (ptxas)", made.cubin, cubin_ms, {}, command, log)
+    return with_sass(replace(opened, stages=(*opened.stages, ptx, cubin)), made.mangled[launch.kernel])
+
+
+def phases(log: str) -> tuple[str, float | None, float | None]:
+    """NVRTC's log without its table of times, and the ms until there was PTX and from then on.
+
+    >>> phases("info\\n\\nFile name, phase name, metric, unit\\nk.cu, CUDA C++ Frontend, 58, ms\\n"
+    ...     "k.cu, NVVM Optimizer, 19, ms\\nk.cu, PTX Translation, 17, ms\\n")
+    ('info', 77.0, 17.0)
+    """
+    said, heading, table = log.partition("File name, phase name, metric, unit")
+    took = dict(re.findall(r", ([^,\n]+), ([\d.]+), ms", table))
+    if not heading or "PTX Translation" not in took:
+        return log.strip(), None, None
+    cubin_ms = float(took.pop("PTX Translation"))
+    return said.strip(), sum(map(float, took.values())), cubin_ms
+
+
+# --------------------------------------------------------------------------- nvcc
+
+
+def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
+    """What nvcc and all that it calls make of an op's kernels, for several architectures in one go.
+
+    The kernels are one file, as they are in the op's module.  Files that hold all of them, such as the
+    cubin, are in the stages of each; of the PTX each has its own part.
+
+    Args:
+        launches: one for each of ``blanks``.
+        blanks: what is known already: whose kernel, and the architecture.
+        folder: for the files in between.
+
+    Returns:
+        One for each of ``blanks``.
+    """
+    source = folder / "kernels.cu"
+    kernels = list(dict.fromkeys(launch.kernel for launch in launches))
+    archs = tuple(dict.fromkeys(blank.arch for blank in blanks))
+    source.write_text(build.instances(launches[0].source, kernels))
+    host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
+    device = [word for word in flags.nvcc(archs) if not word.startswith(_SIDE_BY_SIDE)]
+    command = [str(build.nvcc()), *host, *device, str(source), "-o", str(folder / "kernels.so")]
+    plan = subprocess.run(
+        [*command, "--dryrun", "--keep", "--keep-dir", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    opened = [
+        replace(blank, kernel=launch.kernel, stages=(_source(launch),))
+        for launch, blank in zip(launches, blanks, strict=True)
+    ]
+    if plan.returncode != 0:
+        return [replace(one, failure=_failure("host-preprocessed", plan.stderr)) for one in opened]
+    environment, steps = planned(plan.stderr)
+    mangled = _mangled(launches, archs[-1])
+    made = _made(steps, archs, lambda step, name: _run(step, name, environment, folder))
+    return [_of_kernel(one, made[one.arch], mangled.get(one.kernel, "")) for one in opened]
+
+
+def _made(
+    steps: Sequence[str], archs: Sequence[str], run: Callable[[str, str], Stage | Failure]
+) -> dict[str, _Chain]:
+    """What nvcc's commands make, by architecture, up to the first failure and with the disassembly last.
+
+    The host's half comes first, then each architecture's own half, side by side, then what joins them.
+    """
+    named = [(step, *stage_of(step)) for step in steps]
+
+    def chain(wanted: Sequence[str], code: str, before: Future[_Chain] | None = None) -> _Chain:
+        found: _Chain = []
+        for step, name, of_arch in named:
+            if name in wanted and of_arch in ("", code) and not _failed(found):
+                if before is not None and name == "ptx" and _failed(before.result()):
+                    break
+                found.append(run(step, name))
+        return [*found, *disassembly(found)]
+
+    with ThreadPoolExecutor(len(archs) + 1) as pool:
+        host = pool.submit(chain, _HOST_HALF, "")
+        devices = {arch: pool.submit(chain, _DEVICE_HALF, _code(arch), host) for arch in archs}
+        halves = {arch: [*host.result(), *device.result()] for arch, device in devices.items()}
+    joined = chain(_JOINED, "") if not any(map(_failed, halves.values())) else []
+    return {arch: [*made, *joined] for arch, made in halves.items()}
+
+
+def _of_kernel(opened: Opened, made: Sequence[Stage | Failure], mangled: str) -> Opened:
+    for result in sorted(made, key=_place):
+        if isinstance(result, Failure):
+            return replace(opened, failure=result)
+        stage = result
+        if stage.name == "ptx":
+            text = entry(stage.text, mangled)
+            stage = replace(stage, content=text.encode(), ops=counts.of("ptx", text))
+        if stage.name == "sass":
+            return with_instructions(opened, stage, mangled)
+        opened = replace(opened, stages=(*opened.stages, stage))
+    return opened
+
+
+def entry(ptx: str, mangled: str) -> str:
+    """The part of PTX that is one kernel's, under the head of the whole.
+
+    >>> entry(".target sm_90\\n.visible .entry f(\\n)\\n{\\n}\\n.visible .entry g(\\n)\\n{\\n}\\n", "f")
+    '.target sm_90\\n.visible .entry f(\\n)\\n{\\n}\\n'
+    """
+    head, *parts = re.split(r"(?m)^(?=\s*(?:\.visible |\.weak )?\.entry )", ptx)
+    own = [part for part in parts if re.search(rf"\.entry {re.escape(mangled)}\b", part)]
+    # What follows the last kernel - the files that lines are counted in - belongs to all of them.
+    tail = (
+        re.search(r"(?m)^\s*\.file\b[\s\S]*", parts[-1])
+        if parts and own and own[0] is not parts[-1]
+        else None
+    )
+    return head + "".join(own) + (tail[0] if tail else "")
+
+
+def _place(result: Stage | Failure) -> int:
+    return NVCC_STAGES.index(result.stage if isinstance(result, Failure) else result.name)
+
+
+def _failed(made: Sequence[Stage | Failure]) -> bool:
+    return any(isinstance(one, Failure) for one in made)
+
+
+def _mangled(launches: Sequence[CudaLaunch], arch: str) -> dict[str, str]:
+    """The kernels as nvcc names them: NVRTC's front end, which names them alike, is asked."""
+    names = tuple(dict.fromkeys(launch.kernel for launch in launches))
+    options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "--fdevice-syntax-only")
+    try:
+        return build.compile_nvrtc(launches[0].source, names, options).mangled
+    except build.BuildError:
+        return {}  # nvcc will say so, too
+
+
+def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
+    """The variables that nvcc sets, and the commands it runs, from what ``--dryrun`` prints.
+
+    >>> planned('#$ TOP=/cuda\\n#$ "$TOP/cicc" k.ii -o "k.ptx"\\n')
+    ({'TOP': '/cuda'}, ['"$TOP/cicc" k.ii -o "k.ptx"'])
+    """
+    variables: dict[str, str] = {}
+    steps = []
+    for line in dryrun.splitlines():
+        if not line.startswith("#$ "):
+            continue
+        if match := re.match(r"#\$ (\w+)=(.*)", line):
+            variables[match[1]] = match[2].strip()
+        else:
+            steps.append(line.removeprefix("#$ ").strip())
+    return variables, steps
+
+
+def stage_of(step: str) -> tuple[str, str]:
+    """The stage that a command of nvcc's makes, and the architecture it does so for; empty: for all.
+
+    >>> stage_of("ptxas -arch=sm_90a k.compute_90a.ptx -o k.compute_90a.cubin")
+    ('cubin', '90a')
+    """
+    words = shlex.split(step)
+    tool = Path(words[0]).name
+    code = re.search(r"(?:compute|sm)_(\d+[af]?)", step.rpartition(" -o ")[2])
+    if tool in ("cicc", "ptxas"):
+        return ("ptx" if tool == "cicc" else "cubin"), code[1] if code else ""
+    if tool == "cudafe++":
+        return "cudafe", ""
+    if tool == "fatbinary":
+        return "fatbin", ""
+    if "-E" in words:
+        device = any(word.startswith("-D__CUDA_ARCH__=") for word in words)
+        return ("preprocessed", code[1] if code else "") if device else ("host-preprocessed", "")
+    return ("object", "") if "-c" in words else ("library", "")
+
+
+def _run(step: str, name: str, environment: dict[str, str], folder: Path) -> Stage | Failure:
+    with turn():
+        begin = time.perf_counter()
+        done = subprocess.run(
+            ["/bin/sh", "-c", step],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            cwd=folder,
+            env=os.environ | environment,
+        )
+        took_ms = (time.perf_counter() - begin) * 1e3
+    if done.returncode != 0:
+        return _failure(name, done.stdout)
+    product = folder / _product(step)
+    content = product.read_bytes()
+    ops = counts.of(name, content.decode(errors="replace"))
+    return Stage(name, Path(shlex.split(step)[0]).name, content, took_ms, ops, step, done.stdout.strip())
+
+
+def _product(step: str) -> str:
+    """The file that a command writes."""
+    words = shlex.split(step)
+    for option in ("--gen_c_file_name", "-o"):
+        if option in words and not (option == "--gen_c_file_name" and "-o" in words):
+            return words[words.index(option) + 1]
+    return next(word.partition("=")[2] for word in words if word.startswith("--create="))
+
+
+def _code(arch: str) -> str:
+    return flags.target(arch).removeprefix("sm_")
+
+
+def _source(launch: CudaLaunch) -> Stage:
+    """The kernel's own file, or the text that a file of the user's has."""
+    path = flags.KERNELS / f"{launch.source}.cuh"
+    own = launch.source.isidentifier()
+    text = path.read_text() if own else launch.source
+    return Stage("source", "CUDA C++", text.encode(), file=str(path) if own else "kernels.cu")
+
+
+def _failure(stage: str, message: str) -> Failure:
+    place = re.search(r"([^\s()\"]+\.(?:cuh|cu|h|cpp))\((\d+)\)", message)
+    return Failure(stage, message.strip(), f"{place[1]}:{place[2]}" if place else "")

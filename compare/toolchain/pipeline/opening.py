@@ -1,0 +1,180 @@
+"""Which kernels are opened up, and by whom: from an op's name to `Opened`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from compare import registry
+from compare.capture import Launch, capture
+from compare.device import arch as arch_of
+from compare.device import lacks, pick
+from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
+from compare.toolchain.pipeline import cuda_way, inductor, triton_way
+from compare.toolchain.pipeline.apart import Begin, unwatched
+from compare.toolchain.pipeline.records import Failure, Opened
+from cuda_impl import build
+
+STAGES = tuple(dict.fromkeys((*triton_way.STAGES, *cuda_way.NVCC_STAGES, *inductor.STAGES)))
+"""Every name of a stage; which of them a route has differs."""
+
+_BY_TOOL = {"cicc": "ptx", "nvrtc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
+_BY_TOOL |= {"nvdisasm": "sass", "llvm": "llir", "make_ttir": "ttir", "make_ttgir": "ttgir"}
+
+_Place = tuple[int, int]
+"""Where a kernel is shown: by architecture, then by implementation."""
+_ForNvcc = tuple[_Place, CudaLaunch, Opened]
+
+
+def select(name: str) -> str:
+    """A stage's name from what the user calls it: the stage, or the tool that makes it.
+
+    Raises:
+        UsageError: there is no such stage.
+    """
+    name = _BY_TOOL.get(name, name)
+    if name not in STAGES:
+        raise UsageError(registry.unknown("stage", name, (*STAGES, *_BY_TOOL)))
+    return name
+
+
+def open_up(
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    archs: Sequence[str],
+    dump: bool = False,
+    begin: Begin = unwatched,
+) -> list[Opened]:
+    """What each compiler makes of the kernels that ``impls`` launch, by architecture, then by implementation.
+
+    CUDA's compilers work in other threads and processes while Triton works in this one, as many at a time
+    as there are cores.
+
+    Args:
+        op: the op.
+        impls: of the op.
+        case: what the inputs are, which decides the kernel and its specialisation.
+        archs: ``sm_90``; one at least.
+        dump: with every MLIR pass of Triton's.
+        begin: told what is done from now on; what CUDA's compilers do meanwhile is no step that is limited.
+    """
+    found: dict[_Place, list[Opened]] = {}
+    single: list[tuple[_Place, Future[Opened]]] = []
+    several: list[tuple[Sequence[_Place], Future[list[Opened]]]] = []
+    triton: list[tuple[_Place, TritonLaunch, Opened]] = []
+    nvcc: list[_ForNvcc] = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
+        for (i, impl), (j, arch) in product(enumerate(impls), enumerate(archs)):
+            place, blank = (j, i), Opened(op.name, impl.label, str(case), arch)
+            if impl.route == "torch":
+                begin(f"compiling {impl.label} for {arch}", limited=False)
+                found[place] = _of_pytorch(op, impl, case, blank, dump, pool)
+                continue
+            begin(f"finding out what {impl.label} launches for {arch}")
+            try:
+                launches = _launches(op, impl, case, arch)
+            except NotImplementedError as error:
+                found[place] = [replace(blank, unavailable=str(error))]
+                continue
+            except build.BuildError as error:
+                found[place] = [replace(blank, unavailable=str(error).splitlines()[0])]
+                continue
+            except UsageError:  # of the op
+                raise
+            except Exception as error:  # of anybody's host code: anything
+                failure = Failure("launch", f"{type(error).__name__}: {error}")
+                found[place] = [replace(blank, failure=failure)]
+                continue
+            for launch in launches:
+                if isinstance(launch, TritonLaunch):
+                    triton.append((place, launch, blank))
+                elif impl.route == "pybind":
+                    nvcc.append((place, launch, blank))
+                else:
+                    single.append((place, pool.submit(_nvrtc, launch, blank)))
+        for number, group in enumerate(_together(nvcc)):
+            folder = Path(scratch, str(number))
+            folder.mkdir()
+            where, launches_of, blanks = zip(*group, strict=True)
+            several.append((where, pool.submit(_nvcc, launches_of, blanks, folder)))
+        for place, launch, blank in triton:
+            begin(f"compiling {blank.label} for {blank.arch}")
+            single.append((place, triton_way.compiled(launch, blank, dump, pool)))
+        begin("waiting for the compilers", limited=False)
+        for place, one in single:
+            found.setdefault(place, []).append(one.result())
+        for places, job in several:
+            for place, opened in zip(places, job.result(), strict=True):
+                found.setdefault(place, []).append(opened)
+    return [opened for place in sorted(found) for opened in found[place]]
+
+
+def _of_pytorch(
+    op: Op, impl: Implementation, case: Case, blank: Opened, dump: bool, pool: ThreadPoolExecutor
+) -> list[Opened]:
+    here = arch_of(pick())
+    if here not in (None, blank.arch):
+        return [replace(blank, unavailable=f"PyTorch works for the GPU at hand only, which is {here}")]
+    if why := inductor.why_not(op, impl, case):
+        return [replace(blank, unavailable=why)]
+    return inductor.written(op, impl, case, blank, dump, pool)
+
+
+def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launch]:
+    """Each kernel once.
+
+    Raises:
+        NotImplementedError: there is nothing to compile here; the text says why.
+    """
+    refusal = lacks(impl.requires, arch) if impl.requires else None
+    if refusal:
+        raise NotImplementedError(refusal)
+    if impl.route == LIBRARY:
+        raise NotImplementedError(
+            f"{impl.label} launches a library's kernels, which are not compiled from here"
+        )
+    once: dict[object, Launch] = {}
+    for launch in capture(impl, op, case, arch):
+        if isinstance(launch, CudaLaunch):
+            once.setdefault((launch.source, launch.kernel), launch)
+        else:
+            arguments = tuple((name, str(value)) for name, value in launch.arguments.items())
+            once.setdefault((launch.kernel.fn, arguments, str(launch.options)), launch)
+    if not once:
+        raise NotImplementedError(f"{impl.label} launches nothing on {case}")
+    return list(once.values())
+
+
+def _nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
+    try:
+        return cuda_way.by_nvrtc(launch, blank)
+    except build.BuildError as error:  # no compiler
+        return replace(blank, kernel=launch.kernel, unavailable=str(error))
+
+
+def _nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
+    try:
+        return cuda_way.by_nvcc(launches, blanks, folder)
+    except build.BuildError as error:
+        return [
+            replace(blank, kernel=launch.kernel, unavailable=str(error))
+            for launch, blank in zip(launches, blanks, strict=True)
+        ]
+
+
+def _together(nvcc: Sequence[_ForNvcc]) -> list[list[_ForNvcc]]:
+    """What one call of nvcc compiles: kernels of one source that are wanted for the same architectures."""
+    archs: dict[tuple[str, str], list[str]] = {}
+    for _, launch, blank in nvcc:
+        archs.setdefault((launch.source, launch.kernel), []).append(blank.arch)
+    groups: dict[tuple[str, tuple[str, ...]], list[_ForNvcc]] = {}
+    for one in nvcc:
+        launch = one[1]
+        wanted = tuple(dict.fromkeys(archs[launch.source, launch.kernel]))
+        groups.setdefault((launch.source, wanted), []).append(one)
+    return list(groups.values())

@@ -1,0 +1,148 @@
+"""What the pipeline finds, as frozen data; units stand in the field names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compare.resources.sass.disassembly import Instruction
+from compare.resources.sass.instruction_mix import mix
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one step of a compiler made."""
+
+    name: str
+    """``ttgir``, ``ptx``: what it made, the same word for every compiler."""
+    made_by: str
+    """The tool or function."""
+    content: bytes
+    """As it was written: text, but for cubins, fat binaries and what the host's linker makes."""
+    took_ms: float | None = None
+    """Wall time of the step; None where there was nothing to do, or where it is part of another's."""
+    ops: Mapping[str, int] = field(default_factory=dict)
+    """How often each operation or instruction stands in it, the most frequent first."""
+    command: str = ""
+    """The command that made it, where one did."""
+    log: str = ""
+    """What the tool printed."""
+    file: str = ""
+    """Of a source: where it lies, as compilers name it."""
+    first_line: int = 1
+    """Of a source: the number of its first line in that file."""
+
+    @property
+    def binary(self) -> bool:
+        return b"\0" in self.content
+
+    @property
+    def text(self) -> str:
+        """Empty for a binary."""
+        return "" if self.binary else self.content.decode(errors="replace")
+
+    @property
+    def lines(self) -> int | None:
+        """None for a binary."""
+        return None if self.binary else len(self.text.splitlines())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The stage that a compiler did not get through."""
+
+    stage: str
+    message: str
+    """The compiler's own."""
+    line: str = ""
+    """Of the source, as ``file:line``; empty where the compiler does not say."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One MLIR pass of Triton's, in the order they ran."""
+
+    stage: str
+    name: str
+    """As MLIR has it: ``tritongpu-coalesce``."""
+    title: str
+    """The class: ``TritonGPUCoalesce``."""
+    before: str
+    """The module, without locations."""
+    after: str | None
+    """None where the Triton at hand gives no way to see it."""
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not None and self.before != self.after
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The matrix products of one Triton kernel, from TTIR to machine code."""
+
+    dots: int
+    """``tt.dot`` in the TTIR."""
+    places: tuple[str, ...]
+    """Of the source, as ``file:line``."""
+    became: str
+    """The operation in TTGIR: ``ttng.warp_group_dot``."""
+    unit: str
+    """``by a warp group, ...``; empty where no tensor core has a part in it."""
+    layout: str
+    """Of the result, as TTGIR defines it."""
+    by_pass: str
+    """The pass that made it so; empty where none gave it to tensor cores."""
+    widened: str
+    """``from bf16 to f32`` where the operands were converted for it; else empty."""
+    exact: bool = False
+    """Whether they are fp32 or fp64 and are to be multiplied as such, not as TF32."""
+    ptx: Mapping[str, int] = field(default_factory=dict)
+    """The instructions that multiply, and how many."""
+    sass: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One kernel of one implementation on the way through its compiler."""
+
+    op: str
+    label: str
+    case: str
+    arch: str
+    kernel: str = ""
+    stages: tuple[Stage, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    instructions: tuple[Instruction, ...] = ()
+    followed: Followed | None = None
+    """What became of ``tt.dot``; None where there is none."""
+    failure: Failure | None = None
+    unavailable: str = ""
+    """Why there is nothing to show; empty if there is."""
+
+    def stage(self, name: str) -> Stage | None:
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+
+def as_data(opened: Opened) -> dict[str, Any]:
+    """For `records.encoded`: all of it, of binaries their size and hash."""
+    data = {**vars(opened), "mix": mix(opened.instructions)}
+    data["stages"] = [
+        {
+            "name": stage.name,
+            "made_by": stage.made_by,
+            "took_ms": stage.took_ms,
+            "size_bytes": len(stage.content),
+            "lines": stage.lines,
+            "ops": stage.ops,
+            "command": stage.command,
+            "log": stage.log,
+            "sha256": hashlib.sha256(stage.content).hexdigest(),
+            "text": stage.text,
+        }
+        for stage in opened.stages
+    ]
+    data["passes"] = [vars(one) | {"changed": one.changed} for one in opened.passes]
+    return data

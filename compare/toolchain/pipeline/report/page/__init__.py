@@ -1,0 +1,173 @@
+"""What `compare.toolchain.pipeline` found, as one HTML page that needs nothing but itself.
+
+The texts travel as JSON, compressed, because ten kernels for three architectures are megabytes of them; the
+page's own script unpacks them and puts them into columns. Nothing is fetched: the page says so itself, in its
+Content-Security-Policy, and the browser holds it to that.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
+
+from compare.report.terminal import PROSE_WIDTH
+from compare.resources.sass.instruction_mix import in_order, kinds
+from compare.toolchain.pipeline import passes
+from compare.toolchain.pipeline.differences import differences
+from compare.toolchain.pipeline.layouts import layouts
+from compare.toolchain.pipeline.records import Opened, Pass, Stage
+from compare.toolchain.pipeline.report import dots, highlight
+from compare.toolchain.pipeline.report.layouts import described
+from compare.toolchain.pipeline.report.places import shortened
+from compare.toolchain.pipeline.report.stages import reasons
+from compare.toolchain.pipeline.tracing import Traced, traced
+
+_HERE = Path(__file__).parent
+_MOST_DIFF_LINES = 400
+"""Of what one pass changed; the lowering to LLVM rewrites everything."""
+_CLASSES = (
+    (Comment, "c"),
+    (String, "s"),
+    (Number, "m"),
+    (Keyword.Type, "t"),
+    (Keyword, "k"),
+    (Name.Function, "f"),
+    (Name.Variable, "v"),
+    (Name.Decorator, "d"),
+    (Name.Builtin, "k"),
+)
+"""Pygments' tokens in as many colours as the page has."""
+
+
+def render(opened: Sequence[Opened], signature: str) -> str:
+    """The page.
+
+    Args:
+        opened: of one op and one case, with the passes.
+        signature: the op's.
+    """
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, keep_trailing_newline=True)
+    data = json.dumps(_data(opened), separators=(",", ":"), ensure_ascii=False)
+    packed = base64.b64encode(gzip.compress(data.encode(), 9, mtime=0)).decode()
+    return environment.get_template("page.html").render(
+        op=opened[0].op,
+        case=opened[0].case,
+        signature=signature,
+        archs=list(dict.fromkeys(one.arch for one in opened)),
+        reasons=reasons(opened),
+        differences=differences(opened),
+        css=(_HERE / "page.css").read_text(),
+        script=(_HERE / "page.js").read_text(),
+        packed=packed,
+    )
+
+
+class _Texts:
+    """Each text once, however many kernels and architectures share it."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+
+    def number(self, lines: Sequence[Traced], language: str) -> int:
+        key = (tuple(lines), language)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.kept)
+            text = "\n".join(line.text for line in lines)
+            self.kept.append(
+                {
+                    "text": text,
+                    "lines": [list(line.lines) for line in lines],
+                    "colours": _colours(text, language),
+                }
+            )
+        return self._numbers[key]
+
+
+def _data(opened: Sequence[Opened]) -> dict[str, Any]:
+    texts = _Texts()
+    kernels = [_kernel(one, texts) for one in opened if one.stages]
+    order = in_order(name for kernel in kernels for name in kernel["mix"])
+    return {"kernels": kernels, "texts": texts.kept, "kinds": order}
+
+
+def _kernel(one: Opened, texts: _Texts) -> dict[str, Any]:
+    source = one.stage("source")
+    return {
+        "way": one.label.partition(".")[0],
+        "label": one.label,
+        "kernel": one.kernel,
+        "arch": one.arch,
+        "file": shortened(source.file) if source and source.file else "source",
+        "first": _first_line(one, source) if source else 1,
+        "failure": asdict(one.failure) if one.failure else None,
+        "stages": [_stage(one, stage, texts) for stage in one.stages],
+        "mix": kinds(one.instructions),
+        "dots": dots.lines(one.followed) if one.followed else [],
+        "passes": [_pass(ran) for ran in one.passes],
+        "layouts": [described(layout, PROSE_WIDTH) for layout in layouts(one)],
+    }
+
+
+def _stage(one: Opened, stage: Stage, texts: _Texts) -> dict[str, Any]:
+    lines = _whole_file(stage) or traced(one, stage)
+    return {
+        "name": stage.name,
+        "by": stage.made_by,
+        "ms": stage.took_ms,
+        "bytes": len(stage.content),
+        "text": texts.number(lines, highlight.language(one.label, stage.name)) if lines else None,
+    }
+
+
+def _first_line(one: Opened, source: Stage) -> int:
+    """Of the kernel in its file."""
+    name = re.escape(one.kernel.partition("<")[0])
+    found = (i for i, row in enumerate(source.text.splitlines()) if re.search(rf"\b{name}\s*\(", row))
+    return source.first_line + next(found, 0)
+
+
+def _whole_file(stage: Stage) -> list[Traced]:
+    """A source with what stands around it: a kernel's helpers are often in its file."""
+    try:
+        rows = Path(stage.file).read_text(encoding="utf-8").splitlines() if stage.name == "source" else []
+    except (OSError, ValueError):
+        rows = []
+    return [Traced(row, (number,)) for number, row in enumerate(rows, 1)]
+
+
+def _pass(ran: Pass) -> dict[str, Any]:
+    diff = passes.diff(ran).splitlines()[2:]
+    left_out = len(diff) - _MOST_DIFF_LINES
+    if left_out > 0:
+        diff = [*diff[:_MOST_DIFF_LINES], f"... and {left_out} lines more: --pass {ran.name} shows them all"]
+    return {"name": ran.name, "stage": ran.stage, "changed": ran.changed, "diff": "\n".join(diff)}
+
+
+def _colours(text: str, language: str) -> str:
+    """Runs of characters of one colour, line by line: ``3k 5 2v``; empty where nothing is coloured."""
+    if not language:
+        return ""
+    lines: list[list[str]] = [[]]
+    for kind, value in highlight.lexer(language).get_tokens(text):
+        for count, part in enumerate(value.split("\n")):
+            if count:
+                lines.append([])
+            if part:
+                lines[-1].append(f"{len(part)}{_colour(kind)}")
+    return "\n".join(" ".join(line) for line in lines)
+
+
+@functools.cache
+def _colour(kind: _TokenType) -> str:
+    return next((letter for of, letter in _CLASSES if kind in of), "")

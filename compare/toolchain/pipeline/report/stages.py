@@ -1,0 +1,198 @@
+"""What `compare.toolchain.pipeline` found, as text for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from compare.report.tables import NOTHING, Table, number
+from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
+from compare.resources.sass.instruction_mix import in_order, kinds
+from compare.toolchain.pipeline import passes
+from compare.toolchain.pipeline.differences import differences
+from compare.toolchain.pipeline.records import Opened, Stage
+from compare.toolchain.pipeline.report import dots, highlight
+from compare.toolchain.pipeline.report.highlight import Code
+from compare.toolchain.pipeline.report.places import shortened
+from compare.toolchain.pipeline.source_map import Line, source_map
+
+_MOST_OPS = 3
+_STAGES_LEGEND = (
+    "ms: wall time of the step, in this run, beside whatever else was compiled; - where there is no step of "
+    "its own. lines: of text; - for a binary. most frequent: operations or instructions of the text for the "
+    "last architecture named. a / b / c: one figure for each architecture, or one for all where they agree."
+)
+_MIX_LEGEND = (
+    "instructions in the machine code, each counted once however often it runs. loads and stores: by the "
+    "bits that one thread moves; local memory is where what was spilled goes."
+)
+
+
+def render(opened: Sequence[Opened], signature: str, width: int) -> str:
+    """Stages of every kernel, the instruction mix, and what differs; no line wider than ``width``."""
+    prose = min(width, PROSE_WIDTH)
+    archs = list(dict.fromkeys(one.arch for one in opened))
+    first = opened[0]
+    blocks = [f"{first.op}  {signature}\n{first.case}, compiled for {', '.join(archs)}"]
+    kernels = _by_kernel(opened)
+    mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
+    shown = [*map(_stages, kernels), *filter(None, mixes)]
+    blocks += [laid_out(table, width) for table in shown]
+    blocks += filter(None, [dots.render(opened, prose)])
+    failed = [failure(one, prose) for one in opened if one.failure]
+    if failed:
+        blocks.append("\n".join(["What did not compile", *failed]))
+    why_not = reasons(opened)
+    if why_not:
+        lines = [paragraph(f"{who}: {why}", prose, "  ") for why, who in why_not.items()]
+        blocks.append("\n".join(["Why there is nothing of some rows", *lines]))
+    legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
+    if legend:
+        blocks.append(paragraph(legend, prose))
+    for arch in archs:
+        found = [difference for difference in differences(opened) if difference.arch == arch]
+        if found:
+            lines = [f"What differs on {arch}"]
+            for difference in found:
+                lines.append(f"  {difference.what}")
+                lines += [paragraph(line, prose, "    ") for line in difference.evidence]
+            blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def failure(one: Opened, width: int) -> str:
+    """Where a kernel's compiler stopped, and what it said."""
+    assert one.failure is not None
+    where = f", at {one.failure.line}" if one.failure.line else ""
+    head = paragraph(f"{one.label} for {one.arch} stopped at {one.failure.stage}{where}:", width, "  ")
+    return head + "\n" + "\n".join(f"    {line}" for line in one.failure.message.splitlines())
+
+
+def stage_text(one: Opened, stage: Stage) -> Code:
+    """The text of a stage under a line that says whose it is."""
+    head = f"// {one.label}  {one.kernel}  {one.arch}  {stage.name}, made by {stage.made_by}"
+    if stage.command:
+        head += f"\n// {stage.command}"
+    if stage.binary:
+        return Code(
+            f"{head}\n// {len(stage.content)} bytes that are no text; --out DIR writes them to a file"
+        )
+    return Code(head, stage.text.rstrip(), highlight.language(one.label, stage.name))
+
+
+def pass_table(one: Opened, width: int) -> str:
+    """Every MLIR pass in order, those that changed the module marked."""
+    rows = tuple(
+        (
+            str(number_),
+            ran.stage,
+            ran.name,
+            "?" if ran.after is None else "yes" if ran.changed else "",
+            f"{len(ran.before.splitlines())} -> {len(ran.after.splitlines())}"
+            if ran.after is not None and ran.changed
+            else "",
+        )
+        for number_, ran in enumerate(one.passes, 1)
+    )
+    changed = sum(ran.changed for ran in one.passes)
+    title = (
+        f"Passes of {one.label} ({one.kernel}) for {one.arch}: {changed} of {len(rows)} changed the module"
+    )
+    headers = ("", "stage", "pass", "changed", "lines")
+    return laid_out(Table(title, headers, rows, ("stage", "pass", "changed")), width)
+
+
+def pass_diffs(one: Opened, name: str) -> list[Code]:
+    """What each run of a pass changed."""
+    found = []
+    for count, ran in enumerate(one.passes, 1):
+        if ran.name == name:
+            whose = f"{one.label}  {one.kernel}  {one.arch}"
+            head = f"// {whose}  pass {count}, in {ran.stage}: {ran.name} ({ran.title})"
+            if ran.after is None:
+                said = "// what it changed cannot be seen with this Triton"
+            else:
+                said = passes.diff(ran) or "// it changed nothing"
+            found.append(Code(head, said, "diff"))
+    return found
+
+
+def mapped(one: Opened) -> Code:
+    """Each source line with the PTX and the machine code that it became."""
+    blocks = [_mapped_line(line) for line in source_map(one)]
+    return Code(f"// {one.label}  {one.kernel}  {one.arch}", "\n" + "\n\n".join(blocks))
+
+
+def _mapped_line(line: Line) -> str:
+    place = f"{shortened(line.file)}:{line.line}" if line.line else "from no line that the compiler names"
+    rows = [f"{place}  {line.text}".rstrip()]
+    rows += [f"    ptx   {text}" for text in line.ptx]
+    rows += [f"    sass  {text}" for text in line.sass]
+    return "\n".join(rows)
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def _by_kernel(opened: Sequence[Opened]) -> list[list[Opened]]:
+    """Each kernel for all its architectures."""
+    groups: dict[tuple[str, str], list[Opened]] = {}
+    for one in opened:
+        if one.stages:
+            groups.setdefault((one.label, one.kernel), []).append(one)
+    labels = list(dict.fromkeys(one.label for one in opened))
+    return [groups[key] for key in sorted(groups, key=lambda key: labels.index(key[0]))]
+
+
+def _stages(of_kernel: Sequence[Opened]) -> Table:
+    names = list(dict.fromkeys(stage.name for one in of_kernel for stage in one.stages))
+    rows = []
+    for name in names:
+        found = [stage for one in of_kernel if (stage := one.stage(name))]
+        ops = list(found[-1].ops.items())[:_MOST_OPS]
+        rows.append(
+            (
+                name,
+                found[-1].made_by,
+                _each(number(stage.took_ms, 2) for stage in found),
+                _each(str(len(stage.content)) for stage in found),
+                _each(NOTHING if stage.lines is None else str(stage.lines) for stage in found),
+                ", ".join(f"{count} {op}" for op, count in ops),
+            )
+        )
+    archs = ", ".join(dict.fromkeys(one.arch for one in of_kernel))
+    return Table(
+        f"{of_kernel[0].label}: {of_kernel[0].kernel} for {archs}",
+        ("stage", "made by", "ms", "bytes", "lines", "most frequent"),
+        tuple(rows),
+        ("made by", "most frequent"),
+        (_STAGES_LEGEND,),
+    )
+
+
+def _each(values: Iterable[str]) -> str:
+    found = list(values)
+    return found[0] if len(set(found)) == 1 else " / ".join(found)
+
+
+def _mix(arch: str, opened: Sequence[Opened]) -> Table | None:
+    """Kinds of instructions down, kernels across."""
+    columns = [one for one in opened if one.instructions]
+    if not columns:
+        return None
+    mixes = [kinds(one.instructions) for one in columns]
+    order = in_order(name for found in mixes for name in found)
+    rows = [(name, *(str(found.get(name, NOTHING)) for found in mixes)) for name in order]
+    rows.append(("all", *(str(len(one.instructions)) for one in columns)))
+    several = len({one.label for one in columns}) < len(columns)
+    headers = [f"{one.label}\n{one.kernel}" if several else one.label.replace(".", "\n.") for one in columns]
+    title = f"Instructions on {arch}"
+    return Table(title, ("instructions", *headers), tuple(rows), legend=(_MIX_LEGEND,))
+
+
+def reasons(opened: Sequence[Opened]) -> dict[str, str]:
+    """Which rows have nothing, by why."""
+    found: dict[str, list[str]] = {}
+    for one in opened:
+        if one.unavailable:
+            found.setdefault(one.unavailable, []).append(one.label)
+    return {why: ", ".join(dict.fromkeys(labels)) for why, labels in found.items()}

@@ -1,0 +1,65 @@
+"""The last step, which is the same for both languages: from the cubin to machine code as text."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from compare.resources.sass import disassembly as sass
+from compare.toolchain.pipeline.records import Failure, Opened, Stage
+
+_cores = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """A core for one tool: no more of them run at a time, so that the time of each is its own."""
+    with _cores:
+        yield
+
+
+def with_sass(opened: Opened, mangled: str) -> Opened:
+    """The same with its cubin disassembled, if it has come that far.
+
+    Args:
+        opened: what the compiler made.
+        mangled: the kernel as the cubin names it.
+    """
+    if opened.failure is not None:
+        return opened
+    for result in disassembly(opened.stages):
+        if isinstance(result, Failure):
+            return replace(opened, failure=result)
+        return with_instructions(opened, result, mangled)
+    return opened
+
+
+def disassembly(made: Sequence[Stage | Failure]) -> list[Stage | Failure]:
+    """The stage that follows from the cubin among ``made``; none where there is no cubin."""
+    for stage in made:
+        if isinstance(stage, Stage) and stage.name == "cubin":
+            with turn():
+                begin = time.perf_counter()
+                try:
+                    text = sass.disassembled(stage.content)
+                except sass.NoDisassembler as error:
+                    return [Failure("sass", str(error))]
+                took_ms = (time.perf_counter() - begin) * 1e3
+            return [Stage("sass", "nvdisasm", text.encode(), took_ms)]
+    return []
+
+
+def with_instructions(opened: Opened, stage: Stage, mangled: str) -> Opened:
+    """The same with the disassembly ``stage``, of which it keeps what is its own kernel's."""
+    text = sass.of_kernel(stage.text, mangled)
+    found = sass.instructions(text)
+    if not found:
+        return replace(
+            opened, failure=Failure("sass", f"nvdisasm shows no code of {mangled or opened.kernel}")
+        )
+    own = replace(stage, content=text.encode(), ops=sass.counted(found))
+    return replace(opened, stages=(*opened.stages, own), instructions=found)

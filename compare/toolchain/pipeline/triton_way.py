@@ -1,0 +1,139 @@
+"""A Triton kernel on its way: Python, AST, TTIR, TTGIR, LLVM IR, PTX, cubin, SASS."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import itertools
+import re
+import textwrap
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Any
+
+from compare.spec import TritonLaunch
+from compare.toolchain.pipeline import counts, dots, passes
+from compare.toolchain.pipeline.records import Failure, Opened, Stage
+from compare.toolchain.pipeline.shared import with_sass
+from compare.toolchain.pipeline.triton_adapter import MARK, Watched, watched
+
+STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
+
+_MADE_BY = {
+    "frontend": "Triton's code generator",
+    "ttir": "make_ttir",
+    "ttgir": "make_ttgir",
+    "llir": "make_llir",
+    "ptx": "make_ptx (LLVM)",
+    "cubin": "make_cubin (ptxas)",
+}
+
+_fresh = itertools.count()
+
+
+def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -> Future[Opened]:
+    """Everything that Triton makes of a launch; what it does not get through is the failure.
+
+    Args:
+        launch: as captured.
+        blank: what is known already, the architecture too.
+        dump: with every pass, which takes longer.
+        later: disassembles, and reads what the passes printed, while this thread compiles the next kernel.
+    """
+    from compare.resources.compiler_process import compile_triton
+
+    text = "".join(launch.kernel.raw_src)
+    begin = time.perf_counter()
+    tree = ast.parse(textwrap.dedent(text))
+    parsing_ms = (time.perf_counter() - begin) * 1e3
+    first = [
+        Stage(
+            "source",
+            "Python",
+            text.encode(),
+            file=launch.kernel.fn.__code__.co_filename,
+            first_line=launch.kernel.starting_line_number,
+        ),
+        Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
+    ]
+    failure = None
+    with watched(dump) as seen:
+        try:
+            # Printed by Triton, for people who did not catch what it raises.
+            with contextlib.redirect_stdout(io.StringIO()):
+                compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
+        except Exception as error:
+            failure = error
+    opened = replace(
+        blank,
+        kernel=launch.kernel.fn.__name__,
+        stages=(*first, *(_stage(*made) for made in seen.made)),
+        failure=_failure(failure, seen, launch.kernel) if failure else None,
+    )
+    return later.submit(_finished, opened, seen.noise, dump)
+
+
+def _finished(opened: Opened, noise: str, dump: bool) -> Opened:
+    ran = passes.read(noise)
+    whole = with_sass(opened, opened.kernel)
+    return replace(whole, passes=ran if dump else (), followed=dots.followed(whole, ran))
+
+
+def each_compiled(seen: Watched, blank: Opened, dump: bool, later: Executor) -> list[Opened]:
+    """The kernels that somebody else let Triton compile meanwhile, each from its TTIR on.
+
+    Args:
+        seen: all of them, one after the other.
+        blank: what is known already.
+        dump: whether every pass has printed the module.
+        later: disassembles.
+    """
+    made: list[list[Stage]] = []
+    for one in seen.made:
+        stage = _stage(*one)
+        if stage.name == "frontend" or not made:
+            made.append([])
+        made[-1].append(stage)
+    noises = re.split(rf"(?m)^{re.escape(MARK)}frontend$", seen.noise)[1:]
+    waiting = []
+    for stages, noise in zip(made, noises, strict=False):
+        name = next((m[1] for stage in stages if (m := re.search(r"tt\.func public @(\w+)", stage.text))), "")
+        opened = replace(blank, kernel=name, stages=tuple(stages))
+        waiting.append(later.submit(_finished, opened, noise, dump))
+    return _told_apart([one.result() for one in waiting])
+
+
+def _told_apart(found: Sequence[Opened]) -> list[Opened]:
+    """The same, those of one name numbered: configurations of a kernel that is tuned."""
+    names = [one.kernel for one in found]
+    return [
+        replace(one, kernel=f"{one.kernel} ({names[:i].count(one.kernel) + 1} of {names.count(one.kernel)})")
+        if names.count(one.kernel) > 1
+        else one
+        for i, one in enumerate(found)
+    ]
+
+
+def _stage(name: str, made: str | bytes, seconds: float) -> Stage:
+    content = made if isinstance(made, bytes) else made.encode()
+    ops = {} if isinstance(made, bytes) else counts.of(name, made)
+    return Stage(name, _MADE_BY.get(name, f"make_{name}"), content, seconds * 1e3, ops)
+
+
+def _failure(error: Exception, seen: Watched, kernel: Any) -> Failure:
+    line = ""
+    node = getattr(error, "node", None)
+    if node is not None and hasattr(node, "lineno"):
+        file = kernel.fn.__code__.co_filename
+        # Triton parses the kernel from "def" on, without its decorators.
+        rows = kernel.raw_src
+        above = next((i for i, row in enumerate(rows) if row.lstrip().startswith("def ")), 0)
+        line = f"{file}:{kernel.starting_line_number + above + node.lineno - 1}"
+    elif place := re.search(r'"?([^\s":(]+\.py)"?:(\d+)', seen.noise):
+        line = f"{place[1]}:{place[2]}"
+    # What MLIR has to say is on stderr; the exception says only that it failed.
+    said = [row for row in seen.noise.splitlines() if re.search(r"\b(error|fatal)\b", row)]
+    return Failure(seen.began, "\n".join([f"{type(error).__name__}: {error}", *said]).strip(), line)

@@ -1,0 +1,284 @@
+"""The checks of a case: every implementation called for the first time in its worker, and held to the oracle.
+
+On a GPU they go side by side, each on inputs in memory of its own, as far as there are cores and memory.
+What is the same for all of them is worked out once: the inputs of a seed, the oracle's output for them, and
+PyTorch's own error, which the baseline's worker is asked for as soon as it has been called.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from compare.checking.check import Probes, Reference, Yardstick, check, expected_output
+from compare.records import archive
+from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
+from compare.tuning import cache
+from compare.worker.exchange import Exchange, WorkerStage
+from compare.worker.parallel import abreast, cores
+from compare.worker.pool import Crew
+from compare.worker.process import Ended, Raised, Worker
+
+_JUDGE_BYTES = 3 << 30
+"""Of a GPU's memory that the judge takes to compare outputs of an ordinary size,"""
+_CONTEXT_BYTES = 400 << 20
+"""and every worker for its context."""
+_CPU_BYTES = 4 << 20
+"""The most memory traffic of a case that is worth interpreting once more, on other sizes."""
+_TENSORS = 12
+"""How many times the bytes of a case an implementation is reckoned to take, with what it is checked with."""
+
+
+class Changed(Exception):
+    """Files of the project, or the user's own, are not what they were; the text is a whole sentence."""
+
+
+@dataclass
+class Outcome:
+    """What came of checking an implementation."""
+
+    agreement: Agreement | None = None
+    error: Exception | None = None
+    first_call_ms: float | None = None
+    tunings: tuple[Tuning, ...] = ()
+    """What was searched for in the first call, or known from an earlier run."""
+    held_bytes: int = 0
+    """The most that PyTorch held of the GPU's memory for it."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What its steps took, by name; waiting for others is one of them."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{step} {seconds:.2f} s" for step, seconds in self.seconds.items())
+
+
+class Checking:
+    """The checks of one case.
+
+    Args:
+        op, case, device: what on, and where.
+        crew: the workers.
+        seeds: of the inputs, by label.
+        elsewhere: hold users' implementations to sizes nearby as well.
+        retune: let them search for what an earlier run has found.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        case: Case,
+        device: torch.device,
+        crew: Crew,
+        seeds: Mapping[str, Sequence[int]],
+        elsewhere: bool = False,
+        retune: bool = False,
+    ) -> None:
+        self._retune = retune
+        self._nearby = elsewhere
+        self._op, self._case, self._device, self._crew, self._seeds = op, case, device, crew, seeds
+        self._expected = expected_output(op, case, device)
+        self._probes: Probes | None = None
+        self._probed = threading.Event()
+        self._alone: AbstractContextManager[object] = nullcontext()
+
+    def run(
+        self, impls: Sequence[Implementation], begin: Callable[[Implementation], None]
+    ) -> Iterator[tuple[Implementation, Outcome]]:
+        """Check these, and say of each what came of it as soon as it is known.
+
+        Args:
+            impls: those that can run here.
+            begin: told of each that is begun, where they go one after the other.
+        """
+        # The others need what the baseline's worker says.
+        impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)
+        if not self._probed.is_set() and not any(impl.label == self._op.baseline for impl in impls):
+            self._probe(None)
+        width = self.width(len(impls))
+        if len({impl.origin for impl in impls if impl.foreign}) > 1:
+            # Several users' files go one after the other: what is found changed is then one file's doing.
+            self._alone = threading.Lock()
+
+        def job(impl: Implementation) -> Outcome:
+            if width == 1:
+                begin(impl)
+            return self._job(impl)
+
+        yield from abreast(job, impls, width, self._crew.close)
+
+    def width(self, count: int) -> int:
+        """How many may be checked at once."""
+        if self._device.type != "cuda":
+            return 1
+        total_bytes: int = torch.cuda.get_device_properties(self._device).total_memory
+        room = total_bytes - _JUDGE_BYTES - count * _CONTEXT_BYTES
+        each = _CONTEXT_BYTES + _TENSORS * self._op.cost(self._case).bytes
+        return max(1, min(count, cores(), room // each))
+
+    def allowance(self) -> int:
+        """Bytes of the GPU's memory that an implementation may take."""
+        return (2 << 30) + _TENSORS * self._op.cost(self._case).bytes
+
+    def _job(self, impl: Implementation) -> Outcome:
+        with self._alone if impl.foreign else nullcontext():
+            return self._outcome(impl)
+
+    def _outcome(self, impl: Implementation) -> Outcome:
+        outcome = Outcome()
+        clock = _Clock(outcome.seconds)
+        try:
+            worker = self._crew.of(impl)
+            clock("ready after")
+            outcome.seconds["a context of"] = self._crew.contexts_s.get(impl.label, 0.0)
+            built_s = self._crew.built_s(impl)
+            if built_s:
+                clock("built after")
+            with Exchange(self._op, self._case, self._device, self._expected) as exchange:
+                self._check(impl, worker, exchange, outcome, clock, built_s)
+            clock("put away in")
+        except Exception as error:
+            outcome.error = error
+            if isinstance(error, Ended):
+                self._crew.note(impl, error)
+        if impl.label == self._op.baseline and not self._probed.is_set():
+            self._probe(None)
+        if impl.foreign and (changed := self._crew.tree.changed()):
+            before = "" if outcome.error is None else f"{outcome.error}; "
+            outcome.error = Changed(f"{before}{changed} while it was checked")
+        return outcome
+
+    def _check(
+        self,
+        impl: Implementation,
+        worker: Worker,
+        exchange: Exchange,
+        outcome: Outcome,
+        clock: _Clock,
+        built_s: float,
+    ) -> None:
+        on_gpu = self._device.type == "cuda"
+        stage = WorkerStage(worker, exchange, building=not on_gpu)
+        if on_gpu:
+            worker.ask("limit", nbytes=self.allowance())
+            called_ms, outcome.tunings = self._first_call(impl, worker, exchange)
+            outcome.first_call_ms = 1e3 * built_s + called_ms
+            clock("first called in")
+        if impl.label == self._op.baseline:
+            self._probe(stage)
+        self._probed.wait()
+        clock("waited")
+        agreement = check(
+            self._op,
+            impl,
+            self._case,
+            self._device,
+            self._seeds[impl.label],
+            nudge=impl.foreign,
+            own_work=impl.has_own_kernels,
+            stage=stage,
+            probes=self._probes,
+        )
+        clock("checked in")
+        if impl.foreign and agreement.passed and self._nearby:
+            agreement = self._elsewhere(impl, worker, agreement)
+        told = worker.ask("rest")
+        outcome.held_bytes, kept_bytes = int(told["held_bytes"]), int(told["kept_bytes"])
+        if kept_bytes > self.allowance():
+            raise worker.end(f"it keeps {kept_bytes / 1e9:.1f} GB of the GPU's memory between its calls")
+        outcome.agreement = agreement
+
+    def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
+        """The agreement, with whether it is right on sizes too that nobody has asked for."""
+        case = neighbour(self._case)
+        if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
+            return agreement
+        try:
+            with Exchange(
+                self._op, case, self._device, expected_output(self._op, case, self._device)
+            ) as exchange:
+                seed = secrets.randbelow(1 << 31)
+                found = check(
+                    self._op,
+                    impl,
+                    case,
+                    self._device,
+                    (seed,),
+                    own_work=impl.has_own_kernels,
+                    stage=WorkerStage(worker, exchange, building=False),
+                    probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
+                )
+        except (NotImplementedError, UsageError, MemoryError, Raised):  # it says that it does not take them
+            return agreement
+        problem = "" if found.passed else f"right on the sizes asked for, and not on {case}: {found.reason}"
+        finding = Finding("other sizes", found.passed, problem)
+        return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
+
+    def _first_call(
+        self, impl: Implementation, worker: Worker, exchange: Exchange
+    ) -> tuple[float, tuple[Tuning, ...]]:
+        """Its ms, and what it searched for.
+
+        Before anything else runs the implementation on this case, as that would compile it.
+        """
+        exchange.hand_to(worker)
+        generator = torch.Generator(self._device).manual_seed(self._seeds[impl.label][0])
+        exchange.put(self._op.make_inputs(self._case, generator, self._device), 0)
+        exchange.poison()
+        device = torch.cuda.get_device_name(self._device)
+        before = [] if self._retune else cache.found_before(impl, device)
+        known = [archive.encoded(each) for each in before]
+        told = worker.ask("first", "building and the first call", inputs=exchange.as_json(), known=known)
+        found = cache.dated([archive.decode(Tuning, each) for each in told["tunings"]])
+        cache.keep(impl, device, found)
+        return float(told["ms"]), found
+
+    def _probe(self, stage: WorkerStage | None) -> None:
+        """Work out what all need, with what PyTorch's own implementation makes of all inputs."""
+        seeds = [seed for seeds in self._seeds.values() for seed in seeds]
+        shared = {seed for seed in seeds if seeds.count(seed) > 1}
+
+        def probes(stage: WorkerStage | None) -> Probes:
+            return Probes(self._op, self._case, self._device, Yardstick(self._op, stage), shared)
+
+        self._probes = probes(stage)
+        try:
+            for seed in dict.fromkeys(seeds):
+                self._probes.of(seed)
+        except Exception:  # memory, most likely: every check meets it again and says so
+            self._probes = probes(None)
+        self._probed.set()
+
+
+def neighbour(case: Case) -> Case:
+    """A case much like this one whose sizes nobody could expect: a little smaller each, and odd."""
+
+    def near(size: int) -> int:
+        return size if size < 4 else (size - 1 - secrets.randbelow(max(1, size // 8))) // 2 * 2 + 1
+
+    return replace(case, dims=tuple((name, min(size, near(size))) for name, size in case.dims))
+
+
+class _Known(Yardstick):
+    """A limit that is known from sizes nearby."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+
+    def limit(self, case: Case, reference: Reference) -> float:
+        return self._limit
+
+
+class _Clock:
+    """Notes how long each step took."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds, self._last_s = seconds, time.perf_counter()
+
+    def __call__(self, step: str) -> None:
+        now_s = time.perf_counter()
+        self._seconds[step], self._last_s = now_s - self._last_s, now_s

@@ -1,0 +1,484 @@
+"""The worker's half: one implementation in a process of its own, which does what the judge asks.
+
+Every request is a JSON object with a number and what to ``do``; the answer bears the same number.  No
+answer can make the judge run anything, and whatever an answer claims is one implementation's own affair.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Everything that is needed later is imported now: the server that workers are forked from has it then.
+from compare import registry
+from compare.checking.check import Here, memory_of, wrong_kind
+from compare.code_size.sources import code_of
+from compare.resources.profiler import from_profiler, kernels_of_its_own
+from compare.sandbox import limits
+from compare.sandbox.project_files import watch_deeds
+from compare.spec import Implementation, Tuning, UsageError
+from compare.timing.stopwatch import Reading
+from compare.worker.integrity import Integrity
+from compare.worker.memory import Place, View
+
+__all__ = ["main"]
+
+_NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""What PyTorch says in a plain RuntimeError on a CPU."""
+_MOST_DEEDS = 3
+"""Named in an answer; one is enough to be ended for."""
+
+
+def main(connection: Connection, lifeline: Connection, host_bytes: int | None) -> None:
+    """Serve the judge until it hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's, until this has left its terminal
+    try:
+        output = reduction.recv_handle(connection)
+    except (EOFError, OSError):  # which it has been, by now
+        return
+    limits.confine(connection.fileno(), output, lifeline.fileno(), host_bytes)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.freeze()  # what the server has imported is no garbage, and looking through it takes time
+    integrity = Integrity()
+    _Desk(connection, integrity).serve()
+
+
+class _Desk:
+    """Takes requests and answers them."""
+
+    def __init__(self, connection: Connection, integrity: Integrity) -> None:
+        self._connection = connection
+        self._integrity = integrity
+        self._did: dict[str, None] = {}
+        self._work = _Work(connection)
+        integrity.watch("the harness", self._work)
+        # A copy of this process would go on to answer in its place.
+        os.register_at_fork(
+            before=partial(self._note, "forked its process"), after_in_child=partial(os._exit, 1)
+        )
+        watch_deeds(self._note)
+
+    def _note(self, what: str) -> None:
+        """Something that no implementation has to do."""
+        if len(self._did) < _MOST_DEEDS:
+            self._did[what] = None
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request = json.loads(self._connection.recv_bytes())
+            except EOFError:
+                return
+            answer = self._answer(request["do"], request.get("with", {}))
+            quick = request["do"] in _Work.TURNS
+            changed = self._integrity.changed(quick=quick)
+            answer |= {"number": request["number"], "changed": changed, "did": list(self._did)}
+            self._connection.send_bytes(json.dumps(answer).encode())
+
+    def _answer(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"answer": getattr(self._work, what)(**arguments)}
+        except BaseException as error:  # of anybody's code: anything
+            told = {"raised": _told(error), "lost": self._work.recover()}
+            traceback.clear_frames(error.__traceback__)  # after an out-of-memory error, the memory itself
+            return told
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    kind = "failed"
+    if isinstance(error, (NotImplementedError, UsageError)):
+        kind = "unavailable"
+    text = f"exit({error.code})" if isinstance(error, SystemExit) else _text(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in text:
+        kind = "memory"
+    trace = "".join(traceback.format_exception(error))
+    return {"kind": kind, "name": type(error).__name__, "text": text[:2000], "trace": trace[-8000:]}
+
+
+def _line_in(file: str, impl: Implementation) -> int:
+    """Where a file has the code of an implementation; 0: it was written elsewhere, or made by exec."""
+    code = code_of(impl.run)
+    return code.co_firstlineno if Path(code.co_filename) == Path(file).absolute() else 0
+
+
+def _of_cupy() -> int:
+    """Bytes that are in use of what cupy has allocated, once it has given back the rest."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return 0
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    return int(pool.used_bytes())
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+class _Work:
+    """What can be asked for; every method is a request, its result JSON."""
+
+    TURNS = frozenset({"cold", "warm", "batch"})
+    """Asked for thousands of times."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._device = torch.device("cpu")
+        self._impl: Implementation | None = None
+        self._stage: Here | None = None
+        self._views: dict[str, View] = {}
+        self._bench: _Bench | None = None
+
+    @property
+    def impl(self) -> Implementation:
+        assert self._impl is not None
+        return self._impl
+
+    # ----------------------------------------------------------------------- once
+
+    def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> float:
+        """Get ready: what the server could not import beforehand, and the device's context.
+
+        Returns:
+            The seconds that the context took.
+        """
+        os.environ.update(environment)
+        # Imports first: the driver makes one context after the other, and is busy with those of others.
+        for module in modules:
+            importlib.import_module(module)
+        begin = time.perf_counter()
+        self._device = torch.device(device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            torch.ones(1, device=self._device)
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    def load(self, files: list[str]) -> dict[str, Any]:
+        """Load a user's files; what the last one has registered."""
+        loaded = registry.Loaded((), ())
+        for file in files:
+            loaded = registry.load(file)
+        return {
+            "ops": loaded.ops,
+            "implementations": [
+                {
+                    "op": impl.op,
+                    "label": impl.label,
+                    "rung": impl.rung,
+                    "requires": impl.requires,
+                    "accumulator": impl.accumulator,
+                    "without_gpu": impl.without_gpu,
+                    "tunable": dict(impl.tunable),
+                    "defaults": {
+                        name: default
+                        for name, default in registry.keywords(impl.run).items()
+                        if name in dict(impl.tunable)
+                    },
+                    "line": _line_in(files[-1], impl),
+                }
+                for impl in loaded.implementations
+            ],
+        }
+
+    def choose(self, op: str, label: str, parameters: dict[str, int]) -> None:
+        """The implementation that is meant from now on, with these in place of its own parameters."""
+        impl = next(i for i in registry.implementations(op) if i.label == label)
+        self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
+        self._stage = Here(self._impl, self._device)
+
+    def limit(self, nbytes: int) -> None:
+        """The most memory of the GPU that PyTorch may take from now on."""
+        if self._device.type == "cuda":
+            total = torch.cuda.get_device_properties(self._device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total), self._device)
+
+    def rest(self) -> dict[str, int]:
+        """Free what is not needed between turns.
+
+        Returns:
+            The most that PyTorch has held of the GPU's memory (``held_bytes``), and what is allocated still
+            now that what could be given back has been (``kept_bytes``).
+        """
+        if self._impl is not None:
+            self._stage = Here(self._impl, self._device)
+        if self._device.type != "cuda":
+            return {"held_bytes": 0, "kept_bytes": 0}
+        gc.collect()
+        held_bytes = torch.cuda.max_memory_reserved(self._device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return {
+            "held_bytes": held_bytes,
+            "kept_bytes": torch.cuda.memory_allocated(self._device) + _of_cupy(),
+        }
+
+    def view(self, name: str, memory: dict[str, Any]) -> None:
+        """Take memory that the judge shares, in place of what had that name."""
+        self.leave([name])
+        self._views[name] = View(memory, self._connection, self._device)
+
+    def leave(self, names: list[str]) -> None:
+        """Let go of shared memory."""
+        views = [view for view in (self._views.pop(name, None) for name in names) if view is not None]
+        if not views:
+            return
+        self._bench = None
+        gc.enable()
+        self.rest()
+        for view in views:
+            view.close()
+
+    def recover(self) -> str | None:
+        """After an error: why nothing more can be asked of this process, None where it can go on."""
+        if self._device.type != "cuda":
+            return None
+        try:
+            gc.collect()
+            torch.cuda.synchronize()
+            # An error that another library did not read is raised by torch's next launch.
+            torch.ones(1, device=self._device)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        except Exception as error:
+            return _text(error).partition("\n")[0]
+        return None
+
+    # ----------------------------------------------------------------------- agreement
+
+    def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
+        """Host time of the first call (``ms``), and what it searched for or was ``known`` (``tunings``)."""
+        from compare.records import archive
+        from compare.timing.measure import first_call_ms
+        from compare.tuning.autotune import watched
+
+        tensors = self._tensors("inputs", inputs)
+        with watched([archive.decode(Tuning, tuning) for tuning in known]) as found:
+            ms = first_call_ms(self.impl, tensors, self._device)
+        return {"ms": ms, "tunings": [archive.encoded(tuning) for tuning in dict.fromkeys(found)]}
+
+    def call(
+        self, inputs: list[dict[str, Any]], outputs: int, shape: list[int], dtype: str
+    ) -> dict[str, Any]:
+        """A call that is looked at; its output goes into the memory called ``outputs``."""
+        assert self._stage is not None
+        expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        self._stage.place(self._tensors("inputs", inputs))
+        called = self._stage.call(expected)
+        if called.output is not None:
+            self._out("outputs", outputs, expected).copy_(called.output)
+            self._synchronize()
+        return {
+            "problem": called.problem,
+            "violations": called.violations,
+            "guarded": called.guarded,
+            "shared": called.shared,
+            "borrowed": called.borrowed,
+        }
+
+    def _tensors(self, view: str, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
+        return tuple(self._views[view].tensor(Place.from_json(place)) for place in places)
+
+    def _out(self, view: str, start: int, expected: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor in shared memory, to copy an output to."""
+        plain = torch.empty(expected.shape, dtype=expected.dtype, device="meta")
+        return self._views[view].tensor(Place.of(plain, start))
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    # ----------------------------------------------------------------------- resources, code
+
+    def profile(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """What every kernel of a call takes (``kernels``), and which its host code launches (``own``)."""
+        tensors = self._tensors("inputs", inputs)
+        kernels = [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
+        return {"kernels": kernels, "own": kernels_of_its_own(self.impl, tensors)}
+
+    def launched(self) -> list[list[str]]:
+        """Source and name of every CUDA kernel that the cases of the op launch."""
+        from compare.code_size import launched
+
+        return [list(pair) for pair in launched(self.impl)]
+
+    # ----------------------------------------------------------------------- time
+
+    def enter(
+        self,
+        sets: list[list[dict[str, Any]]],
+        coming: list[dict[str, Any]],
+        shape: list[int],
+        dtype: str,
+        stopwatch: str,
+        tidy: bool,
+    ) -> None:
+        """Get ready to be timed on these sets of inputs; ``coming`` is where their next values will lie."""
+        tensors = [self._tensors("inputs", places) for places in sets]
+        values = self._tensors("inputs", coming)
+        expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        module, _, name = stopwatch.partition(":")
+        make = getattr(importlib.import_module(module), name)
+        self._bench = _Bench(
+            self.impl, tensors, values, expected, self._out("outputs", 0, expected), make(self._device), tidy
+        )
+
+    def first_again(self) -> str | None:
+        return self.bench.first()
+
+    def cold(self, which: int) -> dict[str, Any]:
+        return self.bench.cold(which)
+
+    def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:
+        """``kind``: of the call itself (``warm``, ``burst``, ``sustained``) or of its ``graph``."""
+        return self.bench.warm(kind, which, repeats)
+
+    def capture(self, which: int) -> None:
+        self.bench.capture(which)
+
+    def batch(self, kind: str, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
+        """Calls for the judge's own clock, without anything between them but an element that changes."""
+        self.bench.batch(kind, which, repeats, changes)
+        self._synchronize()
+
+    def deliver(self, number: int, last: bool) -> None:
+        """Hand over the output of one of the calls of the last batch; after the ``last`` all are let go."""
+        self.bench.deliver(number, last)
+        self._synchronize()
+
+    @property
+    def bench(self) -> _Bench:
+        assert self._bench is not None
+        return self._bench
+
+
+class _Bench:
+    """The implementation while it is being timed."""
+
+    def __init__(
+        self,
+        impl: Implementation,
+        sets: list[tuple[torch.Tensor, ...]],
+        coming: tuple[torch.Tensor, ...],
+        expected: torch.Tensor,
+        mailbox: torch.Tensor,
+        watch: Any,
+        tidy: bool,
+    ) -> None:
+        self._impl, self._sets, self._expected = impl, sets, expected
+        self._mailbox, self._watch, self._tidy = mailbox, watch, tidy
+        self._coming = [memory_of(x) for x in coming]
+        self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
+        self._output: Any = None
+        self._of_graph: Any = None
+        self._kept: list[Any] = []
+        self.calls = [partial(self._run, tensors) for tensors in sets]
+        self._graph: Callable[[], object] | None = None
+        watch.behind = self._deliver
+        gc.collect()
+        gc.disable()  # a collection in the middle of a launch would make the host late
+
+    def _run(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        self._output = None  # its memory is free again before the next output is made
+        self._output = self._impl.run(*tensors)
+
+    def _replay(self) -> None:
+        assert self._graph is not None
+        self._output = None
+        self._graph()
+        if self._output is None:  # a replay writes where the captured call did, and returns nothing
+            self._output = self._of_graph
+
+    def call(self, kind: str, which: int) -> Callable[[], object]:
+        return self._replay if kind == "graph" else self.calls[which]
+
+    def _deliver(self) -> None:
+        """Enqueued right behind what was timed: what is not there by now comes too late."""
+        if type(self._output) is torch.Tensor and self._output.shape == self._mailbox.shape:
+            self._mailbox.copy_(self._output)
+
+    def first(self) -> str | None:
+        """The output's dtype after a first call."""
+        self.calls[0]()
+        dtype = getattr(self._output, "dtype", None)
+        return None if dtype is None else str(dtype)
+
+    def cold(self, which: int) -> dict[str, Any]:
+        if self._coming or self._tidy:
+            # Another process had the GPU before: without a call that is not timed, addresses and instructions
+            # would be cold as well, and not the L2 alone; and memory would be got from the driver while the
+            # clock runs.
+            self.calls[which]()
+        for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
+            x.copy_(value)  # which leaves nothing that this call could remember for the next
+        return self._reading("cold", self._watch.cold("cold", self.calls[which]), which)
+
+    def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:
+        return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
+
+    def batch(self, kind: str, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
+        """Call it so many times; ``changes`` says what is put in which places of an argument before."""
+        call = self.call(kind, which)
+        self._kept = []
+        if changes is None:
+            for _ in range(repeats):
+                call()
+            return
+        x = self._sets[which][changes["argument"]]
+        spots = [x[tuple(at)] for at in changes["spots"]]
+        for number, value in enumerate(changes["values"]):
+            spots[number % len(spots)].fill_(value)
+            call()
+            if kind != "graph":
+                self._kept.append(self._output)
+        self._deliver()
+
+    def deliver(self, number: int, last: bool) -> None:
+        self._output = self._kept[number]
+        self._deliver()
+        if last:
+            self._kept = []
+
+    def _reading(self, kind: str, reading: Reading, which: int) -> dict[str, Any]:
+        problem = wrong_kind(self._output, self._expected, self._mailbox.device)
+        if problem is None:
+            pointer = self._output.untyped_storage().data_ptr()
+            if pointer and any(x.untyped_storage().data_ptr() == pointer for x in self._sets[which]):
+                problem = "its output lies in the memory of an input"
+        if self._tidy:
+            self._output = None
+            torch.cuda.empty_cache()
+        return {
+            "gpu_us": reading.gpu_us,
+            "host_us": reading.host_us,
+            "exposed": self._watch.exposed(kind),
+            "problem": problem,
+        }
+
+    def capture(self, which: int) -> None:
+        self._graph = self._watch.capture(self.calls[which])
+        self._of_graph, self._output = self._output, None
+        # Its graph keeps an output for good.  That of the stream that captured serves no later call, and to
+        # all workers together they may be more than there is.
+        torch.cuda.empty_cache()

@@ -1,0 +1,133 @@
+"""The workers of a run: one for every implementation, started when it is first needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import torch
+
+from compare import registry
+from compare.sandbox.limits import kept
+from compare.sandbox.project_files import Tree
+from compare.spec import Implementation, Op
+from compare.worker.process import Ended, Worker
+from compare.worker.server import modules_of
+from compare.worker.user_files import to_load
+from cuda_impl.ahead import Building
+from cuda_impl.pybind import building, module_of
+
+_COMPILERS = {"torch.compile": ("torch._inductor.compile_fx",)}
+"""What takes seconds to import and one implementation alone needs, so that the server does without."""
+
+MOST_CRASHES = 2
+"""After so many crashes of an implementation, later cases are not tried any more."""
+
+
+class Crew:
+    """Workers by implementation.  Use it as a context manager: at its end all of them are gone."""
+
+    def __init__(self, op: Op, device: torch.device, timeout_s: float) -> None:
+        self._op, self._device, self._timeout_s = op, device, timeout_s
+        self._workers: dict[str, Worker] = {}
+        self._parameters: dict[str, tuple[tuple[str, int], ...]] = {}
+        self._ready: set[str] = set()
+        self._unable: dict[str, Exception] = {}
+        """What kept a worker that is still there from getting ready."""
+        self._crashes: dict[str, list[Ended]] = {}
+        self.contexts_s: dict[str, float] = {}
+        """What each worker took for its device's context."""
+        self._building: dict[str, Building] = {}
+        self.tree = Tree({impl.origin for impl in registry.implementations(op.name) if impl.foreign})
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all of them, side by side, and what is built for them."""
+        for one in self._building.values():
+            one.stop()
+        for worker in self._workers.values():
+            worker.abandon()
+        for worker in self._workers.values():
+            worker.close()
+
+    def build(self, impls: Iterable[Implementation]) -> None:
+        """Have the modules that these will load built from now on, where there are none yet."""
+        self._building = building(impls, self._device)
+
+    def built_s(self, impl: Implementation) -> float:
+        """Wait until what ``impl`` loads is built: the seconds of a build of this run, else 0.
+
+        Raises:
+            Exception: what the build raised.
+        """
+        one = self._building.get(module_of(impl))
+        return one.wait() if one is not None else 0.0
+
+    def start(self, impls: Iterable[Implementation]) -> None:
+        """Start workers without waiting for them: what they take to get ready they take side by side."""
+        for impl in impls:
+            worker = self._workers.get(impl.label)
+            if worker is not None and self._parameters.get(impl.label) != impl.parameters:
+                worker.abandon()  # what it has compiled is for others
+                worker.close()
+                worker = None
+            if worker is None or not (worker.alive or self._given_up(impl.label)):
+                if worker is not None:
+                    worker.close()
+                self._workers[impl.label] = self._begin(impl)
+                self._parameters[impl.label] = impl.parameters
+                self._ready.discard(impl.label)
+                self._unable.pop(impl.label, None)
+
+    def of(self, impl: Implementation) -> Worker:
+        """The worker of an implementation, ready to be asked.
+
+        Raises:
+            Ended: it was ended for good, or cannot get ready.
+            Exception: as the file of the implementation raises.
+        """
+        self.start([impl])
+        worker = self._workers[impl.label]
+        if impl.label in self._unable:
+            raise self._unable[impl.label]
+        if worker.alive and impl.label not in self._ready:
+            try:
+                self.contexts_s[impl.label] = float(worker.receive("starting"))
+                for step in ("loading its file", "finding it"):
+                    worker.receive(step)
+            except Ended:
+                raise
+            except Exception as error:
+                self._unable[impl.label] = error  # once more at every call: it answers no more in step
+                raise
+            self._ready.add(impl.label)
+        return worker
+
+    def dismiss(self, impl: Implementation) -> None:
+        """Have its worker end while others are at work: what it has of a GPU takes long to give back."""
+        if impl.label in self._workers:
+            self._workers[impl.label].abandon()
+
+    def note(self, impl: Implementation, ended: Ended) -> None:
+        """Remember how its worker ended."""
+        self._crashes.setdefault(impl.label, []).append(ended)
+
+    def _given_up(self, label: str) -> bool:
+        crashes = self._crashes.get(label, [])
+        return len(crashes) >= MOST_CRASHES or any(ended.final for ended in crashes)
+
+    def _begin(self, impl: Implementation) -> Worker:
+        worker = Worker(impl.label, self._device, self._timeout_s)
+        environment = {name: value for name, value in os.environ.items() if kept(name)}
+        modules = [*modules_of(self._op.name), *_COMPILERS.get(impl.label, ())]
+        worker.send("begin", device=str(self._device), environment=environment, modules=modules)
+        worker.send("load", files=to_load(impl))
+        worker.send(
+            "choose", op=self._op.name, label=impl.base or impl.label, parameters=dict(impl.parameters)
+        )
+        return worker

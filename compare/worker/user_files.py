@@ -1,0 +1,169 @@
+"""The user's files (``--load``), described by a worker and not loaded by the judge.
+
+Loading a file runs it, and what it runs could replace the very functions that judge it.  So a worker loads
+it and tells what it registers; the judge knows its implementations by description, and its code by
+reading.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from compare import registry
+from compare.sandbox.project_files import Tree
+from compare.spec import Implementation, UsageError
+from compare.worker.process import Ended, Raised, Worker
+
+
+def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> None:
+    """Register what users' files hold.
+
+    A file that defines the op asked for says what is right: that one is trusted, and loaded here as well.
+
+    Args:
+        paths: the files.
+        timeout_s: the most time that loading one may take.
+        asked: the op that is compared; None: all of them are, those of the files too.
+
+    Raises:
+        UsageError: a file is none, cannot be loaded, or registers nothing new, nothing of the op asked for,
+            what no op is for, or another's op.
+    """
+    # Imported later it could be what a user's file has made of it.
+    for module in pkgutil.walk_packages([str(registry.ROOT / "compare")], "compare."):
+        if not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
+    found: list[_Told] = []
+    defined: dict[str, str] = {}
+    for path in paths:
+        found.append(told := _ask(path, list(dict.fromkeys(defined.values())), timeout_s))
+        for op in told.ops:
+            if op in registry.op_names() or op in defined:
+                where = defined.get(op, "the project")
+                raise UsageError(f"--load {path}: {where} has an op {op} already: give yours another name")
+            defined[op] = path
+    known = sorted({*registry.op_names(), *defined})
+    for told in found:
+        for each in told.implementations:
+            if each["op"] not in known:
+                raise UsageError(
+                    f"--load {told.path}: {each['label']}: {registry.unknown('op', each['op'], known)}"
+                )
+        # A file is needed too if it defines an op that another has rows of beside those asked for.
+        needed = {op for other in found if other is not told for op in other.has}
+        if asked in known and asked not in told.has and needed.isdisjoint(told.ops):
+            raise UsageError(registry.nothing_of(asked, told.path, told.has))
+    for told in found:
+        if asked in told.ops or (asked is None and told.ops):
+            registry.load(told.path)
+        else:
+            _add(told.path, [each for each in told.implementations if asked in (None, each["op"])])
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a file registers, by its worker's word."""
+
+    path: str
+    ops: Sequence[str]
+    implementations: Sequence[dict[str, Any]]
+
+    @property
+    def has(self) -> set[str]:
+        """What it has something of."""
+        return {*self.ops, *(each["op"] for each in self.implementations)}
+
+
+def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
+    """Have a worker load a file behind those before it, and tell what it registers."""
+    if not Path(path).is_file():
+        raise UsageError(f"--load {path}: there is no such file")
+    tree = Tree([path])
+    scout = Worker(path, torch.device("cpu"), timeout_s)
+    try:
+        told = scout.ask("load", "loading it", files=[*before, path])
+    except (Ended, Raised) as error:
+        raise UsageError(f"--load {path}: {error}. Mend the file") from None
+    finally:
+        scout.close()
+    if changed := tree.changed():
+        raise UsageError(f"--load {path}: {changed} while it was loaded. Mend the file")
+    with _understood(path):
+        named = [{**each, "op": str(each["op"])} for each in told["implementations"]]
+        return _Told(path, list(map(str, told["ops"])), named)
+
+
+def _add(path: str, implementations: Sequence[dict[str, Any]]) -> None:
+    """Register implementations by what a worker told of them."""
+    with _understood(path):
+        for each in implementations:
+            registry.implementations(each["op"])  # the project's own come first
+            registry.add(_described(each, path))
+
+
+@contextmanager
+def _understood(path: str) -> Iterator[None]:
+    """Whatever a worker tells is one file's own affair."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"--load {path}: {error}") from None
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise UsageError(f"--load {path}: what it registers cannot be understood ({error!r})") from None
+
+
+def _described(each: dict[str, Any], path: str) -> Implementation:
+    """An implementation known by what a worker told of it."""
+    # Registering it checks its words as those of any other, and that they are not taken.
+    tunable = {str(name): tuple(values) for name, values in each["tunable"].items()}
+    declare = registry.implementation(
+        each["op"],
+        each["label"],
+        rung=each["rung"],
+        requires=each["requires"],
+        accumulator=each["accumulator"],
+        without_gpu=bool(each["without_gpu"]),
+        tunable=tunable,
+    )
+    where = str(Path(path).resolve())
+    code = _only_a_worker_runs_it.__code__.replace(co_filename=where, co_firstlineno=int(each["line"]))
+    run = types.FunctionType(code, globals(), each["label"])
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=int(each["defaults"][name]))
+            for name in tunable
+            if name in each["defaults"]
+        ]
+    )
+    declare(run)
+    return Implementation(
+        each["op"],
+        each["label"],
+        each["rung"],
+        run,
+        each["requires"],
+        each["accumulator"],
+        where,
+        foreign=True,
+        tunable=tuple(tunable.items()),
+        without_gpu=bool(each["without_gpu"]),
+    )
+
+
+def _only_a_worker_runs_it(*_: torch.Tensor) -> NoReturn:
+    raise RuntimeError("a user's implementation is run by a worker only")
+
+
+def to_load(impl: Implementation) -> list[str]:
+    """The files that a worker has to load for an implementation."""
+    return [*registry.op_files(), *([impl.origin] if impl.foreign else [])]

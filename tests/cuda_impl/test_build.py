@@ -1,0 +1,321 @@
+"""Finding compilers, the cache of builds, and the machine code that the two CUDA routes make."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from compare import capture, device, registry
+from compare.worker import memory
+from cuda_impl import build, flags, loader
+
+ARCHS = ("sm_75", "sm_80", "sm_90")
+CUOBJDUMP = build.triton_nvidia() / "bin" / "cuobjdump"
+BROKEN = "__global__ void broken() { no such thing; }"
+
+
+@pytest.fixture
+def no_compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine with an empty PATH and nothing from PyPI."""
+    for name in ("CUDA_HOME", "CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build.pathfinder, "find_nvidia_binary_utility", lambda _: None)
+    monkeypatch.setattr(build.pathfinder, "find_nvidia_header_directory", lambda _: None)
+    finders = (build.nvcc, build.gxx, build.gcc, build.make_tool, build.cuda_include)
+    for finder in finders:
+        finder.cache_clear()
+    yield
+    for finder in finders:
+        finder.cache_clear()
+
+
+@pytest.mark.usefixtures("no_compilers")
+def test_a_missing_compiler_is_one_clear_line() -> None:
+    for finder, next_step in (
+        (build.nvcc, "pip install 'cuda-toolkit"),
+        (build.gxx, "apt-get install g++"),
+        (build.gcc, "apt-get install gcc"),
+        (build.make_tool, "apt-get install make"),
+        (build.cuda_include, "pip install 'cuda-toolkit"),
+    ):
+        with pytest.raises(build.BuildError) as error:
+            finder()
+        assert next_step in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("no_compilers")
+def test_compilers_are_taken_from_cuda_home_then_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "cuda"
+    for compiler in (home / "bin" / "nvcc", tmp_path / "nvcc"):
+        compiler.parent.mkdir(exist_ok=True, parents=True)
+        compiler.touch(0o755)
+    assert build.nvcc() == tmp_path / "nvcc"
+    build.nvcc.cache_clear()
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    assert build.nvcc() == home / "bin" / "nvcc"
+    build.nvcc.cache_clear()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(build.BuildError, match="set CUDA_HOME"):
+        build.nvcc()
+
+
+def test_the_cache_knows_headers_and_builds_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flags, "KERNELS", tmp_path)
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "made_up.cuh").write_text('#include "deeper.cuh"\n')
+    (tmp_path / "deeper.cuh").write_text("// one\n")
+    (tmp_path / "unrelated.cuh").write_text("// one\n")
+    monkeypatch.setattr(build.included, "__defaults__", ((tmp_path,),))
+    before = build.headers_digest("made_up")
+    (tmp_path / "unrelated.cuh").write_text("// two\n")
+    assert build.headers_digest("made_up") == before
+    (tmp_path / "deeper.cuh").write_text("// two\n")
+    assert build.headers_digest("made_up") != before
+
+    made = []
+
+    def make(product: Path) -> None:
+        made.append(product)
+        product.write_text("done")
+
+    paths = {build._cached("thing", make) for _ in range(2)}
+    assert len(made) == 1
+    assert [path.read_text() for path in paths] == ["done"]
+
+
+def test_a_build_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    with pytest.raises(build.BuildError, match="no such thing"):
+        build.cubin(BROKEN, ["broken"], "sm_80")
+    with pytest.raises(build.BuildError, match="broken: nvcc failed"):
+        build.nvcc_cubin(BROKEN, ["broken"], "sm_80")
+    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
+
+
+def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.raises(build.BuildError, match="set COMPARE_CACHE_DIR"):
+        build.cache_dir()
+
+
+def test_a_cache_that_can_be_read_only_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+
+    def refused(number: int) -> None:
+        lock = mock.Mock(side_effect=OSError(number, os.strerror(number)))
+        monkeypatch.setattr(build, "FileLock", lock)
+        build._cached("thing", Path.touch)
+
+    with pytest.raises(build.BuildError, match=r"^cannot write .* \(Read-only .*\): set COMPARE_CACHE_DIR"):
+        refused(errno.EROFS)
+    with pytest.raises(OSError, match="Exec format"):  # which another folder would not mend
+        refused(errno.ENOEXEC)
+
+
+def test_a_folder_of_cupy_s_that_cannot_be_made_says_so(impossible_cupy_folder: Path) -> None:
+    gpu = torch.device("cuda:0")
+    for needs_cupy in (
+        build.cupy,
+        lambda: loader.kernel("vector_add", "a_kernel", gpu),
+        lambda: memory.Memory(1, gpu),
+    ):
+        with pytest.raises(build.BuildError, match=r"^cannot write .*/file/cupy \(.*\): set CUPY_CACHE_DIR"):
+            needs_cupy()
+
+
+def test_remarks_of_ptxas_that_mean_a_slow_kernel_are_errors() -> None:
+    build._refuse_remarks("ptxas info : Used 8 registers", "x")
+    with pytest.raises(build.BuildError, match="C7508"):
+        build._refuse_remarks("ptxas info : (C7508) Potential Performance Loss: 'setmaxnreg' ignored", "x")
+
+
+# --------------------------------------------------------------------------- machine code
+
+
+def kernels(
+    op_name: str, arch: str, *, dynamic_shared: bool | None = None, dtype: str | None = None
+) -> list[str]:
+    """Every kernel that the op's cupy implementations launch on ``arch`` for the default and smoke cases.
+
+    Those with dynamic shared memory only, those without only, or all; of one dtype, or of all.
+    """
+    op = registry.get_op(op_name)
+    cases = [op.cases.default, *op.cases.smoke]
+    if dtype is not None:
+        cases = [replace(case, dtype=dtype) for case in cases]
+    found: dict[str, None] = {}
+    for impl in registry.implementations(op_name):
+        if impl.route != "cupy" or device.capability(impl.requires or "sm_75") > device.capability(arch):
+            continue
+        for case in cases:
+            try:
+                launches = capture.capture(impl, op, case, arch)
+            except NotImplementedError:
+                continue
+            for launch in launches:
+                if launch.source == op_name and dynamic_shared in (None, launch.dynamic_shared_bytes > 0):
+                    found[launch.kernel] = None
+    return list(found)
+
+
+def instructions(cubin: bytes, folder: Path) -> dict[str, list[str]]:
+    """A cubin's machine code, by kernel: what cuobjdump disassembles, encodings included."""
+    file = folder / "some.cubin"
+    file.write_bytes(cubin)
+    dump = subprocess.run([CUOBJDUMP, "-sass", file], capture_output=True, text=True, check=True).stdout
+    code: dict[str, list[str]] = defaultdict(list)
+    name = ""
+    for line in dump.splitlines():
+        header = re.search(r"Function : (\S+)", line)
+        if header:
+            name = header[1]
+        elif "/*" in line:
+            code[name].append(line.strip())
+    return dict(code)
+
+
+def dtype_for(op: str, arch: str) -> str:
+    """One for each architecture, as compilers take seconds a kernel.
+
+    Turing has no bfloat16: CUDA's header converts in C++, which the two front ends optimise apart.
+    """
+    dtype = {"sm_75": "fp16", "sm_80": "fp32", "sm_90": "bf16"}[arch]
+    return dtype if dtype in registry.get_op(op).dtypes else "fp16"
+
+
+def together(op: str, arch: str, dtype: str) -> list[list[str]]:
+    """Kernels that are compiled in one go; what several tests ask for is compiled once.
+
+    Where kernels of one file have dynamic shared memory, its place depends on which others are compiled with
+    them; those come one by one, as cupy compiles them.
+    """
+    static = kernels(op, arch, dynamic_shared=False, dtype=dtype)
+    alone = [[name] for name in kernels(op, arch, dynamic_shared=True, dtype=dtype)]
+    return [names for names in (static, *alone) if names]
+
+
+def archs_of(place: int, op: str) -> Iterator[str]:
+    """Hopper runs every kernel.  The others take turns at every other op, with what is compiled in one go."""
+    other = ARCHS[place // 2 % (len(ARCHS) - 1)]
+    if place % 2 == 0 and kernels(op, other, dynamic_shared=False, dtype=dtype_for(op, other)):
+        yield other
+    yield ARCHS[-1]
+
+
+def compilations(op: str, arch: str) -> list[list[str]]:
+    """For Hopper all, for the others what is compiled in one go."""
+    groups = together(op, arch, dtype_for(op, arch))
+    return groups if arch == ARCHS[-1] else groups[:1]
+
+
+def marks_of(turn: int, arch: str, place: int, count: int) -> list[Any]:
+    """Of an op's kernels the same two front ends build the first and the last, which take turns on Hopper."""
+    chosen = count - 1 if arch == ARCHS[-1] and turn % 2 == 0 else 0
+    return [] if place == chosen else [pytest.mark.thorough]
+
+
+MACHINE_CODE = [
+    pytest.param(op, arch, names, id=f"{op}-{arch}-{place}", marks=marks_of(turn, arch, place, len(groups)))
+    for turn, op in enumerate(registry.op_names())
+    for arch in archs_of(turn, op)
+    for groups in (compilations(op, arch),)
+    for place, names in enumerate(groups)
+]
+
+
+@pytest.mark.parametrize(("op", "arch", "names"), MACHINE_CODE)
+def test_both_routes_make_the_same_machine_code(op: str, arch: str, names: list[str], tmp_path: Path) -> None:
+    cubin, mangled = build.cubin(op, names, arch)
+    nvrtc = instructions(cubin, tmp_path)
+    assert set(mangled.values()) <= set(nvrtc)
+    assert nvrtc == instructions(build.nvcc_cubin(op, names, arch), tmp_path)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", registry.op_names())
+def test_no_kernel_spills(op: str, arch: str) -> None:
+    """Every kernel on every architecture that has it; every dtype of it on the one that has them all."""
+    dtypes = registry.get_op(op).dtypes if arch == "sm_90" else (dtype_for(op, arch),)
+    groups = [names for dtype in dtypes for names in together(op, arch, dtype)]
+    assert groups
+    for names in groups:
+        log = build.ptxas_log(op, names, arch)
+        spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+        assert len(spills) >= len(names)
+        assert set(spills) == {("0", "0")}
+
+
+# --------------------------------------------------------------------------- ahead of time
+
+
+def prebuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A module for two architectures, as setup.py puts it there."""
+    monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    return build.prebuild("vector_add", ("sm_80", "sm_90a"), build.PREBUILT)
+
+
+def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def make(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+        made.append(product.name)
+        product.write_text("a module")
+
+    monkeypatch.setattr(build, "_make_module", make)
+    product = prebuilt(monkeypatch, tmp_path)
+    assert build.pybind_module("vector_add", "sm_80") == product
+    assert build.pybind_module("vector_add", "sm_90") == product
+    assert made == [product.name]
+    assert build.pybind_module("vector_add", "sm_75").name == made[1]
+    monkeypatch.setattr(build, "_pybind_sources", lambda op: "changed since")
+    assert build.pybind_module("vector_add", "sm_90").name == made[2]
+    assert len({*made}) == 3
+
+
+@pytest.mark.thorough
+def test_a_module_built_ahead_of_time_has_code_for_each_architecture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    product = prebuilt(monkeypatch, tmp_path)
+    listing = subprocess.run([CUOBJDUMP, "-lelf", product], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"sm_\w+(?=\.cubin)", listing)) == {"sm_80", "sm_90a"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"CUDA_HOME": "/nowhere"}, "set CUDA_HOME to a CUDA toolkit"),
+        ({"CUDA_ARCHS": "80;hopper"}, "'hopper' is no architecture"),
+    ],
+)
+def test_setup_fails_with_one_clear_line(settings: dict[str, str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=registry.ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].startswith("setup.py: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

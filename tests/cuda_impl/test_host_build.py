@@ -1,0 +1,370 @@
+"""The host build: CUDA kernels as fibers on the CPU, and under the sanitizers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+import case_sets
+import sanitizers
+from compare import device, registry
+from compare.checking.check import check
+from compare.spec import Case, Op
+from cuda_impl import build
+from cuda_impl.loader import kernel
+
+CPU = torch.device("cpu")
+
+KERNELS = """
+#include "common.cuh"
+
+// The sum of a block's values, the textbook way: barriers, shared memory, shuffles.
+template <int THREADS>
+__global__ void block_sum(const float* x, float* y) {
+    __shared__ float warps[THREADS / 32];
+    float sum = x[blockIdx.x * THREADS + threadIdx.x];
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < THREADS / 32; ++w) sum += warps[w];
+        y[blockIdx.x] = sum;
+    }
+}
+
+__global__ void warp_calls(int* y) {
+    const int lane = threadIdx.x;
+    const unsigned odd = __ballot_sync(FULL_WARP, lane % 2);
+    int value = __shfl_up_sync(FULL_WARP, lane, 1) + 100 * __shfl_down_sync(FULL_WARP, lane, 2, 8);
+    if (lane % 2) value += 10000 * __shfl_sync(odd, lane, 5);  // the even lanes do not take part
+    y[lane] = value + 1000000 * (odd == 0xaaaaaaaau) + 2000000 * __any_sync(FULL_WARP, lane == 7) +
+              4000000 * __all_sync(FULL_WARP, lane == 7);
+}
+
+// Threads that have returned are not waited for.
+__global__ void early_exit(int* y) {
+    if (threadIdx.x >= 40) return;
+    const int seen = __syncthreads_count(threadIdx.x % 2);
+    y[threadIdx.x] = seen;
+}
+
+// Every block waits for the next one's flag, which is raised after it has used its shared memory.
+__global__ void chain(volatile int* flags, int* y) {
+    __shared__ int mine[32];
+    mine[threadIdx.x] = blockIdx.x * 100 + threadIdx.x;
+    __syncthreads();
+    if (blockIdx.x + 1 < gridDim.x) {
+        while (flags[blockIdx.x + 1] == 0) SPIN_WAIT();
+    }
+    __syncthreads();
+    y[blockIdx.x * 32 + threadIdx.x] = mine[31 - threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) flags[blockIdx.x] = 1;
+}
+
+__global__ void divergent() {
+    if (threadIdx.x < 16) __syncwarp();  // waits for lanes that wait for it
+    __syncthreads();
+}
+
+__global__ void unanswered(volatile int* flag) {
+    while (*flag == 0) SPIN_WAIT();
+}
+
+__global__ void wrong_mask() { __syncwarp(2); }
+
+// Reads what its neighbour writes, without a barrier.
+__global__ void race(int* y) {
+    __shared__ int box[64];
+    box[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = box[threadIdx.x / 2];
+}
+
+// Warps tell each other a number, again and again: what they are told may be overwritten before it is read.
+__global__ void told_twice(int* y) {
+    __shared__ int box[2];
+    int sum = 0;
+    for (int round = 0; round < 8; ++round) {
+        if (threadIdx.x % 32 == 0) box[threadIdx.x / 32] = round;
+        __syncthreads();
+        sum += box[0] + box[1];
+        __syncwarp();
+    }
+    y[threadIdx.x] = sum;
+}
+
+__global__ void scaled(float* y, float factor, int count, long long offset) {
+    DYNAMIC_SHARED(float, s);
+    s[threadIdx.x] = factor;
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < count) y[offset + threadIdx.x] = s[count - 1 - threadIdx.x];
+}
+
+__global__ void past_the_end(float* x) { x[threadIdx.x + 1] = 1.0f; }
+__global__ void past_shared(float* x, int by) {
+    __shared__ float s[32];
+    s[threadIdx.x + by] = x[threadIdx.x];
+    x[0] = s[0];
+}
+__global__ void past_dynamic_shared(float* x, int by) {
+    DYNAMIC_SHARED(float, s);
+    s[threadIdx.x + by] = x[threadIdx.x];
+}
+__global__ void misaligned(float* x, int by) { *reinterpret_cast<float4*>(x + by) = float4(); }
+__global__ void overflow(int* y) { y[0] = y[0] + 2147483647; }
+"""
+
+
+def launch(name: str, grid: int, block: int, *args: object, shared_mem: int = 0) -> None:
+    kernel(KERNELS, name, CPU)((grid,), (block,), args, shared_mem=shared_mem)
+
+
+ORDERS = ("forward", "reverse", "apart", "reverse-apart")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_share_and_synchronise(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOST_THREAD_ORDER", order)
+    x = torch.randint(0, 100, (3, 128)).float()
+    y = torch.empty(3)
+    launch("block_sum<128>", 3, 128, x.data_ptr(), y.data_ptr())
+    assert torch.equal(y, x.sum(1))
+
+
+def test_warp_calls() -> None:
+    y = torch.zeros(32, dtype=torch.int32)
+    launch("warp_calls", 1, 32, y.data_ptr())
+    lane = torch.arange(32)
+    up = torch.where(lane == 0, 0, lane - 1)
+    down = torch.where(lane % 8 < 6, lane + 2, lane)
+    assert y.tolist() == (up + 100 * down + 50000 * (lane % 2) + 3000000).tolist()
+
+
+def test_threads_that_returned_are_not_waited_for() -> None:
+    y = torch.zeros(64, dtype=torch.int32)
+    launch("early_exit", 1, 64, y.data_ptr())
+    assert y.tolist() == [20] * 40 + [0] * 24
+
+
+def test_blocks_that_wait_for_later_ones_keep_their_shared_memory() -> None:
+    blocks = 7
+    flags, y = torch.zeros(blocks, dtype=torch.int32), torch.zeros(blocks, 32, dtype=torch.int32)
+    launch("chain", blocks, 32, flags.data_ptr(), y.data_ptr())
+    assert torch.equal(y, (torch.arange(blocks)[:, None] * 100 + torch.arange(31, -1, -1)).int())
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "message"),
+    [
+        (
+            "divergent",
+            (),
+            r"block \(0, 0, 0\): 16 threads wait in __syncwarp .* 48 threads wait in __syncthreads",
+        ),
+        ("unanswered", (torch.zeros(1, dtype=torch.int32),), "deadlock: every block .* SPIN_WAIT"),
+        ("wrong_mask", (), "__syncwarp: lane 0 is not in its own mask"),
+    ],
+)
+def test_what_would_hang_a_gpu_is_an_error(name: str, args: tuple[torch.Tensor, ...], message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        launch(name, 1, 64, *(arg.data_ptr() for arg in args))
+
+
+def test_a_missing_barrier_shows_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for order in ("forward", "reverse"):
+        monkeypatch.setenv("HOST_THREAD_ORDER", order)
+        y = torch.zeros(64, dtype=torch.int32)
+        launch("race", 1, 64, y.data_ptr())
+        results.append(y)
+    assert not torch.equal(*results)
+
+
+def test_shared_memory_used_again_too_soon_shows_where_warps_drift_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = {}
+    for order in ("forward", "apart"):
+        monkeypatch.setenv("HOST_THREAD_ORDER", order)
+        y = torch.zeros(64, dtype=torch.int32)
+        launch("told_twice", 1, 64, y.data_ptr())
+        right[order] = bool((y == 2 * sum(range(8))).all())
+    assert right == {"forward": True, "apart": False}
+
+
+@pytest.mark.parametrize("order", ORDERS[1:])
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_kernel_is_right_in_any_order_of_threads(
+    op: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_THREAD_ORDER", order)
+    ran = run_op(op, case_sets.tiny)
+    assert ran
+    assert all(ran.values())
+
+
+def test_arguments_arrive_by_type_and_are_checked() -> None:
+    y = torch.zeros(40)
+    good = (y.data_ptr(), np.float32(2.5), np.int32(8), np.int64(4))
+    launch("scaled", 1, 32, *good, shared_mem=128)
+    assert torch.equal(y, torch.nn.functional.pad(torch.full((8,), 2.5), (4, 28)))
+    wrong = [
+        (good[:3], RuntimeError, "takes 4 arguments, got 3"),
+        ((good[0], np.float64(2.5), *good[2:]), RuntimeError, "argument 1 is a floating-point number of 4"),
+        ((*good[:2], np.int64(8), good[3]), RuntimeError, "argument 2 is an integer of 4 bytes, got 8"),
+        ((good[0], 2.5, *good[2:]), TypeError, "argument 1 is a float; it takes an int"),
+    ]
+    for args, error, message in wrong:
+        with pytest.raises(error, match=message):
+            launch("scaled", 1, 32, *args, shared_mem=128)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "message"),
+    [
+        (0, 32, 0, "grid"),
+        (2**32 + 1, 32, 0, "grid"),
+        (1, 1025, 0, "block"),
+        (1, 0, 0, "block"),
+        (1, 32, 228 << 10, "shared memory"),
+    ],
+)
+def test_launches_that_a_gpu_refuses(grid: int, block: int, shared: int, message: str) -> None:
+    y = torch.zeros(1)
+    with pytest.raises(RuntimeError, match=message):
+        launch(
+            "scaled", grid, block, y.data_ptr(), np.float32(1), np.int32(0), np.int64(0), shared_mem=shared
+        )
+
+
+def test_a_source_that_does_not_compile_is_a_build_error() -> None:
+    with pytest.raises(build.BuildError, match="no_such_kernel"):
+        kernel("__global__ void other() {}", "no_such_kernel", CPU)
+
+
+def test_how_dynamic_shared_memory_is_declared_here_is_said() -> None:
+    source = "__global__ void doubled() {\n    extern __shared__ __align__(16) float buffer[];\n}\n"
+    with pytest.raises(
+        build.BuildError, match=r"^doubled \(here .* DYNAMIC_SHARED\(float, x\)\): g\+\+ failed"
+    ):
+        kernel(source, "doubled", CPU)
+
+
+# --------------------------------------------------------------------------- under the sanitizers
+
+
+def sanitized(what: str, *ops: str) -> subprocess.CompletedProcess[str]:
+    """Run this file as a program, with kernels built for AddressSanitizer and UBSan."""
+    environment = {**os.environ, **sanitizers.host_environment()}
+    command = [sys.executable, "-W", "error", __file__, what, *ops]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+PARTS = 2
+"""Of the ops, under the sanitizers."""
+
+FAULTS = {
+    "past_the_end": "heap-buffer-overflow",
+    "past_shared": "out of bounds for type 'float \\[32\\]'",
+    "past_dynamic_shared": "heap-buffer-overflow",
+    "misaligned": "misaligned address",
+    "overflow": "signed integer overflow",
+}
+
+
+def test_the_sanitizers_see_faults() -> None:
+    """Each in a process of its own, all forked from one that takes seconds to start."""
+    done = sanitized("faults")
+    assert done.returncode == 0, done.stderr[-4000:]
+    reports = json.loads(done.stdout)
+    assert reports.keys() == FAULTS.keys()
+    for fault, message in FAULTS.items():
+        assert reports[fault]["status"] != 0, fault
+        assert re.search(message, reports[fault]["said"]), f"{fault}: {reports[fault]['said'][-2000:]}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("place", range(PARTS))
+def test_every_kernel_runs_clean_under_the_sanitizers(place: int) -> None:
+    """Half of the ops at a time: a process takes seconds to start, and side by side they are done sooner."""
+    ops = registry.op_names()[place::PARTS]
+    done = sanitized("ops", *ops)
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-4000:]
+    ran = dict(re.findall(r"(?m)^(\S+ \S+): ran (\d+) cases$", done.stdout))
+    expected = {
+        f"{op} {impl.label}"
+        for op in ops
+        for impl in registry.implementations(op)
+        if impl.route == "cupy" and device.supports(impl, CPU) is None
+    }
+    assert ran.keys() == expected
+    assert all(int(cases) for cases in ran.values()), ran
+
+
+def _run_faults() -> None:
+    reports = {}
+    for fault in FAULTS:
+        with tempfile.TemporaryFile() as said:
+            child = os.fork()
+            if child == 0:
+                os.dup2(said.fileno(), 2)
+                _run_fault(fault)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            said.seek(0)
+            reports[fault] = {"status": status, "said": said.read().decode(errors="replace")}
+    print(json.dumps(reports))
+
+
+def _run_fault(name: str) -> None:
+    x = torch.ones(32)
+    if name == "past_the_end":
+        launch(name, 1, 32, x.data_ptr())
+    elif name == "overflow":
+        one = torch.ones(1, dtype=torch.int32)
+        launch(name, 1, 1, one.data_ptr())
+    else:
+        launch(name, 1, 32 if "past" in name else 1, x.data_ptr(), np.int32(1), shared_mem=128)
+
+
+def run_op(name: str, cases: Callable[[Op], Sequence[Case]], one_dtype: bool = False) -> dict[str, int]:
+    """How many cases each kernel of an op ran and was right on; of its first dtype, or of all."""
+    op = registry.get_op(name)
+    ran: dict[str, int] = {}
+    for impl in registry.implementations(name):
+        if impl.route != "cupy" or device.supports(impl, CPU) is not None:
+            continue
+        ran[impl.label] = 0
+        taken = ""
+        for case in cases(op):
+            if one_dtype and taken not in ("", case.dtype):
+                break
+            try:
+                agreement = check(op, impl, case, CPU, seeds=(0,))
+            except NotImplementedError:
+                continue
+            assert agreement.passed, f"{impl.label} {case}: {agreement.reason}"
+            ran[impl.label] += 1
+            taken = case.dtype
+    return ran
+
+
+def _run_ops() -> None:
+    for name in sys.argv[2:]:
+        for label, ran in run_op(name, case_sets.sanitized, one_dtype=True).items():
+            print(f"{name} {label}: ran {ran} cases", flush=True)
+
+
+if __name__ == "__main__":
+    sanitizers.leave_compilers_alone()
+    {"faults": _run_faults, "ops": _run_ops}[sys.argv[1]]()

@@ -1,0 +1,316 @@
+"""``diff``: what became of every row between two files, and the exit status that a CI acts on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import made_up
+from compare import cli, registry
+from compare.history import diff
+from compare.records import archive
+from compare.report import differences
+from compare.spec import Ceilings, Comparison, Environment, Estimate, Row, Timing
+from compare.timing import statistics
+from compare.timing.statistics import estimate
+
+LABEL = "triton.online"
+
+
+def times(factor: float = 1.0, **changes: object) -> Comparison:
+    """The made-up run, with one row's times multiplied and otherwise changed."""
+    case = made_up.case()
+    row = next(row for row in case.rows if row.label == LABEL)
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    cold = estimate([sample * factor for sample in row.timing.cold_us.samples])
+    values = {"timing": replace(row.timing, cold_us=cold), **changes}
+    return made_up.comparison(made_up.with_row(case, LABEL, **values))
+
+
+def outcome(old: Comparison, new: Comparison, label: str = LABEL) -> diff.Change:
+    found = diff.diff([old], [new])
+    (change,) = (change for change in found.changes if change.label == label)
+    return change
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, "same"), (1.005, "same"), (1.2, "slower"), (0.8, "faster")]
+)
+def test_a_row_is_judged_by_its_time(factor: float, expected: str) -> None:
+    change = outcome(times(), times(factor))
+    assert change.outcome == expected
+    assert change.ratio is not None
+    assert change.ratio.median == pytest.approx(1 / factor)
+    assert change.ratio.low < change.ratio.median < change.ratio.high
+    others = [c for c in diff.diff([times()], [times(factor)]).changes if c.label != LABEL]
+    assert {c.outcome for c in others} == {"same"}
+
+
+def test_between_two_runs_a_difference_must_be_twice_as_large() -> None:
+    limit = 0.01
+
+    def limited(factor: float) -> Comparison:
+        made = times(factor)
+        rows = (
+            replace(row, timing=replace(row.timing, detectable=limit))
+            for row in made.cases[0].rows
+            if row.timing
+        )
+        return replace(made, cases=(replace(made.cases[0], rows=tuple(rows)),))
+
+    assert outcome(limited(1.0), limited(1.015)).outcome != "slower"
+    assert outcome(limited(1.0), limited(1.03)).outcome == "slower"
+
+
+def test_a_wide_interval_decides_nothing() -> None:
+    row = made_up.case().rows[3]
+    assert row.timing is not None
+    noisy = replace(row.timing, cold_us=Estimate(61.0, 50.0, 72.0))
+    assert outcome(times(), times(timing=noisy)).outcome == "ambiguous"
+
+
+def test_the_interval_of_a_ratio_holds_the_truth_as_often_as_it_says() -> None:
+    generator = random.Random(5)
+    held = 0
+    for _ in range(1000):
+        old, new = (estimate([generator.lognormvariate(0, 0.1) for _ in range(25)]) for _ in range(2))
+        ratio = statistics.between(old, new)
+        held += ratio.low <= 1 <= ratio.high
+    assert 0.93 <= held / 1000 <= 0.985
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected", "says"),
+    [
+        ({}, {"status": "disagrees", "reason": "12 are NaN", "timing": None}, "broken", "12 are NaN"),
+        ({}, {"status": "impossible", "reason": "impossible: 4 us", "timing": None}, "broken", "4 us"),
+        (
+            {},
+            {"status": "failed", "reason": "RuntimeError", "timing": None},
+            "broken",
+            "failed, RuntimeError",
+        ),
+        ({"status": "failed", "reason": "X", "timing": None}, {}, "mended", "was: failed, X"),
+        (
+            {"status": "unavailable", "timing": None},
+            {"status": "unavailable", "timing": None},
+            "untimed",
+            "still",
+        ),
+        ({}, {"timing": None}, "lost", "no longer timed"),
+        ({"timing": None}, {"timing": None}, "untimed", "not timed"),
+        ({}, {"replayed": "elsewhere"}, "untimed", "not timed"),
+    ],
+)
+def test_a_row_without_two_times(
+    old: dict[str, object], new: dict[str, object], expected: str, says: str
+) -> None:
+    change = outcome(times(**old), times(**new))
+    assert change.outcome == expected
+    assert says in change.detail
+
+
+def test_rows_in_one_file_only_are_listed() -> None:
+    kept = tuple(row for row in made_up.rows() if row.label != LABEL)
+    fewer = made_up.comparison(made_up.case(made=kept))
+    assert outcome(times(), fewer).outcome == "lost"
+    assert outcome(fewer, times()).outcome == "new"
+    assert diff.diff([times()], [fewer]).worse
+    assert not diff.diff([fewer], [times()]).worse
+
+
+@pytest.mark.parametrize("changes", [{"timing": None}, {"replayed": "elsewhere"}])
+def test_what_was_never_timed_is_not_lost(changes: dict[str, object]) -> None:
+    fewer = made_up.comparison(made_up.case(made=tuple(r for r in made_up.rows() if r.label != LABEL)))
+    change = outcome(times(**changes), fewer)
+    assert (change.outcome, change.old_us, change.detail) == ("untimed", None, "only in the old")
+
+
+def test_of_a_row_held_twice_the_newest_counts() -> None:
+    assert {c.outcome for c in diff.diff([times()], [times(), times(5.0)]).changes} == {"same"}
+
+
+def test_a_changed_source_is_marked() -> None:
+    change = outcome(times(), times(1.2, source_hash="other"))
+    assert change.source_changed
+    assert f"{LABEL} *" in differences.render(diff.diff([times()], [times(source_hash="other")]), 200)
+
+
+# --------------------------------------------------------------------------- the machines
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"device": "NVIDIA L4"}, "device: NVIDIA H100 80GB HBM3 -> NVIDIA L4"),
+        ({"driver": "590.1"}, "driver: 580.95.05 -> 590.1"),
+        ({"versions": {**made_up.H100.versions, "triton": "3.7.0"}}, "triton: 3.6.0 -> 3.7.0"),
+        ({"versions": {**made_up.H100.versions, "commit": "abc"}}, "commit: none -> abc"),
+        ({"clocks": {"sm_mhz_before": 345.0, "sm_mhz_after": 1410.0}}, "sm MHz: 1980 -> 1410 (-28.8%)"),
+        ({"clocks": {**made_up.H100.clocks, "throttle_after": "power cap"}}, "throttled by: none -> power"),
+    ],
+)
+def test_what_differs_of_the_machines_is_said_first(environment: dict[str, object], says: str) -> None:
+    changed: Environment = replace(made_up.H100, **environment)  # type: ignore[arg-type]
+    found = diff.diff([times()], [replace(times(1.2), environment=changed)])
+    text = differences.render(found, 200)
+    assert says in text
+    assert text.index(says) < text.index("SLOWER")
+    assert "These differ" in text.splitlines()[0]
+
+
+def test_ceilings_and_seeds_that_differ_are_said() -> None:
+    new = times()
+    new = replace(new, seed=3, cases=(replace(new.cases[0], ceilings=Ceilings(2500.0, 2600.0)),))
+    lines = diff.diff([times()], [new]).environment
+    assert "seed: 0 -> 3" in lines
+    assert any(line.startswith("a plain copy's GB/s beside") and "-16.4%" in line for line in lines)
+
+
+def test_equal_machines_are_said_to_be_so() -> None:
+    # An idle card's clock is lower before a run than after it, which is no difference.
+    idle = replace(made_up.H100, clocks={"sm_mhz_before": 345.0, "sm_mhz_after": 1980.0})
+    found = diff.diff([times()], [replace(times(), environment=idle)])
+    assert found.environment == ()
+    assert differences.render(found, 200).startswith("Both ran on the same device")
+
+
+def test_without_a_row_in_both_nothing_is_said_to_be_the_same() -> None:
+    """Neither of machines that are equal nor of others; how these differ is said all the same."""
+    other_op = replace(times(), op="another")
+    found = diff.diff([times()], [other_op])
+    text = differences.render(found, 200)
+    assert text.startswith("Nothing was compared: none of these rows is in both files.")
+    assert "same device" not in text
+    assert found.environment == ()
+
+    elsewhere = made_up.case("M=1,N=1,fp32")
+    elsewhere = replace(elsewhere, ceilings=Ceilings(30.0, 31.0))
+    found = diff.diff([times()], [made_up.comparison(elsewhere, environment=made_up.LAPTOP)])
+    text = differences.render(found, 200)
+    says = "device: NVIDIA H100 80GB HBM3 -> A laptop's CPU"
+    assert text.startswith("Nothing was compared: none of these rows is in both files.")
+    assert text.index("These differ between their newest runs:") < text.index(says) < text.index("LOST")
+    assert says in differences.as_markdown(found)
+    # Ceilings are those of a case, and these are two.
+    assert not any("a plain copy's" in line for line in found.environment)
+
+
+# --------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "old.json", tmp_path / "new.json"
+
+
+def command(files: tuple[Path, Path], old: Comparison, new: Comparison, *options: str) -> int:
+    for file, comparison in zip(files, (old, new), strict=True):
+        file.write_text(archive.dumps([comparison]))
+    return cli.main(["diff", *map(str, files), *options])
+
+
+@pytest.mark.parametrize(
+    ("new", "status"),
+    [
+        (times(), 0),
+        (times(0.8), 0),
+        (times(1.2), 1),
+        (times(status="disagrees", timing=None), 1),
+        (times(timing=None), 1),
+        (times(timing=Timing(cold_us=Estimate(61.0, 50.0, 72.0))), 3),
+        (replace(times(), op="another"), 1),
+    ],
+)
+def test_exit_status(
+    files: tuple[Path, Path], new: Comparison, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(files, times(), new) == status
+    assert "rows:" in capsys.readouterr().out
+
+
+def test_two_runs_without_times_are_inconclusive(files: tuple[Path, Path]) -> None:
+    def untimed() -> Comparison:
+        rows: tuple[Row, ...] = tuple(replace(row, timing=None) for row in made_up.rows())
+        return made_up.comparison(made_up.case(made=rows))
+
+    assert command(files, untimed(), untimed()) == cli.INCONCLUSIVE
+
+
+def test_only_leaves_the_other_rows_out(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(files, times(), times(1.2), "--only", "cupy.*") == 0
+    assert LABEL not in capsys.readouterr().out
+    assert command(files, times(), times(1.2), "--only", "nothing.*") == cli.USAGE
+    assert "nothing.*" in capsys.readouterr().err
+
+
+def test_files_can_be_written(files: tuple[Path, Path], tmp_path: Path) -> None:
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown")}
+    arguments = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
+    assert command(files, times(), times(1.2), *arguments) == 1
+    changes = json.loads(paths["json"].read_text())["changes"]
+    (slow,) = (change for change in changes if change["outcome"] == "slower")
+    assert slow["label"] == LABEL
+    lines = list(csv.DictReader(paths["csv"].read_text().splitlines()))
+    (line,) = (line for line in lines if line["implementation"] == LABEL)
+    assert float(line["times_as_fast_low"]) < float(line["times_as_fast"]) < 1
+    assert float(line["new_us"]) > float(line["old_us"])
+    assert f"| {LABEL}" in paths["markdown"].read_text()
+
+
+def test_what_cannot_be_written_is_shown(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(files, times(), times(1.2), "--json", "/dev/full") == cli.USAGE
+    printed = capsys.readouterr()
+    assert "rows:" in printed.out
+    assert "/dev/full could not be written" in printed.err
+
+
+def test_many_rows_show_what_changed(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    def swept(factor: float) -> Comparison:
+        slow = replace(times(factor).cases[0], case="M=7,N=7,fp32")
+        return made_up.comparison(*(made_up.case(f"M=1,N={n},fp32") for n in range(1, 6)), slow)
+
+    assert command(files, swept(1.0), swept(1.5)) == 1
+    shown = capsys.readouterr().out
+    assert f"M=7,N=7,fp32 {LABEL}" in shown
+    assert "N=3" not in shown
+    assert "54 rows: 1 slower, 53 same." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["diff"], "takes two files"),
+        (["diff", "a.json"], "takes two files"),
+        (["diff", "a.json", "b.json"], "a.json cannot be read"),
+        (["diff", "README.md", "README.md"], "README.md is not whole"),
+        (["softmax", "mine.py"], "--load FILE"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(registry.ROOT)
+    assert cli.main(arguments) == cli.USAGE
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("path", sorted(archive.RESULTS.glob("*/*.json")), ids=lambda path: path.stem)
+def test_a_record_against_itself_has_nothing_worse(path: Path) -> None:
+    runs = archive.read(path)
+    found = diff.diff(runs, runs)
+    assert not found.worse
+    assert found.environment == ()
+    # The rest is ambiguous: a sweep leaves some rows with few samples.
+    assert found.counts["same"] > 0.5 * len(found.changes)

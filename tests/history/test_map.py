@@ -1,0 +1,569 @@
+"""``map``: which way is fastest over what is recorded, and what effort buys."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import made_up
+from compare import cli
+from compare.history.map import reading
+from compare.history.map.summary import summaries
+from compare.history.map.survey import Map, Point, survey, with_front
+from compare.records import archive
+from compare.report import maps, plots
+from compare.spec import (
+    CaseComparison,
+    Ceilings,
+    CodeSize,
+    Comparison,
+    Cost,
+    RoleSize,
+    Row,
+    Timing,
+    UsageError,
+    way_of,
+)
+from compare.timing import statistics
+from compare.timing.statistics import estimate
+from tools.docs import blocks
+
+SLOWER = {"triton.onepass": ("tiled", 60.0), "triton.online": ("tiled", 61.0)}
+APART = {**made_up.MEDIANS_US, **SLOWER}
+
+
+def hashes(*runs: Comparison) -> dict[tuple[str, str], str]:
+    """Of sources that have not changed since these runs."""
+    return {(run.op, row.label): row.source_hash for run in runs for case in run.cases for row in case.rows}
+
+
+def charted(*runs: Comparison, **arguments: object) -> Map:
+    return survey(runs, hashes(*runs), **arguments)  # type: ignore[arg-type]
+
+
+def one(medians: Mapping[str, tuple[str, float]], name: str = made_up.CASE, **changes: object) -> Comparison:
+    return made_up.comparison(made_up.case(name, made_up.rows(dict(medians))), **changes)
+
+
+def with_rows(run: Comparison, *rows: Row) -> Comparison:
+    """``run`` with these rows beside its own, or in their place."""
+    (case,) = run.cases
+    labels = {row.label for row in rows}
+    kept = (*(row for row in case.rows if row.label not in labels), *rows)
+    return replace(run, cases=(replace(case, rows=kept),))
+
+
+# --------------------------------------------------------------------------- the fastest way
+
+
+def test_a_place_has_the_best_of_each_way_and_the_margin_of_the_first() -> None:
+    run = one(APART)
+    (place,) = charted(run).places
+    assert [best.way for best in place.ways] == ["cuda", "torch", "triton"]
+    assert place.ways[0].label in ("cupy.onepass", "pybind.onepass")
+    assert [best.label for best in place.ways[1:]] == ["torch.compile", "triton.onepass"]
+    assert place.leaders == ("cuda",)
+    assert place.differs
+    assert not place.across
+    assert place.lead is not None
+    assert place.lead.median == pytest.approx(58.2 / 47.2, rel=0.01)
+    assert place.lead.low < place.lead.median < place.lead.high
+    first = place.ways[0]
+    assert first.share == pytest.approx(8 * made_up.ELEMENTS / first.cold_us.median / 1e3 / 2990)
+    assert first.bound.limit == "bandwidth"
+    size = run.code_sizes[first.label]
+    assert (first.lines, first.tokens) == (size.lines, size.tokens)
+
+
+def test_what_cannot_be_told_apart_is_level() -> None:
+    (place,) = charted(one(made_up.MEDIANS_US)).places  # 1.5% between them, where 2% counts
+    assert place.leaders == ("cuda", "triton")
+    assert not place.differs
+    (line,) = maps.cases(charted(one(made_up.MEDIANS_US))).rows
+    assert "indistinguishable" in line
+    assert maps.wins(charted(one(made_up.MEDIANS_US))).rows == (("softmax", "1", "0", "0", "0", "1"),)
+    assert maps.wins(charted(one(APART))).rows == (("softmax", "1", "0", "0", "1", "0"),)
+
+
+def test_rows_of_two_runs_are_held_against_each_other_as_two_runs_are() -> None:
+    cuda = {
+        label: entry for label, entry in APART.items() if label.startswith(("cupy", "pybind", "torch.eager"))
+    }
+    others = {label: entry for label, entry in APART.items() if label.startswith(("torch", "triton"))}
+    old = one(others, created="2026-11-19T00:00:00+00:00")
+    new = with_rows(one(cuda, created="2026-11-20T00:00:00+00:00"))
+    found = charted(old, new)
+    (place,) = found.places
+    assert place.across
+    assert place.lead is not None
+    expected = statistics.between(place.ways[1].cold_us, place.ways[0].cold_us)
+    assert (place.lead.median, place.lead.low) == (expected.median, expected.low)
+    assert found.dates == ("2026-11-19", "2026-11-20")
+    assert "~" in maps.cases(found).rows[0][6]
+    assert "two medians" in maps.render(found, 100)
+    # Twice as large a difference as within a run has to be there.
+    near = {**others, "torch.compile": ("vendor", 47.2 * 1.03)}
+    assert not charted(one(near, created=old.created), new).places[0].differs
+    assert charted(one({**cuda, **near})).places[0].differs
+
+
+def test_the_newest_row_counts() -> None:
+    old = one(APART, created="2026-11-19T00:00:00+00:00")
+    slow = one({**APART, "cupy.onepass": ("tiled", 90.0), "pybind.onepass": ("tiled", 90.0)})
+    for runs in ((old, slow), (slow, old)):
+        (place,) = charted(*runs).places
+        assert place.ways[0].label == "torch.compile"
+
+
+def test_what_is_wrong_untimed_unequal_or_tried_leads_nothing() -> None:
+    run = one(APART)
+    fast = made_up.rows({"torch.eager": ("vendor", 72.4), "cupy.online": ("tiled", 10.0)})[1]
+    for row in (
+        replace(fast, status="disagrees"),
+        replace(fast, timing=None),
+        replace(fast, accumulator="tf32"),
+        replace(fast, replayed="NVIDIA T4, 2026-11-19"),
+        replace(fast, label="cupy.online:THREADS=64"),
+        replace(fast, label="cupy.online:matched"),
+    ):
+        found = charted(with_rows(run, row))
+        (place,) = found.places
+        assert place.ways[0].label.endswith(".onepass"), row.label
+        assert place.ways[0].cold_us.median > 40
+        assert "cupy.online:" not in " ".join(point.label for point in found.points)
+    assert charted(with_rows(run, fast)).places[0].ways[0].label == "cupy.online"
+
+
+def test_few_rounds_say_how_many() -> None:
+    run = one(APART)
+    (case,) = run.cases
+    rows = (replace(row, timing=replace(row.timing, rounds=3)) for row in case.rows if row.timing)
+    found = charted(replace(run, cases=(replace(case, rows=tuple(rows)),)))
+    assert found.places[0].rounds == 3
+    assert maps.cases(found).rows[0][6].endswith("(n=3)")
+    assert "too few for an interval" in " ".join(maps.render(found, 100).split())
+
+
+def test_one_way_alone_has_no_margin() -> None:
+    (place,) = charted(one(APART), only=("triton.*",)).places
+    assert [best.way for best in place.ways] == ["triton"]
+    assert place.lead is None
+    assert maps.cases(charted(one(APART), only=("triton.*",))).rows[0][6:] == ("-", "-", "-")
+
+
+def test_only_leaves_what_is_unequal_unequal() -> None:
+    run = with_rows(one(APART), replace(made_up.rows()[2], label="torch.tf32", accumulator="tf32"))
+    (place,) = charted(run, only=("torch.compile", "torch.tf32")).places
+    assert [best.label for best in place.ways] == ["torch.compile"]
+
+
+# --------------------------------------------------------------------------- a line an op
+
+
+def scaled(**factors: float) -> CaseComparison:
+    """A case of `APART` in which ways take so many times as long."""
+    medians = {label: (rung, us * factors.get(way_of(label), 1.0)) for label, (rung, us) in APART.items()}
+    name = ",".join(f"{way}={factor}" for way, factor in factors.items()) or "as it is"
+    return made_up.case(name, made_up.rows(medians))
+
+
+def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
+    """That it is last by far on one case does not show in the median, but in the range."""
+    found = charted(made_up.comparison(scaled(), scaled(torch=0.9), scaled(triton=2.0), scaled(cuda=3.0)))
+    (op,) = summaries(found.places)
+    assert (op.op, op.cases, op.of) == ("softmax", 4, 4)
+    assert op.first.way == "cuda"
+    assert op.first.label.endswith(".onepass")
+    assert op.second is not None
+    assert op.second.way == "torch"
+    assert op.lead is not None
+    assert op.lead.highest == pytest.approx(58.2 / 47.2, rel=0.01)
+    assert op.lead.lowest == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
+    assert op.share is not None
+    assert op.share.lowest == pytest.approx(op.share.highest / 3, rel=0.01)
+    assert (op.alone, op.level) == (3, 0)
+    assert op.binds == "bandwidth"
+
+
+def test_cases_that_launching_binds_do_not_count_where_there_are_others() -> None:
+    tiny = replace(scaled(cuda=9.0), case="M=1,fp32", cost=Cost(10, 10, 10))
+    tiny = replace(tiny, rows=tuple(replace(r, timing=slow_to_launch(r)) for r in tiny.rows))
+    (op,) = summaries(charted(made_up.comparison(scaled(), tiny)).places)
+    assert (op.cases, op.of, op.first.way) == (1, 2, "cuda")
+    (alone,) = summaries(charted(made_up.comparison(tiny)).places)
+    assert (alone.cases, alone.first.way, alone.binds) == (1, "torch", "launch")
+
+
+def slow_to_launch(row: Row) -> Timing | None:
+    return row.timing and replace(row.timing, launch_us=estimate([1e4]))
+
+
+def test_a_way_that_stands_on_few_cases_is_not_the_fastest() -> None:
+    without = replace(scaled(), rows=tuple(r for r in scaled().rows if way_of(r.label) != "cuda"))
+    cases = [replace(without, case=f"M={m},fp32") for m in (1, 2)]
+    (op,) = summaries(charted(made_up.comparison(scaled(), *cases)).places)
+    assert op.first.way == "torch"
+    (only,) = summaries(charted(one(APART), only=("triton.*",)).places)
+    assert (only.second, only.lead) == (None, None)
+    assert "-" in maps.ops(charted(one(APART), only=("triton.*",))).rows[0]
+
+
+def test_the_short_screen_has_a_line_an_op_and_says_how_to_see_the_rest() -> None:
+    other = replace(one(APART), op="vector_add")
+    found = charted(made_up.comparison(scaled(), scaled(torch=0.9)), other)
+    short, whole = (" ".join(maps.render(found, 80, whole=w).split()) for w in (False, True))
+    assert [row[0] for row in maps.ops(found).rows] == ["softmax", "vector_add"]
+    assert "torch=0.9" not in short
+    assert "torch=0.9" in whole
+    assert "3 cases lie behind this" in short
+    assert "python -m compare map --all" in short
+    assert "python -m compare map softmax" in short
+    assert "Pareto" in short
+    assert max(map(len, maps.render(found, 80, whole=False).splitlines())) <= 80
+
+
+# --------------------------------------------------------------------------- stale
+
+
+def test_what_has_changed_since_is_marked_and_named() -> None:
+    run = one(APART)
+    now = hashes(run) | {("softmax", "torch.compile"): "another"}
+    del now["softmax", "triton.onepass"]
+    found = survey([run], now)
+    assert set(found.changed) == {("softmax", "torch.compile"), ("softmax", "triton.onepass")}
+    (place,) = found.places
+    assert [best.changed for best in place.ways] == [False, True, True]
+    text = maps.render(found, 200)
+    assert "torch.compile *" in text
+    assert "softmax: torch.compile, triton.onepass" in " ".join(text.split())
+    assert "its source has changed" in " ".join(text.split())
+    assert "hanged since, or no longer here, so that their figures may be too: 2 of softmax." in " ".join(
+        maps.render(found, 200, whole=False).split()
+    )
+    fresh = maps.render(charted(run), 200)
+    assert "*" not in fresh
+    assert "hanged since" not in fresh
+
+
+# --------------------------------------------------------------------------- shares
+
+
+def product(medians: Mapping[str, tuple[str, float]], cost: Cost, dtype: str = "bf16") -> Comparison:
+    case = CaseComparison(
+        f"M=1,N=1,{dtype}", cost, made_up.rows(dict(medians)), Ceilings(3000.0, 3000.0, 800.0, 50.0)
+    )
+    return made_up.comparison(case)
+
+
+def test_a_share_is_of_the_ceiling_that_is_near() -> None:
+    medians = {"torch.eager": ("vendor", 100.0), "cupy.a": ("tiled", 50.0)}
+    busy = product(medians, Cost(flops=2 * 10**9, read_bytes=10**6, written_bytes=10**6))
+    (place,) = charted(busy).places
+    assert place.share_of == "the library's product"
+    assert place.ways[0].share == pytest.approx(40 / 50, rel=0.01)  # TFLOP/s, of its own dtype's product
+    assert place.ways[0].bound.limit == "arithmetic"
+    assert maps.cases(charted(busy)).rows[0][3].endswith(" p")
+    # Enough operations a byte to be called busy, and kept by memory all the same.
+    narrow = product(medians, Cost(flops=12 * 10**8, read_bytes=6 * 10**7, written_bytes=6 * 10**7))
+    (place,) = charted(narrow).places
+    assert place.share_of == "a copy"
+    assert place.ways[0].share == pytest.approx(2400 / 3000, rel=0.01)
+
+
+# --------------------------------------------------------------------------- effort
+
+
+def point(label: str, tokens: int, share: float, least: float = 0.01) -> Point:
+    return Point("softmax", label, tokens // 10, tokens, share, share, share, 3, 3, least, False, False)
+
+
+def test_the_front_is_what_nothing_as_short_reaches() -> None:
+    points = [
+        point("cupy.long", 4000, 0.99),
+        point("torch.eager", 30, 0.5),
+        point("torch.compile", 30, 0.6),
+        point("triton.level", 500, 0.605),  # no more than equals show
+        point("cupy.worse", 900, 0.4),
+        point("triton.good", 600, 0.9),
+        point("pybind.long", 4100, 0.991),
+    ]
+    found = list(with_front(points))
+    assert [p.label for p in found if p.front] == ["torch.compile", "triton.good", "cupy.long"]
+    assert [p.tokens for p in found] == sorted(p.tokens for p in points)
+
+
+def test_a_point_is_the_median_over_what_launching_does_not_bind() -> None:
+    factors = {"M=1,fp32": 1.0, "M=2,fp32": 1.25, "M=3,fp32": 1.1}
+
+    def case(name: str, factor: float, without: str = "") -> CaseComparison:
+        medians = {k: (r, us * factor) for k, (r, us) in APART.items() if k != without}
+        return made_up.case(name, made_up.rows(medians))
+
+    cases = [case(name, factor) for name, factor in factors.items()]
+    cases.append(case("M=4,fp32", 1.0, without="triton.onepass"))
+    tiny = replace(case("M=5,fp32", 0.1), cost=Cost(10, 10, 10))
+    found = charted(made_up.comparison(*cases, tiny))
+    by_label = {point.label: point for point in found.points}
+    some = by_label["triton.onepass"]
+    assert (some.cases, some.of) == (3, 4)
+    assert some.share == pytest.approx(8 * made_up.ELEMENTS / 60.0 / 1.1 / 1e3 / 2990, rel=0.01)
+    assert some.lowest < some.share < some.highest
+    assert by_label["torch.naive"].cases == 4
+    assert "3 of 4" in " ".join(cell for row in maps.efforts(found).rows for cell in row)
+    assert "(3 of 4 cases)" in " ".join(maps.fronts(found)) or not some.front
+    # Where launching binds everywhere, that is what there is.
+    assert {point.of for point in charted(made_up.comparison(tiny)).points} == {1}
+
+
+def test_what_has_no_code_size_is_no_point() -> None:
+    run = one(APART)
+    sizes = {"torch.eager": CodeSize(RoleSize(0, 0), RoleSize(3, 35), RoleSize(0, 0))}
+    found = charted(replace(run, code_sizes=sizes))
+    assert [p.label for p in found.points] == ["torch.eager"]
+    assert found.places[0].ways[0].tokens is None
+    assert found.places[0].ways[0].label.endswith(".onepass")
+
+
+# --------------------------------------------------------------------------- what is read
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """The folder of one device, with two ops."""
+    run = one(APART)
+    archive.record(run, tmp_path)
+    archive.record(replace(run, op="vector_add"), tmp_path)
+    return tmp_path / "nvidia-h100-80gb-hbm3"
+
+
+def test_folders_and_files_are_read(recorded: Path) -> None:
+    files = sorted(recorded.glob("*.json"))
+    assert reading.files_of([recorded]) == files
+    assert reading.files_of([files[1], recorded]) == [files[1], files[0]]
+    assert {run.op for run in reading.read(files)} == {"softmax", "vector_add"}
+    (recorded / "empty").mkdir()
+    for path, says in (
+        (recorded / "none", "no such file"),
+        (recorded / "empty", "no .json file"),
+        (Path("softmax"), "ops go before --records"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            reading.files_of([path])
+
+
+def test_without_records_named_it_is_this_gpu_s_or_the_only_one_s(recorded: Path) -> None:
+    root, files = recorded.parent, sorted(recorded.glob("*.json"))
+    (root / "mutations.json").write_text("{}")
+    assert reading.recorded_here(None, root) == files
+    assert reading.recorded_here("NVIDIA T4", root) == files
+    (root / "nvidia-t4").mkdir()
+    (root / "nvidia-t4" / "softmax.json").write_text(files[0].read_text())
+    assert reading.recorded_here("NVIDIA T4", root) == [root / "nvidia-t4" / "softmax.json"]
+    with pytest.raises(UsageError, match=r"--records with one of .*nvidia-h100-80gb-hbm3, .*nvidia-t4"):
+        reading.recorded_here(None, root)
+
+
+def test_nothing_recorded_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
+        reading.recorded_here(None, tmp_path)
+
+
+def test_two_devices_are_no_one_map() -> None:
+    run = one(APART)
+    other = replace(run, environment=replace(run.environment, device="NVIDIA T4"))
+    with pytest.raises(UsageError, match=r"2 devices \(NVIDIA H100 80GB HBM3; NVIDIA T4\)"):
+        charted(run, other)
+
+
+# --------------------------------------------------------------------------- the command
+
+
+def test_the_command_shows_and_writes(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "markdown")}
+    options = [word for name, path in outputs.items() for word in (f"--{name}", str(path))]
+    assert cli.main(["map", "softmax", *options, "--records", str(recorded)]) == cli.AGREE
+    screen = capsys.readouterr().out
+    assert f"softmax {made_up.CASE}" in screen
+    assert "vector_add" not in screen
+    assert "onepass" in screen
+    document = json.loads(outputs["json"].read_text())
+    assert document["places"][0]["case"] == made_up.CASE
+    assert {point["label"] for point in document["points"]} == set(APART)
+    (line,) = csv.DictReader(outputs["csv"].read_text().splitlines())
+    assert (line["op"], line["fastest"], line["torch"]) == ("softmax", "cuda", "torch.compile")
+    assert float(line["times_as_fast_low"]) < float(line["times_as_fast"]) < float(line["times_as_fast_high"])
+    assert float(line["triton_cold_us"]) == pytest.approx(60, rel=0.01)
+    text = outputs["markdown"].read_text()
+    assert f"| softmax {made_up.CASE}" in text
+    assert "| torch.eager" in text
+
+
+def test_what_cannot_be_written_keeps_no_other_file_from_being(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, document = tmp_path / "out.md", tmp_path / "out.json"
+    words = ["--csv", "/dev/full", "--markdown", str(table), "--json", str(document)]
+    assert cli.main(["map", *words, "--records", str(recorded)]) == cli.USAGE
+    printed = capsys.readouterr()
+    assert "softmax" in printed.out
+    assert "/dev/full could not be written" in printed.err
+    assert "softmax" in table.read_text()
+    assert json.loads(document.read_text())["places"]
+
+
+def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {}
+    for words in ((), ("--all",), ("softmax",), ("softmax", "vector_add")):
+        assert cli.main(["map", *words, "--records", str(recorded)]) == cli.AGREE
+        shown[words] = capsys.readouterr().out
+    assert made_up.CASE not in shown[()]
+    assert "--all" in shown[()]
+    assert all(
+        f"vector_add {made_up.CASE}" in shown[words] for words in (("--all",), ("softmax", "vector_add"))
+    )
+    assert all(f"softmax {made_up.CASE}" in text for words, text in shown.items() if words)
+    only = recorded / "softmax.json"
+    assert cli.main(["map", "--records", str(only)]) == cli.AGREE
+    assert f"softmax {made_up.CASE}" in capsys.readouterr().out
+    other = recorded / "vector_add.json"
+    assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == cli.AGREE
+    both = capsys.readouterr().out
+    assert all(f"{op} {made_up.CASE}" in both for op in ("softmax", "vector_add"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nosuch"], "no op on record 'nosuch'"),
+        (["softmx"], "did you mean softmax"),
+        (["--only", "cupy.nosuch"], "hold no times of that"),
+        (["--plot", "map.jpg"], "ends in .png or .svg"),
+        (["--json", "/nowhere/at/all.json"], "no directory"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    words: list[str], says: str, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["map", *words, "--records", str(recorded)]) == cli.USAGE
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+def test_without_matplotlib_a_plot_says_how_to_get_it(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not there
+    words = ["map", "--plot", str(tmp_path / "map.png"), "--records", str(recorded)]
+    assert cli.main(words) == cli.USAGE
+    assert "pip install 'matplotlib>=" in capsys.readouterr().err
+    assert cli.main(["map", "--records", str(recorded)]) == cli.AGREE
+
+
+def test_the_requirement_is_what_pyproject_offers() -> None:
+    from compare.registry import ROOT
+
+    assert plots.REQUIREMENT in (ROOT / "requirements-plot.txt").read_text().splitlines()
+    assert "optional-dependencies.plot" in (ROOT / "pyproject.toml").read_text()
+
+
+# --------------------------------------------------------------------------- the picture
+
+
+def several() -> Map:
+    other = replace(one({**APART, "cupy.onepass": ("tiled", 47.0)}, "M=2,N=2,fp32"), op="vector_add")
+    return charted(one(APART), other)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "PNG"])
+def test_a_picture_is_of_the_kind_its_name_says(ending: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"map.{ending}"
+    plots.check(file)
+    plots.draw(several(), file)
+    if ending.lower() == "png":
+        assert file.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert ElementTree.fromstring(file.read_text()).tag.endswith("svg")
+        plots.draw(several(), again := tmp_path / "again.svg")
+        assert again.read_text() == file.read_text()
+
+
+def test_a_picture_has_a_panel_an_op_and_a_point_an_implementation() -> None:
+    pytest.importorskip("matplotlib")
+    found = several()
+    figure = plots._figure(found, ["softmax", "vector_add"])
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    assert [panel.get_title() for panel in panels] == ["softmax", "vector_add"]
+    for panel in panels:
+        points = [p for p in found.points if p.op == panel.get_title()]
+        drawn = {tuple(xy) for group in panel.collections for xy in group.get_offsets().tolist()}
+        assert drawn == {(p.tokens, p.share) for p in points}
+        assert "tokens" in panel.get_xlabel()
+        names = sorted(re.sub(r" .*", "", text.get_text()) for text in panel.texts)
+        routes = [p.label.replace("pybind.", "cupy.") for p in points]  # which have one name between them
+        assert names == sorted(label.partition(".")[2] for label in set(routes))
+        dotted = [line for line in panel.lines if line.get_linestyle() == ":"]
+        assert len(dotted) == len(routes) - len(set(routes)) > 0
+        boxes = [text.get_window_extent() for text in panel.texts]
+        assert not [
+            1 for i, one in enumerate(boxes) for other in boxes[:i] if one.shrunk(0.9, 0.9).overlaps(other)
+        ]
+    (legend,) = figure.legends
+    said = [text.get_text() for text in legend.get_texts()]
+    assert len(said) == len(set(said)) == 6
+    assert "share of the ceiling" in panels[0].get_ylabel()
+
+
+def test_a_picture_of_many_ops_is_about_as_wide_as_high_and_no_label_covers_a_point() -> None:
+    pytest.importorskip("matplotlib")
+    run = one(APART)
+    found = charted(*(replace(run, op=f"op{i}") for i in range(14)))
+    figure = plots._figure(found, [f"op{i}" for i in range(14)])
+    wide, high = figure.get_size_inches()
+    assert 1 <= wide / high <= 2
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    assert len(panels) == 14
+    assert [bool(panel.get_xlabel()) for panel in panels] == [False] * 10 + [True] * 4
+    for panel in panels:
+        points = [xy for group in panel.collections for xy in group.get_offsets().tolist()]
+        for x, y in panel.transData.transform(points):
+            assert not [text for text in panel.texts if text.get_window_extent().contains(x, y)]
+
+
+def test_a_map_without_points_is_no_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(UsageError, match="code size"):
+        plots.draw(replace(several(), points=()), tmp_path / "map.png")
+    with pytest.raises(UsageError, match="could not be written"):
+        plots.draw(several(), tmp_path / "none" / "map.png")
+
+
+# --------------------------------------------------------------------------- the document
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("map", made_up.CASE), ("wins", "alone"), ("effort", "torch.naive")]
+)
+def test_its_tables_are_written_into_documents(kind: str, says: str, recorded: Path) -> None:
+    page = f"<!-- generated: {kind} -->\n<!-- end -->"
+    made = blocks.rewritten(page, recorded.parent)
+    assert says in made
+    assert "NVIDIA H100" in made or kind == "wins"
+    assert blocks.rewritten(made, recorded.parent) == made
+
+
+def test_a_document_without_records_says_what_to_run(tmp_path: Path) -> None:
+    assert "--sweep --record" in blocks.rewritten("<!-- generated: map -->\n<!-- end -->", tmp_path)

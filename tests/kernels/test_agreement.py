@@ -1,0 +1,295 @@
+"""Every implementation agrees with its op's oracle, on smoke and edge cases.
+
+Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build, and dtypes in turns
+where cases differ in nothing else.  With one: everything on it, cases of more than 2^31 elements where its
+memory allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+from unittest import mock
+
+import pytest
+import torch
+
+import case_sets
+from compare import registry
+from compare.checking.check import Probes, Reference, Yardstick, check
+from compare.device import supports
+from compare.spec import Case, Implementation, Op
+from conftest import HAS_GPU
+from cuda_impl import build
+
+
+def implementations() -> list[Any]:
+    return [
+        pytest.param(registry.get_op(name), impl, id=f"{name}-{impl.label}")
+        for name in registry.op_names()
+        for impl in registry.implementations(name)
+    ]
+
+
+def agreements(cases: Callable[[Op, Implementation], list[Case]]) -> list[Any]:
+    """On a GPU a test a case, as each may be the process's last; on a CPU one of all its thousands."""
+    return [
+        pytest.param(*param.values, some, id="-".join((param.id, *map(str, some if HAS_GPU else ()))))
+        for param in implementations()
+        for found in (cases(*param.values),)
+        for some in ([[c] for c in found] if HAS_GPU else [found])
+    ]
+
+
+def tracing_only() -> Any:
+    return mock.patch("torch.compile", functools.partial(torch.compile, backend="eager"))
+
+
+def run_or_skip(
+    op: Op,
+    impl: Implementation,
+    cases: Sequence[Case],
+    device: torch.device,
+    seeds: Callable[[Case], tuple[int, ...]],
+    probes: Callable[[Op, Case], Probes | None] = lambda op, c: None,
+) -> None:
+    reason = supports(impl, device)
+    if reason is not None:
+        pytest.skip(reason)
+    on_cpu = impl.label == "torch.compile" and device.type == "cpu"
+    if on_cpu:  # to trace it takes a second a shape there, and no kernel of ours is in it
+        cases = [c for c in cases if c == op.cases.smoke[0]]
+    wrong, refusals = [], []
+    for c in cases:
+        print(c, flush=True)  # the last is the one that raised
+        try:
+            with tracing_only() if on_cpu else contextlib.nullcontext():
+                agreement = check(op, impl, c, device, seeds(c), probes=probes(op, c))
+        except NotImplementedError as error:
+            refusals.append(str(error))
+            continue
+        if not agreement.passed:
+            wrong.append(f"{c}: {agreement.reason}")
+        elif impl.way != "torch":
+            assert "around the output" in [finding.detail for finding in agreement.findings]
+    assert wrong == []
+    if len(refusals) == len(cases):
+        pytest.skip(f"not taken: {refusals[0]}")
+
+
+def everywhere(op: Op, impl: Implementation) -> list[Case]:
+    """A GPU runs all that is small.
+
+    Of a CPU, which builds the same kernels for both routes of CUDA, pybind11's is asked for what is its host
+    code's alone.
+    """
+    if HAS_GPU:
+        return case_sets.small(op)
+    return case_sets.briefest(op) if impl.route == "pybind" else case_sets.brief(op)
+
+
+@functools.lru_cache(maxsize=64)
+def on_a_cpu(op: str, c: Case) -> Probes:
+    """Inputs, oracle and PyTorch's own error: made once for all implementations, as few take as long."""
+    device = torch.device("cpu")
+    found = registry.get_op(op)
+    return Probes(found, c, device, Yardstick.here(found, device), (0,))
+
+
+@pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
+def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torch.device) -> None:
+    """With other inputs at the same addresses: on every case of a GPU, and on one of a CPU, which is slow."""
+
+    def seeds(c: Case) -> tuple[int, ...]:
+        return (0, 1, 2) if device.type == "cuda" else (0, 1) if c == op.cases.smoke[0] else (0,)
+
+    def probes(op: Op, c: Case) -> Probes | None:
+        # What is kept leaves its address to no other.
+        return on_a_cpu(op.name, c) if seeds(c) == (0,) else None
+
+    run_or_skip(op, impl, cases, device, seeds, probes)
+
+
+def chosen() -> list[Any]:
+    """Every implementation that has parameters, with the least and the most of each that may be chosen."""
+    return [
+        pytest.param(op, registry.with_parameters(impl, impl.label, {name: value}), id=f"{of}-{name}={value}")
+        for param in implementations()
+        for of, (op, impl) in [(param.id, param.values)]
+        for name, values in impl.tunable
+        for value in sorted({min(values), max(values)})
+        if name in registry.keywords(impl.run)
+    ]
+
+
+@pytest.mark.parametrize(("op", "impl"), chosen())
+def test_it_agrees_whatever_is_chosen(op: Op, impl: Implementation, device: torch.device) -> None:
+    try:
+        run_or_skip(op, impl, case_sets.briefest(op), device, lambda c: (0,))
+    except build.BuildError as error:
+        if "static assertion failed" not in str(error):
+            raise
+        pytest.skip(str(error).partition("\n")[0])
+
+
+@pytest.mark.thorough
+def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
+    """Half a minute for one shape of one op."""
+    op = registry.get_op(case_sets.WHOLE)
+    (impl,) = registry.implementations(op.name, ("torch.compile",))
+    assert check(op, impl, op.cases.smoke[0], torch.device("cpu"), (0,)).passed
+
+
+class Known(Yardstick):
+    """What PyTorch's own error allows on a huge case of one seed, kept: it takes as long as a check."""
+
+    _limits: ClassVar[dict[tuple[str, Case], float]] = {}
+
+    def __init__(self, op: Op) -> None:
+        super().__init__(op, None)
+
+    def limit(self, case: Case, reference: Reference) -> float:
+        key = (self._op.name, case)
+        if key not in self._limits:
+            self._limits[key] = Yardstick.here(self._op, torch.device("cuda")).limit(case, reference)
+        return self._limits[key]
+
+
+def huge_agreements() -> list[Any]:
+    """Of kernels of ours one case each in turns, as each takes seconds; the others are thorough."""
+    found = []
+    for param in agreements(lambda op, impl: case_sets.huge(op)):
+        op, impl, cases = param.values
+        huge = case_sets.huge(op)
+        its_turn = huge[registry.implementations(op.name).index(impl) % len(huge)] in cases
+        marks = [] if impl.way != "torch" and its_turn else [pytest.mark.thorough]
+        found.append(pytest.param(*param.values, id=param.id, marks=marks))
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize(("op", "impl", "cases"), huge_agreements())
+def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, cases: list[Case]) -> None:
+    device, (c,) = torch.device("cuda"), cases
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    # At the least: inputs and their copies, two outputs, poison.  What the oracle takes, only it knows.
+    inputs = sum(x.nbytes for x in op.make_inputs(c, torch.Generator(), torch.device("meta")))
+    needed = 2 * inputs + 3 * op.cost(c).written_bytes
+    if needed > free:
+        pytest.skip(f"needs {needed >> 30} GiB and {free >> 30} are free")
+    try:
+        run_or_skip(
+            op, impl, cases, device, lambda c: (0,), lambda op, c: Probes(op, c, device, Known(op), ())
+        )
+    except torch.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # or what they hold would be missing to the next cases
+        pytest.skip(str(error).partition(". GPU")[0])
+    finally:
+        torch.cuda.empty_cache()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
+    run_or_skip(op, impl, [op.cases.default], torch.device("cuda"), lambda c: (0, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
+    """Its inputs arrive late on a side stream: what reads them on another stream reads NaN, or 0."""
+    device = torch.device("cuda")
+    reason = supports(impl, device)
+    if reason is not None:
+        pytest.skip(reason)
+    for c in op.cases.smoke:
+        inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+        try:
+            expected = impl.run(*inputs)  # compiles
+        except NotImplementedError:
+            continue
+        break
+    else:
+        pytest.skip("takes no smoke case")
+    late = [torch.full_like(x, math.nan if x.is_floating_point() else 0) for x in inputs]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(50_000_000)  # clock cycles: some 30 ms
+        for x, values in zip(late, inputs, strict=True):
+            x.copy_(values)
+        output = impl.run(*late)
+        copied = output.clone()
+    torch.cuda.synchronize()
+    for output in (copied, expected):
+        op.settle(inputs, output)
+    if impl.deterministic:
+        assert torch.equal(*(output.reshape(-1).view(torch.uint8) for output in (copied, expected)))
+    else:
+        torch.testing.assert_close(copied, expected, rtol=1e-4, atol=1e-2)
+
+
+# ----------------------------------------------------------------------- arguments it does not take
+
+
+def names_of_inputs(op: Op) -> list[str]:
+    return re.findall(r"(\w+)\[", op.signature.partition("->")[0])
+
+
+BAD: dict[str, Any] = {
+    "a list": lambda x: x.tolist(),
+    "a number": lambda x: 3.0,
+    "0-d": lambda x: x.flatten()[0],
+    "one dimension more": lambda x: x[None],
+    "int64": lambda x: x.long(),
+    "bool": lambda x: x > 0,
+    "fp64": lambda x: x.double(),
+    "complex": lambda x: x.to(torch.complex64),
+    "sparse": lambda x: x.to_sparse(),
+}
+
+ODD_ONE_OUT: dict[str, Any] = {
+    "another dtype": lambda x: x.bfloat16() if x.dtype is torch.float16 else x.half(),
+    "another length": lambda x: x[1:],
+    "another device": lambda x: x.to("meta"),
+}
+
+
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, device: torch.device) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
+    for kind, spoil in BAD.items():
+        for i, name in enumerate(names_of_inputs(op)):
+            arguments = list(inputs)
+            arguments[i] = spoil(arguments[i])
+            if arguments[i] is inputs[i]:  # int64 where it is taken
+                continue
+            refused(impl, arguments, name, kind)
+
+
+@pytest.mark.parametrize(("op", "impl"), implementations())
+def test_it_says_which_argument_is_unlike_the_first(
+    op: Op, impl: Implementation, device: torch.device
+) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
+    for kind, spoil in ODD_ONE_OUT.items():
+        for i, name in list(enumerate(names_of_inputs(op)))[1:]:
+            arguments = list(inputs)
+            arguments[i] = spoil(arguments[i])
+            refused(impl, arguments, name, kind)
+
+
+def refused(impl: Implementation, arguments: list[Any], name: str, kind: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as said:
+        impl.run(*arguments)
+    assert re.search(rf"\b{name}\b.* takes ", str(said.value)), (kind, str(said.value))

@@ -1,0 +1,109 @@
+"""What histogram promises beyond its values: cases that are what they say, and a check that counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from compare import registry
+from compare.arguments import check_bytes
+from compare.checking.check import check
+from compare.device import supports
+from compare.resources.static import from_cubin
+from compare.spec import Case, Implementation, UsageError, case
+
+OP = registry.get_op("histogram")
+IMPLEMENTATIONS = registry.implementations("histogram")
+(EAGER,) = registry.implementations("histogram", ["torch.eager"])
+
+
+def inputs_of(c: Case) -> torch.Tensor:
+    (x,) = OP.make_inputs(c, torch.Generator().manual_seed(0), torch.device("cpu"))
+    return x
+
+
+@pytest.mark.parametrize("SKEW", [0, 50, 90, 100])
+def test_a_case_says_how_many_are_equal(SKEW: int) -> None:
+    counts = inputs_of(case("uint8", N=100000, SKEW=SKEW)).bincount(minlength=256)
+    most = int(counts.max()) / 1000
+    assert abs(most - (SKEW + (100 - SKEW) / 256)) < 1
+    rest = counts[counts < counts.max()] if SKEW else counts
+    assert (int(rest.max()) < 4 * int(rest.min())) if SKEW < 100 else (int(rest.sum()) == 0)
+
+
+def test_a_skew_is_in_percent() -> None:
+    with pytest.raises(UsageError, match="SKEW=101 of 100"):
+        inputs_of(case("uint8", N=5, SKEW=101))
+
+
+@pytest.mark.parametrize("c", OP.cases.smoke, ids=str)
+def test_its_oracle_agrees_with_another_formulation(c: Case) -> None:
+    x = inputs_of(c)
+    expected = np.array([(x.numpy() == value).sum() for value in range(256)])
+    np.testing.assert_array_equal(OP.oracle(x.double()).numpy(), expected)
+
+
+@pytest.mark.parametrize("N", [4096, 2**20])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda y: y[9:10].add_(1),
+        lambda y: y[-1:].sub_(1),
+        lambda y: y.copy_(y.roll(1)),
+        lambda y: (y[3:4].add_(1), y[4:5].sub_(1)),
+    ],
+    ids=["one too many", "one lost", "off by a bin", "one in another bin"],
+)
+def test_a_single_wrong_count_is_caught(N: int, spoil: Callable[[torch.Tensor], None]) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = EAGER.run(x)
+        spoil(y)
+        return y
+
+    spoiled = dataclasses.replace(EAGER, run=run, label="torch.spoiled")
+    agreement = check(OP, spoiled, case("uint8", N=N, SKEW=90), torch.device("cpu"), (0,))
+    assert {finding.name for finding in agreement.findings if not finding.passed} == {"values"}
+    assert agreement.within < 1
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS, ids=lambda impl: impl.label)
+@pytest.mark.parametrize("offset", [0, 1, 15])
+@pytest.mark.parametrize("N", [0, 1, 14, 16, 31, 2049])
+def test_any_end_at_any_alignment(impl: Implementation, N: int, offset: int, device: torch.device) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    if impl.label == "torch.compile" and device.type == "cpu":
+        pytest.skip("PyTorch's own")
+    # Around it lies what no element of it is.
+    memory = torch.full((N + 48,), 255, dtype=torch.uint8, device=device)
+    x = memory[offset : offset + N]
+    x.copy_(torch.arange(N) % 255)
+    assert torch.equal(impl.run(x), x.bincount(minlength=256))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS, ids=lambda impl: impl.label)
+@pytest.mark.parametrize("value", [0, 255])
+def test_all_at_one_counter(impl: Implementation, value: int) -> None:
+    x = torch.full((2**26 + 3,), value, dtype=torch.uint8, device="cuda")
+    y = impl.run(x)
+    assert int(y[value]) == x.numel() == int(y.sum())
+
+
+@pytest.mark.parametrize("x", [torch.zeros(3), torch.zeros(3, dtype=torch.int8), torch.zeros(3, 3).byte(), 7])
+def test_only_vectors_of_bytes_are_taken(x: object) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"x (is|has) .*it takes"):
+        check_bytes("histogram", x)  # type: ignore[arg-type]
+
+
+def test_gluons_counters_are_all_that_lies_in_shared_memory() -> None:
+    """PTX finds them at its beginning, where anything else might lie."""
+    (impl,) = registry.implementations("histogram", ["triton.gluon"])
+    (kernel,) = from_cubin(OP, impl, OP.cases.default, "sm_90")
+    assert kernel.dynamic_shared_bytes == 256 * 64 * 4
+    assert kernel.static_shared_bytes == 0
+    assert kernel.spilled_bytes == 0

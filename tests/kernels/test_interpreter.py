@@ -1,0 +1,155 @@
+"""Triton's interpreter, patched, does what a GPU does where it differs from one by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import made_up
+import triton_impl  # noqa: F401  patches the interpreter
+from compare import registry, spec
+from compare import run as running
+from compare.spec import Options
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are compiled here")
+
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, N, BLOCK_SIZE: tl.constexpr):
+    n = tl.arange(0, BLOCK_SIZE)
+    tl.store(y_ptr + n, tl.load(x_ptr + n, mask=n < N), mask=n < N)
+
+
+@triton.jit
+def overflow_kernel(y_ptr):
+    x = tl.load(y_ptr)
+    tl.store(y_ptr, (x * x) - (x * x))
+
+
+def copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    y = torch.empty(len(x), dtype=dtype)
+    copy_kernel[(1,)](x, y, len(x), BLOCK_SIZE=triton.next_power_of_2(len(x)))
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
+    ties = 1 + torch.arange(64) * torch.finfo(dtype).eps / 4
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3.4e38, 1e-39, 6e-8])
+    x = torch.cat([ties, -ties, special, torch.randn(1000, generator=torch.Generator().manual_seed(0))])
+    assert torch.equal(copied(x, dtype).nan_to_num(7.0), x.to(dtype).nan_to_num(7.0))
+    assert torch.equal(copied(x, dtype).isnan(), x.isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_widening_is_exact(dtype: torch.dtype) -> None:
+    """Of every number there is."""
+    x = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
+    y = copied(x, torch.float32)
+    assert torch.equal(y.isnan(), x.isnan())
+    assert torch.equal(y[~y.isnan()], x.float()[~y.isnan()])
+
+
+def test_overflow_is_silent() -> None:
+    y = torch.full((1,), 3e38)
+    overflow_kernel[(1,)](y)  # a warning is an error here
+    assert y.isnan()
+
+
+@triton.jit
+def bf16_kernel(x_ptr, y_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
+    n = tl.arange(0, N)
+    x = tl.load(x_ptr + n)
+    y = tl.load(y_ptr + n)
+    if WHAT == "sum":
+        z = x + y
+    elif WHAT == "difference":
+        z = x - y
+    elif WHAT == "product":
+        z = x * y
+    elif WHAT == "quotient":
+        z = x / y
+    elif WHAT == "negative":
+        z = -x
+    elif WHAT == "multiply-add":
+        z = tl.fma(x, y, x)
+    elif WHAT == "larger":
+        z = tl.where(x > y, x, y)
+    elif WHAT == "clamped":
+        z = tl.clamp(x, -y, y)
+    elif WHAT == "with constants":
+        z = 2 * x + 1.5
+    elif WHAT == "constant":
+        z = tl.full((N,), 1.7, tl.bfloat16)
+    elif WHAT == "whole numbers":
+        z = n.to(tl.bfloat16)
+    elif WHAT == "total":
+        z = tl.zeros((N,), tl.bfloat16) + tl.sum(x, axis=0)
+    elif WHAT == "largest":
+        z = tl.zeros((N,), tl.bfloat16) + tl.max(x, axis=0)
+    elif WHAT == "where it is":
+        z = tl.zeros((N,), tl.bfloat16) + tl.argmax(x, axis=0)
+    tl.store(out_ptr + n, z)
+
+
+@pytest.mark.parametrize(
+    ("what", "exact"),
+    [
+        ("sum", lambda x, y: x + y),
+        ("difference", lambda x, y: x - y),
+        ("product", lambda x, y: x * y),
+        ("quotient", lambda x, y: x / y),
+        ("negative", lambda x, y: -x),
+        ("multiply-add", lambda x, y: x * y + x),
+        ("larger", torch.maximum),
+        ("clamped", lambda x, y: torch.clamp(x, -y, y)),
+        ("with constants", lambda x, y: (2 * x).bfloat16().double() + 1.5),
+        ("constant", lambda x, y: torch.full_like(x, 1.7)),
+        ("whole numbers", lambda x, y: torch.arange(len(x)).double()),
+        ("total", lambda x, y: x.sum().expand(len(x))),
+        ("largest", lambda x, y: x.max().expand(len(x))),
+        ("where it is", lambda x, y: x.argmax().double().expand(len(x))),
+    ],
+)
+def test_bf16_is_computed_with_as_numbers(
+    what: str, exact: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    """A user's kernel need not make fp32 of it first, as the project's own do."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(256, generator=generator).bfloat16()
+    y = torch.randn(256, generator=generator).abs().add(0.5).bfloat16()
+    z = torch.full_like(x, float("nan"))
+    bf16_kernel[(1,)](x, y, z, WHAT=what, N=len(x))
+    assert torch.equal(z, exact(x.double(), y.double()).bfloat16())
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])
+def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_another(op: str) -> None:
+    """One program alone takes it as one chunk, as far as Triton allows a tensor to be that long."""
+    (split,) = registry.implementations(op, ("triton.split",))
+    case = spec.case("fp32", M=1, N=tl.TRITON_MAX_TENSOR_NUMEL + 4)
+    inputs = registry.get_op(op).make_inputs(case, torch.Generator(), torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match="2 chunks take as many programs at a time: 1 fit"):
+        split.run(*inputs)
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) -> None:
+    """A kernel's own constants are rounded to bf16 as well."""
+    described = registry.get_op(op)
+    if "bf16" not in described.dtypes:
+        pytest.skip("no bf16")
+    smallest = min(described.cases.smoke, key=lambda case: described.cost(case).bytes)
+    options = Options(cases=(replace(smallest, dtype="bf16"),), device="cpu", only=("triton.*",))
+    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+        comparison = running.run(described, options, results=tmp_path)
+    wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
+    assert wrong == {}

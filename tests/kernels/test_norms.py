@@ -1,0 +1,150 @@
+"""layer_norm and rms_norm: what no test over all ops asks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, rms_norm
+
+from compare import capture, registry
+from compare.checking.check import check
+from compare.device import supports
+from compare.spec import Implementation, case
+
+NORMS = ("layer_norm", "rms_norm")
+IMPLEMENTATIONS = [
+    pytest.param(impl, id=f"{op}-{impl.label}")
+    for op in NORMS
+    for impl in registry.implementations(op)
+    if impl.label != "torch.compile"
+]
+LONG = 128
+"""Columns of a row that every variant takes."""
+
+
+def inputs(impl: Implementation, M: int, N: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(device).manual_seed(0)
+    return registry.get_op(impl.op).make_inputs(case("fp32", M=M, N=N), generator, device)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    x, weight, *bias = inputs(impl, 4, LONG, device)
+    for eps in (1e-5, 3.0):
+        expected = (layer_norm if bias else rms_norm)(x, weight.shape, weight, *bias, eps=eps)
+        torch.testing.assert_close(impl.run(x, weight, *bias, eps), expected, rtol=1e-4, atol=0.02)
+    assert not torch.allclose(impl.run(x, weight, *bias), expected, rtol=0.1)
+
+
+@pytest.mark.parametrize("impl", [param for param in IMPLEMENTATIONS if "rms_norm" in str(param.id)])
+def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, device: torch.device) -> None:
+    """Which the op leaves undefined, as PyTorch's kernel for rows of no whole packs gives NaN throughout."""
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    N = 520 if impl.way == "torch" or impl.variant in ("cluster", "gluon") else 517  # which move whole packs
+    x, weight = inputs(impl, 3, N, device)
+    x[0, 3], x[1, N - 1] = math.inf, -math.inf
+    infinite = x.isinf()
+    y = impl.run(x, weight)
+    assert torch.equal(y.isnan(), infinite)
+    assert bool((y[:2][~infinite[:2]] == 0).all())
+    assert bool((y[2] != 0).all())
+
+
+@pytest.mark.parametrize("impl", [p for p in IMPLEMENTATIONS if str(p.id).startswith("layer_norm-")])
+def test_a_row_whose_mean_has_no_square_is_not_nan(impl: Implementation, device: torch.device) -> None:
+    """Of equal elements, so that nothing deviates; PyTorch's own kernel gives NaN."""
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    if impl.label == "torch.eager":
+        pytest.skip("PyTorch's own")
+    x, weight, bias = inputs(impl, 4, LONG, device)
+    assert torch.equal(impl.run(x.fill_(2.0**67), weight, bias), bias.expand(4, LONG))
+
+
+def by_subtraction(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    mean = wide.mean(dim=1, keepdim=True)
+    variance = (wide.square().mean(dim=1, keepdim=True) - mean.square()).clamp(min=0)
+    return ((wide - mean) * torch.rsqrt(variance + 1e-5) * weight + bias).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_a_variance_by_subtraction_is_caught(dtype: str, device: torch.device) -> None:
+    """Every fourth row lies far from 0; without those nobody could tell."""
+    op = registry.get_op("layer_norm")
+    impl = Implementation("layer_norm", "torch.subtracting", "naive", by_subtraction)
+    far, near = case(dtype, M=6, N=1024), case(dtype, M=1, N=1024)
+    assert not check(op, impl, far, device, (0, 1)).passed
+    assert check(op, impl, near, device, (0, 1)).passed
+
+
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize(
+    ("M", "N", "grid", "threads", "shared_bytes"),
+    [
+        (1, 131072, 16, 256, 16384),
+        (1024, 131072, 16 * 512, 256, 2 * 16384),
+        (2048, 65536, 8 * 1024, 256, 2 * 16384),
+        (4096, 32768, 4 * 2048, 256, 2 * 16384),
+        (512, 262144, 16 * 256, 512, 2 * 32768),
+        (257, 4096, 4 * 65, 128, 4 * 2048),
+        # 1250 packs of 16 bytes: slices of 313, but for the last block's.
+        (4, 10000, 4 * 4, 128, 313 * 16),
+    ],
+)
+def test_the_rows_of_a_cluster_share_the_weights(
+    op: str, M: int, N: int, grid: int, threads: int, shared_bytes: int
+) -> None:
+    launch = only_launch(op, "cupy.cluster", M, N)
+    assert launch.grid == (grid, 1, 1)
+    assert launch.block == (threads, 1, 1)
+    assert launch.dynamic_shared_bytes == shared_bytes
+
+
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize(
+    ("N", "shape"),
+    [
+        (128, "1, 128, 8"),
+        (256, "1, 128, 4"),
+        (1024, "4, 128, 4"),
+        (2048, "4, 64, 1"),
+        (4096, "2, 256, 1"),
+        (8192, "2, 512, 1"),
+        (16384, "4, 512, 1"),
+        (32768, "4, 1024, 1"),
+    ],
+)
+def test_a_row_has_as_many_threads_as_hold_it(op: str, N: int, shape: str) -> None:
+    launch = only_launch(op, "cupy.onepass", 64, N)
+    assert launch.kernel.endswith(f"8, {shape}>")
+    rows = int(shape.rpartition(" ")[2])
+    assert launch.grid == (64 // rows, 1, 1)
+
+
+def only_launch(op: str, label: str, M: int, N: int) -> Any:
+    (impl,) = registry.implementations(op, (label,))
+    (launch,) = capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
+    return launch
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("M", "N"), [(1, 131072), (259, 4096), (258, 10000), (257, 65536), (300, 131072), (7, 8), (256, 98312)]
+)
+def test_clusters_agree(op: str, dtype: str, M: int, N: int, device: torch.device) -> None:
+    """Every shape of them; rows that are no multiple of BLOCK_M, slices not all alike, idle blocks."""
+    for label in ("cupy.cluster", "pybind.cluster"):
+        (impl,) = registry.implementations(op, (label,))
+        if (reason := supports(impl, device)) is not None:
+            pytest.skip(reason)
+        agreement = check(registry.get_op(op), impl, case(dtype, M=M, N=N), device, (0, 1))
+        assert agreement.passed, agreement.reason

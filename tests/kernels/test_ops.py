@@ -1,0 +1,226 @@
+"""What every op says of itself holds together; its oracle against another formulation of the same thing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+
+import case_sets
+from compare import registry
+from compare.inputs import TORCH_DTYPES
+from compare.spec import DTYPES, FILLS, WHOLE, Case, Op, nothing_open
+
+CPU = torch.device("cpu")
+OPS = registry.op_names()
+SMALL = 1 << 20
+
+
+def all_cases(op: Op) -> tuple[Case, ...]:
+    return (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep)
+
+
+def small_cases(op: Op) -> list[Case]:
+    return [
+        c
+        for c in (*op.cases.smoke, *op.cases.edge)
+        if max((x.numel() for x in meta_inputs(op, c)), default=0) <= SMALL
+    ]
+
+
+def meta_inputs(op: Op, c: Case) -> tuple[torch.Tensor, ...]:
+    return op.make_inputs(c, torch.Generator(), torch.device("meta"))
+
+
+def dtype_of_output(op: Op, c: Case) -> torch.dtype:
+    return TORCH_DTYPES[op.output_dtype or c.dtype]
+
+
+@pytest.fixture(params=OPS)
+def op(request: pytest.FixtureRequest) -> Op:
+    return registry.get_op(request.param)
+
+
+def test_its_signature_names_its_dimensions(op: Op) -> None:
+    left, _, right = op.signature.partition("->")
+    assert set(re.findall(r"\b[A-Z]\w*", left)) == set(op.dims)
+    assert set(re.findall(r"\b[A-Z]\w*", right)) <= set(op.dims)
+    assert op.independent is None or op.independent in op.dims
+    assert op.summary
+
+
+def test_its_cases_are_its_own(op: Op) -> None:
+    for c in all_cases(op):
+        assert Case.parse(str(c), op) == c
+    for cases in (op.cases.smoke, op.cases.edge, op.cases.sweep):
+        assert len(set(cases)) == len(cases) > 0
+
+
+def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
+    edge = op.cases.edge
+    assert {c.dtype for c in op.cases.smoke} == set(op.dtypes)
+    assert {c.dtype for c in edge} == set(op.dtypes)
+    fills = {"normal"} if set(op.dtypes) <= set(WHOLE) else set(FILLS) - {case_sets.EVERYWHERE}
+    assert {c.fill for c in edge} == fills
+    two_dimensional = (
+        {"padded", "transposed"} if max(x.dim() for x in meta_inputs(op, edge[0])) > 1 else set()
+    )
+    assert {c.layout for c in edge} == set(op.layouts) - {"padded", "transposed"} | two_dimensional
+    elements = [max(x.numel() for x in meta_inputs(op, c)) for c in edge]
+    assert 0 in elements
+    assert 1 in elements
+    assert max(elements) > 2**31
+
+
+def test_its_smoke_cases_are_small(op: Op) -> None:
+    for c in op.cases.smoke:
+        assert max(x.numel() for x in meta_inputs(op, c)) <= 1 << 14
+
+
+def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
+    for c in all_cases(op):
+        inputs = meta_inputs(op, c)
+        cost = op.cost(c)
+        distinct = [x[:1] if c.layout.endswith("expanded") and x.stride(0) == 0 else x for x in inputs]
+        assert cost.read_bytes == sum(x.numel() * x.itemsize for x in distinct)
+        output = op.oracle(*(x.double() for x in inputs))
+        output_bytes = output.numel() * dtype_of_output(op, c).itemsize
+        if op.settle is nothing_open:
+            assert cost.written_bytes == output_bytes
+        else:
+            assert (output_bytes > 0) <= cost.written_bytes <= output_bytes
+        assert cost.flops >= 0
+        if all(x.numel() > 0 for x in (*inputs, output)):
+            assert (cost.flops == 0) == (op.cost(op.cases.default).flops == 0)  # it computes, or only moves
+        if output.numel() == 0:
+            assert cost.flops == 0
+
+
+def test_its_baseline_exists_and_is_the_vendors(op: Op) -> None:
+    baseline = next(impl for impl in registry.implementations(op.name) if impl.label == op.baseline)
+    assert baseline.rung == "vendor"
+
+
+def test_its_inputs_are_what_the_case_says(op: Op) -> None:
+    for c in small_cases(op):
+        inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+        for x, meta in zip(inputs, meta_inputs(op, c), strict=True):
+            assert x.dtype in (TORCH_DTYPES[c.dtype], *([] if x.is_floating_point() else [torch.int64])), c
+            assert x.dtype is meta.dtype, c
+            assert (x.shape, x.stride()) == (meta.shape, meta.stride()), c
+        again = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+        for x, y in zip(inputs, again, strict=True):
+            assert torch.equal(x.nan_to_num(3.0), y.nan_to_num(3.0)), c
+        if (
+            len(inputs) > 1
+            and inputs[0].dtype is inputs[1].dtype
+            and c.fill == "normal"
+            and c.dims[0][1] > 1
+            and c.layout != "expanded"
+        ):
+            assert not torch.equal(inputs[0], inputs[1]), c
+
+
+def test_its_invariants_hold_of_the_oracle_and_not_of_its_double(op: Op) -> None:
+    for c in small_cases(op) if op.invariants else ():
+        inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+        output = op.oracle(*(x.double() for x in inputs)).to(dtype_of_output(op, c))
+        for invariant in op.invariants:
+            assert invariant.check(inputs, output) is None, c
+            if output.isfinite().any():
+                assert invariant.check(inputs, output * 2) is not None, c
+
+
+def add_in_extended_precision(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.add(x.astype(np.longdouble), y.astype(np.longdouble))
+
+
+def softmax_through_logarithms(x: np.ndarray) -> np.ndarray:
+    return np.exp(x - scipy.special.logsumexp(x, axis=1, keepdims=True))
+
+
+def matmul_by_exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.array([[math.fsum(row * column) for column in b.T] for row in a])
+
+
+def batched_matmul_by_exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.stack([matmul_by_exact_sums(*pair) for pair in zip(a, b, strict=True)])
+
+
+def cross_entropy_through_logarithms(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    picked = np.take_along_axis(logits, targets.astype(np.int64)[:, None], axis=1)[:, 0]
+    return scipy.special.logsumexp(logits, axis=1) - picked
+
+
+def rotary_by_complex_numbers(q: np.ndarray, k: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    x = np.concatenate((q, k), axis=2)
+    half = x.shape[-1] // 2
+    turned = (x[..., :half] + 1j * x[..., half:]) * (cos + 1j * sin)[None, :, None]
+    return np.concatenate((turned.real, turned.imag), axis=-1)
+
+
+def reduce_sum_by_exact_sum(x: np.ndarray) -> np.ndarray:
+    return np.array(math.fsum(x))
+
+
+def transpose_by_index(x: np.ndarray) -> np.ndarray:
+    return np.array([[x[m, n] for m in range(x.shape[0])] for n in range(x.shape[1])])
+
+
+def copy_by_index(x: np.ndarray) -> np.ndarray:
+    return np.array([x[n] for n in range(x.shape[0])])
+
+
+def linear_gelu_by_sigmoid(x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    v = matmul_by_exact_sums(x, w) + bias
+    return v * scipy.special.expit(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))
+
+
+def layer_norm_in_extended_precision(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.longdouble)
+    variance = wide.var(axis=1, keepdims=True)
+    return (wide - wide.mean(axis=1, keepdims=True)) * (
+        variance + np.longdouble(1e-5)
+    ) ** -0.5 * weight + bias
+
+
+def rms_norm_by_length(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    return x * math.sqrt(x.shape[1]) / np.hypot(length, math.sqrt(x.shape[1] * 1e-5)) * weight
+
+
+@pytest.mark.parametrize(
+    ("name", "formulation"),
+    [
+        ("cross_entropy", cross_entropy_through_logarithms),
+        ("layer_norm", layer_norm_in_extended_precision),
+        ("rms_norm", rms_norm_by_length),
+        ("linear_gelu", linear_gelu_by_sigmoid),
+        ("rotary", rotary_by_complex_numbers),
+        ("vector_add", add_in_extended_precision),
+        ("softmax", softmax_through_logarithms),
+        ("matmul", matmul_by_exact_sums),
+        ("batched_matmul", batched_matmul_by_exact_sums),
+        ("reduce_sum", reduce_sum_by_exact_sum),
+        ("stream_copy", copy_by_index),
+        ("transpose", transpose_by_index),
+    ],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_its_oracle_agrees_with_another_formulation(
+    name: str, formulation: Callable[..., np.ndarray], dtype: str
+) -> None:
+    op = registry.get_op(name)
+    for c in op.cases.smoke:
+        inputs = op.make_inputs(Case(c.dims, dtype, c.layout, c.fill), torch.Generator().manual_seed(3), CPU)
+        ours = op.oracle(*(x.double() for x in inputs))
+        theirs = formulation(*(x.double().numpy() for x in inputs)).astype(np.float64)
+        assert ours.dtype is torch.float64
+        np.testing.assert_allclose(
+            ours.numpy(), theirs, rtol=1e-12, atol=0 if op.magnitude is None else 1e-12
+        )

@@ -1,0 +1,133 @@
+"""What stream_copy's page says of its rungs: how they ask memory, in machine code, and what that reaches."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from beside import cold_speeds
+from compare import capture, registry
+from compare.checking.check import check
+from compare.device import ARCH_SHARED_BYTES, supports
+from compare.resources.machine_code import read_report
+from compare.resources.sass.disassembly import counted, disassembled, instructions, of_kernel
+from compare.spec import CudaLaunch, Implementation, case
+from cuda_impl import build
+
+OP = registry.get_op("stream_copy")
+CUDA = {impl.variant: impl for impl in registry.implementations(OP.name) if impl.route == "cupy"}
+OWN = [impl for impl in registry.implementations(OP.name) if impl.route in ("triton", "cupy")]
+
+
+def opcodes(impl: Implementation) -> dict[str, int]:
+    (launch,) = capture.capture(impl, OP, OP.cases.default, "sm_90")
+    assert isinstance(launch, CudaLaunch)
+    image, mangled = build.cubin(launch.source, [launch.kernel], "sm_90")
+    return counted(instructions(of_kernel(disassembled(image), mangled[launch.kernel])))
+
+
+@pytest.mark.parametrize(
+    ("variant", "has"),
+    [
+        ("naive", {"LDG.E.CONSTANT", "STG.E"}),
+        ("vectorized", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
+        ("hinted", {"LDG.E.128.STRONG.GPU", "STG.E.128.STRONG.SM"}),
+        ("prefetch", {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
+        ("cp_async", {"LDGSTS.E.BYPASS.128", "LDS.128", "STG.E.128.STRONG.SM"}),
+        ("tma", {"UBLKCP.S.G", "UBLKCP.G.S", "UTMACMDFLUSH"}),
+    ],
+)
+def test_each_rung_asks_as_it_says(variant: str, has: set[str]) -> None:
+    found = opcodes(CUDA[variant])
+    assert has <= found.keys()
+    assert not [opcode for opcode in found if opcode.startswith(("LDL", "STL"))], "nothing is spilled"
+    assert not [opcode for opcode in found if opcode.startswith("BAR.")], "no block meets"
+
+
+@pytest.mark.parametrize(
+    ("load", "store", "has"),
+    [
+        (0, 0, {"LDG.E.128.CONSTANT", "STG.E.128.STRONG.SM"}),
+        (1, 1, {"LDG.E.EF.128", "STG.E.EF.128"}),
+        (2, 2, {"LDG.E.128.STRONG.GPU", "STG.E.128.STRONG.GPU"}),
+        (3, 0, {"LDG.E.NA.128"}),
+    ],
+)
+def test_hints_reach_the_machine_code(load: int, store: int, has: set[str]) -> None:
+    hinted = registry.with_parameters(CUDA["hinted"], "cupy.asked", {"LOAD_HINT": load, "STORE_HINT": store})
+    assert has <= opcodes(hinted).keys()
+
+
+def with_value(impl: Implementation, name: str, value: int) -> Implementation:
+    return registry.with_parameters(impl, f"{impl.label}[{name}={value}]", {name: value})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "impl",
+    [
+        with_value(i, name, value)
+        for i in OWN
+        for name, values in i.tunable
+        for value in values[:: len(values) - 1]
+    ],
+    ids=lambda impl: impl.label,
+)
+def test_it_agrees_with_the_least_and_the_most_of_all_that_can_be_chosen(impl: Implementation) -> None:
+    device = torch.device("cuda")
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    agreement = check(OP, impl, case("bf16", N=2**24 + 5), device, (0,))
+    assert agreement.passed, agreement.reason
+
+
+@pytest.mark.parametrize("impl", CUDA.values(), ids=lambda impl: impl.label)
+def test_any_choice_can_be_launched(impl: Implementation) -> None:
+    """No static shared memory beside dynamic: 48 KB hold both, and what asks for more sees only one."""
+    (launch,) = capture.capture(impl, OP, OP.cases.default, "sm_90")
+    assert isinstance(launch, CudaLaunch)
+    (figures,) = read_report(build.ptxas_log(launch.source, [launch.kernel], "sm_90")).values()
+    for values in itertools.product(*(values for _, values in impl.tunable)):
+        chosen = dict(zip((name for name, _ in impl.tunable), values, strict=True))
+        (launch,) = capture.capture(
+            registry.with_parameters(impl, impl.label, chosen), OP, OP.cases.default, "sm_90"
+        )
+        assert isinstance(launch, CudaLaunch)
+        assert 1 <= launch.grid[0] < 2**31, chosen
+        assert 1 <= launch.block[0] <= 1024, chosen
+        assert launch.dynamic_shared_bytes <= ARCH_SHARED_BYTES["sm_90"], chosen
+        assert not (launch.dynamic_shared_bytes and figures.static_shared_bytes), chosen
+
+
+SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 1, 3), "STORE_HINT": (1, 2), "PACKS": (2,)}
+
+
+@pytest.mark.parametrize(
+    "impl",
+    [
+        with_value(impl, name, value)
+        for impl in CUDA.values()
+        for name, values in impl.tunable
+        for value in SOME.get(name, ())
+        if value in values
+    ],
+    ids=lambda impl: impl.label,
+)
+def test_a_ring_of_any_length_and_any_hint_agrees(impl: Implementation, device: torch.device) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+    agreement = check(OP, impl, case("fp32", N=70001), device, (0,))
+    assert agreement.passed, agreement.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.parametrize("way", ["triton", "cupy"])
+@pytest.mark.parametrize("case", [f"N={2**26},fp32", f"N={2**27},bf16"])
+def test_the_best_rung_is_as_fast_as_torch_s_copy(way: str, case: str) -> None:
+    """512 MiB are moved, so no cache helps."""
+    speeds = cold_speeds(OP.name, f"{way}.*", "torch.eager", case, budget_s=10)
+    label, speed = max(speeds.items(), key=lambda each: each[1].median)
+    assert speed.median >= 0.985, f"{label} is {speed.median:.3f} times as fast as copy_"

@@ -1,0 +1,185 @@
+"""Records: comparisons survive JSON whole, damage is named, and nothing recorded is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import made_up
+from compare.records import archive
+from compare.spec import UsageError
+
+
+def test_a_comparison_survives_json() -> None:
+    original = made_up.comparison()
+    (read,) = archive.loads(archive.dumps([original]))
+    assert [row.label for row in read.cases[0].rows] == [row.label for row in original.cases[0].rows]
+    assert read.environment == original.environment
+    assert read.code_sizes == original.code_sizes
+    assert read.cases[0].rows[3].resources == original.cases[0].rows[3].resources
+    before, after = original.cases[0].rows[1].timing, read.cases[0].rows[1].timing
+    assert before is not None
+    assert after is not None
+    assert before.cold_us is not None
+    assert after.cold_us is not None
+    assert after.cold_us.samples == pytest.approx(before.cold_us.samples, rel=1e-5)
+    # What was read is written again to the letter.
+    assert archive.dumps([read]) == archive.dumps(archive.loads(archive.dumps([read])))
+
+
+def test_nan_and_infinity_survive_strict_json() -> None:
+    wrong = made_up.with_row(
+        made_up.case(), "cupy.online", status="disagrees", agreement=made_up.DISAGREEMENT, timing=None
+    )
+    text = archive.dumps([made_up.comparison(wrong)])
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"bare {constant} is no JSON")
+
+    json.loads(text, parse_constant=refuse)
+    (read,) = archive.loads(text)
+    agreement = read.cases[0].rows[5].agreement
+    assert agreement is not None
+    assert math.isnan(agreement.max_abs)
+    assert agreement.error == math.inf
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda text: text[: len(text) // 2], "not whole"),
+        (lambda text: "[]", "no record"),
+        (lambda text: text.replace('"schema": 1,', '"schema": 2,', 1), "schema 2"),
+        (lambda text: text.replace('"op": "softmax"', '"op": 7'), r"runs\[0\].op"),
+        (lambda text: text.replace('"status": "ok"', '"status": "fine"', 1), "'fine'"),
+        (lambda text: text.replace('"label":', '"lable":', 1), "lable"),
+        (lambda text: text.replace('"rounds": 40', '"rounds": true', 1), "rounds"),
+        (
+            lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', r"\g<1>0.0", text, count=1),
+            r"torch\.naive has",
+        ),
+        (
+            lambda text: re.sub(r'("cold_us": {[^[]*"samples": \[)[\d.]+', r"\g<1>0", text, count=1),
+            "not above 0",
+        ),
+    ],
+)
+def test_damage_is_named_with_the_file(tmp_path: Path, damage: object, named: str) -> None:
+    file = tmp_path / "softmax.json"
+    text = archive.dumps([made_up.comparison()])
+    damaged = damage(text)  # type: ignore[operator]
+    assert damaged != text
+    file.write_text(damaged)
+    with pytest.raises(UsageError, match=named) as caught:
+        archive.read(file)
+    assert str(file) in str(caught.value)
+
+
+def test_recording_keeps_what_was_not_measured_anew(tmp_path: Path) -> None:
+    first = made_up.comparison(made_up.case(), made_up.case("M=1,N=8,fp32"))
+    path = archive.record(first, tmp_path)
+    assert path == tmp_path / "nvidia-h100-80gb-hbm3" / "softmax.json"
+
+    again = tuple(row for row in made_up.rows() if row.label != "cupy.online")
+    archive.record(
+        made_up.comparison(made_up.case(made=again), created="2026-12-01T00:00:00+00:00"), tmp_path
+    )
+
+    newest, older = archive.read(path)
+    assert newest.created.startswith("2026-12-01")
+    assert {row.label for row in newest.cases[0].rows} == made_up.MEDIANS_US.keys() - {"cupy.online"}
+    # The row that was not measured stays under its own date, and the other case stays whole.
+    assert {case.case: [row.label for row in case.rows] for case in older.cases} == {
+        made_up.CASE: ["cupy.online"],
+        "M=1,N=8,fp32": list(made_up.MEDIANS_US),
+    }
+    found = archive.find("softmax", made_up.CASE, tmp_path)
+    assert found.keys() == made_up.MEDIANS_US.keys()
+    assert found["cupy.online"].run.created.startswith("2026-11-21")
+    assert found["torch.eager"].run.created.startswith("2026-12-01")
+
+
+def test_only_finished_measurements_are_recorded(tmp_path: Path) -> None:
+    path = archive.record(made_up.comparison(), tmp_path)
+    cut = made_up.with_row(made_up.case(), "cupy.online", timing=None)
+    cut = made_up.with_row(cut, "cupy.onepass", replayed="elsewhere, 2026-01-01")
+    archive.record(made_up.comparison(cut, interrupted=True, created="2026-12-01T00:00:00+00:00"), tmp_path)
+    newest, older = archive.read(path)
+    assert {"cupy.online", "cupy.onepass"}.isdisjoint(row.label for row in newest.cases[0].rows)
+    assert [row.label for row in older.cases[0].rows] == ["cupy.online", "cupy.onepass"]
+    assert older.cases[0].rows[0].timing is not None
+
+
+def test_two_runs_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
+    names = [f"M=1,N={n},fp32" for n in range(1, 9)]
+    runs = [made_up.comparison(made_up.case(name)) for name in names]
+    threads = [threading.Thread(target=archive.record, args=(run, tmp_path)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    path = archive.path_of(made_up.H100.device, "softmax", tmp_path)
+    assert sorted(case.case for run in archive.read(path) for case in run.cases) == sorted(names)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "out.json"
+    archive.write_whole(file, "old")
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="disk full"):
+        archive.write_whole(file, "new")
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_one_case_is_read_as_it_is_among_all() -> None:
+    first, second = (
+        made_up.case(),
+        made_up.case("M=8,N=8,fp32", made_up.rows({"torch.eager": ("vendor", 3.0)})),
+    )
+    text = archive.dumps([made_up.comparison(first, second), made_up.comparison(first)])
+    whole, single = archive.loads(text), archive.loads(text, case="M=8,N=8,fp32")
+    assert [run.cases for run in single] == [whole[0].cases[1:], ()]
+    assert [replace(run, cases=()) for run in single] == [replace(run, cases=()) for run in whole]
+    with pytest.raises(UsageError, match="damaged"):
+        archive.loads('{"schema": 1, "runs": [{"cases": [{}]}]}', case="M=8,N=8,fp32")
+
+
+def test_a_damaged_record_is_not_overwritten(tmp_path: Path) -> None:
+    path = archive.record(made_up.comparison(), tmp_path)
+    path.write_text("{")
+    with pytest.raises(UsageError, match="not whole"):
+        archive.record(made_up.comparison(), tmp_path)
+    assert path.read_text() == "{"
+
+
+def test_replay_takes_the_device_recorded_last(tmp_path: Path) -> None:
+    archive.record(made_up.comparison(), tmp_path)
+    other = replace(made_up.H100, device="NVIDIA L4")
+    archive.record(made_up.comparison(environment=other, created="2026-12-24T00:00:00+00:00"), tmp_path)
+    found = archive.find("softmax", made_up.CASE, tmp_path)
+    assert {recorded.run.environment.device for recorded in found.values()} == {"NVIDIA L4"}
+    assert archive.find("softmax", "M=7,N=7,fp16", tmp_path) == {}
+
+
+def test_a_record_of_a_whole_sweep_stays_small(tmp_path: Path) -> None:
+    cases = [made_up.case(f"M=4096,N={128 * n},bf16") for n in range(1, 41)]
+    path = archive.record(made_up.comparison(*cases), tmp_path)
+    assert path.stat().st_size < 2_000_000, path.stat().st_size
+
+
+def test_every_record_in_the_repository_can_be_read() -> None:
+    for path in archive.RESULTS.glob("*/*.json"):
+        for run in archive.read(path):
+            assert run.op == path.stem
+            assert archive.device_slug(run.environment.device) == path.parent.name

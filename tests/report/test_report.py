@@ -1,0 +1,625 @@
+"""Reports: what the screen, Markdown, CSV and the documents say of a comparison, and what they must not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import made_up
+from compare import registry
+from compare.records import archive
+from compare.report import csv_file, markdown, tables, terminal
+from compare.report.sentences import sentences
+from compare.spec import (
+    CaseComparison,
+    CodeSize,
+    Comparison,
+    Estimate,
+    Finding,
+    Ratio,
+    RoleSize,
+    Row,
+    UsageError,
+)
+from compare.timing import figures
+from compare.timing.statistics import estimate
+from tools.docs import blocks
+
+WIDE = 200
+THREE = ("torch.eager", "cupy.online", "cupy.onepass")
+
+
+def screen(*cases: CaseComparison, width: int = WIDE, **changes: object) -> str:
+    return terminal.render(made_up.comparison(*cases, **changes), width)
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+# --------------------------------------------------------------------------- widths
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 100, 132])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    several = made_up.comparison(*(made_up.case(f"M=4096,N={n},bf16") for n in (128, 256, 512, 1024, 65536)))
+    bad = made_up.with_row(made_up.case(), "cupy.online", status="failed", reason="word " * 60, timing=None)
+    for comparison in (made_up.comparison(), several, made_up.comparison(bad)):
+        long = [line for line in terminal.render(comparison, width).splitlines() if len(line) > width]
+        assert not long
+
+
+def test_a_narrow_screen_says_all_that_a_wide_one_does() -> None:
+    def words(text: str) -> set[str]:
+        return set(text.split())
+
+    assert words(screen(width=60)) >= {word for word in words(screen()) if "-" * 3 not in word}
+
+
+def test_a_split_table_repeats_the_implementations() -> None:
+    parts = terminal.layout(tables.speed(made_up.case()), 60)
+    assert len(parts) > 1
+    for part in parts:
+        for label in made_up.MEDIANS_US:
+            assert re.search(rf"(?m)^{re.escape(label)}\b", part)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.lists(
+            st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=12),
+            min_size=4,
+            max_size=4,
+        )
+    ),
+    st.integers(30, 90),
+)
+def test_any_table_fits(cells: list[list[str]], width: int) -> None:
+    table = tables.Table("t", ("a", "b\nb", "c", "d"), tuple(tuple(row) for row in cells))
+    for part in terminal.layout(table, width):
+        assert all(len(line) <= width for line in part.splitlines())
+
+
+# --------------------------------------------------------------------------- what is said
+
+
+def test_every_figure_of_a_row_is_on_the_screen() -> None:
+    line = line_of(screen(), "cupy.onepass ")
+    row = figures.row_of(made_up.case(), "cupy.onepass")
+    assert row is not None
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    rate = 8 * made_up.ELEMENTS / row.timing.cold_us.median / 1e3
+    assert f"{rate:.0f}" in line
+    assert f"{rate / 2990:.0%}" in line
+    assert "812" in line
+    assert "15%" in line
+
+
+def test_ratios_are_of_pairs_of_the_same_round() -> None:
+    case = made_up.case()
+    triton, cupy = (figures.row_of(case, label) for label in ("triton.online", "cupy.online"))
+    assert triton is not None
+    assert cupy is not None
+    value = figures.ratio(triton, cupy)
+    assert value is not None
+    expected = sorted(
+        theirs / ours
+        for ours, theirs in zip(triton.timing.cold_us.samples, cupy.timing.cold_us.samples, strict=True)  # type: ignore[union-attr]
+    )
+    assert value.median == pytest.approx((expected[19] + expected[20]) / 2)
+    assert value.low < value.median < value.high
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_sentence_has_an_interval_of_one_round(kept: bool, tmp_path: Path) -> None:
+    def once(row: Row) -> Row:
+        timing = row.timing
+        assert timing is not None
+        assert timing.cold_us is not None
+        ratios = tuple(replace(each, value=estimate([each.value.median])) for each in timing.ratios)
+        return replace(
+            row, timing=replace(timing, cold_us=estimate([timing.cold_us.median]), ratios=ratios, rounds=1)
+        )
+
+    comparison = made_up.comparison(made_up.case(made=tuple(map(once, made_up.rows()))))
+    if kept:
+        archive.record(comparison, tmp_path)
+        told = blocks.recorded(registry.get_op("softmax"), tmp_path)
+        assert told is not None
+        comparison = told
+    said = " ".join(sentences(comparison))
+    assert "(n=1)" in said
+    assert not re.search(r"\d\.\d+ \(\d", said)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (("torch.eager",), "torch.eager agrees with fp64"),
+        (("torch.eager", "cupy.online"), "torch.eager and cupy.online agree with fp64"),
+        (THREE, "All 3 implementations that ran here agree"),
+    ],
+)
+def test_any_number_of_rows_has_its_sentence(labels: tuple[str, ...], says: str) -> None:
+    rows = made_up.rows({label: made_up.MEDIANS_US[label] for label in labels})
+    case = made_up.case(made=tuple(replace(row, timing=None) for row in rows))
+    assert says in " ".join(sentences(made_up.comparison(case)))
+
+
+@pytest.mark.parametrize(
+    ("unchecked", "says"),
+    [
+        ({}, "All 3 implementations that ran here agree with fp64 on 3 cases:"),
+        ({"N=2": ["cupy.online"], "N=3": ["cupy.online"]}, "agree with fp64 on 1 to 3 of 3 cases each:"),
+        (
+            {"N=2": ["torch.eager", "cupy.online"], "N=3": ["cupy.onepass"]},
+            "agree with fp64 on 2 of 3 cases each:",
+        ),
+        ({"N=2": THREE, "N=3": THREE}, "agree with fp64 on N=1:"),
+    ],
+)
+def test_no_more_cases_are_said_than_each_was_checked_on(
+    unchecked: dict[str, Sequence[str]], says: str
+) -> None:
+    made = made_up.rows({label: made_up.MEDIANS_US[label] for label in THREE})
+
+    def rows(case: str) -> tuple[Row, ...]:
+        return tuple(
+            replace(row, timing=None, agreement=None, status="unavailable")
+            if row.label in unchecked.get(case, ())
+            else replace(row, timing=None)
+            for row in made
+        )
+
+    comparison = made_up.comparison(*(made_up.case(name, rows(name)) for name in ("N=1", "N=2", "N=3")))
+    assert says in " ".join(sentences(comparison))
+
+
+def test_an_error_is_that_of_the_cases_that_have_one() -> None:
+    none = replace(made_up.DISAGREEMENT, ulp_max=float("nan"))
+    bad = made_up.with_row(made_up.case("N=1"), "torch.eager", status="disagrees", agreement=none)
+    for cases in ((bad, made_up.case("N=2")), (made_up.case("N=2"), bad)):
+        verdict = figures.verdicts(made_up.comparison(*cases))[1]
+        assert (verdict.label, verdict.max_abs) == ("torch.eager", made_up.AGREEMENT.max_abs)
+        assert verdict.ulp_max == made_up.AGREEMENT.ulp_max
+    assert figures.verdicts(made_up.comparison(bad))[1].max_abs is None
+
+
+def test_of_whole_numbers_every_digit_is_right() -> None:
+    """They have no tolerance of which a share could be used up."""
+    exact = replace(made_up.AGREEMENT, max_abs=0.0, ulp_max=0.0, error=0.0, limit=0.0)
+    labels = ("torch.eager", "cupy.online")
+    made = made_up.rows({label: made_up.MEDIANS_US[label] for label in labels})
+    rows = tuple(replace(row, timing=None, agreement=exact) for row in made)
+    assert "every digit is right" in " ".join(sentences(made_up.comparison(made_up.case(made=rows))))
+
+
+def test_what_binds_decides_which_ceiling_is_shown() -> None:
+    """By the case's operations a byte: GB/s and a copy, or TFLOP/s and the library's product."""
+    case = made_up.case()
+    assert case.ceilings is not None
+    cost = replace(case.cost, flops=1000 * case.cost.bytes)
+    busy = replace(case, cost=cost, ceilings=replace(case.ceilings, product_tflops=500.0))
+    row = busy.rows[0]
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    tflops = cost.flops / row.timing.cold_us.median / 1e6
+    assert figures.tflops(busy, row) == pytest.approx(tflops)
+    assert figures.share(busy, row) == pytest.approx(tflops / 500)
+    assert figures.share(case, row) == figures.share_of_copy(case, row)
+    assert {"TFLOP/s", "of a\nproduct"} <= set(tables.speed(busy).headers)
+    assert {"GB/s", "of a\ncopy"} <= set(tables.speed(case).headers)
+    assert not {"TFLOP/s", "of a\nproduct"} & set(tables.speed(case).headers)
+    assert not {"GB/s", "of a\ncopy"} & set(tables.speed(busy).headers)
+    assert "500 TFLOP/s" in screen(busy)
+    assert "TFLOP/s" not in screen(case)
+    both = tables.sweep([case, busy]).title
+    assert "GB/s" in both
+    assert "TFLOP/s" in both
+
+
+def test_an_instruction_is_a_column_where_one_was_read() -> None:
+    table = tables.resources(made_up.case())
+    assert table is not None
+    assert "multiplies by" not in table.headers
+    kernels = tuple(
+        made_up.kernel("triton.online", arch="sm_90", reader=reader, instruction=instruction)
+        for reader, instruction in (("profiler", ""), ("cubin", "HGMMA.64x256x16"))
+    )
+    table = tables.resources(made_up.with_row(made_up.case(), "triton.online", resources=kernels))
+    assert table is not None
+    at = table.headers.index("multiplies by")
+    assert {row[0]: row[at] for row in table.rows if row[0]} == {
+        label: "HGMMA.64x256x16" if label == "triton.online" else "-" for label in made_up.MEDIANS_US
+    }
+
+
+def test_a_row_that_disagrees_shows_no_speed_and_says_why() -> None:
+    wrong = made_up.with_row(
+        made_up.case(),
+        "cupy.online",
+        status="disagrees",
+        agreement=made_up.DISAGREEMENT,
+        reason=made_up.DISAGREEMENT.reason,
+        timing=None,
+    )
+    text = screen(wrong)
+    line = line_of(text, "cupy.online ")
+    assert "NO" in line.split()
+    assert "nan" not in line
+    assert "µs" not in line
+    assert not re.search(r"\d±|±\d", line)
+    assert "12 elements are NaN" in text
+    assert "cupy.online disagrees" in sentences(made_up.comparison(wrong))[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("own work",), "cupy.online agrees with the fp64 result and fails another check (own work);"),
+        (
+            ("inputs unchanged", "own work"),
+            "cupy.online agrees with the fp64 result and fails another check (inputs unchanged, own work);",
+        ),
+        ((), "cupy.online agrees with the fp64 result and fails another check;"),  # while it was timed
+        (("own work", "values"), "cupy.online disagrees with the fp64 result;"),
+        (("NaN and infinity",), "cupy.online disagrees with the fp64 result;"),
+        (("output",), "cupy.online disagrees with the fp64 result;"),
+        (("rows sum to 1",), "cupy.online disagrees with the fp64 result;"),
+    ],
+)
+def test_what_disagrees_with_the_result_is_told_from_what_is_refused(
+    names: tuple[str, ...], says: str
+) -> None:
+    findings = tuple(Finding(name, False, "so") for name in names)
+    failed = replace(made_up.AGREEMENT, passed=not names, findings=(*made_up.AGREEMENT.findings, *findings))
+    row = {"status": "disagrees", "agreement": failed, "timing": None}
+    said = sentences(made_up.comparison(made_up.with_row(made_up.case(), "cupy.online", **row)))
+    assert said[0].startswith(says)
+
+
+def test_unequal_terms_give_a_banner_instead_of_a_ratio() -> None:
+    case = made_up.with_row(made_up.case(), "triton.online", accumulator="fp16")
+    text = screen(case)
+    assert "UNEQUAL TERMS: triton.online computes in fp16, torch.eager in fp32" in text
+    line = line_of(text, "triton.online ")
+    assert "unequal terms" in line
+    assert not re.search(r"\d \(\d", line)
+    assert not any("Triton" in said and "(online)" in said for said in sentences(made_up.comparison(case)))
+
+
+def test_an_unavailable_row_is_there_with_its_reason() -> None:
+    case = made_up.with_row(
+        made_up.case(),
+        "cupy.onepass",
+        status="unavailable",
+        reason="needs sm_90",
+        timing=None,
+        agreement=None,
+    )
+    text = screen(case)
+    assert "not here" in line_of(text, "cupy.onepass ")
+    assert "cupy.onepass: needs sm_90" in text
+
+
+def test_replayed_times_carry_their_label() -> None:
+    stale = f"{made_up.H100.device}, 2026-11-21, {archive.CHANGED}"
+    rows = [replace(row, replayed=f"{made_up.H100.device}, 2026-11-21") for row in made_up.rows()]
+    case = made_up.with_row(made_up.case(made=tuple(rows)), "triton.online", replayed=stale)
+    text = screen(case, environment=made_up.LAPTOP)
+    assert f"recorded on {made_up.H100.device}, 2026-11-21" in text
+    assert line_of(text, "triton.online *")
+    assert "*: its source has changed since" in re.sub(r"\s+", " ", text)
+    assert "fastest on the NVIDIA H100" in text
+
+
+def test_without_times_the_screen_says_how_to_get_them() -> None:
+    rows = tuple(replace(row, timing=None) for row in made_up.rows())
+    text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+    assert "no times" in text
+    assert f"python -m compare softmax --case {made_up.CASE} --record" in re.sub(r"\s+", " ", text)
+    assert "agree" in text
+
+
+def test_where_no_row_is_right_nothing_is_said_of_what_is_on_record() -> None:
+    wrong = [replace(row, status="failed", agreement=None, timing=None) for row in made_up.rows()]
+    wrong[0] = replace(wrong[0], status="disagrees")
+    text = screen(made_up.case(made=tuple(wrong)), environment=made_up.LAPTOP)
+    assert "No speed: no row is right here" in text
+    assert "results/" not in text
+
+
+def test_an_interruption_is_said_first() -> None:
+    assert "INTERRUPTED" in screen(interrupted=True).split("\n\n")[1]
+
+
+def test_several_architectures_share_a_line() -> None:
+    kernels = tuple(
+        made_up.kernel("triton.online", arch=arch, reader="cubin", registers=registers, spilled_bytes=0)
+        for arch, registers in (("sm_75", 30), ("sm_80", 32), ("sm_90a", 32))
+    )
+    case = made_up.with_row(made_up.case(), "triton.online", resources=kernels)
+    table = tables.resources(case)
+    assert table is not None
+    assert "sm_75 / sm_80 / sm_90" in table.title
+    (line,) = (row for row in table.rows if row[0] == "triton.online")
+    assert line[2] == "30 / 32 / 32"
+    assert line[3] == "64"
+
+
+def test_profiler_and_cubin_of_one_kernel_are_one_line() -> None:
+    table = tables.resources(made_up.case())
+    assert table is not None
+    assert len(table.rows) == len(made_up.MEDIANS_US)
+    spilled = table.headers.index("spilled B\na thread")
+    assert {row[spilled] for row in table.rows} == {"0"}  # known to the cubin alone
+
+
+def test_concepts_are_said_once_a_way() -> None:
+    needs = {
+        "torch.eager": (),
+        "triton.online": ("masks",),
+        "triton.split": ("masks", "memory ordering"),
+        "cupy.online": ("barriers",),
+        "cupy.split": ("barriers", "memory ordering"),
+        "pybind.online": ("barriers", "C++ binding"),
+        "pybind.split": ("barriers", "memory ordering", "C++ binding"),
+    }
+    none = RoleSize(0, 0)
+    sizes = {label: CodeSize(none, none, none, words) for label, words in needs.items()}
+    assert tables.concepts(made_up.comparison(code_sizes=sizes)) == [
+        ("triton", "masks; split also memory ordering"),
+        ("cuda", "barriers; split also memory ordering; pybind also C++ binding"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("full", "short"),
+    [
+        (
+            "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(float*, int)",
+            "cunn_SoftMaxForward",
+        ),
+        ("softmax_online_kernel<float, 256>", "softmax_online_kernel"),
+        ("triton_red_fused_0", "triton_red_fused_0"),
+    ],
+)
+def test_kernel_names_are_short(full: str, short: str) -> None:
+    assert figures.short_kernel(full) == short
+
+
+# --------------------------------------------------------------------------- sentences
+
+
+def test_two_or_three_sentences_each_with_a_figure() -> None:
+    said = sentences(made_up.comparison())
+    assert 2 <= len(said) <= 3
+    assert all(re.search(r"\d", text) for text in said)
+
+
+def test_no_difference_is_claimed_within_the_interval() -> None:
+    level = {label: (rung, 50.0) for label, (rung, _) in made_up.MEDIANS_US.items()}
+    said = " ".join(sentences(made_up.comparison(made_up.case(made=made_up.rows(level)))))
+    assert "is the fastest: " not in said
+    assert "control buys" not in said
+    assert "cannot be told apart" in said or "measurably faster" in said
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0.2, 5.0), st.floats(0.0, 0.5))
+def test_a_lead_is_claimed_only_where_its_interval_excludes_one(median: float, margin: float) -> None:
+    value = Estimate(median, median * (1 - margin), median * (1 + margin))
+    case = made_up.case(
+        made=made_up.rows({label: made_up.MEDIANS_US[label] for label in ("torch.eager", "triton.online")})
+    )
+
+    def with_ratio(row: Row) -> Row:
+        assert row.timing is not None
+        return replace(row, timing=replace(row.timing, ratios=(Ratio("torch.eager", value),)))
+
+    rows = tuple(with_ratio(row) if row.label == "triton.online" else row for row in case.rows)
+    said = " ".join(sentences(made_up.comparison(replace(case, rows=rows))))
+    if "triton.online is the fastest" in said:
+        assert value.low > 1
+
+
+def test_a_host_bound_size_is_said_to_be_one() -> None:
+    small = {label: (rung, 3.0) for label, (rung, _) in made_up.MEDIANS_US.items()}
+    said = sentences(made_up.comparison(made_up.case(made=made_up.rows(small))))
+    assert any("the host is slower than the GPU" in text for text in said)
+    assert not any("the host is slower than the GPU" in text for text in sentences(made_up.comparison()))
+
+
+def test_spills_are_mentioned() -> None:
+    spilling = made_up.kernel("triton.onepass", reader="cubin", spilled_bytes=128)
+    case = made_up.with_row(made_up.case(), "triton.onepass", resources=(spilling,))
+    assert any("spills 128 bytes on sm_90 a thread" in text for text in sentences(made_up.comparison(case)))
+
+
+def test_nothing_run_is_nothing_claimed() -> None:
+    empty = replace(made_up.comparison(), cases=(), code_sizes={})
+    assert sentences(empty) == []
+    assert "Nothing was run" in terminal.render(empty, 80)
+
+
+# --------------------------------------------------------------------------- streams
+
+
+class _Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_no_escapes_and_full_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    pipe = io.StringIO()
+    terminal.show(made_up.comparison(), pipe)
+    assert "\x1b" not in pipe.getvalue()
+    assert max(map(len, pipe.getvalue().splitlines())) > 100
+
+
+def test_a_terminal_gets_colour_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured, plain = _Tty(), _Tty()
+    terminal.show(made_up.comparison(), coloured)
+    assert "\x1b[" in coloured.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal.show(made_up.comparison(), plain)
+    assert "\x1b" not in plain.getvalue()
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.getvalue()) == plain.getvalue()
+    assert max(map(len, plain.getvalue().splitlines())) <= 80
+
+
+def test_an_ascii_stream_is_no_error() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    terminal.show(made_up.comparison(), stream)
+    stream.flush()
+    assert b"+-" in raw.getvalue()
+
+
+# --------------------------------------------------------------------------- files
+
+
+def test_csv_has_a_line_for_each_row_with_units() -> None:
+    comparison = made_up.comparison()
+    lines = list(csv.DictReader(io.StringIO(csv_file.dumps([comparison]))))
+    assert [line["implementation"] for line in lines] == list(made_up.MEDIANS_US)
+    line = lines[6]
+    row = comparison.cases[0].rows[6]
+    assert row.timing is not None
+    assert row.timing.cold_us is not None
+    assert float(line["cold_us"]) == row.timing.cold_us.median
+    assert (
+        float(line["times_as_fast_low"]) <= float(line["times_as_fast"]) <= float(line["times_as_fast_high"])
+    )
+    assert line["registers"] == "40;40"
+    assert int(line["kernel_tokens"]) == 310
+
+
+def test_csv_of_rows_without_times_is_whole() -> None:
+    rows = tuple(replace(row, timing=None, agreement=None) for row in made_up.rows())
+    (header, *lines) = csv_file.dumps([made_up.comparison(made_up.case(made=rows))]).splitlines()
+    assert len(lines) == len(rows)
+    assert all(len(next(csv.reader([line]))) == len(header.split(",")) for line in lines)
+
+
+def test_markdown_tables_are_whole() -> None:
+    text = markdown.dumps([made_up.comparison()])
+    for block in re.findall(r"(?m)(?:^\|.*\n?)+", text):
+        assert len({line.count("|") for line in block.splitlines()}) == 1
+    for label in made_up.MEDIANS_US:
+        assert f"| {label}" in text
+
+
+# --------------------------------------------------------------------------- documents
+
+PAGE = "before\n<!-- generated: {} -->\nold\n<!-- end -->\nafter\n"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Comparison:
+    comparison = made_up.comparison()
+    archive.record(comparison, tmp_path)
+    return comparison
+
+
+@pytest.mark.parametrize("kind", ["results", "sweep", "screen", "resources", "code"])
+def test_blocks_are_made_from_the_records(kind: str, recorded: Comparison, tmp_path: Path) -> None:
+    made = blocks.rewritten(PAGE.format(f"{kind} softmax"), tmp_path)
+    assert made.startswith("before\n<!-- generated: ")
+    assert made.endswith("<!-- end -->\nafter\n")
+    assert "\nold\n" not in made
+    assert "cupy.onepass" in made
+    assert blocks.rewritten(made, tmp_path) == made
+
+
+def test_a_row_whose_source_changed_says_so_in_the_documents(recorded: Comparison, tmp_path: Path) -> None:
+    made = blocks.rewritten(PAGE.format("results softmax"), tmp_path)
+    # The hashes of the made-up record are none of the real sources'.
+    assert "torch.eager *" in made
+
+
+def test_cases_and_rows_come_as_from_one_run(recorded: Comparison, tmp_path: Path) -> None:
+    (case,) = recorded.cases
+    labels = [row.label for row in case.rows]
+    assert labels == list(recorded.code_sizes)
+    assert case.ceilings is not None
+    slower = replace(case.ceilings, copy_gbs=case.ceilings.copy_gbs / 2)
+    once_more = replace(case, rows=case.rows[-1:], ceilings=slower)
+    again = replace(recorded, cases=(once_more,), created="2099-01-01T00:00:00+00:00")
+    archive.record(again, tmp_path)
+    told = blocks.recorded(registry.get_op("softmax"), tmp_path)
+    assert told is not None
+    assert told.created == again.created
+    assert [row.label for row in told.cases[0].rows] == labels
+    assert list(told.code_sizes) == labels
+    share = {row.label: figures.share_of_copy(told.cases[0], row) for row in told.cases[0].rows}
+    for kept in case.rows[:-1]:  # of what its own run reached
+        assert share[kept.label] == pytest.approx(figures.share_of_copy(case, kept), rel=1e-4)
+    assert share[labels[-1]] == pytest.approx(
+        2 * (figures.share_of_copy(case, case.rows[-1]) or 0.0), rel=1e-4
+    )
+    other = replace(again, cases=(made_up.case("M=1,N=1024,fp32"),), created="2100-01-01T00:00:00+00:00")
+    archive.record(other, tmp_path)
+    told = blocks.recorded(registry.get_op("softmax"), tmp_path)
+    assert told is not None
+    assert told.created == again.created  # the screen's
+    assert [case.case for case in told.cases] == [recorded.cases[0].case, "M=1,N=1024,fp32"]
+
+
+def test_a_block_without_a_record_says_so(tmp_path: Path) -> None:
+    assert "Nothing is recorded yet" in blocks.rewritten(PAGE.format("results softmax"), tmp_path)
+
+
+@pytest.mark.parametrize("what", ["results sofmax", "tables softmax", ""])
+def test_an_unknown_block_is_refused(what: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="generated"):
+        blocks.rewritten(PAGE.format(what), tmp_path)
+
+
+def test_a_block_that_is_never_closed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="end"):
+        blocks.rewritten("<!-- generated: results softmax -->\nlost", tmp_path)
+
+
+def test_seeded_bugs_are_a_table_of_what_caught_them_where(tmp_path):
+    assert "make mutations" in blocks.rewritten(PAGE.format("mutations"), tmp_path)
+    entry = {
+        "op": "softmax",
+        "label": "triton.online",
+        "bug": "off-by-one mask",
+        "what": "one too many",
+        "file": "triton_impl/softmax.py",
+        "needs": "",
+        "instruments": {"cpu": "check", "cuda": "check"},
+        "caught": {"cpu": {"by": "interpreter", "found": "guard zones", "case": ""}},
+    }
+    elsewhere = {
+        "bug": "32-bit offset",
+        "needs": "much memory",
+        "instruments": {"cpu": "", "cuda": "huge"},
+        "caught": {"cuda": {"by": "check", "found": "values", "case": "", "on": "a card"}},
+    }
+    (tmp_path / "mutations.json").write_text(json.dumps({"mutations": [entry, {**entry, **elsewhere}]}))
+    made = blocks.rewritten(PAGE.format("mutations"), tmp_path)
+    cells = [
+        [cell.strip() for cell in line.split("|")[-3:-1]] for line in made.splitlines() if "online" in line
+    ]
+    assert cells == [["interpreter: guard zones", "not run yet"], ["needs much memory", "check: values"]]
+    assert "2 bugs. Without a GPU 1 of the 1 that can show there have been caught." in made
+    assert "On a GPU (a card) 1 of the 2" in made

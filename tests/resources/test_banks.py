@@ -1,0 +1,217 @@
+"""Bank conflicts: the arithmetic, that it is of the kernels' own addresses, and what a GPU counts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from compare.registry import ROOT
+from compare.resources.banks import WARP, Access, conflicts, times_served
+from compare.spec import UsageError
+from cuda_impl.loader import kernel
+from cuda_impl.rawkernel import transpose
+from tools.docs import blocks
+
+LANES = range(WARP)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "lane_bytes", "served", "more"),
+    [
+        ([4 * lane for lane in LANES], 4, 1, 0),  # neighbours
+        ([0 for _ in LANES], 4, 1, 0),  # one word for all
+        ([2 * lane for lane in LANES], 2, 1, 0),  # two lanes a word
+        ([8 * lane for lane in LANES], 4, 2, 1),
+        ([128 * lane for lane in LANES], 4, 32, 31),  # a column of 32 words a row
+        ([132 * lane for lane in LANES], 4, 1, 0),
+        ([64 * lane for lane in LANES], 2, 16, 15),
+        ([16 * lane for lane in LANES], 16, 4, 0),  # by quarters
+        ([256 * lane for lane in LANES], 16, 32, 28),
+        ([8 * lane for lane in LANES], 8, 2, 0),  # by halves
+        ([16 * lane for lane in LANES], 8, 4, 2),
+        ([0, 128], 4, 2, 1),  # two lanes alone
+    ],
+)
+def test_turns_are_counted(addresses: list[int], lane_bytes: int, served: int, more: int) -> None:
+    access = Access("load", tuple(addresses), lane_bytes)
+    assert (times_served(access), conflicts(access)) == (served, more)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "lane_bytes", "message"),
+    [((0,), 3, "1, 2, 4, 8 or 16"), ((), 4, "0 lanes"), ((0,) * 33, 4, "33 lanes"), ((2,), 4, "address 2")],
+)
+def test_what_is_no_access_is_refused(addresses: tuple[int, ...], lane_bytes: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Access("load", addresses, lane_bytes)
+
+
+# --------------------------------------------------------------------------- transpose's rungs
+
+PLACES = """
+#include "transpose.cuh"
+template <typename Layout>
+__global__ void places(int* y, int columns) {
+    y[blockIdx.x * columns + threadIdx.x] = Layout::place(blockIdx.x, threadIdx.x);
+}
+"""
+
+
+def places(layout: str, rows: int, columns: int) -> list[list[int]]:
+    """Where the kernels' own functions put each element, or word, of a tile."""
+    y = torch.empty(rows, columns, dtype=torch.int32)
+    import numpy as np
+
+    name = f"places<{layout}>"
+    kernel(PLACES, name, torch.device("cpu"))((rows,), (columns,), (y.data_ptr(), np.int32(columns)))
+    return y.tolist()
+
+
+@pytest.mark.parametrize("layout", transpose.PLACES)
+def test_tiles_lie_where_the_kernels_put_them(layout: str) -> None:
+    place = transpose.PLACES[layout]
+    expected = [[place(row, column) for column in range(32)] for row in range(32)]
+    assert places(layout, 32, 32) == expected
+    assert len({at for row in expected for at in row}) == 32 * 32
+
+
+@pytest.mark.parametrize(("ctype", "itemsize"), [("float", 4), ("__half", 2)])
+def test_packs_lie_where_the_kernel_puts_them(ctype: str, itemsize: int) -> None:
+    BLOCK = 256 // itemsize
+    expected = [[transpose.packed_place(row, pack, itemsize) for pack in range(16)] for row in range(BLOCK)]
+    assert places(f"Packed<{ctype}, {BLOCK}>", BLOCK, 16) == expected
+    assert len({at for row in expected for at in row}) == 16 * BLOCK
+
+
+@pytest.mark.parametrize("ctype", ["float", "__half"])
+def test_words_lie_where_the_kernel_puts_them(ctype: str) -> None:
+    expected = [[transpose.windowed_place(word, column) for column in range(64)] for word in range(64)]
+    assert places(f"Windowed<{ctype}>", 64, 64) == expected
+    assert len({at for row in expected for at in row}) == 64 * 64
+
+
+@pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
+def test_each_rung_has_the_conflicts_that_its_name_promises(itemsize: int, worst: int) -> None:
+    found = {
+        variant: [conflicts(access) for access in accesses]
+        for variant, accesses in transpose.shared_accesses(itemsize).items()
+    }
+    assert found == {
+        "naive": [],
+        "shared": [0, worst],
+        "padded": [0, 0],
+        "swizzled": [0, 0],
+        "vectorized": [0, 0],
+        "windowed": [0, 1],
+    }
+
+
+def test_documents_can_show_them(tmp_path) -> None:
+    block = "<!-- generated: banks {} -->\n<!-- end -->\n"
+    text = blocks.rewritten(block.format("transpose"), tmp_path)
+    rows = [line for line in text.splitlines() if line.startswith("| shared")]
+    assert len(rows) == 4  # a store and a load, for elements of 4 bytes and of 2
+    assert any(" 32 |" in row for row in rows)
+    with pytest.raises(UsageError, match="shared_accesses"):
+        blocks.rewritten(block.format("vector_add"), tmp_path)
+
+
+VARIANTS = ("shared", "padded", "swizzled", "vectorized")
+COUNTERS = {
+    "load": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "store": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+}
+RUN = """
+import sys, torch
+from compare import registry
+(impl,) = registry.implementations("transpose", [f"cupy.{sys.argv[1]}"])
+impl.run(torch.rand(1024, 1024, device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+SIZE = 1024
+"""Rows and columns of what RUN transposes, in fp32."""
+
+
+def counted(ncu: str, variant: str) -> dict[str, float]:
+    """Nsight Compute's counters over a whole kernel, by their names; skips where they may not be read."""
+    # Without "none" it would hold the clocks of a card that others may be measuring on.
+    command = [ncu, "--csv", "--clock-control", "none", "--kernel-name", "regex:transpose"]
+    command += ["--metrics", ",".join(COUNTERS.values())]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", RUN, variant], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if "ERR_NVGPUCTRPERM" in done.stdout + done.stderr:
+        pytest.skip("needs leave to read the GPU's counters (ERR_NVGPUCTRPERM)")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    rows = csv.DictReader(io.StringIO("\n".join(lines)))
+    return {row["Metric Name"]: float(row["Metric Value"].replace(",", "")) for row in rows}
+
+
+def hold_against(variant: str, found: dict[str, float]) -> None:
+    """Every warp's accesses are like the first one's."""
+    for access in transpose.shared_accesses(4)[variant]:
+        # Each access of a warp moves 32 lanes' bytes, and all of x passes through shared memory.
+        accesses = SIZE * SIZE * 4 // (WARP * access.lane_bytes)
+        expected = accesses * conflicts(access)
+        # The counter also has the few turns that the copy between L1 and shared memory takes from a warp.
+        assert found[COUNTERS[access.kind]] == pytest.approx(expected, rel=0.05, abs=0.05 * accesses)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_gpu_counts_as_many(variant: str) -> None:
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        pytest.skip("needs Nsight Compute (ncu), and there is none")
+    hold_against(variant, counted(ncu, variant))
+
+
+def like_ncu(path: Path, load: str, store: str = "0", error: str = "") -> str:
+    """A program that prints what Nsight Compute would have counted, or says that it may not."""
+    if error:
+        path.write_text(f"#!/bin/sh\necho '==ERROR== {error}'\nexit 1\n")
+    else:
+        path.write_text(
+            "#!/bin/sh\ncat <<'END'\n==PROF== Connected to process 7\n"
+            '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+            f'"0","transpose","{COUNTERS["load"]}","","{load}"\n'
+            f'"0","transpose","{COUNTERS["store"]}","","{store}"\nEND\n'
+        )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("variant", "load", "store", "holds"),
+    [
+        ("shared", "1,015,808", "0", True),  # 31 for each of a warp's 32768 loads
+        ("shared", "1,015,808", "32,768", False),
+        ("shared", "32,768", "0", False),
+        ("padded", "0", "200", True),
+        ("padded", "1,015,808", "0", False),
+    ],
+)
+def test_what_ncu_counts_is_held_against_the_arithmetic(
+    tmp_path: Path, variant: str, load: str, store: str, holds: bool
+) -> None:
+    found = counted(like_ncu(tmp_path / "ncu", load, store), variant)
+    with nullcontext() if holds else pytest.raises(AssertionError):
+        hold_against(variant, found)
+
+
+def test_counters_that_may_not_be_read_are_no_failure(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="ERR_NVGPUCTRPERM"):
+        counted(like_ncu(tmp_path / "ncu", "", error="ERR_NVGPUCTRPERM"), "shared")
+    with pytest.raises(AssertionError, match="no device"):
+        counted(like_ncu(tmp_path / "ncu", "", error="no device"), "shared")

@@ -1,0 +1,38 @@
+"""Speeds beside another implementation's, for tests of what a page promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from compare import registry
+from compare.device import supports
+from compare.spec import Case, Estimate
+from compare.timing.measure import measure
+
+
+def cold_speeds(op: str, pattern: str, against: str, case: str, budget_s: float) -> dict[str, Estimate]:
+    """By label, how many times as fast as ``against`` those are whose label is like ``pattern``.
+
+    Cold GPU time in interleaved rounds, as a run takes it: the host's part is in none.  What this GPU cannot
+    run is left out; where that is all of it, or ``against``, the test is skipped.
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    (yardstick,) = registry.implementations(op, [against])
+    reasons = {impl: supports(impl, device) for impl in registry.implementations(op, [pattern])}
+    ours = [impl for impl, reason in reasons.items() if reason is None]
+    if (reason := supports(yardstick, device)) is not None or not ours:
+        pytest.skip(str(reason or reasons))
+    described = replace(registry.get_op(op), baseline=against)
+    found = measure(
+        described, (*ours, yardstick), Case.parse(case, described), device, seed=0, budget_s=budget_s
+    )
+    speeds = {}
+    for impl in ours:
+        result = found[impl.label]
+        if isinstance(result, Exception):
+            raise result
+        (speeds[impl.label],) = (ratio.value for ratio in result.ratios if ratio.against == against)
+    return speeds

@@ -1,0 +1,55 @@
+"""A stopwatch for workers on a machine without a GPU: what the host's clock says."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+
+from compare.timing.stopwatch import Call, Reading
+
+
+class HostStopwatch:
+    """`compare.timing.stopwatch.Stopwatch`, as a worker uses it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.behind: Call | None = None
+        torch.set_num_threads(1)  # several would wait for each other where tests share the cores
+
+    def now_s(self) -> float:
+        return time.perf_counter()
+
+    def first_ms(self, call: Call) -> float:
+        return self._read(call, 1).host_us / 1e3
+
+    def cold(self, name: str, call: Call) -> Reading:
+        return self._read(call, 1)
+
+    def warm(self, name: str, call: Call, repeats: int) -> Reading:
+        call()
+        return self._read(call, repeats)
+
+    def capture(self, call: Call) -> Call:
+        call()
+        return call
+
+    def empty_us(self) -> float:
+        return 0.0
+
+    def exposed(self, name: str) -> bool:
+        return False
+
+    def recover(self) -> None:
+        pass
+
+    def _read(self, call: Call, repeats: int) -> Reading:
+        took = []
+        for _ in range(repeats):
+            begin = time.perf_counter_ns()
+            call()
+            took.append((time.perf_counter_ns() - begin) / 1e3)
+        if self.behind is not None:
+            self.behind()
+        us = statistics.median(took)
+        return Reading(us, us)

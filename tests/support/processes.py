@@ -1,0 +1,137 @@
+"""Python as a user starts it: in the project's folder, and without Triton's interpreter.
+
+To import PyTorch takes two seconds each time. So a process that has imported it, and nothing of the project,
+forks for every call; what is about the start of a process itself starts one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import runpy
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILING = ("aot", "cache", "pipeline")
+"""Commands that never run Triton's interpreter."""
+NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_"
+"""What of an op keeps all of it from being a program of one kernel."""
+
+
+def python(*words: object, ready: str = "torch", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words.
+
+    Args:
+        words: a file, or ``-m`` and a module, or ``-c`` and a program; and arguments.
+        ready: ``torch`` is imported; or ``triton``, ready to compile, and unfit for its interpreter.
+        environment: in addition to this process's.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    request = {"words": [str(word) for word in words], "environment": inherited | environment}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        message = json.dumps(request).encode()
+        server = _server(os.getpid(), ready)
+        socket.send_fds(server, [struct.pack("!I", len(message))], [out.fileno(), err.fileno()])
+        server.sendall(message)
+        (status,) = struct.unpack("!i", _received(server, 4))
+        out.seek(0)
+        err.seek(0)
+        said = out.read().decode(), err.read().decode()
+    return subprocess.CompletedProcess(request["words"], status, *said)
+
+
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m compare``."""
+    ready = "triton" if words and words[0] in COMPILING else "torch"
+    return python("-m", "compare", *words, ready=ready, **environment)
+
+
+@functools.cache
+def _server(of_process: int, ready: str) -> socket.socket:
+    """The connection to this process's own; it ends when that is closed."""
+    mine, theirs = socket.socketpair()
+    with theirs:
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno()), ready],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=ROOT,
+        )
+    atexit.register(_end, of_process, mine, process)
+    return mine
+
+
+def _end(of_process: int, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    if os.getpid() == of_process:  # and not a process forked from it
+        connection.close()
+        process.wait()
+
+
+def _received(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = connection.recv(size - len(found))
+        if not more:
+            raise EOFError
+        found += more
+    return found
+
+
+# --------------------------------------------------------------------------- the process that forks
+
+
+def _next_child(connection: socket.socket) -> dict[str, Any]:
+    """Fork for every request: returns in each child, with its request."""
+    while True:
+        head, fds, _, _ = socket.recv_fds(connection, 4, 2)
+        if not head:
+            os._exit(0)
+        request: dict[str, Any] = json.loads(_received(connection, struct.unpack("!I", head)[0]))
+        child = os.fork()
+        if child == 0:
+            connection.close()
+            for fd, number in zip(fds, (1, 2), strict=True):
+                os.dup2(fd, number)
+                os.close(fd)
+            return request
+        for fd in fds:
+            os.close(fd)
+        _, status = os.waitpid(child, 0)
+        connection.sendall(struct.pack("!i", os.waitstatus_to_exitcode(status)))
+
+
+def _run(words: list[str], environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:1] = [str(ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = words
+        sys.path[0] = str(Path(words[0]).parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    import torch  # noqa: F401
+
+    if sys.argv[2] == "triton":
+        from triton.runtime.cache import triton_key
+
+        triton_key()  # reads all of Triton, which takes longer than to import it
+
+    _run(**_next_child(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,380 @@
+"""What counts as a difference: equals are not called different, real differences are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import statistics as standard
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import made_up
+from compare import cli, doctor, registry, spec
+from compare.records import archive
+from compare.report import tables, terminal
+from compare.report.sentences import sentences
+from compare.spec import Calibration, Estimate, Implementation, Options, Ratio, SizeClass, Timing
+from compare.timing import calibration, figures, statistics
+from compare.timing.calibration import BUILT_IN
+from compare.timing.rounds import Contest, Plan
+from compare.timing.statistics import estimate
+from compare.timing.stopwatch import Reading
+from compare.worker import calibration as calibrating
+from compare.worker.pool import Crew
+from host_stopwatch import HostStopwatch
+
+TICK_US = 0.032
+QUICK = Plan(warm_up_s=0.0, min_s=0.0)
+
+
+class NoisyGpu:
+    """A clock as a GPU's: its speed wanders, some samples take far too long, and it counts in ticks."""
+
+    def __init__(self, seed: int, us: float, noise: float, tails: float = 0.03) -> None:
+        self.random = random.Random(seed)
+        self.us, self.noise, self.tails = us, noise, tails
+        self.seconds, self.speed = 0.0, 1.0
+        self.heat = self.random.uniform(-2e-4, 2e-4)
+        self.factor = 1.0
+        """What the call being timed takes of the usual."""
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def first_ms(self, call: Callable[[], object]) -> float:
+        return self._take(call) / 1e3
+
+    def cold(self, name: str, call: Callable[[], object]) -> Reading:
+        return Reading(self._take(call), 5.0)
+
+    def warm(self, name: str, call: Callable[[], object], repeats: int) -> Reading:
+        return Reading(self._take(call), 5.0)
+
+    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+        raise NotImplementedError("no graphs here")
+
+    def empty_us(self) -> float:
+        return 1.0
+
+    def exposed(self, name: str) -> bool:
+        return False
+
+    def recover(self) -> None:
+        pass
+
+    def _take(self, call: Callable[[], object]) -> float:
+        self.factor = 1.0
+        call()
+        self.speed += self.random.gauss(0, self.noise / 4) + self.heat + 0.02 * (1 - self.speed)
+        us = self.us * self.factor * self.speed * self.random.lognormvariate(0, self.noise)
+        if self.random.random() < self.tails:
+            us *= 1 + self.random.expovariate(5)
+        self.seconds += us / 1e6 + 1e-4
+        # Where between two ticks the call begins is chance.
+        return max(TICK_US, int(us / TICK_US + self.random.random()) * TICK_US)
+
+
+def series(gpu: NoisyGpu, seed: int, copies: int) -> list[tuple[float, ...]]:
+    equals = [Implementation("op", f"torch.equal{n}", "vendor", lambda: None) for n in range(copies)]  # type: ignore[arg-type, return-value]
+    held = Contest(equals[0].label, equals, [()], gpu, QUICK, seed=seed)
+    held.run(60)
+    found = [result for result in held.results().values() if isinstance(result, Timing)]
+    return [timing.cold_us.samples for timing in found if timing.cold_us]
+
+
+def ratio(mine: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    return estimate([b / a for a, b in zip(mine, theirs, strict=True)])
+
+
+# --------------------------------------------------------------------------- the rule
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.02])
+@pytest.mark.parametrize("us", [2.0, 20.0, 500.0])
+def test_of_200_pairs_of_equals_at_most_one_in_a_hundred_is_called_different(us: float, noise: float) -> None:
+    contests = [series(NoisyGpu(seed, us, noise), seed, calibrating.COPIES) for seed in range(4)]
+    found = calibration.derived(contests, "now")
+    different = pairs = 0
+    for seed in range(1000, 1025):
+        held = series(NoisyGpu(seed, us, noise), seed, 16)
+        for mine, theirs in zip(held[::2], held[1::2], strict=True):
+            limit = calibration.detectable(standard.median(mine), found)
+            pairs += 1
+            different += statistics.differs(ratio(mine, theirs), limit)
+    assert pairs == 200
+    assert different <= 2
+
+
+def test_the_interval_alone_would_call_more_of_them_different() -> None:
+    """What the threshold is there for."""
+    contests = [series(NoisyGpu(seed, 500.0, 0.01), seed, calibrating.COPIES) for seed in range(4)]
+    found = calibration.derived(contests, "now")
+    (over_100_us,) = (size for size in found.classes if size.pairs)
+    assert over_100_us.apart > 0.01 * over_100_us.pairs
+    assert over_100_us.largest < over_100_us.share
+
+
+@pytest.mark.parametrize(("us", "slower"), [(2.0, 1.10), (20.0, 1.05), (500.0, 1.03)])
+def test_a_real_difference_is_called_one(us: float, slower: float) -> None:
+    contests = [series(NoisyGpu(seed, us, 0.005), seed, calibrating.COPIES) for seed in range(4)]
+    limit = calibration.detectable(us, calibration.derived(contests, "now"))
+    called = []
+    for seed in range(20):
+        gpu = NoisyGpu(seed, us, 0.005)
+
+        def slow(gpu: NoisyGpu = gpu) -> None:
+            gpu.factor = slower
+
+        impls = [
+            Implementation("op", "torch.eager", "vendor", lambda: None),  # type: ignore[arg-type, return-value]
+            Implementation("op", "torch.slow", "vendor", slow),  # type: ignore[arg-type]
+        ]
+        held = Contest("torch.eager", impls, [()], gpu, QUICK, seed=seed)
+        held.run(60)
+        timing = held.results()["torch.slow"]
+        assert isinstance(timing, Timing)
+        called.append(statistics.verdict(timing.ratios[0].value, limit))
+    assert called.count("slower") >= 19
+    assert "faster" not in called
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "high", "verdict"),
+    [
+        (1.05, 1.03, 1.07, "faster"),
+        (0.95, 0.94, 0.97, "slower"),
+        (1.005, 1.001, 1.009, "same"),  # the interval excludes 1, by less than can be told apart
+        (1.00, 0.995, 1.006, "same"),
+        (1.00, 0.90, 1.10, "ambiguous"),
+        (1.05, 0.99, 1.11, "ambiguous"),
+        (1.009, 1.002, 1.03, "ambiguous"),
+        (0.991, 0.9901, 0.9999, "same"),
+    ],
+)
+def test_verdicts(median: float, low: float, high: float, verdict: str) -> None:
+    assert statistics.verdict(Estimate(median, low, high), 0.01) == verdict
+    mirrored = {"faster": "slower", "slower": "faster"}.get(verdict, verdict)
+    assert statistics.verdict(Estimate(1 / median, 1 / high, 1 / low), 0.01) == mirrored
+
+
+def test_a_class_without_pairs_keeps_its_built_in_limit() -> None:
+    found = calibration.derived([[(20.0, 20.032, 20.064)] * 2], "now")
+    assert [size.pairs for size in found.classes] == [0, 1, 0]
+    assert found.classes[0] == BUILT_IN.classes[0]
+    assert found.classes[2] == BUILT_IN.classes[2]
+    assert found.classes[1].share == calibration.LEAST  # equal to the last digit, which proves little
+    assert found.tick_us == 0.032
+    with pytest.raises(ValueError, match="no two series"):
+        calibration.derived([], "now")
+
+
+def test_nothing_below_a_tick_can_be_told_apart() -> None:
+    fine = Calibration((SizeClass(float("inf"), 0.002),), tick_us=0.032)
+    assert calibration.detectable(2.0, fine) == pytest.approx(0.016)
+    assert calibration.detectable(200.0, fine) == 0.002
+    assert calibration.detectable(0.0, fine) == 1.0
+
+
+def test_the_built_in_limits_grow_where_times_shrink() -> None:
+    shares = [calibration.detectable(us) for us in (3.0, 30.0, 300.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] >= 0.01
+
+
+def test_both_routes_of_one_machine_code_are_told_apart_in_no_record() -> None:
+    """pybind's and cupy's kernels are equal to the bit, so that their rows are nearly pairs of equals."""
+    pairs = apart = 0
+    for run in (run for op in registry.op_names() for run in archive.runs_of(op)):
+        for case in run.cases:
+            for routes in figures.same_variant(case).values():
+                if {"cupy", "pybind"} <= routes.keys():
+                    pairs += 1
+                    apart += figures.differs(routes["cupy"], routes["pybind"])
+    if pairs:
+        assert pairs > 100
+    # Two modules lie at two addresses, and a sweep takes few samples: a few pairs are told apart.
+    assert apart <= 0.05 * pairs
+
+
+# --------------------------------------------------------------------------- what is said
+
+
+def close(median: float, share: float | None) -> list[str]:
+    """Cells and sentences of a pair whose ratio is ``median``, give or take next to nothing."""
+    kept = {label: made_up.MEDIANS_US[label] for label in ("torch.eager", "triton.online")}
+    case = made_up.case(made=made_up.rows(kept))
+    value = Estimate(median, median - 0.001, median + 0.001)
+    for row in case.rows:
+        assert row.timing is not None
+        ratios = () if row.label == "torch.eager" else (Ratio("torch.eager", value),)
+        timing = replace(row.timing, ratios=ratios, detectable=share)
+        case = made_up.with_row(case, row.label, timing=timing)
+    (line,) = (line for line in tables.speed(case).rows if line[0] == "triton.online")
+    return [line[-3], *sentences(made_up.comparison(case))]
+
+
+def test_a_difference_below_what_counts_is_no_claim() -> None:
+    cell, *said = close(1.03, share=0.04)
+    assert cell == "indistinguishable"
+    assert not any("fastest" in text or "1.03" in text for text in said)
+    cell, *said = close(1.03, share=0.02)
+    assert cell == "1.03 (1.03-1.03)"
+    assert any("triton.online is the fastest" in text for text in said)
+
+
+def test_a_row_without_a_limit_of_its_own_has_the_built_in_one() -> None:
+    assert close(1.015, share=None)[0] == "indistinguishable"  # about 70 us
+    assert close(1.03, share=None)[0] == "1.03 (1.03-1.03)"
+
+
+def test_the_screen_says_which_limits_hold() -> None:
+    built_in = terminal.render(made_up.comparison(), 300)
+    assert "5% below 10 µs, 2% below 100 µs, 1% from 100 µs (built in;" in built_in
+    own = Calibration((SizeClass(10.0, 0.013, 112), SizeClass(float("inf"), 0.004, 112)), 0.032, "2026-11-21")
+    text = terminal.render(made_up.comparison(environment=replace(made_up.H100, calibration=own)), 300)
+    assert "1.3% below 10 µs, 0.4% from 10 µs (calibrated on 2026-11-21)" in text
+    assert "counts" not in terminal.render(made_up.comparison(environment=made_up.LAPTOP), 300)
+
+
+def test_a_row_keeps_the_limit_it_was_measured_with() -> None:
+    marked = calibration.marked(made_up.case(), Calibration((SizeClass(float("inf"), 0.03),), 0.032))
+    shares = {row.timing.detectable for row in marked.rows if row.timing}
+    assert shares == {0.03}
+    replayed = tuple(replace(row, replayed="elsewhere") for row in marked.rows)
+    again = calibration.marked(replace(marked, rows=replayed), None)
+    assert {row.timing.detectable for row in again.rows if row.timing} == {0.03}
+    (read,) = archive.loads(archive.dumps([made_up.comparison(marked)]))
+    assert {row.timing.detectable for row in read.cases[0].rows if row.timing} == {0.03}
+
+
+def test_a_record_from_before_there_were_calibrations_is_read() -> None:
+    document = json.loads(archive.dumps([made_up.comparison()]))
+    (run,) = document["runs"]
+    del run["environment"]["calibration"]
+    for row in run["cases"][0]["rows"]:
+        del row["timing"]["detectable"]
+    (read,) = archive.loads(json.dumps(document))
+    assert read.environment.calibration is None
+    del run["environment"]["device"]
+    with pytest.raises(ValueError, match="device is missing"):
+        archive.loads(json.dumps(document))
+
+
+# --------------------------------------------------------------------------- kept by device
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_calibration_is_kept_by_device(cache: Path) -> None:
+    found = calibration.derived([[(20.0, 20.032), (20.0, 20.064)]], "2026-11-21T00:00:00+00:00")
+    path = calibration.store("NVIDIA H100", found)
+    assert cache in path.parents
+    assert calibration.stored("NVIDIA H100").classes[1].share == pytest.approx(found.classes[1].share)
+    assert calibration.stored("NVIDIA H100").created == found.created
+    assert calibration.stored("NVIDIA L4") is BUILT_IN
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"classes": [], "tick_us": "x", "created": ""}'])
+def test_a_damaged_calibration_is_none(cache: Path, text: str) -> None:
+    path = calibration.path_of("a device")
+    path.parent.mkdir()
+    path.write_text(text)
+    assert calibration.stored("a device") is BUILT_IN
+
+
+def test_calibrating_shows_keeps_and_needs_a_gpu(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["softmax", "--calibrate"]) == cli.USAGE
+    assert "doctor" in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["doctor", "--calibrate"]) == cli.USAGE
+    assert "needs a GPU" in capsys.readouterr().err
+
+    class Card:
+        name = "A card"
+
+    contests = [series(NoisyGpu(seed, 20.0, 0.01), seed, 4) for seed in range(2)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Card)
+    monkeypatch.setattr(calibrating, "measured", lambda *_: calibration.derived(contests, "2026-11-21"))
+    assert cli.main(["doctor", "--calibrate"]) == cli.AGREE
+    shown = capsys.readouterr().out
+    (line,) = (line for line in shown.splitlines() if line.startswith("below 100 us"))
+    assert line.split()[3] == "12"  # two contests of four: six pairs each
+    assert str(calibration.path_of("A card")) in shown
+    assert calibration.stored("A card").created == "2026-11-21"
+    assert doctor._calibration().endswith("on 2026-11-21")
+
+
+# --------------------------------------------------------------------------- equals
+
+
+def test_equals_are_timed_in_processes_of_their_own() -> None:
+    """As implementations are; code and context lie elsewhere in each, which shows in times."""
+    op = calibrating.subject()
+    (impl,) = registry.implementations(op.name, (op.baseline,))
+    equals = calibrating.equals(impl, 3)
+    cpu = torch.device("cpu")
+    with Crew(op, cpu, Options.timeout_s) as crew:
+        found = calibrating.contest(
+            op,
+            equals,
+            spec.case("fp32", N=1 << 12),
+            cpu,
+            crew,
+            seed=0,
+            budget_s=0.1,
+            plan=QUICK,
+            local=HostStopwatch(cpu),
+            stopwatch="host_stopwatch:HostStopwatch",
+        )
+        assert len({crew.of(one).pid for one in equals}) == 3
+    assert len(found) == 3
+    assert len({len(samples) for samples in found}) == 1
+    assert calibration.derived([found], "now").classes
+
+
+# --------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("pattern", ["torch.eager", "triton.*", "*.scalar", "*.vectorized"])
+def test_real_equals_are_hardly_ever_called_different(pattern: str) -> None:
+    """Once in a hundred pairs, among them a kernel's by both routes: its machine code is the same."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    found = calibration.stored(torch.cuda.get_device_properties(device).name)
+    if found is calibration.BUILT_IN:
+        found = calibrating.measured(device)
+        print(doctor.resolution(found))
+    op = registry.get_op("vector_add")
+    routes = registry.implementations(op.name, (pattern,))
+    each = [calibrating.equals(impl, 8 // len(routes)) for impl in routes]
+    impls = [impl for pair in zip(*each, strict=True) for impl in pair]
+    pairs, different = 0, []
+    with Crew(op, device, Options.timeout_s) as crew:
+        for seed, power in enumerate((12, 18, 21, 24, 27)):
+            held = calibrating.contest(
+                op, impls, spec.case("fp32", N=1 << power), device, crew, seed=seed, budget_s=4
+            )
+            for mine, theirs in itertools.combinations(held, 2):
+                pairs += 1
+                value = ratio(mine, theirs)
+                limit = calibration.detectable(standard.median(mine), found)
+                if statistics.differs(value, limit):
+                    different.append((power, value.median, value.low, value.high, limit))
+    assert pairs == 5 * 28
+    assert len(different) <= 0.02 * pairs, different

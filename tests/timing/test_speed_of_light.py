@@ -1,0 +1,198 @@
+"""The floor: times that cannot be are refused with the arithmetic, and no time that was measured is."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+import made_up
+from compare import cli, registry
+from compare.records import archive
+from compare.report import tables, terminal
+from compare.report.sentences import sentences
+from compare.spec import CaseComparison, Ceilings, Cost, Estimate, Row, Timing
+from compare.timing import speed_of_light
+from compare.timing.statistics import estimate
+
+L2 = 50 << 20
+CEILINGS = Ceilings(3000.0, 2970.0)
+ADD = Cost(flops=1 << 24, read_bytes=2 << 26, written_bytes=1 << 26)
+"""134 MB in, 67 MB out."""
+
+
+def one(cost: Cost, *times_us: float, ceilings: Ceilings = CEILINGS, **changes: object) -> CaseComparison:
+    row = Row("triton.a", "tiled", "ok", timing=Timing(cold_us=estimate(times_us)))
+    return CaseComparison("N=1,fp32", cost, (replace(row, **changes),), ceilings)  # type: ignore[arg-type]
+
+
+def refusal(case: CaseComparison) -> str | None:
+    return speed_of_light.impossible(case, case.rows[0], L2)
+
+
+def test_a_cold_time_below_its_compulsory_traffic_is_refused_with_the_arithmetic() -> None:
+    why = refusal(one(ADD, *[12.1] * 10))
+    assert why is not None
+    # 134 MB read, and of 67 MB written those 15 that a 52 MB cache does not hold.
+    assert "12.1 us cold for 149 MB that must be read from and written to memory" in why
+    assert "would be 12.3 TB/s" in why
+    assert "a copy on this device reaches 3 TB/s" in why
+
+
+def test_the_bound_is_the_reads_at_the_best_rate_and_a_margin() -> None:
+    (bound,) = speed_of_light.cold(replace(ADD, written_bytes=L2), CEILINGS, L2)
+    assert bound.least_us == pytest.approx(ADD.read_bytes / 3000e9 / 1.1 * 1e6)
+    (of_reading,) = speed_of_light.cold(replace(ADD, written_bytes=L2), Ceilings(3000.0, 3200.0), L2)
+    assert of_reading.least_us == pytest.approx(ADD.read_bytes / 3200e9 / 1.1 * 1e6)
+    assert "reading" in of_reading.reached
+    assert refusal(one(replace(ADD, written_bytes=L2), bound.least_us * 1.001)) is None
+    assert refusal(one(replace(ADD, written_bytes=L2), bound.least_us * 0.999)) is not None
+
+
+def test_what_fits_the_cache_need_not_have_been_written_yet() -> None:
+    only_written = Cost(flops=0, read_bytes=0, written_bytes=L2)
+    assert refusal(one(only_written, 0.01)) is None
+    assert refusal(one(replace(only_written, written_bytes=4 * L2), 1.0)) is not None
+
+
+@pytest.mark.parametrize("elements", [0, 1, 1024, 1 << 16])
+def test_small_cases_are_bound_by_nothing_the_floor_knows(elements: int) -> None:
+    assert refusal(one(Cost(elements, 8 * elements, 4 * elements), *[1.8] * 10)) is None
+
+
+@pytest.mark.parametrize("field", ["warm_us", "graph_us"])
+def test_calls_back_to_back_may_keep_what_the_cache_holds_and_no_more(field: str) -> None:
+    def timed(cost: Cost, us: float) -> str | None:
+        return refusal(one(cost, 70.0, timing=Timing(**{field: estimate([us] * 8)})))
+
+    fits = Cost(0, L2 // 2, L2 // 2)
+    assert timed(fits, 2.0) is None
+    least_us = (ADD.bytes - L2) / 3300e9 * 1e6
+    assert timed(ADD, least_us * 1.01) is None
+    why = timed(ADD, least_us * 0.99)
+    assert why is not None
+    assert "more than the L2 holds" in why
+
+
+def test_answers_remembered_now_and_then_move_no_median_and_are_refused() -> None:
+    honest, cached = 65.0, 3.0
+    assert refusal(one(ADD, *[honest] * 100)) is None
+    assert refusal(one(ADD, *[honest] * 96, *[cached] * 4)) is None  # a clock that slipped
+    why = refusal(one(ADD, *[honest] * 90, *[cached] * 10))
+    assert why is not None
+    assert "3 us cold" in why
+
+
+def test_operations_count_where_their_rate_is_known() -> None:
+    product = Cost(flops=2 * 8192**3, read_bytes=2 << 27, written_bytes=1 << 27)
+    fast = [1000.0] * 8  # 1.1 PFLOP/s
+    assert refusal(one(product, *fast)) is None
+    known = replace(CEILINGS, matmul_tflops=720.0)
+    why = refusal(one(product, *fast, ceilings=known))
+    assert why is not None
+    assert "1.1 TFLOP would be 1.1 PFLOP/s" in why
+    assert "reaches 720 TFLOP/s" in why
+    assert refusal(one(product, *[1420.0] * 8, ceilings=known)) is None
+    # The case's own dtype may go faster than fp16.
+    why = refusal(one(product, *fast, ceilings=replace(known, product_tflops=740.0)))
+    assert why is not None
+    assert "reaches 740 TFLOP/s" in why
+    assert refusal(one(product, *fast, ceilings=replace(known, product_tflops=1010.0))) is None
+    # Sums in fp16 go twice as fast on some cards.
+    assert refusal(one(product, *fast, ceilings=known, accumulator="fp16")) is None
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    fast = one(ADD, 0.001)
+    assert speed_of_light.impossible(fast, fast.rows[0], None) is None
+    assert refusal(replace(fast, ceilings=None)) is None
+    assert refusal(one(ADD, 1.0, timing=None)) is None
+    assert refusal(one(ADD, 0.001, replayed="another machine")) is None
+
+
+def test_a_time_of_zero_is_a_sentence_too() -> None:
+    why = refusal(one(ADD, *[0.0] * 8))
+    assert why is not None
+    assert "without limit" in why
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(134e6, "134 MB"), (11.1e12, "11.1 TB"), (999.9e9, "1 TB"), (5, "5 B"), (2048, "2.05 kB")],
+)
+def test_amounts_read_well(amount: float, text: str) -> None:
+    assert speed_of_light.scaled(amount, "B") == text
+
+
+def too_fast() -> CaseComparison:
+    """The made-up case with a baseline and one more that need not read their input."""
+    us = Estimate(4.0, 3.9, 4.1, (4.0,) * made_up.ROUNDS)
+    case = made_up.case()
+    for label in ("cupy.online",):
+        case = made_up.with_row(case, label, timing=replace(case.rows[0].timing, cold_us=us))  # type: ignore[type-var]
+    return speed_of_light.enforced(case, L2)
+
+
+def test_a_refused_row_shows_no_speed_says_why_and_costs_the_run() -> None:
+    comparison = made_up.comparison(too_fast())
+    row = next(row for row in comparison.cases[0].rows if row.label == "cupy.online")
+    assert row.status == "impossible"
+    assert row.timing is None
+    assert cli.exit_status(comparison) == cli.DISAGREE
+    text = terminal.render(comparison, 300)
+    (line,) = (line for line in tables.speed(comparison.cases[0]).rows if line[0] == "cupy.online")
+    assert line[2] == "impossible"
+    assert set(line[6:]) == {"-"}
+    assert "cupy.online: impossible: 4 us cold for" in text
+    assert "cupy.online is faster than this device can be" in sentences(comparison)[0]
+    others = [row for row in comparison.cases[0].rows if row.label != "cupy.online"]
+    assert all(row.timing and row.status == "ok" for row in others)
+
+
+def test_nobody_is_held_against_a_refused_row() -> None:
+    case = made_up.case()
+    us = Estimate(4.0, 3.9, 4.1, (4.0,) * made_up.ROUNDS)
+    row = next(row for row in case.rows if row.label == "torch.eager")
+    assert row.timing is not None
+    case = made_up.with_row(case, "torch.eager", timing=replace(row.timing, cold_us=us))
+    judged = speed_of_light.enforced(case, L2)
+    for row in judged.rows:
+        if row.label != "torch.eager":
+            assert row.timing is not None
+            assert row.timing.ratios == ()
+            assert "no ratio to torch.eager: its time is impossible" in row.timing.notes
+
+
+def test_a_refused_row_is_recorded_as_one(tmp_path: object) -> None:
+    (read,) = archive.loads(archive.dumps([made_up.comparison(too_fast())]))
+    assert next(row for row in read.cases[0].rows if row.label == "cupy.online").status == "impossible"
+
+
+def _times_the_floor(op: str) -> list[float]:
+    """Of every recorded cold time, and by every bound that there is for it."""
+    found = []
+    for run in archive.runs_of(op):
+        for case in run.cases:
+            for row in case.rows:
+                assert speed_of_light.impossible(case, row, run.environment.l2_bytes) is None
+                if row.timing and row.timing.cold_us and case.ceilings and run.environment.l2_bytes:
+                    bounds = list(speed_of_light.cold(case.cost, case.ceilings, run.environment.l2_bytes))
+                    found += [row.timing.cold_us.median / bound.least_us for bound in bounds]
+    return found
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_no_recorded_time_is_refused_nor_close_to_it(op: str) -> None:
+    assert all(times > 1.03 for times in _times_the_floor(op))
+
+
+def test_recorded_times_come_near_the_floor() -> None:
+    """A bound that nothing comes near would refuse nothing.
+
+    The best kernels of most ops come within a few percent of the ceiling: within the margin of the floor.
+    """
+    nearest = [min(times) for op in registry.op_names() if (times := _times_the_floor(op))]
+    assert statistics.median(nearest) < 1.15
+    assert sorted(nearest)[-2] < 1.3  # all but one
+    assert max(nearest) < 2

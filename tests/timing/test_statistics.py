@@ -1,0 +1,99 @@
+"""Medians: their intervals must hold the true median as often as they say, whatever the distribution."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics as standard
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compare.spec import Estimate
+from compare.timing import statistics
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 11, 20, 51, 100, 333, 1000])
+def test_ranks_are_the_tightest_that_still_cover(count: int) -> None:
+    def missed(rank: int) -> float:
+        """How often the samples of that rank from both ends both lie on one side of the median."""
+        return 2 * sum(math.comb(count, below) for below in range(rank)) / 2**count
+
+    rank = statistics.lower_rank(count)
+    assert missed(rank) <= 0.05 < missed(rank + 1)
+
+
+@pytest.mark.timeout(20)
+def test_a_series_may_be_long() -> None:
+    from scipy.stats import binom
+
+    assert statistics.lower_rank(50_000) == binom.ppf(0.025, 50_000, 0.5)
+
+
+@pytest.mark.parametrize("count", [6, 10, 51, 200])
+def test_scipy_reads_off_the_same_interval(count: int) -> None:
+    from scipy.stats import quantile_test
+
+    generator = random.Random(count)
+    samples = [generator.random() for _ in range(count)]
+    theirs = quantile_test(samples, p=0.5).confidence_interval(0.95)
+    ours = statistics.estimate(samples)
+    assert (ours.low, ours.high) == (theirs.low, theirs.high)
+
+
+@pytest.mark.parametrize(
+    ("draw", "median"),
+    [
+        (lambda g: g.gauss(5, 1), 5.0),
+        (lambda g: g.lognormvariate(0, 2), 1.0),
+        (lambda g: g.gauss(5, 1) if g.random() < 0.9 else g.uniform(5, 5000), None),
+    ],
+    ids=["normal", "long tail", "hiccups"],
+)
+def test_the_interval_holds_the_median_as_often_as_it_says(draw, median) -> None:  # type: ignore[no-untyped-def]
+    generator = random.Random(7)
+    if median is None:
+        median = standard.median(draw(generator) for _ in range(200_000))
+    held = 0
+    for _ in range(2000):
+        found = statistics.estimate([draw(generator) for _ in range(25)])
+        held += found.low <= median <= found.high
+    assert 0.94 <= held / 2000 <= 0.98
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60))
+def test_an_estimate_keeps_every_sample_in_order(samples: list[float]) -> None:
+    found = statistics.estimate(samples)
+    assert found.samples == tuple(samples)
+    assert min(samples) <= found.low <= found.median <= found.high <= max(samples)
+    assert found.median == standard.median(samples)
+
+
+def test_no_samples_and_nan_are_refused() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        statistics.estimate([])
+    with pytest.raises(ValueError, match="NaN"):
+        statistics.estimate([1.0, math.nan])
+
+
+def test_too_few_samples_are_never_tight() -> None:
+    assert not statistics.within(statistics.estimate([1.0] * 5), 0.01)
+    assert statistics.within(statistics.estimate([1.0] * 6), 0.01)
+
+
+def test_tight_means_both_ends() -> None:
+    samples = (0.0,) * 20
+    assert statistics.within(Estimate(100.0, 99.0, 101.0, samples), 0.01)
+    assert not statistics.within(Estimate(100.0, 98.9, 100.0, samples), 0.01)
+    assert not statistics.within(Estimate(100.0, 100.0, 101.1, samples), 0.01)
+
+
+def test_outliers_are_counted_and_ordinary_spread_is_not() -> None:
+    generator = random.Random(1)
+    usual = [generator.gauss(100, 1) for _ in range(200)]
+    assert statistics.outliers(usual) <= 1
+    assert statistics.outliers([*usual, 150.0, 40.0]) >= 2
+    assert statistics.outliers([100.0] * 20) == 0
+    assert statistics.outliers([100.0] * 20 + [100.5]) == 0  # within 1%: the clock's own grain
+    assert statistics.outliers([]) == 0

@@ -1,0 +1,295 @@
+"""Burst and sustained load, and the state of the card beside the samples."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+import made_up
+from compare.records import archive
+from compare.report import csv_file, markdown, terminal
+from compare.spec import Card, CaseComparison
+from compare.timing import sustained as endurance
+from compare.timing.ceilings import CeilingMeter
+from compare.timing.gpu_clock import ALLOWED_MS, Monitor
+from compare.timing.statistics import estimate
+from compare.timing.stopwatch import CudaStopwatch, Reading
+from compare.timing.sustained import endure
+from fake_clock import QUICK, World, contest, timing
+
+
+class Capped:
+    """A clock over a card whose calls take longer, up to ``slow`` times as long, while it is kept busy."""
+
+    def __init__(self, us: float, slow: float = 1.0, heats_s: float = 0.1, host_us: float = 10.0) -> None:
+        self.us, self.slow, self.heats_s, self.host_us = us, slow, heats_s, host_us
+        self.seconds = self.hot = 0.0
+        self.taken: list[tuple[str, int]] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.hot = 0.0
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def warm(self, name: str, call: Callable[[], object], repeats: int) -> Reading:
+        call()
+        self.taken.append((name, repeats))
+        us = self.us * (1 + (self.slow - 1) * min(1.0, self.hot))
+        self.seconds += us * repeats / 1e6 + 1e-4
+        self.hot += us * repeats / 1e6 / self.heats_s
+        return Reading(us, self.host_us)
+
+
+def endured(watch: Capped) -> endurance.Endurance:
+    return endure(watch, "triton.a", lambda: None, watch.us, watch.host_us, watch.sleep)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------- burst and sustained
+
+
+@pytest.mark.parametrize("us", [3.0, 50.0, 2000.0, 40_000.0])
+def test_a_burst_is_over_before_the_cap_and_sustained_load_is_under_it(us: float) -> None:
+    found = endured(Capped(us, slow=1.25))
+    assert found.burst_us.median == pytest.approx(us, rel=0.05)
+    assert found.sustained_us.median == pytest.approx(1.25 * us, rel=0.02)
+    assert found.settled
+
+
+def test_what_does_not_slow_down_is_the_same_in_both() -> None:
+    found = endured(Capped(50.0))
+    assert found.burst_us.median == found.sustained_us.median == 50.0
+    assert len(found.burst_us.samples) == endurance.BURSTS
+
+
+def test_it_ends_though_nothing_settles_and_says_so() -> None:
+    watch = Capped(500.0, slow=30.0, heats_s=8.0)
+    found = endured(watch)
+    assert not found.settled
+    assert watch.seconds < (1 + endurance.BURSTS) * endurance.PAUSE_S + endurance.MOST_S + 1.0
+
+
+@pytest.mark.parametrize(("us", "host_us"), [(1.0, 100.0), (3.0, 10.0), (100.0, 10.0), (1e5, 10.0)])
+def test_no_batch_keeps_the_host_for_long(us: float, host_us: float) -> None:
+    watch = Capped(us, host_us=host_us)
+    endured(watch)
+    for name, repeats in watch.taken:
+        most = endurance.BURST_HOST_US if "burst" in name else endurance.BATCH_HOST_US
+        assert repeats == 1 or repeats * host_us <= 1.01 * most
+    sustained = [repeats for name, repeats in watch.taken if "sustained" in name]
+    grown = [repeats for repeats in sustained if repeats < max(sustained)]
+    assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(grown))
+
+
+def test_a_contest_measures_both_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endure, "__defaults__", (lambda seconds: None,))
+    for asked in (False, True):
+        world = World()
+        held = contest(
+            world,
+            world.implementation("torch.eager", 100),
+            world.implementation("triton.a", 50),
+            plan=replace(QUICK, sustained=asked),
+        )
+        held.run(budget_s=1)
+        found = timing(held, "triton.a")
+        assert (found.burst_us is not None, found.sustained_us is not None) == (asked, asked)
+        if asked:
+            assert found.sustained_us is not None
+            assert found.sustained_us.median == pytest.approx(25)  # this world's warm calls take half
+
+
+def with_both() -> CaseComparison:
+    case = made_up.case()
+    for row in case.rows:
+        assert row.timing is not None
+        assert row.timing.warm_us is not None
+        us = row.timing.warm_us.median
+        both = replace(row.timing, burst_us=estimate([us] * 7), sustained_us=estimate([1.25 * us] * 7))
+        case = made_up.with_row(case, row.label, timing=both)
+    return case
+
+
+def test_both_are_a_table_of_their_own_and_in_the_files() -> None:
+    comparison = made_up.comparison(with_both())
+    text = terminal.render(comparison, 200)
+    assert f"Back to back on {made_up.CASE}, warm" in text
+    table = text[text.index("Back to back") :]
+    (line,) = [line for line in table.split("\n\n")[0].splitlines() if line.startswith("cupy.online")]
+    assert line.split()[-1] == "1.25"
+    assert "Back to back" in markdown.dumps([comparison])
+    line_of_csv = next(csv.DictReader(io.StringIO(csv_file.dumps([comparison]))))
+    assert float(line_of_csv["sustained_us"]) == pytest.approx(1.25 * float(line_of_csv["burst_us"]))
+    (read,) = archive.loads(archive.dumps([comparison]))
+    assert read.cases[0].rows[0].timing == made_up_rounded(comparison.cases[0].rows[0].timing)
+    assert "Back to back" not in terminal.render(made_up.comparison(), 200)
+
+
+def made_up_rounded(value: object) -> object:
+    """As a record keeps it."""
+    from compare.spec import Timing
+
+    return archive.decode(Timing, archive.encoded(value))
+
+
+# --------------------------------------------------------------------------- the card
+
+
+class Driver:
+    """A driver that takes its time to answer."""
+
+    def __init__(self, answer_ms: float = 0.03) -> None:
+        self.seconds, self.answer_ms = 0.0, answer_ms
+        self.mhz = 1980.0
+        self.asked: list[str] = []
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def reader(self, name: str, value: Callable[[], float | str]) -> Callable[[], float | str]:
+        def read() -> float | str:
+            self.asked.append(name)
+            self.seconds += self.answer_ms / 1e3
+            return value()
+
+        return read
+
+    def monitor(self) -> Monitor:
+        values: dict[str, Callable[[], float | str]] = {
+            "sm_mhz": lambda: self.mhz,
+            "power_w": lambda: 512.5,
+            "temperature_c": lambda: 61.0,
+            "throttle": lambda: "power cap",
+            "memory_mhz": lambda: 2619.0,
+        }
+        readers = {name: self.reader(name, value) for name, value in values.items()}
+        return Monitor(readers, self.now_s)
+
+
+@pytest.mark.parametrize("answer_ms", [0.01, 0.05, 0.3, 2.0, 50.0])
+def test_asking_takes_less_than_a_millisecond_a_round(answer_ms: float) -> None:
+    driver = Driver(answer_ms)
+    monitor = driver.monitor()
+    rounds, rows = 400, 16
+    for _ in range(rounds):
+        for _ in range(rows):
+            monitor.clock_mhz()
+        monitor.end_round()
+    # One answer cannot be cut short, but is paid back by rounds without a question.
+    assert 1e3 * driver.seconds <= rounds * ALLOWED_MS + 4 * answer_ms + ALLOWED_MS
+    assert driver.asked.count("sm_mhz") > 0
+    card = monitor.card()
+    assert card is not None
+    assert sum(card.asking_ms) == pytest.approx(1e3 * driver.seconds, rel=0.01)
+
+
+def test_the_card_is_kept_round_by_round() -> None:
+    driver = Driver()
+    monitor = driver.monitor()
+    monitor.end_round()
+    monitor.restart()  # that was the warm-up
+    for driver.mhz in (1980.0, 1410.0):
+        assert monitor.clock_mhz() == driver.mhz
+        monitor.end_round()
+    card = monitor.card()
+    assert card is not None
+    assert card.sm_mhz == (1980.0, 1410.0)
+    assert card.power_w == (512.5, 512.5)
+    assert card.temperature_c == (61.0, 61.0)
+    assert card.throttle == ("power cap", "power cap")
+    assert "memory_mhz" not in driver.asked
+
+
+def test_a_driver_that_does_not_answer_is_not_asked_twice() -> None:
+    asked: list[int] = []
+
+    def refuses() -> float:
+        asked.append(1)
+        raise OSError("not supported")
+
+    monitor = Monitor({"sm_mhz": refuses})
+    assert monitor.clock_mhz() is None
+    assert monitor.clock_mhz() is None
+    monitor.end_round()
+    assert monitor.card() is None
+    assert len(asked) == 1
+    assert Monitor.on(torch.device("cpu")).clock_mhz() is None
+
+
+def held(clocks: dict[str, float]) -> tuple[object, object]:
+    """A contest on a card whose clock depends on whose call it was, with the card it kept."""
+    driver = Driver(0.0)
+    world = World()
+
+    def acts(mhz: float) -> Callable[[int], None]:
+        def act(number: int) -> None:
+            driver.mhz = mhz
+
+        return act
+
+    impls = [world.implementation(label, 100, act=acts(mhz)) for label, mhz in clocks.items()]
+    copy, read = (world.implementation(label, 100).run for label in ("copy", "read"))
+    meter = CeilingMeter(world, copy, {"sum": read}, 1 << 20, monitor=driver.monitor())
+    found = contest(world, *impls, ceilings=meter)
+    found.run(budget_s=1)
+    return timing(found, "triton.a"), meter.card()
+
+
+def test_a_ratio_of_two_clocks_is_flagged() -> None:
+    found, card = held({"torch.eager": 1980.0, "triton.a": 1410.0})
+    assert "it ran at 1410 MHz and torch.eager at 1980: their ratio holds that as well" in found.notes  # type: ignore[attr-defined]
+    assert set(found.sm_mhz) == {1410.0}  # type: ignore[attr-defined]
+    assert isinstance(card, Card)
+    assert len(card.power_w) == found.rounds  # type: ignore[attr-defined]
+
+
+def test_a_ratio_of_one_clock_is_not() -> None:
+    found, _ = held({"torch.eager": 1980.0, "triton.a": 1965.0})
+    assert not any("MHz" in note for note in found.notes)  # type: ignore[attr-defined]
+
+
+def test_the_screen_and_the_record_hold_the_card() -> None:
+    card = Card((1980.0, 1755.0), (310.0, 698.4), (45.0, 61.0), ("none", "power cap"), (0.1, 0.1))
+    comparison = made_up.comparison(replace(made_up.case(), card=card))
+    line = "The card meanwhile: 1755 to 1980 MHz, 310 to 698 W, 45 to 61 °C, clock held down by power cap."
+    assert line in terminal.render(comparison, 200)
+    assert line in markdown.dumps([comparison])
+    (read,) = archive.loads(archive.dumps([comparison]))
+    assert read.cases[0].card == card
+    assert "The card" not in terminal.render(made_up.comparison(), 200)
+
+
+# --------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_asking_a_real_driver_is_quick() -> None:
+    monitor = Monitor.on(torch.device("cuda", torch.cuda.current_device()))
+    for _ in range(50):
+        for _ in range(16):
+            monitor.clock_mhz()
+        monitor.end_round()
+    card = monitor.card()
+    assert card is not None
+    assert min(card.sm_mhz) > 0
+    assert sum(card.asking_ms) / 50 <= ALLOWED_MS + 0.5
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_real_burst_is_no_slower_than_sustained_load() -> None:
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    a, b = (torch.randn(8192, 8192, device=gpu).bfloat16() for _ in range(2))
+    watch = CudaStopwatch(gpu)
+    torch.mm(a, b)
+    us = watch.cold("mm", lambda: torch.mm(a, b)).gpu_us
+    found = endure(watch, "mm", lambda: torch.mm(a, b), us, 20.0)
+    assert found.burst_us.median <= 1.02 * found.sustained_us.median

@@ -1,0 +1,188 @@
+"""Workers timed by turns: interleaved as ever, and held to what can be seen from outside."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from compare import registry
+from compare.checking.check import Yardstick, expected_output
+from compare.spec import Timing, case
+from compare.timing.measure import Interrupted
+from compare.timing.rounds import Plan, Progress, Result
+from compare.timing.statistics import estimate
+from compare.worker import user_files
+from compare.worker.exchange import Exchange
+from compare.worker.pool import Crew
+from compare.worker.process import Ended, Raised
+from compare.worker.timing import Cheated, _contradiction, measure
+from host_stopwatch import HostStopwatch
+
+CPU = torch.device("cpu")
+CASE = case("fp32", N=1 << 16)
+
+BEGINNING = """
+import os, time
+import torch
+from compare.registry import implementation
+
+calls = 0
+
+
+def own(name):
+    return implementation("vector_add", f"triton.{name}", rung="tiled")
+
+
+def added(x, y):
+    return torch.from_numpy(x.numpy() + y.numpy())
+
+
+def late():
+    global calls
+    calls += 1
+    return calls > 20
+
+
+@own("honest")
+def honest(x, y):
+    return added(x, y)
+"""
+
+CHEATS = {
+    "by_pointer": (
+        "key = x.data_ptr()\n    if key not in kept: kept[key] = added(x, y)\n    return kept[key].clone()",
+        "wrong in a (cold|warm|graph) turn of timing on new inputs",
+    ),
+    "lazy_later": (
+        "return torch.empty_like(x) if late() else added(x, y)",
+        "turn of timing",
+    ),
+    "in_a_thread": (
+        "import threading\n    z = torch.full_like(x, 0.0)\n"
+        "    def late():\n        time.sleep(0.002); z.copy_(added(x, y))\n"
+        "    threading.Thread(target=late).start()\n    return z",
+        "wrong in a (cold|warm|graph) turn",
+    ),
+    "aliasing": ("x.numpy()[:] += y.numpy()\n    return x", "its output lies in the memory of an input"),
+    "leaves": ("if late(): os._exit(3)\n    return added(x, y)", "exit code 3"),
+    "raises": ("if late(): raise ValueError('no more')\n    return added(x, y)", "no more"),
+    "patches": (
+        "if late(): time.perf_counter_ns = lambda: 0\n    return added(x, y)",
+        "replaced time.perf_counter_ns",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    folder = tmp_path_factory.mktemp("contest")
+    return timed(folder, CHEATS, Plan(min_rounds=30, max_rounds=30, min_s=0.0, warm_up_s=0.0))
+
+
+def timed(
+    folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan, progress: Progress | None = None
+) -> dict[str, Result]:
+    op = registry.get_op("vector_add")
+    known = {o: dict(labels) for o, labels in registry._implementations.items()}
+    known["vector_add"] = {i.label: i for i in registry.implementations("vector_add")}
+    file = folder / "cheats.py"
+    file.write_text(
+        BEGINNING
+        + "kept = {}\n"
+        + "".join(f"\n\n@own({n!r})\ndef {n}(x, y):\n    {code}\n" for n, (code, _) in cheats.items())
+    )
+    with mock.patch.dict(registry._implementations, known), Crew(op, CPU, 20.0) as crew:
+        user_files.load([str(file)], 60.0)
+        labels = ("torch.eager", "triton.honest", *(f"triton.{name}" for name in cheats))
+        impls = [i for i in registry.implementations("vector_add") if i.label in labels]
+        with Exchange(op, CASE, CPU, expected_output(op, CASE, CPU), timed=True) as exchange:
+            return measure(
+                op,
+                impls,
+                CASE,
+                CPU,
+                {impl.label: crew.of(impl) for impl in impls},
+                exchange,
+                Yardstick.here(op, CPU),
+                local=HostStopwatch(CPU),
+                seed=0,
+                budget_s=60.0,
+                progress=progress,
+                first_calls_ms=dict.fromkeys(labels, 1.0),
+                plan=plan,
+                stopwatch="host_stopwatch:HostStopwatch",
+            )
+
+
+def test_an_interruption_keeps_no_times_that_nothing_has_confirmed(tmp_path: Path) -> None:
+    def interrupting(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as interrupted:
+        timed(tmp_path, {}, Plan(min_s=0.0, warm_up_s=0.0), interrupting)
+    assert set(interrupted.value.partial) == {"torch.eager"}
+
+
+def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
+    for label in ("torch.eager", "triton.honest"):
+        found = results[label]
+        assert isinstance(found, Timing), found
+        assert found.rounds == 30
+        assert found.cold_us is not None
+        assert found.warm_us is not None
+        assert found.graph_us is not None
+        assert found.launch_us is not None
+        assert 1 < found.cold_us.median < 1e5
+    ratios = results["triton.honest"].ratios  # type: ignore[union-attr]
+    assert [ratio.against for ratio in ratios] == ["torch.eager"]
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_what_goes_wrong_while_it_is_timed_is_its_own_affair(name: str, results: dict[str, Result]) -> None:
+    found = results[f"triton.{name}"]
+    assert isinstance(found, (Cheated, Ended, Raised)), found
+    assert re.search(CHEATS[name][1], str(found)), str(found)
+
+
+class Seen:
+    """Batches that take so long by the judge's clock."""
+
+    def __init__(self, us: float) -> None:
+        self._us = us
+
+    def roughly_us(self, kind: str) -> float:
+        return 2 * self._us
+
+    def slope_us(self, kind: str, at_most_us: float) -> float:
+        return self._us
+
+
+def contradiction(seen_us: float, replay_us: float, gpu_us: float = 2.13, graph: bool = True) -> str | None:
+    timing = Timing(
+        cold_us=estimate([gpu_us + 1]),
+        warm_us=estimate([gpu_us]),
+        graph_us=estimate([gpu_us]) if graph else None,
+        launch_us=estimate([6.0]),
+    )
+    return _contradiction(timing, Seen(seen_us), lambda: replay_us)  # type: ignore[arg-type]
+
+
+def test_a_host_slower_than_the_gpu_is_no_contradiction() -> None:
+    """Replays of what takes the GPU next to nothing take as long as the host takes to ask for them."""
+    assert contradiction(seen_us=10.3, replay_us=7.0) is None
+    assert contradiction(seen_us=14.0, replay_us=7.0, graph=False) is None
+    said = contradiction(seen_us=10.3, replay_us=1.5)
+    assert said is not None
+    assert "claims 2.13 us a call, and replays of its CUDA graph take 10.3 us each" in said
+    assert contradiction(seen_us=100.0, replay_us=7.0) is not None
+
+
+def test_what_the_host_takes_is_asked_only_where_it_matters() -> None:
+    assert contradiction(seen_us=9.0, replay_us=float("nan")) is None
+    assert contradiction(seen_us=60.0, replay_us=1e9, gpu_us=40.0) is None
+    assert contradiction(seen_us=100.0, replay_us=0.0, gpu_us=40.0) is not None
+    assert contradiction(seen_us=100.0, replay_us=1e9, gpu_us=40.0, graph=False) is not None

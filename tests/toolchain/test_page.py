@@ -1,0 +1,300 @@
+"""The page of a pipeline: what is in it, and that a browser shows it, alone and by keyboard too."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from compare.resources.sass.disassembly import instructions
+from compare.run import STATIC_ARCHS
+from compare.toolchain.pipeline.records import Failure, Opened, Pass, Stage
+from compare.toolchain.pipeline.report import page
+from processes import command
+
+MOST_BYTES = 2_000_000
+VARIANTS = ("triton.online", "cupy.online", "pybind.online", "pybind.split")
+ARCHS = ("sm_80", "sm_90a")
+
+
+@pytest.fixture(scope="session")
+def softmax(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of some of softmax, made once however many processes test it."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    file = shared / "softmax.html"
+    with FileLock(shared / "softmax.lock"):
+        if not file.is_file():
+            only = [word for label in VARIANTS for word in ("--only", label)]
+            done = command("pipeline", "softmax", *only, "--arch", ",".join(ARCHS), "--html", file)
+            assert done.returncode == 0, done.stderr
+    return file
+
+
+def data_of(text: str) -> dict[str, Any]:
+    packed = re.search(r'id="packed">([^<]*)<', text)
+    assert packed
+    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
+
+
+# --------------------------------------------------------------------------- without a browser
+
+
+HOSTILE = '</script><script>alert("&")</script>'
+
+
+def made_up(tmp_path: Path) -> Opened:
+    source = tmp_path / "kernel.cuh"
+    source.write_text(f"// {HOSTILE}\n__global__ void f(int* x) {{\n  *x = 1;\n}}\n")
+    sass = f'\t//## File "{source}", line 3\n        /*0000*/                   STG.E.128 [R2], R4 ;\n'
+    ptx = f'\t.file 1 "{source}"\n\t.loc 1 3 0\n\tst.global.u32 [%rd1], 1;\n'
+    stages = (
+        Stage("source", "CUDA C++", source.read_bytes(), file=str(source)),
+        Stage("ptx", "NVRTC", ptx.encode(), 3.5),
+        Stage("cubin", "NVRTC", b"\x7fELF\0"),
+        Stage("sass", "nvdisasm", sass.encode()),
+    )
+    passes = (Pass("ttir", "same", "Same", "a", "a"), Pass("ttir", "other", "Other", "a", "b"))
+    return Opened(HOSTILE, "cupy.a", "N=1,fp32", "sm_80", "f", stages, passes, instructions(sass))
+
+
+def test_what_a_page_holds(tmp_path: Path):
+    text = page.render([made_up(tmp_path)], "x[N] -> y[N]")
+    assert HOSTILE not in text
+    assert not re.search(r"(?:src|href)=\"(?!data:,)|url\(|@import|https?://", text)
+    data = data_of(text)
+    (kernel,) = data["kernels"]
+    texts = {
+        stage["name"]: data["texts"][stage["text"]] for stage in kernel["stages"] if stage["text"] is not None
+    }
+    assert list(texts) == ["source", "ptx", "sass"]
+    assert kernel["first"] == 2
+    assert texts["source"]["lines"] == [[1], [2], [3], [4]]
+    assert (texts["ptx"]["text"], texts["ptx"]["lines"]) == ("\tst.global.u32 [%rd1], 1;", [[3]])
+    assert texts["sass"]["lines"] == [[3]]
+    assert kernel["mix"] == {"global stores, 128 bits": 1}
+    assert [(ran["name"], ran["changed"]) for ran in kernel["passes"]] == [("same", False), ("other", True)]
+    assert kernel["passes"][1]["diff"].splitlines()[1:] == ["-a", "+b"]
+
+
+def test_colours_cover_the_text_they_belong_to(tmp_path: Path):
+    for text in data_of(page.render([made_up(tmp_path)], ""))["texts"]:
+        lines = text["text"].split("\n")
+        assert len(text["lines"]) == len(lines)
+        for line, runs in zip(lines, text["colours"].split("\n"), strict=True):
+            assert sum(int(re.sub(r"\D", "", run)) for run in runs.split()) == len(line)
+
+
+@pytest.mark.thorough
+def test_all_of_softmax_is_under_two_megabytes(tmp_path: Path):
+    """As anybody would ask for it."""
+    file = tmp_path / "softmax.html"
+    done = command("pipeline", "softmax", "--html", file)
+    assert done.returncode == 0, done.stderr
+    assert file.stat().st_size < MOST_BYTES
+    check_all(file, STATIC_ARCHS)
+
+
+def test_every_way_is_on_the_page(softmax: Path):
+    check_all(softmax, ARCHS)
+
+
+def check_all(page: Path, archs: Sequence[str]) -> None:
+    data = data_of(page.read_text())
+    assert {kernel["way"] for kernel in data["kernels"]} == {"triton", "cupy", "pybind"}
+    kernels = {(kernel["label"], kernel["arch"]) for kernel in data["kernels"]}
+    assert {arch for _, arch in kernels} == {*archs}
+    for kernel in data["kernels"]:
+        assert kernel["failure"] is None
+        assert kernel["mix"], kernel["label"]
+        assert bool(kernel["passes"]) == bool(kernel["layouts"]) == (kernel["way"] == "triton")
+        for stage in kernel["stages"]:
+            if stage["name"] in ("ttir", "ttgir", "llir", "ptx", "sass"):
+                lines = data["texts"][stage["text"]]["lines"]
+                assert any(lines), (kernel["label"], stage["name"])
+
+
+# --------------------------------------------------------------------------- in a browser
+
+
+@dataclass
+class Watched:
+    """A page, and all that it complained of or asked for."""
+
+    tab: Any
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def text(self, selector: str) -> str:
+        return str(self.tab.locator(selector).first.inner_text())
+
+    def lit(self, stage: str, side: str = "left") -> int:
+        return int(self.tab.locator(f".column.{side}[data-stage={stage}] .line.lit").count())
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    with api.sync_playwright() as playwright:
+        found = found or (path if Path(path := playwright.chromium.executable_path).is_file() else None)
+        if found is None:
+            pytest.skip(
+                "no browser: apt-get install chromium, or playwright install chromium, or set CHROMIUM"
+            )
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def opened(chromium: Any, file: Path, width: int, scheme: str = "light") -> Watched:
+    tab = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    found = Watched(tab)
+    tab.on("console", lambda message: found.complaints.append(message.text))
+    tab.on("pageerror", lambda error: found.complaints.append(str(error)))
+    tab.on("request", lambda request: found.requests.append(request.url))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("body[data-ready]")
+    return found
+
+
+@pytest.fixture(params=[(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"])
+def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Iterator[Watched]:
+    found = opened(chromium, softmax, *request.param)
+    yield found
+    assert found.complaints == []
+    assert found.requests == [softmax.as_uri()], "a request left the page"
+    found.tab.close()
+
+
+def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Watched):
+    assert shown.text("#left option:checked").startswith("triton.")
+    assert not shown.text("#right option:checked").startswith("triton.")
+    line = shown.tab.locator(".column.left[data-stage=source] .line", has_text="tl.load(").first
+    line.click()
+    assert shown.lit("source") == 1
+    assert shown.lit("ttir") > 0
+    assert shown.lit("ttgir") > 0
+    assert shown.lit("ptx") > 0
+    loads = shown.tab.locator(".column.left[data-stage=sass] .line.lit", has_text="LDG.E")
+    assert loads.count() > 0
+    assert shown.lit("source", "right") == 0
+    assert re.search(
+        r"triton_impl/softmax\.py:\d+ of triton\.\w+ became lines: .*\d+ sass", shown.text("#status")
+    )
+
+    # From the machine code back to the source, on the other side.
+    shown.tab.locator(".column.right[data-stage=sass] .line[data-traced]").first.click()
+    assert shown.lit("source", "right") == 1
+    assert shown.lit("source") == 0
+    assert "softmax.cuh" in shown.text("#status")
+
+
+def test_the_page_fits_its_window(shown: Watched):
+    tab = shown.tab
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    column = tab.locator(".column").first.bounding_box()
+    assert column["x"] >= 0
+    assert column["x"] + column["width"] <= tab.viewport_size["width"]
+    paper, ink = (
+        tab.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
+    )
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
+    dark = tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    assert (brightness[0] < brightness[1]) == dark
+
+
+def test_the_slider_goes_over_passes_that_changed_something(shown: Watched):
+    tab = shown.tab
+    few = int(tab.get_attribute("#pass", "max")) + 1
+    seen = set()
+    tab.focus("#pass")
+    for _ in range(few):
+        assert "It changed nothing" not in shown.text("#diff")
+        assert tab.locator("#diff .added, #diff .removed").count() > 0
+        seen.add(shown.text("#pass-name"))
+        tab.keyboard.press("ArrowRight")
+    assert len(seen) == few
+    assert any("tritongpu-coalesce" in name for name in seen)
+    tab.check("#every")
+    assert int(tab.get_attribute("#pass", "max")) + 1 > few
+
+
+def test_the_keyboard_is_enough(shown: Watched):
+    tab = shown.tab
+    tab.focus(".column.left[data-stage=source] .code")
+    tab.keyboard.press("Home")
+    tab.keyboard.press("ArrowDown")
+    assert tab.locator(".column.left[data-stage=source] .line").nth(1).evaluate("e => e.matches('.cursor')")
+    for _ in range(200):
+        if "tl.load(" in tab.locator(".column.left[data-stage=source] .line.cursor").inner_text():
+            break
+        tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    assert shown.lit("sass") > 0
+    tab.keyboard.press("ArrowRight")
+    assert tab.evaluate("document.activeElement.closest('.column').matches('.right[data-stage=source]')")
+    tab.keyboard.press("End")
+    assert tab.locator(".column.right[data-stage=source] .line").last.evaluate("e => e.matches('.cursor')")
+    tab.keyboard.press("Escape")
+    assert shown.lit("sass") == 0
+    assert shown.text("#status") == "No line chosen."
+    tab.focus("#arch")
+    tab.keyboard.press("ArrowDown")
+    assert tab.input_value("#arch") == "sm_90a"
+    tab.focus("#shown input >> nth=0")
+    tab.keyboard.press("Space")
+    assert tab.locator(".column[data-stage=source]:visible").count() == 0
+
+
+def test_choices_change_what_is_shown(shown: Watched):
+    tab = shown.tab
+    before = shown.text("#mix")
+    label = tab.locator("#right option", has_text="pybind.split").first.get_attribute("value")
+    tab.select_option("#right", label)
+    assert "pybind.split" in shown.text(".column.right h3")
+    assert shown.text("#mix") != before
+    data = data_of(Path(shown.requests[0].removeprefix("file://")).read_text())
+    kernel = data["kernels"][int(label)]
+    for kind, count in kernel["mix"].items():
+        row = tab.locator("#mix tr", has=tab.locator(f'th:text-is("{kind}")'))
+        assert row.locator(".bar.right span").inner_text() == str(count)
+    tab.select_option("#arch", "sm_90a")
+    assert tab.locator("#right option:checked").inner_text().startswith("pybind.split")
+    tab.locator("#layouts summary").first.click()
+    assert "which lane" in shown.text("#layouts details[open] pre")
+
+
+def test_a_kernel_that_stopped_says_where(chromium: Any, tmp_path: Path):
+    stopped = made_up(tmp_path)
+    failed = Opened(
+        "op",
+        "cupy.b",
+        "N=1,fp32",
+        "sm_80",
+        "f",
+        stopped.stages[:1],
+        failure=Failure("ptx", HOSTILE, "k.cu:2"),
+    )
+    file = tmp_path / "page.html"
+    file.write_text(page.render([stopped, failed], "x[N] -> y[N]"))
+    found = opened(chromium, file, 1280)
+    found.tab.select_option("#right", "1")
+    assert found.text(".failure") == f"cupy.b stopped at ptx, at k.cu:2: {HOSTILE}"
+    assert HOSTILE in found.text("h1")
+    assert found.complaints == []
+    found.tab.close()

@@ -1,0 +1,250 @@
+"""The tables in README.md and docs/, written from ``results/``: ``python -m tools.docs.blocks [--check]``.
+
+A document holds a block between two comments; what lies between is replaced:
+
+    <!-- generated: results softmax -->
+    ...
+    <!-- end -->
+
+``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
+``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
+tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case,
+``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
+implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
+``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
+variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory.  ``all`` in place of
+an op means each in turn.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compare import registry
+from compare.history.map import reading
+from compare.history.map.survey import Map, survey
+from compare.records import archive
+from compare.registry import ROOT
+from compare.report import maps, markdown, tables, terminal
+from compare.report.tables import Table
+from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
+from compare.tuning import cache
+from tools.docs import banks, exploits, mutations, switches
+
+SCREEN_WIDTH = 100
+
+_BLOCK = re.compile(r"(?ms)^<!-- generated: (?P<what>[^\n]*?) -->\n(?P<body>.*?)^<!-- end -->$")
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """The files that may hold generated blocks."""
+    return [path for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))] if path.is_file()]
+
+
+def rewritten(text: str, results: Path = archive.RESULTS) -> str:
+    """``text`` with every generated block made anew; a `UsageError` for a block of unknown name."""
+
+    def block(match: re.Match[str]) -> str:
+        body = _generate(match["what"], results, match["body"].rstrip("\n"))
+        return f"<!-- generated: {match['what']} -->\n{body}\n<!-- end -->"
+
+    opened, closed = text.count("<!-- generated: "), len(_BLOCK.findall(text))
+    if opened != closed:
+        raise UsageError(f"{opened - closed} generated block(s) without a closing <!-- end --> line")
+    return _BLOCK.sub(block, text)
+
+
+def stale(root: Path = ROOT) -> list[Path]:
+    """The documents whose blocks are not what would be generated now."""
+    return [path for path in documents(root) if rewritten(path.read_text()) != path.read_text()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrite the documents, or with ``--check`` only say which are out of date (status 1)."""
+    from compare.run import prepare
+
+    prepare("cpu")  # hashes and lists need the kernels imported, not a GPU
+    outdated = stale()
+    for path in outdated:
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is out of date: make docs")
+        else:
+            archive.write_whole(path, rewritten(path.read_text()))
+            print(f"rewrote {path.relative_to(ROOT)}")
+    return 1 if outdated and "--check" in arguments else 0
+
+
+# --------------------------------------------------------------------------- blocks
+
+
+def _generate(what: str, results: Path, was: str = "") -> str:
+    kind, _, name = what.partition(" ")
+    if what == "implementations":
+        return _implementations()
+    if what == "mutations":
+        return mutations.block(results)
+    if what == "exploits":
+        return exploits.block()
+    if what in _OF_THE_MAP:
+        return _of_the_map(what, results)
+    if kind == "switch":
+        return switches.block(name, was)
+    if kind == "banks" and name in registry.op_names():
+        return banks.block(registry.get_op(name))
+    makers: dict[str, Callable[[Op, Comparison], str]] = {
+        "results": _results,
+        "sweep": _sweep,
+        "screen": _screen,
+        "resources": _resources,
+        "code": _code,
+    }
+    if kind in makers and name == "all":
+        return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
+    if kind not in makers or name not in registry.op_names():
+        raise UsageError(
+            f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', "
+            f"{', '.join(map(repr, _OF_THE_MAP))}, "
+            f"or one of {', '.join(makers)} and an op or all, or banks and an op"
+        )
+    op = registry.get_op(name)
+    comparison = recorded(op, results)
+    if comparison is None:
+        return (
+            f"Nothing is recorded yet: `python -m compare {name} --record` on a machine with a GPU does it."
+        )
+    return makers[kind](op, comparison)
+
+
+def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
+    """Everything recorded of ``op`` on the device recorded last; a row says if its source has changed.
+
+    Cases and rows come as they would from one run, however many they are from; its date and machine are
+    those of the last to time the default case, which a screen shows.
+    """
+    from compare.code_size import source_hash
+
+    runs = archive.runs_of(op.name, results)
+    if not runs:
+        return None
+    runs = [run for run in runs if run.environment.device == runs[0].environment.device]
+    hashes = {impl.label: source_hash(impl) for impl in registry.implementations(op.name)}
+    cases: dict[str, CaseComparison] = {}
+    for run in runs:
+        for case in run.cases:
+            rows = tuple(
+                replace(
+                    row,
+                    replayed=archive.provenance(run, row, hashes.get(cache.registered_as(row.label), "")),
+                    ceilings=case.ceilings,
+                )
+                for row in case.rows
+            )
+            seen = cases.get(case.case)
+            cases[case.case] = replace(seen, rows=(*seen.rows, *rows)) if seen else replace(case, rows=rows)
+    place, case_place = _places(hashes), _places(map(str, (op.cases.default, *op.cases.sweep)))
+
+    def label_place(label: str) -> int:
+        return place(cache.registered_as(label))
+
+    sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
+    default = str(op.cases.default)
+    told = next((run for run in runs if any(case.case == default for case in run.cases)), runs[0])
+    return replace(
+        told,
+        cases=tuple(
+            replace(case, rows=tuple(sorted(case.rows, key=lambda row: label_place(row.label))))
+            for case in sorted(cases.values(), key=lambda case: case_place(case.case))
+        ),
+        code_sizes={label: sizes[label] for label in sorted(sizes, key=label_place)},
+    )
+
+
+def _places(names: Iterable[str]) -> Callable[[str], int]:
+    """Where a name stands among these: behind all that is none of them."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return lambda name: places.get(name, len(places))
+
+
+_OF_THE_MAP: dict[str, Callable[[Map], str]] = {
+    "map": lambda found: f"{markdown.table(maps.cases(found))}\n\n{maps.legend(found)}",
+    "ops": lambda found: f"{markdown.table(maps.ops(found))}\n\n{maps.ops_legend(found)}",
+    "wins": lambda found: markdown.table(maps.wins(found)),
+    "effort": lambda found: f"{markdown.table(maps.efforts(found))}\n\n{maps.FRONT_LEGEND}",
+}
+
+
+def _of_the_map(what: str, results: Path) -> str:
+    """A part of the map of the device recorded last."""
+    files = sorted(results.glob("*/*.json"))
+    if not files:
+        return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
+    return _OF_THE_MAP[what](_surveyed(tuple((file, file.stat().st_mtime_ns) for file in files)))
+
+
+@functools.lru_cache(1)
+def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
+    """Read once for all blocks."""
+    runs = reading.read(file for file, _ in files)
+    device = max(runs, key=lambda run: run.created).environment.device
+    runs = [run for run in runs if run.environment.device == device]
+    return survey(runs, reading.hashes({run.op for run in runs}))
+
+
+def _default(op: Op, comparison: Comparison) -> Comparison:
+    """Only the op's default case, or the first there is."""
+    cases = [case for case in comparison.cases if case.case == str(op.cases.default)]
+    return replace(comparison, cases=tuple(cases or comparison.cases[:1]))
+
+
+def _results(op: Op, comparison: Comparison) -> str:
+    case = _default(op, comparison).cases[0]
+    shown = [tables.speed(case), tables.side_by_side(case)]
+    return "\n\n".join(markdown.table(table) for table in shown if table)
+
+
+def _sweep(op: Op, comparison: Comparison) -> str:
+    return markdown.table(tables.sweep(comparison.cases))
+
+
+def _resources(op: Op, comparison: Comparison) -> str:
+    table = tables.resources(_default(op, comparison).cases[0])
+    return markdown.table(table) if table else "No resources are recorded."
+
+
+def _code(op: Op, comparison: Comparison) -> str:
+    table = tables.code(comparison)
+    return markdown.table(table) if table else "No code sizes are recorded."
+
+
+def _screen(op: Op, comparison: Comparison) -> str:
+    shown = _default(op, comparison)
+    changed = [row.label for row in shown.cases[0].rows if archive.changed_since(row)]
+    fresh = tuple(replace(row, replayed="") for row in shown.cases[0].rows)
+    shown = replace(shown, cases=(replace(shown.cases[0], rows=fresh),))
+    text = f"```text\n$ python -m compare {op.name}\n{terminal.render(shown, SCREEN_WIDTH)}\n```"
+    return f"{text}\n\nChanged since this screen was recorded: {', '.join(changed)}." if changed else text
+
+
+def _implementations() -> str:
+    """An op a line, a way a column: what stands before an implementation's name in its label."""
+    headers = ("op", "torch", "triton", "cupy", LIBRARY)
+    rows = []
+    for name in registry.op_names():
+        found: dict[str, list[str]] = {route: [] for route in headers[1:]}
+        for impl in registry.implementations(name):
+            needs = f" ({impl.requires})" if impl.requires else ""
+            if impl.route in found:  # through pybind11 comes all that comes through cupy
+                found[impl.route].append(f"`{impl.variant}`{needs}")
+        rows.append((name, *(", ".join(names) or "-" for names in found.values())))
+    title = "Variants by op and way, slow to fast, with what they require of a GPU"
+    shown = ("op", "torch", "triton", "cupy, pybind", LIBRARY)
+    return markdown.table(Table(title, shown, tuple(rows), text_columns=shown))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
