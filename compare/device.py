@@ -50,6 +50,9 @@ OTHER_SHARED_BYTES = 99 << 10
 captured_arch: ContextVar[str | None] = ContextVar("captured_arch", default=None)
 """What meta tensors stand for while launches are captured: ``sm_90``."""
 
+STATIC_ARCHS = ("sm_75", "sm_80", "sm_90a")
+"""Compiled for where there is no GPU to ask and ``--arch`` is not given."""
+
 _HOPPER = 90
 
 _PACKAGES = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "cuda-bindings", "numpy", "nvidia-cuda-nvrtc")
@@ -102,6 +105,12 @@ def arch(device: torch.device) -> str | None:
         properties = _properties(device)
         return f"sm_{properties.major}{properties.minor}"
     return captured_arch.get() if device.type == "meta" else None
+
+
+def default_archs(device: torch.device) -> tuple[str, ...]:
+    """What is compiled for where ``--arch`` is not given: a GPU's own architecture, or `STATIC_ARCHS`."""
+    here = arch(device)
+    return STATIC_ARCHS if here is None else (here,)
 
 
 def multiprocessors(device: torch.device) -> int:

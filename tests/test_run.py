@@ -19,7 +19,12 @@ from compare.cli import exit_status
 from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
-from compare.spec import Case, KernelResources, Op, Options, UsageError, case
+from compare.spec import Case, KernelResources, Op, Options, Row, UsageError, case
+from compare.stages.checking import SEEDS
+from compare.stages.context import Checked, Context, Sources
+from compare.stages.meter import Meter, silent
+from compare.stages.resources import Compilation
+from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
 from compare.worker.pool import Crew
 from cuda_impl import build
@@ -73,9 +78,9 @@ def op(write: Callable[[str], Op]) -> Op:
     return write("")
 
 
-def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, running.Row]:
+def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, Row]:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
-    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(op, asked, results=results)
     return {row.label: row for row in comparison.cases[-1].rows}
 
@@ -143,12 +148,12 @@ def test_one_that_raises_is_a_row_and_the_others_go_on(write: Callable[[str], Op
     assert all(row.reason for row in rows.values() if row.status != "ok")
     agreement = rows["triton.right"].agreement
     assert agreement is not None
-    assert agreement.seeds == running.SEEDS
+    assert agreement.seeds == SEEDS
 
 
 def test_what_an_allocator_says_of_a_limit_is_in_the_row() -> None:
     said = "CUDA out of memory. Tried to allocate 37.25 GiB. 78.50 GiB is free. 9.90 GiB allowed; Of it ..."
-    status, reason = running._verdict(MemoryError(said))
+    status, reason = verdict(MemoryError(said))
     assert status == "unavailable"
     assert "(tried to allocate 37.25 GiB, 9.90 GiB allowed)" in reason
 
@@ -202,7 +207,7 @@ adding("cupy.hopper", requires="sm_90")(added)
             return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
 
     options = Options(cases=(SMALL,), device="cpu", archs=("sm_75", "sm_90"))
-    with mock.patch("compare.resources.static.Compiling", Compiling):
+    with mock.patch("compare.stages.resources.Compiling", Compiling):
         comparison = running.run(op, options, results=tmp_path)
     rows = {row.label: row for row in comparison.cases[-1].rows}
     said = "mine: NVRTC failed: no such file (python -m compare pipeline shows all that its compiler says)"
@@ -239,7 +244,7 @@ adding("cupy.never")(of_floats)
             return [lacking if no else (made_up.kernel("cupy.a"),) for no in never]
 
     options = Options(cases=(SMALL, LARGE), device="cpu", archs=("sm_75", "sm_90"))
-    with mock.patch("compare.resources.static.Compiling", Compiling):
+    with mock.patch("compare.stages.resources.Compiling", Compiling):
         comparison = running.run(op, options, results=tmp_path)
     rows = {row.label: row for row in comparison.cases[-1].rows}
     assert rows["cupy.picky"].status == "ok", rows["cupy.picky"].reason
@@ -295,7 +300,7 @@ adding("triton.keep")(keep)
         return file.read_text().splitlines()
 
     once, again, other = sums(0), sums(0), sums(100)
-    assert len(once) == len(set(once)) == running.SEEDS
+    assert len(once) == len(set(once)) == SEEDS
     assert once[0] == again[0] != other[0]
     assert set(once[1:]).isdisjoint(again)
 
@@ -320,7 +325,7 @@ adding("triton.c")(added)
     assert len(rows) == 4
     assert len(limits) == 1
     calls = Path(registry.op_files()[0] + ".calls").read_text().splitlines()
-    assert len(calls) == 2 * running.SEEDS  # for the tolerance, and to be checked itself
+    assert len(calls) == 2 * SEEDS  # for the tolerance, and to be checked itself
 
 
 def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:
@@ -346,7 +351,7 @@ def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     op = write('same = adding("torch.compile")(lambda x, y: x + y)')
 
     def status(options: Options) -> str:
-        with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+        with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
             first = running.run(op, options, results=tmp_path).cases[0]
         return next(row.status for row in first.rows if row.label == "torch.compile")
 
@@ -441,21 +446,22 @@ def test_compilers_are_done_before_anything_is_timed(
             done.append("compiled")
             return super().results(progress)
 
-    meter = running._Meter(running.silent, 1.0)
-    impls, options = implementations("adding"), Options(cases=(SMALL,), device="cpu")
-    step, exchange = running.Step(SMALL, True, True), mock.Mock()
-    bench = running._Bench(op, impls, options, torch.device("cpu"), [step], tmp_path, meter, crew=mock.Mock())
-    bench.compiling = Compiling([])  # type: ignore[assignment]
-    bench.rows[SMALL] = {"torch.eager": made_up.rows({"torch.eager": ("vendor", 1.0)})[0]}
-    bench.first_calls_ms[SMALL, "torch.eager"] = 1.0
-    bench.held_bytes[SMALL, "torch.eager"] = 0
+    (impl,) = impls = tuple(implementations("adding"))
+    step, options = running.Step(SMALL, True, True), Options(cases=(SMALL,), archs=("sm_90",))
+    meter, sources = Meter(silent, 1.0), Sources({impl.label: ""}, {}, {})
+    device = torch.device("cuda")
+    context = Context(op, impls, (step,), options, device, mock.Mock(), meter, sources)
+    found = running._Found({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
-    monkeypatch.setattr("compare.timing.measure.CeilingMeter", ceilings)
-    monkeypatch.setattr("compare.timing.stopwatch.CudaStopwatch", mock.Mock())
+    monkeypatch.setattr("compare.run.expected_output", mock.Mock())
+    monkeypatch.setattr("compare.run.Exchange", mock.MagicMock())
+    monkeypatch.setattr("compare.run.profile_case", lambda *_, **__: done.append("profiled") or [])
+    monkeypatch.setattr("compare.stages.timing.CeilingMeter", ceilings)
+    monkeypatch.setattr("compare.stages.timing.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
-    monkeypatch.setattr("compare.worker.timing.measure", lambda *_, **__: done.append("timed") or {})
-    bench._measure(SMALL, exchange)
-    assert done == ["compiled", "a copy", "timed"]
+    monkeypatch.setattr("compare.stages.timing.measure", lambda *_, **__: done.append("timed") or {})
+    running._take_on_gpu(context, step, Compilation((), Compiling([])), found)
+    assert done == ["compiled", "a copy", "timed", "profiled"]
 
 
 # --------------------------------------------------------------------------- plan and replay
@@ -521,7 +527,7 @@ def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.
     if device.type == "cpu":
         labels -= {"torch.compile"}
     options = Options(cases=(smallest,), device=device.type, budget_s=1.0, only=tuple(labels))
-    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(op, options)
     rows = comparison.cases[0].rows
     assert {row.label for row in rows} == labels

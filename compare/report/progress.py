@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from compare.run import Progress, silent
+from compare.stages.meter import Progress, silent
 
 
 class Steps:

@@ -149,7 +149,7 @@ def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) 
         pytest.skip("no bf16")
     smallest = min(described.cases.smoke, key=lambda case: described.cost(case).bytes)
     options = Options(cases=(replace(smallest, dtype="bf16"),), device="cpu", only=("triton.*",))
-    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(described, options, results=tmp_path)
     wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
     assert wrong == {}

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from compare import registry, run
+from compare import registry
 from compare.resources import machine_code, static
 from compare.resources import profiler as profiler_module
 from compare.resources.kernels import merged
@@ -29,6 +29,7 @@ from compare.resources.profiler import from_profiler
 from compare.resources.sass.instruction_mix import multiplications
 from compare.resources.static import CompileError, Compiling, Refused, Request, from_cubin, from_cubins
 from compare.spec import Case, Implementation, KernelResources, Op, case
+from compare.stages.verdict import verdict
 from cuda_impl import build
 from processes import python
 
@@ -397,7 +398,7 @@ def test_letters_that_ptxas_does_not_take_are_said_to_be_the_names(load: Callabl
     load(USERS_FILE, "kérnel.py")
     with pytest.raises(Refused) as error:
         from_cubin(ADD, on("triton.total"), SMALL, "sm_80")
-    status, reason = run._verdict(error.value)
+    status, reason = verdict(error.value)
     assert status == "failed"
     assert "rename what has other letters" in reason
 

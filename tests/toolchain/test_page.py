@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from compare.device import STATIC_ARCHS
 from compare.resources.sass.disassembly import instructions
-from compare.run import STATIC_ARCHS
 from compare.toolchain.pipeline.records import Failure, Opened, Pass, Stage
 from compare.toolchain.pipeline.report import page
 from processes import command

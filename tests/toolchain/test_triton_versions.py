@@ -18,9 +18,8 @@ import triton
 import case_sets
 from compare import registry
 from compare.checking.check import check
-from compare.device import lacks, supports
+from compare.device import STATIC_ARCHS, lacks, supports
 from compare.resources.static import Request, from_cubins
-from compare.run import STATIC_ARCHS
 from compare.spec import Implementation
 from compare.toolchain.pipeline.triton_way import STAGES
 from processes import command

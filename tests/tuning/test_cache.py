@@ -25,6 +25,10 @@ from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.run import run
 from compare.spec import Case, Implementation, Options, Tuning, UsageError
+from compare.stages.checking import check_case
+from compare.stages.context import Context, Step
+from compare.stages.meter import Meter, silent
+from compare.stages.sources import read_sources
 from compare.tuning import cache as tuning
 from compare.tuning.autotune import described, watched
 from compare.worker import checking
@@ -373,8 +377,6 @@ def test_a_run_adds_a_row_that_is_matched(tmp_path: Path) -> None:
 def test_what_searches_is_called_alone_and_what_matches_it_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compare import run as running
-
     op = registry.get_op("matmul")
     asked: list[list[str]] = []
 
@@ -391,27 +393,33 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
                 tunings = (FOUND,) if impl.label == "triton.autotuned" else ()
                 yield impl, checking.Outcome(agreement=made_up.AGREEMENT, tunings=tunings)
 
-    monkeypatch.setattr(checking, "Checking", Checking)
+    monkeypatch.setattr("compare.stages.checking.Checking", Checking)
     only = ("torch.eager", "torch.compile", "triton.grouped", "triton.autotuned", "cupy.tensor_core")
     impls = tuning.stand_ins(registry.implementations("matmul", only))
     options = Options((), only, matched=True, retune=True)
     case = op.cases.smoke[1]
-    step, meter = running.Step(case, True, False), running._Meter(running.silent, 1.0)
-    crew = SimpleNamespace(start=list)
-    bench = running._Bench(op, impls, options, torch.device("cpu"), [step], tmp_path, meter, crew)  # type: ignore[arg-type]
-    bench._read_sources()
-    bench.rows[case] = {}
-    bench._check(step)
+    step, crew = Step(case, True, False), SimpleNamespace(start=list)
+    context = Context(
+        op,
+        tuple(impls),
+        (step,),
+        options,
+        torch.device("cpu"),
+        crew,  # type: ignore[arg-type]
+        Meter(silent, 1.0),
+        read_sources(impls, crew),  # type: ignore[arg-type]
+    )
+    rows = {checked.row.label: checked.row for checked in check_case(context, step)}
     assert asked == [
         ["torch.eager", "triton.grouped", "cupy.tensor_core"],
         ["torch.compile"],
         ["triton.autotuned"],
         ["cupy.tensor_core:matched"],
     ]
-    row = bench.rows[case]["cupy.tensor_core:matched"]
+    row = rows["cupy.tensor_core:matched"]
     assert row.configuration == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
     assert (row.default, row.model) == ("cupy.tensor_core", "triton.autotuned")
-    assert bench.rows[case]["triton.autotuned"].default == "triton.grouped"
+    assert rows["triton.autotuned"].default == "triton.grouped"
 
 
 def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None:

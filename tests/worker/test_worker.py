@@ -114,7 +114,7 @@ def rows_of(path: Path, text: str, *only: str, timeout_s: float = 60.0) -> dict[
     path.write_text(BEGINNING + text)
     user_files.load([str(path)], 60.0)
     options = Options(cases=(SMALL,), device="cpu", only=only, timeout_s=timeout_s)
-    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(registry.get_op("vector_add"), options, results=path.parent)
     return {row.label: row for row in comparison.cases[-1].rows}
 
@@ -222,7 +222,7 @@ def test_what_is_kept_of_the_gpu_is_told_from_what_is_reserved(tmp_path: Path) -
     )
     user_files.load([str(file)], 60.0)
     options = Options(cases=(SMALL,), only=("triton.hoards", "triton.reserves"), budget_s=1.0)
-    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(registry.get_op("vector_add"), options, results=tmp_path)
     rows = {row.label: row for row in comparison.cases[-1].rows}
     assert "it keeps 3.2 GB of the GPU's memory" in rows["triton.hoards"].reason
@@ -574,7 +574,7 @@ def test_every_op_and_layout_reaches_a_worker_as_it_is(tmp_path: Path) -> None:
         for fill in FILLS[:1]
     )
     options = Options(cases=cases, device="cpu", only=("triton.looks",))
-    with mock.patch("compare.resources.static.Compiling", made_up.Compiled):
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(op, options, results=tmp_path)
     assert {row.status for c in comparison.cases for row in c.rows} == {"ok"}
     lines = set(seen.read_text().splitlines())

@@ -104,9 +104,8 @@ def exit_status(report: Report) -> int:
 
 def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence[str], out: Path) -> Report:
     from compare.device import arch as arch_of
-    from compare.device import environment, pick, versions
+    from compare.device import default_archs, environment, pick, versions
     from compare.report.progress import of_run
-    from compare.run import default_archs
     from compare.toolchain.aot.records import Report
 
     device = pick()

@@ -69,8 +69,7 @@ def main(argv: Sequence[str]) -> int:
         )
         return 0
     if arguments.op:
-        from compare.device import pick
-        from compare.run import default_archs
+        from compare.device import default_archs, pick
 
         found = looking.of_op(arguments.op, arguments.only, archs or default_archs(pick()))
     else:

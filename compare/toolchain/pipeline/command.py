@@ -115,8 +115,7 @@ def _run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: apart.Beg
     """Open up what is asked for, and write and show it."""
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
 
-    from compare.device import pick
-    from compare.run import default_archs
+    from compare.device import default_archs, pick
     from compare.toolchain.pipeline.opening import open_up, select
 
     stage = select(arguments.stage) if arguments.stage else ""

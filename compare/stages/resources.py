@@ -1,0 +1,159 @@
+"""Inspect a case: registers, shared memory and code of every kernel, compiled for and watched on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compare.records import archive
+from compare.resources.kernels import borrowed
+from compare.resources.static import Compiling, Refused, Request
+from compare.spec import WRONG, Case, Implementation, KernelResources, Row
+from compare.stages.context import Checked, Context
+from compare.stages.verdict import verdict
+from compare.worker.checking import Checking
+from compare.worker.exchange import Exchange
+from compare.worker.parallel import abreast
+from compare.worker.timing import Cheated
+
+Found = tuple[KernelResources, ...] | Exception
+
+_LESS_URGENT = 10
+"""Added to the nice value of what compiles while first calls are timed."""
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Other processes that compile, while workers are checked, what earlier runs have not left behind."""
+
+    requests: tuple[Request, ...]
+    compiling: Compiling
+
+    @classmethod
+    def begin(cls, context: Context) -> Compilation:
+        """Start compiling everything whose resources are to be read, but users' files: those have to be
+        correct first."""
+        requests = tuple(
+            Request(context.op, impl, step.case, arch)
+            for step in context.steps
+            if step.inspect
+            for impl in context.impls
+            if not impl.foreign and not impl.stand_in
+            for arch in context.archs_of(impl)
+        )
+        nice = _LESS_URGENT if context.on_gpu else 0
+        return cls(requests, Compiling(requests, nice, context.options.timeout_s))
+
+    def wait(self, context: Context) -> None:
+        """Until nothing is compiled any more: it would disturb what is timed."""
+        context.meter.say(f"compiling for {', '.join(context.archs)}")
+        self.compiling.results()
+
+    def stop(self) -> None:
+        self.compiling.stop()
+
+
+def profile_case(
+    context: Context, case: Case, checked: Sequence[Checked], exchange: Exchange, *, last: bool
+) -> Iterator[tuple[str, Found]]:
+    """Every kernel that a call launches, as the profiler sees it on the GPU: by label, as they get done.
+
+    A user's implementation that had kernels of PyTorch's do its work is `Cheated`.
+
+    Args:
+        context: the run.
+        case: on which inputs.
+        checked: the implementations that are still correct, and PyTorch's own among them.
+        exchange: the memory that the judge and the workers share for this case.
+        last: nothing is asked of the workers afterwards, so each ends when it is done.
+    """
+    if not checked:
+        return
+    exchange.put(context.inputs(case), 0)
+    exchange.poison()
+    places = exchange.as_json()
+    own: dict[str, list[str]] = {}
+
+    def watched(impl: Implementation) -> Found:
+        try:
+            worker = context.crew.of(impl)
+            exchange.hand_to(worker)
+            told = worker.ask("profile", "being profiled", inputs=places)
+            own[impl.label] = [str(name) for name in told["own"]]
+            return tuple(archive.decode(KernelResources, kernel) for kernel in told["kernels"])
+        except Exception as error:
+            return error
+        finally:
+            if last:
+                context.crew.dismiss(impl)
+
+    impls = [one.impl for one in checked]
+    context.meter.say(f"watching the kernels of {len(impls)}")
+    width = Checking(context.op, case, context.device, context.crew, {}).width(len(impls))
+    ran: dict[str, list[str]] = {}
+    for impl, found in abreast(watched, impls, width, context.crew.close):
+        ran[impl.label] = [] if isinstance(found, Exception) else [kernel.kernel for kernel in found]
+        yield impl.label, found
+    torchs = [impl for impl in impls if impl.way == "torch" and not impl.foreign]
+    pytorchs = [name for impl in torchs for name in ran[impl.label]]
+    for impl in impls:
+        if not impl.foreign or impl.way == "torch" or impl.label not in own:
+            continue
+        if theirs := borrowed(ran[impl.label], own[impl.label], pytorchs, context.op.only_moves):
+            problem = f"it ran PyTorch's {', '.join(theirs)}, which it does not launch itself"
+            yield impl.label, Cheated(f"own work: {problem}")
+
+
+def compile_case(
+    context: Context, case: Case, checked: Sequence[Checked], compilation: Compilation
+) -> dict[str, dict[str, Found]]:
+    """What every kernel takes, by label and by the architecture that it was compiled for."""
+    with context.meter.part(f"compiling for {', '.join(context.archs)}", len(context.impls)) as part:
+        found = compilation.compiling.results(lambda done, total: part(done / total))
+    theirs = [
+        Request(context.op, one.impl, case, arch)
+        for one in checked
+        if one.impl.foreign or (one.impl.stand_in and one.impl.parameters)
+        for arch in context.archs_of(one.impl)
+    ]
+    later = Compiling(theirs, timeout_s=context.options.timeout_s)
+    try:
+        found += later.results()
+    finally:
+        later.stop()
+    by_label: dict[str, dict[str, Found]] = {one.row.label: {} for one in checked}
+    for request, result in zip((*compilation.requests, *theirs), found, strict=True):
+        if request.case == case and request.impl.label in by_label:
+            by_label[request.impl.label][request.arch] = result
+    return by_label
+
+
+def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row:
+    """``row`` with what its kernels take, by architecture, and why that is not known of some.
+
+    What no compiler takes, for whichever architecture, runs nowhere, though a CPU may have run it.
+    """
+    errors = {arch: error for arch, error in found.items() if isinstance(error, Exception)}
+    read = [kernel for kernels in found.values() if not isinstance(kernels, Exception) for kernel in kernels]
+    row = replace(row, resources=(*row.resources, *read))
+    refused = {arch: error for arch, error in errors.items() if isinstance(error, Refused)}
+    nowhere = len(errors) == len(found)
+    if refused:
+        _, said = verdict(next(iter(refused.values())))
+        reason = f"does not compile for {', '.join(refused)}: {said}"
+        not_taken = all(isinstance(error, (Refused, NotImplementedError)) for error in errors.values())
+        if nowhere and not_taken and not on_gpu:
+            return replace(row, status="failed", reason=reason, timing=None, replayed="")
+        return replace(row, reason="; ".join(filter(None, (row.reason, reason))))
+    if errors and not row.reason:
+        status, reason = verdict(next(iter(errors.values())))
+        if nowhere and row.agreement is None and status == "unavailable":
+            return replace(row, status=status, reason=reason)
+        archs = "" if nowhere else f" for {', '.join(errors)}"
+        return replace(row, reason=f"resources unread{archs}: {reason}")
+    return row
+
+
+def inspectable(row: Row) -> bool:
+    """Whether the kernels of a row are compiled: not of what is wrong or failed."""
+    return row.status not in (*WRONG, "failed")

@@ -1,0 +1,40 @@
+"""Sources: the hash of each implementation's files, and its code size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.code_size import code_size, kept_code_size, source_hash
+from compare.spec import CodeSize, Implementation
+from compare.stages.context import Sources
+from compare.worker.pool import Crew
+
+
+def read_sources(impls: Sequence[Implementation], crew: Crew) -> Sources:
+    """Hash and count the sources of all implementations; what cannot be counted is checked all the same."""
+    hashes, sizes, uncounted = {}, {}, {}
+    for impl in impls:
+        hashes[impl.label] = source_hash(impl)
+        if impl.base:
+            continue
+        try:
+            sizes[impl.label] = _code_size(impl, crew)
+        except Exception as error:
+            uncounted[impl.label] = f"code size unread: {error}"
+    return Sources(hashes, sizes, uncounted)
+
+
+def _code_size(impl: Implementation, crew: Crew) -> CodeSize:
+    # A user's file is not run in this process, and what its worker reports is not cached.
+    return code_size(impl, _launched(impl, crew)) if impl.foreign else kept_code_size(impl)
+
+
+def _launched(impl: Implementation, crew: Crew) -> list[tuple[str, str]]:
+    """Source and name of every kernel that a user's file launches, as its worker reports them."""
+    if impl.route != "cupy":
+        return []
+    try:
+        told = crew.of(impl).ask("launched", "finding out what it launches")
+        return [(str(source), str(kernel)) for source, kernel in told]
+    except Exception:  # the check raises it again and reports it
+        return []

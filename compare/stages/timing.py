@@ -1,0 +1,122 @@
+"""Time a case: the implementations that are correct, in rounds, beside what a plain copy reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from compare.checking.check import Yardstick
+from compare.records import archive
+from compare.spec import WRONG, Card, Case, Ceilings, Row, Timing
+from compare.stages.context import Checked, Context
+from compare.stages.verdict import verdict
+from compare.timing import nvbench
+from compare.timing.ceilings import CeilingMeter
+from compare.timing.measure import Interrupted
+from compare.timing.rounds import Plan
+from compare.timing.stopwatch import CudaStopwatch
+from compare.worker.exchange import Exchange, WorkerStage
+from compare.worker.timing import measure
+
+Result = Timing | Exception
+
+WEIGHT = 4
+"""Timing an implementation takes about as long as checking it four times."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What timing a case gave, by label, and the device's state meanwhile."""
+
+    results: Mapping[str, Result]
+    ceilings: Ceilings
+    card: Card | None
+    interrupted: bool = False
+    """Ctrl-C ended it early."""
+
+
+def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange: Exchange) -> Timed:
+    """Time what was found correct.
+
+    Args:
+        context: the run.
+        case: on which inputs.
+        checked: the implementations that are correct, in the order of the rows.
+        exchange: the memory that the judge and the workers share for this case.
+    """
+    context.meter.say("measuring what a plain copy reaches")
+    op, device, options = context.op, context.device, context.options
+    ceilings = CeilingMeter.on(device, op.cost(case), case.dtype)
+    impls = [one.impl for one in checked]
+    workers = {impl.label: context.crew.of(impl) for impl in impls}
+    held_bytes = sum(one.held_bytes for one in checked)
+    baseline = workers.get(op.baseline)
+    interrupted = False
+    with context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part:
+        try:
+            results: Mapping[str, Result] = measure(
+                op,
+                impls,
+                case,
+                device,
+                workers,
+                exchange,
+                Yardstick(op, None if baseline is None else WorkerStage(baseline, exchange)),
+                local=CudaStopwatch(device),
+                seed=options.seed,
+                budget_s=options.budget_s / max(1, len(options.cases)),
+                progress=part,
+                first_calls_ms={
+                    one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None
+                },
+                ceilings=ceilings,
+                plan=Plan(sustained=options.sustained),
+                tidy=held_bytes > torch.cuda.get_device_properties(device).total_memory // 2,
+                say=context.meter.say,
+            )
+        except Interrupted as error:
+            results, interrupted = error.partial, True
+    return Timed(results, ceilings.ceilings(), ceilings.card(), interrupted)
+
+
+def retime_case(
+    context: Context, case: Case, checked: Sequence[Checked], results: Mapping[str, Result]
+) -> dict[str, Result]:
+    """``results`` with nvbench's cold times in place of ours."""
+    context.meter.say(f"timing {case} by nvbench")
+    impls = [one.impl for one in checked]
+    return nvbench.retimed(context.op, impls, case, context.device, results, context.options.seed)
+
+
+def with_result(row: Row, result: Result) -> Row:
+    """``row`` with its times, or with the reason why it has none."""
+    if isinstance(result, Timing):
+        return replace(row, timing=result)
+    status, reason = verdict(result)
+    return replace(row, status=status, reason=reason, timing=None)
+
+
+def replay_case(
+    rows: Mapping[str, Row], recorded: Mapping[str, archive.Recorded]
+) -> tuple[dict[str, Row], Ceilings | None]:
+    """``rows`` with recorded times, save those that are wrong here; and the ceilings of that run."""
+    found, ceilings = dict(rows), None
+    for label, entry in recorded.items():
+        row = rows.get(label)
+        if row is None or row.status in (*WRONG, "failed") or entry.row.timing is None:
+            continue
+        # What a row runs with for --tune is known here, and of no interest where that is not asked for.
+        said = row if row.parameters or entry.row.parameters else entry.row
+        found[label] = replace(
+            row,
+            timing=entry.row.timing,
+            replayed=archive.provenance(entry.run, entry.row, row.source_hash),
+            ceilings=entry.comparison.ceilings,
+            tunings=entry.row.tunings,
+            configuration=said.configuration,
+            unmatched=said.unmatched,
+        )
+        ceilings = entry.comparison.ceilings or ceilings
+    return found, ceilings

@@ -1,0 +1,61 @@
+"""Why a row was refused: what an exception makes of it, as a status and one sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+
+from compare.resources.static import CompileError, Refused
+from compare.spec import Status, UsageError
+from compare.worker.checking import Changed
+from compare.worker.process import Ended, Raised
+from compare.worker.timing import Cheated, TooFast
+from cuda_impl.build import is_asserted
+
+_LONGEST = 200
+"""Characters of a reason; a compiler's own words are longer."""
+
+
+def verdict(error: BaseException) -> tuple[Status, str]:
+    """The status of a row whose check, timing or compilation raised ``error``, and the reason it shows."""
+    if os.environ.get("COMPARE_TRACEBACK"):
+        traceback.print_exception(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, (NotImplementedError, UsageError)):
+        return "unavailable", text
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "unavailable", f"out of memory on this device{_asked(text)}; give a smaller --case"
+    if isinstance(error, Cheated):
+        return "disagrees", text
+    if isinstance(error, TooFast):
+        return "impossible", text
+    if isinstance(error, (Ended, Changed)):
+        return "failed", text
+    name = error.name if isinstance(error, Raised) else type(error).__name__
+    if name == "BuildError":
+        text = str(error).partition("\n")[0]
+        if is_asserted(text):
+            return "unavailable", text
+    if "Unexpected non-ASCII character" in text:  # ptxas says no more than that
+        return "failed", (
+            "ptxas takes ASCII only, and Triton tells it the names of the file and of its kernels: rename "
+            "what has other letters"
+        )
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} ..."
+    if isinstance(error, Refused):
+        return "failed", f"{text} (python -m compare pipeline shows all that its compiler says)"
+    if isinstance(error, CompileError):
+        return "failed", text
+    return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
+
+
+def _asked(text: str) -> str:
+    """How much an allocator says was asked for, and the worker's own limit."""
+    found = (
+        re.search(r"([Tt]ried|[Uu]nable) to allocate [\d.]+ \w+", text),
+        re.search(r"[\d.]+ \w+ allowed", text),
+    )
+    said = ", ".join(match[0].lower().replace("gib", "GiB").replace("mib", "MiB") for match in found if match)
+    return f" ({said})" if said else ""
