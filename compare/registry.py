@@ -245,18 +245,24 @@ def implementations(op: str, only: Sequence[str] = ()) -> list[Implementation]:
     Raises:
         UsageError: a pattern matches nothing.
     """
-    for package in IMPLEMENTATION_PACKAGES:
-        if importlib.util.find_spec(f"{package}.{op}") is not None:
-            importlib.import_module(f"{package}.{op}")
-    if _implementations.get(op):
-        pybind = importlib.import_module("cuda_impl.pybind")
-        pybind.register(op, _implementations[op].values())
+    _import_implementations(op)
     order = ("torch", "triton", *ROUTES, LIBRARY)
     found = sorted(_implementations.get(op, {}).values(), key=lambda impl: order.index(impl.route))
     for pattern in only:
         if not any(fnmatch.fnmatchcase(impl.label, pattern) for impl in found):
             raise UsageError(unknown(f"implementation of {op}", pattern, [impl.label for impl in found]))
     return [impl for impl in found if is_among(impl.label, only)]
+
+
+@functools.cache
+def _import_implementations(op: str) -> None:
+    """Have the project's own implementations of ``op`` register themselves, once in a process."""
+    for package in IMPLEMENTATION_PACKAGES:
+        if importlib.util.find_spec(f"{package}.{op}") is not None:
+            importlib.import_module(f"{package}.{op}")
+    if _implementations.get(op):
+        pybind = importlib.import_module("cuda_impl.pybind")
+        pybind.register(op, _implementations[op].values())
 
 
 def is_among(label: str, only: Sequence[str]) -> bool:

@@ -306,3 +306,9 @@ def test_an_op_has_no_command_s_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     file.write_text(OP.replace('"scale_shift"', '"doctor"'))
     assert cli.main(["list", "--load", str(file), "--device", "cpu"]) == cli.USAGE
     assert "an op named doctor cannot be asked for" in capsys.readouterr().err
+
+
+def test_implementations_register_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = registry.implementations("softmax")
+    monkeypatch.setattr("importlib.import_module", mock.Mock(side_effect=AssertionError("imported again")))
+    assert registry.implementations("softmax") == before
