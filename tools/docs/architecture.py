@@ -60,8 +60,8 @@ PLACES = {
 """A room's kind, which is its colour, and its column in the picture.  Its row is its layer."""
 
 WIDTH, HEIGHT = 800, 648
-_COLUMN, _ROW = 172, 46
-BOX_WIDTH, BOX_HEIGHT = 128, 24
+_COLUMN = 172
+BOX_WIDTH, BOX_HEIGHT = 128, 22
 _GAP = 12
 """Least distance between an arrow and a box or another arrow, where the arrow passes a row."""
 _PORT = 14
@@ -90,12 +90,15 @@ class Arrow:
     path: str
 
 
-def layers() -> list[list[str]]:
-    """The layers of the import-linter contract, each a list of rooms; the highest layer first."""
+@functools.cache
+def layers() -> tuple[tuple[str, ...], ...]:
+    """The layers of the import-linter contract, each a row of rooms; the highest layer first."""
     contracts = api.read_configuration(str(ROOT / "pyproject.toml"))["contracts_options"]
     (contract,) = [contract for contract in contracts if contract["type"] == "layers"]
     (container,) = contract["containers"]
-    return [[f"{container}.{name.strip()}" for name in row.split("|")] for row in contract["layers"]]
+    return tuple(
+        tuple(f"{container}.{name.strip()}" for name in row.split("|")) for row in contract["layers"]
+    )
 
 
 @functools.cache
@@ -182,8 +185,7 @@ def picture() -> str:
         height=HEIGHT,
         box_width=BOX_WIDTH,
         box_height=BOX_HEIGHT,
-        tops=[_top(row) for row in range(max(box.row for box in drawn) + 1)],
-        row_height=_ROW,
+        rows=len(layers()),
         boxes=drawn,
         kinds=KINDS,
         arrows=arrows(drawn),
@@ -196,8 +198,8 @@ def boxes() -> list[Box]:
     Raises:
         UsageError: a room has none.
     """
-    rows = layers()
-    rows[0] = [*rows[0], "tools.docs"]
+    highest, *others = layers()
+    rows = [(*highest, "tools.docs"), *others]
     missing = sorted({room for row in rows for room in row} - PLACES.keys())
     if missing:
         raise UsageError(f"{', '.join(missing)}: give it a kind and a column in tools/docs/architecture.py")
@@ -213,7 +215,9 @@ def _x(column: float) -> float:
 
 
 def _top(row: int) -> float:
-    return 12 + _ROW * row
+    """The upper edge of a row's boxes."""
+    height = HEIGHT / len(layers())
+    return row * height + (height - BOX_HEIGHT) / 2
 
 
 def arrows(drawn: Sequence[Box]) -> list[Arrow]:
