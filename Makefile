@@ -1,10 +1,10 @@
 # make compare            compare the ways on this machine      (OP=softmax ARGS='--case M=64,N=781,fp16')
-# make test               lint, and every test that needs no GPU
-# make test-all           the same, and of what is alike not only examples (before a release, or a change of compilers)
-# make test-gpu           the tests that need one; fails if none ran                         (LESS= for all of them)
-# make lint | format      check | mend the style
+# make test               lint, and the tests that need no GPU
+# make test-all           the same without leaving out `thorough` tests (before a release or a change of compilers)
+# make test-gpu           the tests that need a GPU; fails if none ran                       (LESS= for all of them)
+# make lint | format      check | fix the style; lint checks types and imports too
 # make mutations          seed every bug of tests/mutations/, and record what catches it     (ARGS=--missing)
-# make docs               write the tables in README.md and docs/ anew from results/
+# make docs               write the generated tables and pictures of README.md and docs/
 # make clean              remove what make has made
 #
 # Each makes .venv and installs what it needs first.  Two switches:
@@ -31,16 +31,19 @@ TRITONS ?= 3.6.0 newest
 ifeq ($(PY),)
   RUN := .venv/bin/python
   CLANG_FORMAT := .venv/bin/clang-format
+  LINT_IMPORTS := .venv/bin/lint-imports
   ENV := .venv/installed
 else
   RUN := $(PY)
   CLANG_FORMAT := clang-format
+  LINT_IMPORTS := lint-imports
   ENV :=
 endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/toolchain/aot/program/*.[ch] tests/support/fake_cuda/*.c)
 
-.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style types format mutations docs clean
+.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style imports types format mutations \
+	docs clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -51,7 +54,7 @@ compare: $(ENV)
 	@$(RUN) -m compare $(OP) $(ARGS)
 
 # Last comes what takes one core, side by side.
-test: style test-cpu
+test: style imports test-cpu
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync JOBS=0 LESS='$(LESS)' types test-triton
 
 test-all: LESS :=
@@ -69,7 +72,10 @@ test-triton: $(TRITONS:%=test-triton-%)
 test-triton-%: .tritons/%/installed $(ENV)
 	PYTHONPATH=$(CURDIR)/$(<D) TRITON_LEG=$(CURDIR)/$(<D) $(RUN) -m pytest -n $(JOBS) --dist worksteal -m '$(LESS)' tests/toolchain/test_triton_versions*.py $(PYTEST_ARGS)
 
-lint: style types
+lint: style imports types
+
+imports: $(ENV)
+	$(LINT_IMPORTS) --no-logo --no-cache
 
 types: $(ENV)
 	$(RUN) -m mypy
@@ -91,7 +97,7 @@ docs: $(ENV)
 	$(RUN) -m tools.docs.blocks
 
 clean:
-	rm -rf .venv .tritons build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .tritons build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: requirements.txt requirements-dev.txt constraints.txt tools/make_venv.sh

@@ -1,4 +1,4 @@
-"""What this machine can run and, for what it cannot, the exact command that mends it."""
+"""What this machine can run and, for what it cannot, the exact command that fixes it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What ``make docs`` runs: the generated blocks of the documents.  Nothing in `compare` imports it."""
+"""What ``make docs`` runs: the generated parts of the documents.  Nothing in `compare` imports it."""

@@ -1,4 +1,4 @@
-"""The tables in README.md and docs/, written from ``results/``: ``python -m tools.docs.blocks [--check]``.
+"""The generated parts of README.md and docs/: ``python -m tools.docs.blocks [--check]``.
 
 A document holds a block between two comments; what lies between is replaced:
 
@@ -12,8 +12,8 @@ tables, ``implementations`` the list of everything there is, ``map`` the fastest
 ``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
-variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory.  ``all`` in place of
-an op means each in turn.
+variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
+the driver.  ``all`` in place of an op means each in turn.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -46,6 +46,16 @@ def documents(root: Path = ROOT) -> list[Path]:
     return [path for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))] if path.is_file()]
 
 
+def _rooms(part: str) -> str:
+    from tools.docs import architecture  # import-linter: only this needs it, and a GPU machine may lack it
+
+    return architecture.block() if part == "block" else architecture.picture()
+
+
+PICTURES: dict[Path, Callable[[], str]] = {Path("docs/architecture.svg"): lambda: _rooms("picture")}
+"""Files that are generated whole, relative to the root."""
+
+
 def rewritten(text: str, results: Path = archive.RESULTS) -> str:
     """``text`` with every generated block made anew; a `UsageError` for a block of unknown name."""
 
@@ -59,9 +69,11 @@ def rewritten(text: str, results: Path = archive.RESULTS) -> str:
     return _BLOCK.sub(block, text)
 
 
-def stale(root: Path = ROOT) -> list[Path]:
-    """The documents whose blocks are not what would be generated now."""
-    return [path for path in documents(root) if rewritten(path.read_text()) != path.read_text()]
+def stale(root: Path = ROOT) -> dict[Path, str]:
+    """The files that are not what would be generated now, and what would be."""
+    fresh = {path: rewritten(path.read_text()) for path in documents(root)}
+    fresh |= {root / path: draw() for path, draw in PICTURES.items()}
+    return {path: text for path, text in fresh.items() if not path.is_file() or path.read_text() != text}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,11 +82,11 @@ def main(arguments: Sequence[str]) -> int:
 
     prepare("cpu")  # hashes and lists need the kernels imported, not a GPU
     outdated = stale()
-    for path in outdated:
+    for path, text in outdated.items():
         if "--check" in arguments:
             print(f"{path.relative_to(ROOT)} is out of date: make docs")
         else:
-            archive.write_whole(path, rewritten(path.read_text()))
+            archive.write_whole(path, text)
             print(f"rewrote {path.relative_to(ROOT)}")
     return 1 if outdated and "--check" in arguments else 0
 
@@ -90,6 +102,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return mutations.block(results)
     if what == "exploits":
         return exploits.block()
+    if what == "rooms":
+        return _rooms("block")
     if what in _OF_THE_MAP:
         return _of_the_map(what, results)
     if kind == "switch":
@@ -107,7 +121,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
     if kind not in makers or name not in registry.op_names():
         raise UsageError(
-            f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', "
+            f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', 'rooms', "
             f"{', '.join(map(repr, _OF_THE_MAP))}, "
             f"or one of {', '.join(makers)} and an op or all, or banks and an op"
         )

@@ -1,0 +1,1 @@
+"""What `pipeline` found, for readers: the stages as text, and one HTML page."""

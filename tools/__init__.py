@@ -1,0 +1,1 @@
+"""What maintains the project; no part of the installed package."""
