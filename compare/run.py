@@ -487,10 +487,11 @@ class _Bench:
         import torch
 
         from compare.checking.check import Yardstick
-        from compare.timing.measure import CeilingMeter, Interrupted, Plan
+        from compare.timing.ceilings import CeilingMeter
+        from compare.timing.rounds import Interrupted, Plan
         from compare.timing.stopwatch import CudaStopwatch
         from compare.worker.exchange import WorkerStage
-        from compare.worker.timing import measure
+        from compare.worker.timing import Settings, Subject, measure
 
         rows = self.rows[case]
         agreeing = [impl for impl in self.impls if rows[impl.label].status == "ok"]
@@ -507,7 +508,7 @@ class _Bench:
         with self.meter.part(f"timing {case}", _MEASURE_WEIGHT * len(self.impls)) as part:
             try:
                 stage = None if baseline is None else WorkerStage(self.crew.of(baseline), exchange)
-                timings = measure(
+                subject = Subject(
                     self.op,
                     agreeing,
                     case,
@@ -515,16 +516,16 @@ class _Bench:
                     {impl.label: self.crew.of(impl) for impl in agreeing},
                     exchange,
                     Yardstick(self.op, stage),
-                    local=CudaStopwatch(self.device),
-                    seed=self.options.seed,
-                    budget_s=budget,
-                    progress=part,
-                    first_calls_ms={i.label: self.first_calls_ms[case, i.label] for i in agreeing},
-                    ceilings=ceilings,
-                    plan=Plan(sustained=self.options.sustained),
-                    tidy=held_bytes > torch.cuda.get_device_properties(self.device).total_memory // 2,
-                    say=self.meter.say,
+                    {impl.label: self.first_calls_ms[case, impl.label] for impl in agreeing},
                 )
+                settings = Settings(
+                    CudaStopwatch(self.device),
+                    self.options.seed,
+                    budget,
+                    Plan(sustained=self.options.sustained),
+                    tidy=held_bytes > torch.cuda.get_device_properties(self.device).total_memory // 2,
+                )
+                timings = measure(subject, settings, ceilings, part, self.meter.say)
             except Interrupted as interrupted:
                 self._put(case, interrupted.partial)
                 raise

@@ -450,7 +450,7 @@ def test_compilers_are_done_before_anything_is_timed(
     bench.first_calls_ms[SMALL, "torch.eager"] = 1.0
     bench.held_bytes[SMALL, "torch.eager"] = 0
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
-    monkeypatch.setattr("compare.timing.measure.CeilingMeter", ceilings)
+    monkeypatch.setattr("compare.timing.ceilings.CeilingMeter", ceilings)
     monkeypatch.setattr("compare.timing.stopwatch.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
     monkeypatch.setattr("compare.worker.timing.measure", lambda *_, **__: done.append("timed") or {})

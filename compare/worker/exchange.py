@@ -13,7 +13,7 @@ from compare.capture import meta_inputs
 from compare.checking.check import Called
 from compare.checking.guarded_memory import POISON
 from compare.spec import Case, Op
-from compare.timing.measure import how_many_sets
+from compare.timing.stopwatch import how_many_sets
 from compare.worker.memory import ALIGNMENT, Memory, Place, room
 from compare.worker.process import Worker
 
