@@ -31,8 +31,9 @@ from dataclasses import dataclass, field
 from compare.spec import Estimate, Implementation, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, within
+from compare.timing.stopwatch import Clock
 from compare.timing.sustained import Endurance, endure
-from compare.timing.timed import Clock, Timed
+from compare.timing.timed import Timed
 
 Progress = Callable[[float], None]
 """Called after every round with the share of the timing that is over, 0 to 1."""

@@ -50,14 +50,21 @@ class Reading:
     host_us: float
 
 
-class Stopwatch(Protocol):
+class Clock(Protocol):
+    """What belongs to a run as a whole."""
+
+    def now_s(self) -> float:
+        """Seconds on a clock that only goes forward."""
+
+    def empty_us(self) -> float:
+        """What two events with nothing between them read."""
+
+
+class Stopwatch(Clock, Protocol):
     """Times calls of the process it is in.  Samples of one name share what it learns of the host."""
 
     behind: Call | None
     """Enqueued right behind the last event of every sample, and waited for; not timed."""
-
-    def now_s(self) -> float:
-        """Seconds on a clock that only goes forward."""
 
     def cold(self, name: str, call: Call) -> Reading:
         """One call with none of its data in the L2."""
@@ -67,9 +74,6 @@ class Stopwatch(Protocol):
 
     def capture(self, call: Call) -> Call:
         """``call`` as a CUDA graph; the result replays it.  Raises where it cannot be captured."""
-
-    def empty_us(self) -> float:
-        """What two events with nothing between them read."""
 
     def exposed(self, name: str) -> bool:
         """Whether some sample of that name holds host time, however long the wait."""
@@ -139,7 +143,7 @@ class CudaStopwatch:
                 self._pool = torch.cuda.graph_pool_handle()
             raised: Exception | None = None
             try:
-                # One pool for all: nobody reads what a replay writes, so graphs may share their memory.
+                # One pool for all: what a replay writes is never read here, so graphs may share their memory.
                 with torch.cuda.graph(
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
@@ -157,8 +161,8 @@ class CudaStopwatch:
     def _abandon_capture(self) -> None:
         """After a failed capture torch's allocator still believes in it and would refuse to free memory.
 
-        Where it was the capture's end that failed, nobody else gives back what the graph took either.  Random
-        numbers believe in it, too, and would refuse to be drawn: a capture that ends well ends that.
+        Where the capture's end failed, the graph's memory has to be given back here as well.  Random numbers
+        believe in the capture, too, and would refuse to be drawn: a capture that ends well ends that.
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from compare.spec import Estimate
 from compare.timing.statistics import estimate
-from compare.timing.timed import Clock, Timed
+from compare.timing.stopwatch import Clock
+from compare.timing.timed import Timed
 
 PAUSE_S = 0.1
 BURSTS = 7

@@ -1,7 +1,4 @@
-"""What rounds need: an implementation that is ready to be timed, and a clock for the run as a whole.
-
-The worker's client implements `Timed` (`compare.worker.timing.Remote`); tests bring a fake clock.
-"""
+"""What rounds need of an implementation; `compare.worker.timing.Remote` is one, and a fake in tests."""
 
 from __future__ import annotations
 
@@ -39,13 +36,3 @@ class Timed(Protocol):
 
     def exposed(self, kind: Kind) -> bool:
         """Whether some sample of that kind holds host time, however long the wait."""
-
-
-class Clock(Protocol):
-    """What belongs to a run as a whole."""
-
-    def now_s(self) -> float:
-        """Seconds on a clock that only goes forward."""
-
-    def empty_us(self) -> float:
-        """What two events with nothing between them read."""

@@ -92,7 +92,7 @@ class _Desk:
             except EOFError:
                 return
             answer = self._answer(request["do"], request.get("with", {}))
-            quick = request["do"] in _Work.TURNS
+            quick = request["do"] in _Work.FREQUENT
             changed = self._integrity.changed(quick=quick)
             answer |= {"number": request["number"], "changed": changed, "did": list(self._did)}
             self._connection.send_bytes(json.dumps(answer).encode())
@@ -153,7 +153,7 @@ def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.dev
 class _Work:
     """What can be asked for; every method is a request, its result JSON."""
 
-    TURNS = frozenset({"cold", "warm", "batch"})
+    FREQUENT = frozenset({"cold", "warm", "batch"})
     """Asked for thousands of times."""
 
     def __init__(self, connection: Connection) -> None:
@@ -229,7 +229,7 @@ class _Work:
             torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total), self._device)
 
     def rest(self) -> dict[str, int]:
-        """Free what is not needed between turns.
+        """Free what is not needed between requests.
 
         Returns:
             The most that PyTorch has held of the GPU's memory (``held_bytes``), and what is allocated still

@@ -492,7 +492,7 @@ class _Batches:
         return seconds
 
     def _examine(self, kind: Kind, repeats: int, changes: Mapping[str, Any]) -> None:
-        """Of a graph's replays the last is left; of calls any two are asked for, and nobody knows which."""
+        """Examine the last output of a graph's replays; of calls, any two outputs, which are drawn here."""
         exam, when = self._exam, "a batch of calls between which its inputs changed"
         chosen = sorted(_CHANCE.sample(range(repeats), min(2, repeats)))
         if kind == "graph":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from compare.spec import Implementation, Timing
@@ -13,7 +14,7 @@ from compare.timing.timed import BackToBack, Kind
 
 
 class World:
-    """`Clock` and `Stopwatch` of a made-up GPU: a call takes as long as the test says, warm half as long."""
+    """`Clock` of a made-up GPU, and its samples: a call takes as long as the test says, warm half as long."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
@@ -73,59 +74,53 @@ class World:
         return us
 
 
+@dataclass
 class Fake:
-    """`Timed` in a `World`.
+    """`Timed` in a `World`."""
 
-    Args:
-        us, noise: what a call takes, give or take.
-        act: told the number of each call, from 1.
-        inputs: told the set of inputs of each call.
-        sets: how many there are.
-    """
+    world: World
+    label: str
+    us: float
+    noise: float = 0.0
+    """A call takes ``us``, give or take."""
+    rung: str = "vendor"
+    accumulator: str = "fp32"
+    act: Callable[[int], None] = lambda count: None
+    """Told the number of each call, from 1."""
+    inputs: Callable[[int], None] = lambda which: None
+    """Told the set of inputs of each call."""
+    sets: int = 1
+    output_dtype: str | None = "torch.float32"
+    count: int = 0
 
-    def __init__(
-        self,
-        world: World,
-        label: str,
-        us: float,
-        *,
-        noise: float = 0.0,
-        rung: str = "vendor",
-        accumulator: str = "fp32",
-        act: Callable[[int], None] = lambda count: None,
-        inputs: Callable[[int], None] = lambda which: None,
-        sets: int = 1,
-        output: str = "torch.float32",
-    ) -> None:
-        self.impl = Implementation("op", label, rung, self.call, accumulator=accumulator)  # type: ignore[arg-type]
-        self.sets, self.output_dtype = sets, output
-        self._world, self._us, self._noise, self._act, self._inputs = world, us, noise, act, inputs
-        self._count = 0
+    @property
+    def impl(self) -> Implementation:
+        return Implementation("op", self.label, self.rung, self.call, accumulator=self.accumulator)  # type: ignore[arg-type]
 
     def call(self, which: int = 0) -> None:
-        self._count += 1
-        self._inputs(which)
-        self._act(self._count)
-        self._world.pending_us = self._us * self._world.random.lognormvariate(0, self._noise)
+        self.count += 1
+        self.inputs(which)
+        self.act(self.count)
+        self.world.pending_us = self.us * self.world.random.lognormvariate(0, self.noise)
 
     def first(self) -> float:
-        return self._world.take("first", "", self.call) / 1e3
+        return self.world.take("first", "", self.call) / 1e3
 
     def capture(self) -> None:
-        if not self._world.graphs:
+        if not self.world.graphs:
             raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
     def cold(self, which: int) -> Reading:
-        return self._world.cold(self.impl.label, lambda: self.call(which))
+        return self.world.cold(self.label, lambda: self.call(which))
 
     def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
-        return self._world.warm(self.impl.label, lambda: self.call(which), repeats, kind)
+        return self.world.warm(self.label, lambda: self.call(which), repeats, kind)
 
     def graph(self, repeats: int) -> Reading:
-        return self._world.warm(self.impl.label, self.call, repeats, "graph")
+        return self.world.warm(self.label, self.call, repeats, "graph")
 
     def exposed(self, kind: Kind) -> bool:
-        return (kind, self.impl.label) in self._world.waiting
+        return (kind, self.label) in self.world.waiting
 
 
 QUICK = Plan(warm_up_s=0.0, min_s=0.0)

@@ -107,7 +107,7 @@ def test_who_is_slow_sits_out_rounds_for_the_others() -> None:
     assert [ratio.against for ratio in found.ratios] == ["torch.eager"]
     assert rounds.converged
     for fake in quick:
-        assert timing(rounds, fake.impl.label).rounds == len(rounds.samples) >= QUICK.min_rounds
+        assert timing(rounds, fake.label).rounds == len(rounds.samples) >= QUICK.min_rounds
 
 
 def test_a_slow_baseline_is_in_every_round() -> None:
@@ -137,7 +137,7 @@ def test_every_round_has_an_order_of_its_own() -> None:
     assert len(set(order)) > 20
     for place in range(len(labels)):
         count = Counter(names[place] for names in order)
-        assert min(count.values()) > 0.5 * len(order) / len(labels)  # nobody is always first
+        assert min(count.values()) > 0.5 * len(order) / len(labels)  # none is always first
 
 
 def test_the_seed_decides_the_order() -> None:
@@ -248,7 +248,7 @@ def test_what_distorts_a_time_is_noted() -> None:
     ("other", "note"),
     [
         ({"accumulator": "fp16"}, "computed in fp16 against fp32"),
-        ({"output": "torch.float16"}, "output in torch.float16 against torch.float32"),
+        ({"output_dtype": "torch.float16"}, "output in torch.float16 against torch.float32"),
     ],
 )
 def test_unequal_terms_give_a_note_and_no_ratio(other: dict[str, Any], note: str) -> None:
