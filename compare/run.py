@@ -44,8 +44,9 @@ from compare.stages.resources import (
     with_resources,
 )
 from compare.stages.sources import read_sources
-from compare.stages.timing import WEIGHT, Result, replay_case, retime_case, time_case, with_result
+from compare.stages.timing import WEIGHT, replay_case, retime_case, time_case, with_result
 from compare.timing import calibration, speed_of_light
+from compare.timing.rounds import Result
 from compare.tuning import cache, sweep
 from compare.worker.checking import Changed
 from compare.worker.exchange import Exchange

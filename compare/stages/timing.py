@@ -14,13 +14,10 @@ from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
 from compare.timing import nvbench
 from compare.timing.ceilings import CeilingMeter
-from compare.timing.measure import Interrupted
-from compare.timing.rounds import Plan
+from compare.timing.rounds import Interrupted, Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange, WorkerStage
-from compare.worker.timing import measure
-
-Result = Timing | Exception
+from compare.worker.timing import Settings, Subject, measure
 
 WEIGHT = 4
 """Timing an implementation takes about as long as checking it four times."""
@@ -56,7 +53,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
     interrupted = False
     with context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part:
         try:
-            results: Mapping[str, Result] = measure(
+            subject = Subject(
                 op,
                 impls,
                 case,
@@ -64,18 +61,16 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 workers,
                 exchange,
                 Yardstick(op, None if baseline is None else WorkerStage(baseline, exchange)),
-                local=CudaStopwatch(device),
-                seed=options.seed,
-                budget_s=options.budget_s / max(1, len(options.cases)),
-                progress=part,
-                first_calls_ms={
-                    one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None
-                },
-                ceilings=ceilings,
-                plan=Plan(sustained=options.sustained),
-                tidy=held_bytes > torch.cuda.get_device_properties(device).total_memory // 2,
-                say=context.meter.say,
+                {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
             )
+            settings = Settings(
+                CudaStopwatch(device),
+                options.seed,
+                options.budget_s / max(1, len(options.cases)),
+                Plan(sustained=options.sustained),
+                tidy=held_bytes > torch.cuda.get_device_properties(device).total_memory // 2,
+            )
+            results: Mapping[str, Result] = measure(subject, settings, ceilings, part, context.meter.say)
         except Interrupted as error:
             results, interrupted = error.partial, True
     return Timed(results, ceilings.ceilings(), ceilings.card(), interrupted)

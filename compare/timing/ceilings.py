@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,44 +22,43 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 """and their dtypes."""
 
 
+@dataclass(frozen=True)
+class Loads:
+    """The calls whose times are ceilings."""
+
+    copy: Call
+    """torch's ``copy_``; its bytes are those read plus those written."""
+    reads: Mapping[str, Call]
+    """torch's reductions over the same memory: the fastest of them here is the read."""
+    buffer_bytes: int
+    """What the copy and each of the reads reads."""
+    product: Call | None = None
+    """A product of two matrices of `PRODUCT` rows and columns in fp16; None where a case is not about
+    arithmetic."""
+    own_product: Call | None = None
+    """The same in the case's dtype; None where that is fp16."""
+
+
 class CeilingMeter:
-    """What a plain copy and a plain read reach on this device, sampled as often as one asks.
+    """What `Loads` reach on this device, sampled once a round; ``monitor`` is asked for the card's state."""
 
-    The copy is torch's ``copy_``, its bytes read plus written.  The read is the fastest of torch's
-    reductions over the same memory, whichever that is here.  ``product`` is a product of two matrices of
-    `PRODUCT` rows and columns in fp16, None where a case is not about arithmetic; ``own_product`` is the same
-    in the case's dtype, None where that is fp16.  ``monitor`` is asked how the card does meanwhile.
-    """
-
-    def __init__(
-        self,
-        watch: Stopwatch,
-        copy: Call,
-        reads: Mapping[str, Call],
-        buffer_bytes: int,
-        product: Call | None = None,
-        monitor: Monitor | None = None,
-        own_product: Call | None = None,
-    ) -> None:
+    def __init__(self, watch: Stopwatch, loads: Loads, monitor: Monitor | None = None) -> None:
         self._monitor = monitor or Monitor({})
-        self._watch, self._bytes, self._copy, self._product = watch, buffer_bytes, copy, product
-        self._own_product = own_product
+        self._watch, self._loads = watch, loads
         self._product_us: list[float] = []
         self._own_product_us: list[float] = []
         self._copy_us: list[float] = []
-        trials: dict[str, list[float]] = {name: [] for name in reads}
+        trials: dict[str, list[float]] = {name: [] for name in loads.reads}
         for _ in range(4):
-            for name, call in reads.items():
+            for name, call in loads.reads.items():
                 trials[name].append(watch.cold(f"read {name}", call).gpu_us)
         medians = {
             name: statistics.median(times[1:]) for name, times in trials.items()
         }  # the first loads code
         self.read_by = min(medians, key=medians.__getitem__)
-        self._read = reads[self.read_by]
         self._read_us = trials[self.read_by][1:]
-        copy()  # loads its code
-        for load in filter(None, (product, own_product)):
-            load()
+        for load in filter(None, (loads.copy, loads.product, loads.own_product)):
+            load()  # loads its code
         self.sample()
 
     @classmethod
@@ -90,18 +90,19 @@ class CeilingMeter:
 
                 product = multiply(torch.float16)
                 own_product = multiply(DTYPES[dtype]) if dtype != "fp16" and dtype in DTYPES else None
-            watch, copy = CudaStopwatch(device), partial(target.copy_, source)
-            return cls(watch, copy, reads, size, product, Monitor.on(device), own_product)
+            loads = Loads(partial(target.copy_, source), reads, size, product, own_product)
+            return cls(CudaStopwatch(device), loads, Monitor.on(device))
 
     def sample(self) -> None:
         """One cold sample of each, and the state of the card: once a round."""
-        self._copy_us.append(self._watch.cold("copy", self._copy).gpu_us)
-        self._read_us.append(self._watch.cold(f"read {self.read_by}", self._read).gpu_us)
-        if self._product is not None:
+        watch, loads = self._watch, self._loads
+        self._copy_us.append(watch.cold("copy", loads.copy).gpu_us)
+        self._read_us.append(watch.cold(f"read {self.read_by}", loads.reads[self.read_by]).gpu_us)
+        if loads.product is not None:
             # On what it left in the L2: a kernel's own operands may lie there as well.
-            self._product_us.append(self._watch.warm("product", self._product, 2).gpu_us)
-        if self._own_product is not None:
-            self._own_product_us.append(self._watch.warm("own product", self._own_product, 2).gpu_us)
+            self._product_us.append(watch.warm("product", loads.product, 2).gpu_us)
+        if loads.own_product is not None:
+            self._own_product_us.append(watch.warm("own product", loads.own_product, 2).gpu_us)
         self._monitor.end_round()
 
     def clock_mhz(self) -> float | None:
@@ -122,15 +123,15 @@ class CeilingMeter:
         fp16 product too, as power holds some samples down; of the other, which is only shown, the median."""
         own_us = self._own_product_us or self._product_us
         return Ceilings(
-            copy_gbs=2 * self._bytes / min(self._copy_us) / 1e3,
-            read_gbs=self._bytes / min(self._read_us) / 1e3,
+            copy_gbs=2 * self._loads.buffer_bytes / min(self._copy_us) / 1e3,
+            read_gbs=self._loads.buffer_bytes / min(self._read_us) / 1e3,
             matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
             product_tflops=2 * PRODUCT**3 / statistics.median(own_us) / 1e6 if own_us else None,
         )
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
-    """The ceilings on their own; beside implementations rather give a `CeilingMeter` to `measure`."""
+    """The ceilings on their own; beside implementations rather give a `CeilingMeter` to `Rounds`."""
     meter = CeilingMeter.on(device)
     for _ in range(CEILING_SAMPLES):
         meter.sample()

@@ -27,10 +27,12 @@ from typing import Any
 
 import torch
 
+from compare import registry
+from compare.device import pick
 from compare.spec import Case, Estimate, Implementation, Op, Ratio, Timing, UsageError
 from compare.timing.rounds import Result
 from compare.timing.statistics import between, estimate
-from compare.timing.stopwatch import Call
+from compare.timing.stopwatch import Call, how_many_sets
 
 REQUIREMENT = "cuda-bench[cu13]>=0.3"
 MIN_SAMPLES = 50
@@ -151,10 +153,6 @@ def _samples(
     op_name: str, labels: Sequence[str], case_text: str, device_text: str, seed: int
 ) -> dict[str, list[float] | str]:
     """By label: cold samples in microseconds, or what went wrong."""
-    from compare import registry
-    from compare.device import pick
-    from compare.timing.measure import input_sets
-
     device = pick(device_text)
     op = registry.get_op(op_name)
     case = Case.parse(case_text, op)
@@ -169,6 +167,16 @@ def _samples(
             label: f"{type(told).__name__}: {told}" if isinstance(told, Exception) else list(told.samples)
             for label, told in cold_us(calls, device).items()
         }
+
+
+def input_sets(op: Op, case: Case, device: torch.device, seed: int) -> list[tuple[torch.Tensor, ...]]:
+    """Sets of inputs, fresh random values each, so many that together they do not fit the L2."""
+    generator = torch.Generator(device).manual_seed(seed)
+    sets = [op.make_inputs(case, generator, device)]
+    size = sum(tensor.untyped_storage().nbytes() for tensor in sets[0])
+    for _ in range(how_many_sets(size, device) - 1):
+        sets.append(op.make_inputs(case, generator, device))
+    return sets
 
 
 def _with_ratios(label: str, found: Mapping[str, Result]) -> Result:

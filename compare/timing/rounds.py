@@ -1,6 +1,21 @@
-"""Rounds: who is sampled when, when to stop, and what follows from the samples.
+"""Rounds: each kind of time named and none mixed; the order of samples, when to stop, and what follows.
 
-Nothing here touches a GPU; time comes from a `Stopwatch`.
+What is timed:
+
+- *first call*: host time of the first call in the process and the GPU work it starts, compilation included;
+- *cold*: GPU time of one call with the L2 flushed, on inputs that rotate through several sets;
+- *warm*: GPU time a call, several back to back on the same inputs;
+- *graph*: GPU time of one replay of the call captured as a CUDA graph, warm;
+- *launch*: host time until the call returns, while the GPU is busy with something else: the median of a
+  batch is one sample.
+
+Each round takes one sample of each kind from every implementation, in an order drawn anew, so that a drift of
+clocks, power or temperature affects all of them alike.  A ratio is the median of ratios within rounds.
+Rounds go on until every ratio's 95% interval is tight or the time budget ends.  Every sample is kept.  GPU
+times are the difference of two events: the time of an empty pair is not subtracted, but a note gives it where
+it is a noticeable part.
+
+Nothing here touches a GPU; time comes from `Timed` implementations and a `Clock`.
 """
 
 from __future__ import annotations
@@ -9,17 +24,16 @@ import math
 import random
 import statistics
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field
 
 from compare.spec import Estimate, Implementation, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, within
-from compare.timing.stopwatch import Call, Stopwatch
+from compare.timing.stopwatch import Clock
 from compare.timing.sustained import Endurance, endure
+from compare.timing.timed import Timed
 
 Progress = Callable[[float], None]
 """Called after every round with the share of the timing that is over, 0 to 1."""
@@ -65,10 +79,9 @@ class Plan:
 
 
 def reference(label: str, impls: Sequence[Implementation]) -> str | None:
-    """Whom ``label`` is held against on its own rung, None if it stands there alone.
+    """Reference implementation for ``label`` at its optimisation level, or None.
 
-    That is Triton's implementation of the same variant; failing that, the rung's first in PyTorch; failing
-    that, its first in Triton.
+    Triton's implementation of the same variant, else the level's first in PyTorch, else its first in Triton.
     """
     own = next(impl for impl in impls if impl.label == label)
     peers = [impl for impl in impls if impl.rung == own.rung]
@@ -92,21 +105,20 @@ class Sample:
 
 
 @dataclass
-class Contender:
+class Entry:
     """One implementation while it is being timed."""
 
     impl: Implementation
-    calls: list[Call]
-    """One for each set of inputs."""
+    timed: Timed
     first_ms: float | None = None
+    """Its first call, where that was timed earlier."""
     call_ms: float = 0.0
     """Host time of a whole call, when it was ready to be timed."""
     spent_s: float = 0.0
     """What its samples have cost so far,"""
     sampled: int = 0
     """and how many rounds they are from."""
-    output_dtype: object = None
-    graph: Call | None = None
+    has_graph: bool = False
     repeats: int = 1
     endurance: Endurance | None = None
     error: Exception | None = None
@@ -117,86 +129,84 @@ class Contender:
         return self.impl.label
 
 
-class _DeviceLostError(Exception):
-    """An implementation left the GPU unusable for this process."""
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a measurement: ``partial`` holds what whole rounds had measured by then."""
+
+    def __init__(self, partial: dict[str, Result]) -> None:
+        super().__init__()
+        self.partial = partial
 
 
-class Contest:
-    """Rounds of samples over any clock, and what follows from them."""
+class Rounds:
+    """Rounds of samples of ``entries``, and what follows from them.
+
+    Args:
+        baseline: the label that ratios are taken to.
+        entries: implementations known to be right.
+        clock: of the run as a whole.
+        plan: when to stop.
+        seed: of the order within rounds.
+        ceilings: sampled once a round, so that shares of them are free of drift as well.
+    """
 
     def __init__(
         self,
         baseline: str,
-        impls: Sequence[Implementation],
-        inputs: Sequence[Sequence[Any]],
-        watch: Stopwatch,
+        entries: Sequence[Entry],
+        clock: Clock,
         plan: Plan,
-        *,
         seed: int = 0,
-        first_calls_ms: Mapping[str, float] | None = None,
         ceilings: CeilingMeter | None = None,
     ) -> None:
-        self.baseline, self.impls, self.watch, self.plan = baseline, impls, watch, plan
-        self.ceilings = ceilings
-        self.rounds: list[dict[str, Sample]] = []
+        self.baseline, self.clock, self.plan, self.ceilings = baseline, clock, plan, ceilings
+        self.entries = {entry.label: entry for entry in entries}
+        self.samples: list[dict[str, Sample]] = []
+        """By label, round after round."""
         self.converged = False
         self._share_s = math.inf
         self._random = random.Random(seed)
         self._empty_us: list[float] = []
-        first = first_calls_ms or {}
-        self.contenders = {
-            impl.label: Contender(
-                impl, [partial(impl.run, *tensors) for tensors in inputs], first.get(impl.label)
-            )
-            for impl in impls
-        }
 
     def run(self, budget_s: float, progress: Progress | None = None) -> None:
-        """Take samples until they suffice or the budget is used; the results hold whatever came of it."""
-        try:
-            for contender in self._active():
-                with self._contained(contender):
-                    self._prepare(contender)
-            self._share_s = budget_s * FAIR / max(1, len(self._active()))
-            begin = self.watch.now_s()
-            self._warm_up(begin + min(self.plan.warm_up_s, budget_s))
-            check_at = self.plan.min_rounds
-            while playing := self._playing():
-                self.rounds.append(self._round(len(self.rounds), playing))
-                count, spent = len(self.rounds), self.watch.now_s() - begin
-                if progress is not None:
-                    progress(min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
-                if count >= check_at and spent >= min(self.plan.min_s, budget_s):
-                    self.converged = self.tight()
-                    check_at = max(count + 1, math.ceil(1.1 * count))
-                if self.converged or spent >= budget_s or count >= self.plan.max_rounds:
-                    break
-            if self.plan.sustained:
-                self._endure()
-        except _DeviceLostError as lost:
-            for contender in self._active():
-                if contender.label in self._measured():
-                    contender.notes.append(f"timing ended early: {lost}")
-                else:
-                    contender.error = RuntimeError(f"not timed: {lost}")
+        """Take samples until they suffice or the budget is used.
+
+        `results` holds whatever came of it, after an exception as well.
+        """
+        for entry in self._active():
+            with _contained(entry):
+                self._prepare(entry)
+        self._share_s = budget_s * FAIR / max(1, len(self._active()))
+        begin = self.clock.now_s()
+        self._warm_up(begin + min(self.plan.warm_up_s, budget_s))
+        check_at = self.plan.min_rounds
+        while due := self._due():
+            self.samples.append(self._round(len(self.samples), due))
+            count, spent = len(self.samples), self.clock.now_s() - begin
+            if progress is not None:
+                progress(min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
+            if count >= check_at and spent >= min(self.plan.min_s, budget_s):
+                self.converged = self.tight()
+                check_at = max(count + 1, math.ceil(1.1 * count))
+            if self.converged or spent >= budget_s or count >= self.plan.max_rounds:
+                break
+        if self.plan.sustained:
+            self._endure()
 
     def _endure(self) -> None:
-        for contender in self._shuffled(self._active()):
-            with self._contained(contender):
+        for entry in self._shuffled(self._active()):
+            with _contained(entry):
                 cold_us, launch_us = (
-                    statistics.median(self._series(contender.label, kind))
-                    for kind in ("cold_us", "launch_us")
+                    statistics.median(self._series(entry.label, kind)) for kind in ("cold_us", "launch_us")
                 )
-                contender.endurance = endure(
-                    self.watch, contender.label, contender.calls[0], cold_us, launch_us
-                )
+                entry.endurance = endure(entry.timed, self.clock, cold_us, launch_us)
 
     def tight(self) -> bool:
         """Whether every ratio is known well enough; where there is none, the cold time itself."""
-        for contender in self._playing():
-            ratios = self._ratios(contender)[0]
-            known = [ratio.value for ratio in ratios] or [estimate(self._series(contender.label, "cold_us"))]
-            if contender.label == self.baseline and len(self._playing()) > 1:
+        due = self._due()
+        for entry in due:
+            ratios = self._ratios(entry)[0]
+            known = [ratio.value for ratio in ratios] or [estimate(self._series(entry.label, "cold_us"))]
+            if entry.label == self.baseline and len(due) > 1:
                 continue  # it is in the others' ratios
             if not all(within(value, self.plan.tight) for value in known):
                 return False
@@ -204,72 +214,46 @@ class Contest:
 
     def results(self) -> dict[str, Result]:
         """By label, in the order given: what was measured, or what went wrong."""
-        measured = self._measured()
         found: dict[str, Result] = {}
-        for label, contender in self.contenders.items():
-            if contender.error is not None:
-                found[label] = contender.error
-            elif label in measured:
-                found[label] = self._timing(contender)
-            elif contender.first_ms is not None:
-                found[label] = Timing(
-                    first_call_ms=contender.first_ms, notes=("interrupted before its first round",)
-                )
+        for label, entry in self.entries.items():
+            if entry.error is not None:
+                found[label] = entry.error
+            elif any(label in samples for samples in self.samples):
+                found[label] = self._timing(entry)
+            elif entry.first_ms is not None:
+                note = "interrupted before its first round"
+                found[label] = Timing(first_call_ms=entry.first_ms, notes=(note,))
         return found
 
     # ----------------------------------------------------------------------- sampling
 
-    def _active(self) -> list[Contender]:
-        return [contender for contender in self.contenders.values() if contender.error is None]
+    def _active(self) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.error is None]
 
-    def _playing(self) -> list[Contender]:
-        """Who takes part in the next round: who has had more than a share of the time sits out the rest."""
+    def _due(self) -> list[Entry]:
+        """What the next round samples: one that has had more than a share of the time sits out the rest."""
         return [
-            contender
-            for contender in self._active()
-            if not contender.sampled
-            or contender.label == self.baseline
-            or contender.spent_s * (1 + 1 / contender.sampled) <= self._share_s
+            entry
+            for entry in self._active()
+            if not entry.sampled
+            or entry.label == self.baseline
+            or entry.spent_s * (1 + 1 / entry.sampled) <= self._share_s
         ]
 
-    def _measured(self) -> set[str]:
-        return {label for samples in self.rounds for label in samples}
-
-    @contextmanager
-    def _contained(self, contender: Contender) -> Iterator[None]:
-        """What ``contender`` raises is its own affair, unless it took the GPU with it."""
-        try:
-            yield
-        except (Exception, SystemExit) as error:
-            raised = error if isinstance(error, Exception) else RuntimeError(f"it called exit({error.code})")
-            release(error)
-            contender.error = raised
-            contender.calls, contender.graph = [], None
-            try:
-                self.watch.recover()
-            except Exception as lost:
-                raise _DeviceLostError(
-                    f"{contender.label} left the GPU unusable ({_first_line(raised)})"
-                ) from lost
-
-    def _prepare(self, contender: Contender) -> None:
+    def _prepare(self, entry: Entry) -> None:
         """The first call, then a graph of it."""
-
-        def first() -> None:
-            contender.output_dtype = getattr(contender.calls[0](), "dtype", None)
-
-        contender.call_ms = self.watch.first_ms(first)
-        if contender.first_ms is None:
-            contender.first_ms = contender.call_ms
+        entry.call_ms = entry.timed.first()
+        if entry.first_ms is None:
+            entry.first_ms = entry.call_ms
         try:
-            contender.graph = self.watch.capture(contender.calls[0])
+            entry.timed.capture()
+            entry.has_graph = True
         except Exception as error:
-            contender.notes.append(f"no CUDA graph: {_first_line(error)}")
+            entry.notes.append(f"no CUDA graph: {_first_line(error)}")
             release(error)
-            self.watch.recover()
 
-    def _is_slow(self, contender: Contender) -> bool:
-        return contender.call_ms > self.plan.slow_ms
+    def _is_slow(self, entry: Entry) -> bool:
+        return entry.call_ms > self.plan.slow_ms
 
     def _warm_up(self, until_s: float) -> None:
         while True:
@@ -278,99 +262,87 @@ class Contest:
                 by_gpu = self.plan.batch_us / max(sample.cold_us, 0.1)
                 by_host = self.plan.batch_host_us / max(sample.launch_us, 0.1)
                 wanted = round(min(by_gpu, by_host, self.plan.most_repeats))
-                self.contenders[label].repeats = max(1, wanted)
-            if not samples or self.watch.now_s() >= until_s:
+                self.entries[label].repeats = max(1, wanted)
+            if not samples or self.clock.now_s() >= until_s:
                 break
         self._empty_us.clear()
-        for contender in self.contenders.values():
-            contender.spent_s, contender.sampled = 0.0, 0
+        for entry in self.entries.values():
+            entry.spent_s, entry.sampled = 0.0, 0
         if self.ceilings is not None:
             self.ceilings.restart()
 
-    def _round(self, number: int, playing: Sequence[Contender]) -> dict[str, Sample]:
-        """One sample of each kind from everyone ``playing``, each kind's order drawn anew."""
+    def _round(self, number: int, due: Sequence[Entry]) -> dict[str, Sample]:
+        """One sample of each kind from each entry that is ``due``, each kind's order drawn anew."""
         cold: dict[str, float] = {}
         clocks: dict[str, float | None] = {}
         samples: dict[str, Sample] = {}
-        for contender in self._shuffled(playing):  # close together, as ratios are taken of these
-            with self._contained(contender), self._on_account_of(contender):
-                call = contender.calls[number % len(contender.calls)]
-                cold[contender.label] = self.watch.cold(contender.label, call).gpu_us
-                clocks[contender.label] = self.ceilings.clock_mhz() if self.ceilings else None
+        for entry in self._shuffled(due):  # close together, as ratios are taken of these
+            with _contained(entry), self._on_account_of(entry):
+                cold[entry.label] = entry.timed.cold(number % entry.timed.sets).gpu_us
+                clocks[entry.label] = self.ceilings.clock_mhz() if self.ceilings else None
         if self.ceilings is not None:
             self.ceilings.sample()
-        for contender in self._shuffled(playing):
-            with self._contained(contender), self._on_account_of(contender):
-                sample = self._warm_sample(contender, number, cold[contender.label])
-                samples[contender.label] = replace(sample, sm_mhz=clocks[contender.label])
-                contender.sampled += 1
-        self._empty_us.append(self.watch.empty_us())
+        for entry in self._shuffled(due):
+            with _contained(entry), self._on_account_of(entry):
+                warm = entry.timed.warm(number % entry.timed.sets, entry.repeats)
+                graph_us = entry.timed.graph(entry.repeats).gpu_us if entry.has_graph else None
+                samples[entry.label] = Sample(
+                    cold[entry.label], warm.gpu_us, warm.host_us, graph_us, clocks[entry.label]
+                )
+                entry.sampled += 1
+        self._empty_us.append(self.clock.empty_us())
         return samples
 
     @contextmanager
-    def _on_account_of(self, contender: Contender) -> Iterator[None]:
-        begin = self.watch.now_s()
+    def _on_account_of(self, entry: Entry) -> Iterator[None]:
+        begin = self.clock.now_s()
         yield
-        contender.spent_s += self.watch.now_s() - begin
+        entry.spent_s += self.clock.now_s() - begin
 
-    def _shuffled(self, contenders: Sequence[Contender]) -> list[Contender]:
-        order = [contender for contender in contenders if contender.error is None]
+    def _shuffled(self, entries: Sequence[Entry]) -> list[Entry]:
+        order = [entry for entry in entries if entry.error is None]
         self._random.shuffle(order)
         return order
-
-    def _warm_sample(self, contender: Contender, number: int, cold_us: float) -> Sample:
-        call = contender.calls[number % len(contender.calls)]
-        warm = self.watch.warm(contender.label, call, contender.repeats)
-        graph_us = None
-        if contender.graph is not None:
-            graph_us = self.watch.warm(f"{contender.label} graph", contender.graph, contender.repeats).gpu_us
-        return Sample(cold_us, warm.gpu_us, warm.host_us, graph_us)
 
     # ----------------------------------------------------------------------- what follows
 
     def _series(self, label: str, kind: str) -> list[float]:
         """All samples of one kind, to the nanosecond: no clock here is finer."""
-        taken = (getattr(samples[label], kind) for samples in self.rounds if label in samples)
+        taken = (getattr(samples[label], kind) for samples in self.samples if label in samples)
         return [round(value, 3) for value in taken if value is not None]
 
-    def _timing(self, contender: Contender) -> Timing:
-        label = contender.label
+    def _timing(self, entry: Entry) -> Timing:
+        label = entry.label
         cold, graph = self._series(label, "cold_us"), self._series(label, "graph_us")
-        ratios, notes = self._ratios(contender)
+        ratios, notes = self._ratios(entry)
         return Timing(
             cold_us=estimate(cold),
             warm_us=estimate(self._series(label, "warm_us")),
             graph_us=estimate(graph) if graph else None,
             launch_us=estimate(self._series(label, "launch_us")),
-            first_call_ms=contender.first_ms,
+            first_call_ms=entry.first_ms,
             ratios=tuple(ratios),
             rounds=len(cold),
             converged=self.converged,
-            notes=(*contender.notes, *notes, *self._remarks(label, cold), *self._endured(contender)),
+            notes=(*entry.notes, *notes, *self._remarks(entry, cold), *_endured(entry)),
             sm_mhz=tuple(self._series(label, "sm_mhz")),
-            burst_us=contender.endurance.burst_us if contender.endurance else None,
-            sustained_us=contender.endurance.sustained_us if contender.endurance else None,
+            burst_us=entry.endurance.burst_us if entry.endurance else None,
+            sustained_us=entry.endurance.sustained_us if entry.endurance else None,
         )
 
-    def _endured(self, contender: Contender) -> Iterator[str]:
-        if contender.endurance is not None and not contender.endurance.settled:
-            yield "its time under sustained load had not settled when the time for it was over"
-        if any(self.watch.exposed(f"{contender.label} {kind}") for kind in ("burst", "sustained")):
-            yield "its burst and sustained times hold host time: the host is slower than the GPU"
-
-    def _ratios(self, contender: Contender) -> tuple[list[Ratio], list[str]]:
-        """Against the baseline and against the rung's reference; a note for each that cannot be."""
+    def _ratios(self, entry: Entry) -> tuple[list[Ratio], list[str]]:
+        """Against the baseline and the level's reference; a note for each ratio that is missing."""
         ratios: list[Ratio] = []
         notes: list[str] = []
-        others = dict.fromkeys((self.baseline, reference(contender.label, self.impls)))
-        for other in others:
-            if other is None or other == contender.label:
+        impls = [each.impl for each in self.entries.values()]
+        for other in dict.fromkeys((self.baseline, reference(entry.label, impls))):
+            if other is None or other == entry.label:
                 continue
-            why = self._incomparable(contender, self.contenders.get(other))
-            value = None if why else self._ratio(contender.label, other)
+            why = self._incomparable(entry, self.entries.get(other))
+            value = None if why else self._ratio(entry.label, other)
             if value is not None:
                 ratios.append(Ratio(other, value))
-                notes.extend(self._clocks_apart(contender.label, other))
+                notes.extend(self._clocks_apart(entry.label, other))
             else:
                 notes.append(f"no ratio to {other}: {why or 'no round timed both'}")
         return ratios, notes
@@ -383,7 +355,7 @@ class Contest:
             if theirs > 0 and abs(own / theirs - 1) > OTHER_CLOCK:
                 yield f"it ran at {own:.0f} MHz and {other} at {theirs:.0f}: their ratio holds that as well"
 
-    def _incomparable(self, own: Contender, other: Contender | None) -> str | None:
+    def _incomparable(self, own: Entry, other: Entry | None) -> str | None:
         """Why a ratio of the two would mislead; None where the terms are equal."""
         if other is None:
             return "it was not timed"
@@ -391,27 +363,45 @@ class Contest:
             return f"it failed ({_first_line(other.error)})"
         if own.impl.accumulator != other.impl.accumulator:
             return f"unequal terms, computed in {own.impl.accumulator} against {other.impl.accumulator}"
-        if own.output_dtype != other.output_dtype:
-            return f"unequal terms, output in {own.output_dtype} against {other.output_dtype}"
+        if own.timed.output_dtype != other.timed.output_dtype:
+            return f"unequal terms, output in {own.timed.output_dtype} against {other.timed.output_dtype}"
         return None
 
     def _ratio(self, label: str, other: str) -> Estimate | None:
         """How many times faster ``label`` is than ``other``, from the rounds that timed both."""
-        pairs = [(r[other].cold_us, r[label].cold_us) for r in self.rounds if label in r and other in r]
+        pairs = [(r[other].cold_us, r[label].cold_us) for r in self.samples if label in r and other in r]
         values = [theirs / own for theirs, own in pairs if own > 0 and theirs > 0]
         return estimate([round(value, 5) for value in values]) if values else None
 
-    def _remarks(self, label: str, cold: Sequence[float]) -> Iterator[str]:
-        if self.watch.exposed(label):
+    def _remarks(self, entry: Entry, cold: Sequence[float]) -> Iterator[str]:
+        if entry.timed.exposed("cold") or entry.timed.exposed("warm"):
             yield "its call waits for the GPU, or keeps it waiting: its GPU times hold host time as well"
-        if len(cold) < len(self.rounds):
-            yield f"timed in {len(cold)} of {len(self.rounds)} rounds: they took all of its share of the time"
+        rounds = len(self.samples)
+        if len(cold) < rounds:
+            yield f"timed in {len(cold)} of {rounds} rounds: they took all of its share of the time"
         odd = outliers(cold)
         if odd > MANY_OUTLIERS * len(cold):
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"
         empty_us = statistics.median(self._empty_us) if self._empty_us else 0.0
         if empty_us > NOTICEABLE * statistics.median(cold):
             yield f"an empty pair of events reads {empty_us:.1f} us, which is not subtracted"
+
+
+def _endured(entry: Entry) -> Iterator[str]:
+    if entry.endurance is not None and not entry.endurance.settled:
+        yield "its time under sustained load had not settled when the time for it was over"
+    if any(entry.timed.exposed(kind) for kind in ("burst", "sustained")):
+        yield "its burst and sustained times hold host time: the host is slower than the GPU"
+
+
+@contextmanager
+def _contained(entry: Entry) -> Iterator[None]:
+    """An exception ends the timing of ``entry`` and of no other."""
+    try:
+        yield
+    except Exception as error:
+        release(error)
+        entry.error = error
 
 
 def release(error: BaseException) -> None:

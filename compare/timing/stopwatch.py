@@ -8,18 +8,23 @@ passed when the last has been enqueued.  A sample that fails the check is taken 
 
 from __future__ import annotations
 
-import gc
+import math
 import statistics
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from compare.device import l2_bytes
+
+try:
+    from cuda.bindings import driver
+except ImportError:
+    driver = None
 
 Call = Callable[[], object]
 
@@ -27,6 +32,10 @@ FLUSH_L2 = 4
 """How many times the L2's size is written before a cold sample.  Written, not read: the lines it leaves
 dirty are evicted during the call just as the call's own are evicted after it, so that a call pays for as
 many bytes as it writes."""
+
+ROTATED_L2 = 2
+"""The inputs' sets together are at least this many times the L2's size, as far as `MOST_SETS` allow."""
+MOST_SETS = 8
 
 FIRST_WAIT_US = 60.0
 LONGEST_WAIT_US = 20_000.0
@@ -41,17 +50,24 @@ class Reading:
     host_us: float
 
 
-class Stopwatch(Protocol):
-    """What the scheduling of samples needs of a clock; tests bring one of their own."""
+class Clock(Protocol):
+    """What belongs to a run as a whole."""
 
     def now_s(self) -> float:
         """Seconds on a clock that only goes forward."""
 
-    def first_ms(self, call: Call) -> float:
-        """Host time of a call and of the GPU work it starts."""
+    def empty_us(self) -> float:
+        """What two events with nothing between them read."""
+
+
+class Stopwatch(Clock, Protocol):
+    """Times calls of the process it is in.  Samples of one name share what it learns of the host."""
+
+    behind: Call | None
+    """Enqueued right behind the last event of every sample, and waited for; not timed."""
 
     def cold(self, name: str, call: Call) -> Reading:
-        """One call with nothing of its data in the L2."""
+        """One call with none of its data in the L2."""
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
         """``repeats`` calls back to back, right after one that is not timed."""
@@ -59,14 +75,13 @@ class Stopwatch(Protocol):
     def capture(self, call: Call) -> Call:
         """``call`` as a CUDA graph; the result replays it.  Raises where it cannot be captured."""
 
-    def empty_us(self) -> float:
-        """What two events with nothing between them read."""
-
     def exposed(self, name: str) -> bool:
         """Whether some sample of that name holds host time, however long the wait."""
 
-    def recover(self) -> None:
-        """After a call raised: free what it left.  Raises if the device is lost."""
+
+def how_many_sets(size: int, device: torch.device) -> int:
+    """How many sets of inputs samples rotate through, where a set takes ``size`` bytes."""
+    return max(1, min(math.ceil(ROTATED_L2 * l2_bytes(device) / max(size, 1)), MOST_SETS))
 
 
 def host_ms(call: Call, device: torch.device) -> float:
@@ -78,6 +93,10 @@ def host_ms(call: Call, device: torch.device) -> float:
     return (time.perf_counter_ns() - begin) / 1e6
 
 
+_Key = tuple[Literal["cold", "warm", "empty"], str]
+"""How a sample is taken, and of what: the wait before it is learnt for each."""
+
+
 class CudaStopwatch:
     """`Stopwatch` on torch's current stream of a GPU."""
 
@@ -86,38 +105,32 @@ class CudaStopwatch:
         self._scratch = torch.empty(FLUSH_L2 * l2_bytes(device), dtype=torch.int8, device=device)
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
-        self._waits_us: dict[str, float] = {}
-        self._exposed: set[str] = set()
+        self._waits_us: dict[_Key, float] = {}
+        self._exposed: set[_Key] = set()
         self._keeps_l2 = True
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self.behind: Call | None = None
-        """Enqueued right behind the last event of every sample, and waited for; not timed."""
         self._cycles_per_us = self._calibrate()
 
     def now_s(self) -> float:
         return time.perf_counter()
 
-    def first_ms(self, call: Call) -> float:
-        return host_ms(call, self._device)
-
     def cold(self, name: str, call: Call) -> Reading:
         self._let_go_of_l2()
-        return self._read(f"{name} cold", self._scratch.zero_, call, 1)
+        return self._read(("cold", name), self._scratch.zero_, call, 1)
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
-        return self._read(f"{name} warm", call, call, repeats)
+        return self._read(("warm", name), call, call, repeats)
 
     def _let_go_of_l2(self) -> None:
         """Lines that a kernel asked the L2 to keep are ordinary ones again, so that the flush drops them."""
         if self._keeps_l2:
             with suppress(Exception):
-                from cuda.bindings import driver
-
                 (error,) = driver.cuCtxResetPersistingL2Cache()
                 self._keeps_l2 = error == driver.CUresult.CUDA_SUCCESS
                 return
-            self._keeps_l2 = False  # no such driver, or none to ask
+            self._keeps_l2 = False  # cuda.bindings or its driver is absent
 
     def capture(self, call: Call) -> Call:
         graph = torch.cuda.CUDAGraph()
@@ -130,7 +143,7 @@ class CudaStopwatch:
                 self._pool = torch.cuda.graph_pool_handle()
             raised: Exception | None = None
             try:
-                # One pool for all: nobody reads what a replay writes, so graphs may share their memory.
+                # One pool for all: what a replay writes is never read here, so graphs may share their memory.
                 with torch.cuda.graph(
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
@@ -148,8 +161,8 @@ class CudaStopwatch:
     def _abandon_capture(self) -> None:
         """After a failed capture torch's allocator still believes in it and would refuse to free memory.
 
-        Where it was the capture's end that failed, nobody else gives back what the graph took either.  Random
-        numbers believe in it, too, and would refuse to be drawn: a capture that ends well ends that.
+        Where the capture's end failed, the graph's memory has to be given back here as well.  Random numbers
+        believe in the capture, too, and would refuse to be drawn: a capture that ends well ends that.
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
@@ -161,21 +174,12 @@ class CudaStopwatch:
                 pass
 
     def empty_us(self) -> float:
-        return self._read("", self._scratch.zero_, lambda: None, 1).gpu_us
+        return self._read(("empty", ""), self._scratch.zero_, lambda: None, 1).gpu_us
 
     def exposed(self, name: str) -> bool:
-        return not self._exposed.isdisjoint((f"{name} cold", f"{name} warm"))
+        return not self._exposed.isdisjoint((("cold", name), ("warm", name)))
 
-    def recover(self) -> None:
-        gc.collect()
-        # An error that another library did not read is raised by torch's next launch, whoever's that is.
-        with suppress(RuntimeError):
-            self._scratch[:1].fill_(1)
-        self._scratch[:1].fill_(1)
-        torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()
-
-    def _read(self, key: str, before: Call, call: Call, repeats: int) -> Reading:
+    def _read(self, key: _Key, before: Call, call: Call, repeats: int) -> Reading:
         wait_us = self._waits_us.get(key, FIRST_WAIT_US)
         while True:
             before()

@@ -1,8 +1,8 @@
-"""Burst and sustained: what a call takes right after a pause, and once power and heat have had their say.
+"""Burst and sustained: the time of a call right after a pause, and in thermal and power steady state.
 
-The rounds of a contest are neither: every sample is alone, behind a flush and a wait.  Here calls stand back
-to back, warm.  A burst is over before the power regulation has noticed it; sustained load goes on until the
-time of a call has settled, or a second has passed.
+The samples of rounds are neither: each is alone, behind a flush and a wait.  Here calls run back to back,
+warm.  A burst ends before the power regulation reacts to it; sustained load goes on until the time of a call
+has settled, or for a second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from compare.spec import Estimate
 from compare.timing.statistics import estimate
-from compare.timing.stopwatch import Call, Stopwatch
+from compare.timing.stopwatch import Clock
+from compare.timing.timed import Timed
 
 PAUSE_S = 0.1
 BURSTS = 7
@@ -42,46 +43,41 @@ class Endurance:
 
 
 def endure(
-    watch: Stopwatch,
-    label: str,
-    call: Call,
+    timed: Timed,
+    clock: Clock,
     cold_us: float,
     launch_us: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Endurance:
-    """Time bursts, then sustained load.
+    """Time bursts, then sustained load, always on the first set of inputs.
 
     Args:
-        watch: the clock.
-        label: whose call it is.
-        call: what is timed, always on the same inputs.
-        cold_us: what it takes the GPU, about.
-        launch_us: what it takes the host.
+        timed: the implementation.
+        clock: says when sustained load has lasted long enough.
+        cold_us: about how long a call takes the GPU,
+        launch_us: and the host.
         sleep: waits that many seconds with the GPU idle.
     """
     bursts = []
     repeats = _repeats(BURST_US, BURST_HOST_US, cold_us, launch_us)
     for number in range(1 + BURSTS):
         sleep(PAUSE_S)
-        taken = watch.warm(f"{label} burst", call, repeats)
+        taken = timed.warm(0, repeats, "burst")
         if number > 0:  # from the first the stopwatch learns how long the host takes
             bursts.append(taken.gpu_us)
-    batches, settled = _sustained(watch, f"{label} sustained", call, cold_us, launch_us)
+    batches, settled = _sustained(timed, clock, _repeats(BATCH_US, BATCH_HOST_US, cold_us, launch_us))
     return Endurance(estimate(_rounded(bursts)), estimate(_rounded(batches)), settled)
 
 
-def _sustained(
-    watch: Stopwatch, name: str, call: Call, cold_us: float, launch_us: float
-) -> tuple[list[float], bool]:
-    """The batches that count: those that settled, else the later half."""
-    wanted = _repeats(BATCH_US, BATCH_HOST_US, cold_us, launch_us)
+def _sustained(timed: Timed, clock: Clock, most_repeats: int) -> tuple[list[float], bool]:
+    """The batches that count, and whether they settled: the last `IN_A_ROW` then, else the later half."""
     batches: list[float] = []
-    repeats, begin = 1, watch.now_s()
+    repeats, begin = 1, clock.now_s()
     while True:
         # Twice as many each time: the stopwatch learns from a batch how long the host takes for the next.
-        repeats = min(2 * repeats, wanted)
-        batches.append(watch.warm(name, call, repeats).gpu_us)
-        spent_s = watch.now_s() - begin
+        repeats = min(2 * repeats, most_repeats)
+        batches.append(timed.warm(0, repeats, "sustained").gpu_us)
+        spent_s = clock.now_s() - begin
         last = batches[-IN_A_ROW:]
         level = len(last) == IN_A_ROW and max(last) <= (1 + SETTLED) * min(last)
         if level and spent_s >= LEAST_S:

@@ -13,17 +13,17 @@ from compare.checking.check import Yardstick, expected_output
 from compare.spec import Calibration, Case, Implementation, Op, Options, Timing
 from compare.timing.calibration import Series, derived
 from compare.timing.ceilings import measure_ceilings
-from compare.timing.rounds import Plan
-from compare.timing.stopwatch import CudaStopwatch, Stopwatch
+from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange, WorkerStage
 from compare.worker.pool import Crew
-from compare.worker.timing import CUDA_STOPWATCH, measure
+from compare.worker.timing import Settings, Subject, measure
 
 COPIES = 8
 """Names under which the same call is timed; every two of them are a pair."""
-CONTESTS = 2
+REPETITIONS = 2
 """How often that is done for each size: by other processes, in other orders."""
-CONTEST_S = 2.0
+BUDGET_S = 2.0
+"""For the rounds of one size."""
 TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)
 """About how long the call is to take: two sizes for each class."""
 
@@ -31,8 +31,8 @@ Progress = Callable[[float], None]
 
 
 def subject() -> Op:
-    """The op whose baseline is held against itself: of those that compute, the one that does so least.  What
-    only moves may be the driver's own copy, which has no code in a process."""
+    """The op whose baseline is compared with itself: of those that compute, the one that does so least.  One
+    that only moves data may be the driver's own copy, which has no code in a process."""
 
     def least(op: Op) -> tuple[int, float]:
         cost = op.cost(op.cases.default)
@@ -46,28 +46,23 @@ def equals(impl: Implementation, copies: int = COPIES) -> list[Implementation]:
     return [replace(impl, label=f"{impl.label}:{number}", base=impl.label) for number in range(copies)]
 
 
-def contest(
+def cold_samples(
     op: Op,
     impls: Sequence[Implementation],
     case: Case,
     device: torch.device,
     crew: Crew,
-    *,
-    seed: int,
-    budget_s: float = CONTEST_S,
-    plan: Plan | None = None,
-    local: Stopwatch | None = None,
-    stopwatch: str = "",
+    settings: Settings,
 ) -> list[tuple[float, ...]]:
-    """Time what ought to be equal, by the rules of every comparison; the cold samples of each.
+    """Time what ought to be equal, by the rules of every comparison; the cold samples of each, in us.
 
-    Each is in a process of its own, as implementations are: where a process finds room for its code and its
+    Each runs in a process of its own, as implementations do: where a process finds room for its code and its
     context can make more of a difference than the clock does.
 
     Args:
-        op, impls, case, device, seed, budget_s, plan: as those of `compare.worker.timing.measure`.
+        op, impls, case, device: what is timed.
         crew: their workers.
-        local, stopwatch: this process's and the workers' own; those of a GPU, if not given.
+        settings: how they are timed.
 
     Raises:
         Exception: what a call raised.
@@ -76,20 +71,8 @@ def contest(
     workers = {impl.label: crew.of(impl) for impl in impls}
     op = replace(op, baseline=impls[0].label)
     with Exchange(op, case, device, expected_output(op, case, device), timed=True) as exchange:
-        found = measure(
-            op,
-            impls,
-            case,
-            device,
-            workers,
-            exchange,
-            Yardstick(op, WorkerStage(workers[op.baseline], exchange)),
-            local=local or CudaStopwatch(device),
-            seed=seed,
-            budget_s=budget_s,
-            plan=plan,
-            stopwatch=stopwatch or CUDA_STOPWATCH,
-        )
+        yardstick = Yardstick(op, WorkerStage(workers[op.baseline], exchange))
+        found = measure(Subject(op, impls, case, device, workers, exchange, yardstick), settings)
     for result in found.values():
         if isinstance(result, Exception):
             raise result
@@ -98,18 +81,19 @@ def contest(
 
 
 def measured(device: torch.device, progress: Progress = lambda share: None) -> Calibration:
-    """Hold PyTorch's own implementation against itself on a GPU, at sizes for every class; about a minute."""
+    """Compare PyTorch's own implementation with itself on a GPU, at sizes for every class; about a minute."""
     op = subject()
     (impl,) = registry.implementations(op.name, [op.baseline])
     found: list[Series] = []
     with torch.cuda.device(device):
         bytes_per_us = measure_ceilings(device).copy_gbs * 1e3
         moved = op.cost(op.cases.default).bytes / op.cases.default.shape[0]
-        for seed in range(CONTESTS):
+        for seed in range(REPETITIONS):
             with Crew(op, device, Options.timeout_s) as crew:
                 for target_us in TARGETS_US:
                     size = max(256, round(target_us * bytes_per_us / moved))
                     case = replace(op.cases.default, dims=((op.dims[0], size),))
-                    found.append(contest(op, equals(impl), case, device, crew, seed=seed))
-                    progress(len(found) / (len(TARGETS_US) * CONTESTS))
+                    settings = Settings(CudaStopwatch(device), seed, BUDGET_S)
+                    found.append(cold_samples(op, equals(impl), case, device, crew, settings))
+                    progress(len(found) / (len(TARGETS_US) * REPETITIONS))
     return derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))

@@ -13,7 +13,7 @@ from compare.capture import meta_inputs
 from compare.checking.check import Called
 from compare.checking.guarded_memory import POISON
 from compare.spec import Case, Op
-from compare.timing.measure import how_many_sets
+from compare.timing.stopwatch import how_many_sets
 from compare.worker.memory import ALIGNMENT, Memory, Place, room
 from compare.worker.process import Worker
 
@@ -25,7 +25,7 @@ _STAGED_BYTES = 256 << 20
 
 
 class Exchange:
-    """The memory of one case: inputs, which workers read, and one output, which the one whose turn it is
+    """The memory of one case: inputs, which workers read, and one output, which one worker at a time
     writes.  The judge makes it, and keeps what it compares with elsewhere.
 
     Args:
@@ -88,7 +88,7 @@ class Exchange:
         return output
 
     def _settle(self) -> None:
-        """Before a worker's turn: CUDA knows no order between two processes' work."""
+        """Before a worker is asked: CUDA knows no order between two processes' work."""
         if self.inputs.device.type == "cuda":
             torch.cuda.synchronize(self.inputs.device)
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from multiprocessing import reduction
@@ -27,12 +27,16 @@ import torch
 # Everything that is needed later is imported now: the server that workers are forked from has it then.
 from compare import registry
 from compare.checking.check import Here, memory_of, wrong_kind
+from compare.code_size import launched
 from compare.code_size.sources import code_of
+from compare.records import archive
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import limits
 from compare.sandbox.project_files import watch_deeds
 from compare.spec import Implementation, Tuning, UsageError
-from compare.timing.stopwatch import Reading
+from compare.timing.stopwatch import Reading, Stopwatch, host_ms
+from compare.timing.timed import Kind
+from compare.tuning.autotune import watched
 from compare.worker.integrity import Integrity
 from compare.worker.memory import Place, View
 
@@ -88,7 +92,7 @@ class _Desk:
             except EOFError:
                 return
             answer = self._answer(request["do"], request.get("with", {}))
-            quick = request["do"] in _Work.TURNS
+            quick = request["do"] in _Work.FREQUENT
             changed = self._integrity.changed(quick=quick)
             answer |= {"number": request["number"], "changed": changed, "did": list(self._did)}
             self._connection.send_bytes(json.dumps(answer).encode())
@@ -136,10 +140,20 @@ def _text(error: BaseException) -> str:
         return ""
 
 
+def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.device) -> float:
+    """Host time of a call until its GPU work is done, in ms; to be asked before anything else runs ``impl``.
+
+    The CUDA context must exist already, or it would count as part of the call: making the inputs on the
+    device creates it.
+    """
+    with torch.cuda.device(device):
+        return host_ms(partial(impl.run, *inputs), device)
+
+
 class _Work:
     """What can be asked for; every method is a request, its result JSON."""
 
-    TURNS = frozenset({"cold", "warm", "batch"})
+    FREQUENT = frozenset({"cold", "warm", "batch"})
     """Asked for thousands of times."""
 
     def __init__(self, connection: Connection) -> None:
@@ -215,7 +229,7 @@ class _Work:
             torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total), self._device)
 
     def rest(self) -> dict[str, int]:
-        """Free what is not needed between turns.
+        """Free what is not needed between requests.
 
         Returns:
             The most that PyTorch has held of the GPU's memory (``held_bytes``), and what is allocated still
@@ -269,10 +283,6 @@ class _Work:
 
     def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
         """Host time of the first call (``ms``), and what it searched for or was ``known`` (``tunings``)."""
-        from compare.records import archive
-        from compare.timing.measure import first_call_ms
-        from compare.tuning.autotune import watched
-
         tensors = self._tensors("inputs", inputs)
         with watched([archive.decode(Tuning, tuning) for tuning in known]) as found:
             ms = first_call_ms(self.impl, tensors, self._device)
@@ -319,8 +329,6 @@ class _Work:
 
     def launched(self) -> list[list[str]]:
         """Source and name of every CUDA kernel that the cases of the op launch."""
-        from compare.code_size import launched
-
         return [list(pair) for pair in launched(self.impl)]
 
     # ----------------------------------------------------------------------- time
@@ -338,11 +346,10 @@ class _Work:
         tensors = [self._tensors("inputs", places) for places in sets]
         values = self._tensors("inputs", coming)
         expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        mailbox = self._out("outputs", 0, expected)
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
-        self._bench = _Bench(
-            self.impl, tensors, values, expected, self._out("outputs", 0, expected), make(self._device), tidy
-        )
+        self._bench = _Bench(self.impl, tensors, values, mailbox, make(self._device), tidy)
 
     def first_again(self) -> str | None:
         return self.bench.first()
@@ -350,14 +357,14 @@ class _Work:
     def cold(self, which: int) -> dict[str, Any]:
         return self.bench.cold(which)
 
-    def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:
+    def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
         """``kind``: of the call itself (``warm``, ``burst``, ``sustained``) or of its ``graph``."""
         return self.bench.warm(kind, which, repeats)
 
     def capture(self, which: int) -> None:
         self.bench.capture(which)
 
-    def batch(self, kind: str, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
+    def batch(self, kind: Kind, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
         """Calls for the judge's own clock, without anything between them but an element that changes."""
         self.bench.batch(kind, which, repeats, changes)
         self._synchronize()
@@ -374,19 +381,26 @@ class _Work:
 
 
 class _Bench:
-    """The implementation while it is being timed."""
+    """The implementation while it is being timed.
+
+    Args:
+        impl, watch: what is timed, and by what.
+        sets: of inputs.
+        coming: values that are moved into a set right before its cold sample; none if empty.
+        mailbox: a tensor like the output, in memory that the judge sees.
+        tidy: free memory after every sample.
+    """
 
     def __init__(
         self,
         impl: Implementation,
         sets: list[tuple[torch.Tensor, ...]],
         coming: tuple[torch.Tensor, ...],
-        expected: torch.Tensor,
         mailbox: torch.Tensor,
-        watch: Any,
+        watch: Stopwatch,
         tidy: bool,
     ) -> None:
-        self._impl, self._sets, self._expected = impl, sets, expected
+        self._impl, self._sets = impl, sets
         self._mailbox, self._watch, self._tidy = mailbox, watch, tidy
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
@@ -410,7 +424,7 @@ class _Bench:
         if self._output is None:  # a replay writes where the captured call did, and returns nothing
             self._output = self._of_graph
 
-    def call(self, kind: str, which: int) -> Callable[[], object]:
+    def call(self, kind: Kind, which: int) -> Callable[[], object]:
         return self._replay if kind == "graph" else self.calls[which]
 
     def _deliver(self) -> None:
@@ -434,10 +448,10 @@ class _Bench:
             x.copy_(value)  # which leaves nothing that this call could remember for the next
         return self._reading("cold", self._watch.cold("cold", self.calls[which]), which)
 
-    def warm(self, kind: str, which: int, repeats: int) -> dict[str, Any]:
+    def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
         return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
 
-    def batch(self, kind: str, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
+    def batch(self, kind: Kind, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
         """Call it so many times; ``changes`` says what is put in which places of an argument before."""
         call = self.call(kind, which)
         self._kept = []
@@ -460,8 +474,8 @@ class _Bench:
         if last:
             self._kept = []
 
-    def _reading(self, kind: str, reading: Reading, which: int) -> dict[str, Any]:
-        problem = wrong_kind(self._output, self._expected, self._mailbox.device)
+    def _reading(self, kind: Kind, reading: Reading, which: int) -> dict[str, Any]:
+        problem = wrong_kind(self._output, self._mailbox, self._mailbox.device)
         if problem is None:
             pointer = self._output.untyped_storage().data_ptr()
             if pointer and any(x.untyped_storage().data_ptr() == pointer for x in self._sets[which]):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compare import registry
 
-_MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main", "compare.timing.measure")
+_MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 
 _spawn = util.spawnv_passfds

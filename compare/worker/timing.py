@@ -1,9 +1,9 @@
-"""Workers as `compare.timing.rounds` times them: a turn is one question to one of them.
+"""Workers timed by `compare.timing.rounds`: one sample is one request to one worker process.
 
-Every worker reads its own clock, as nothing else is near enough to the GPU.  The judge holds it to what can
-be seen from outside: inputs are new in every round, what some turns leave behind is held against the
-oracle, nobody knows which, and batches of calls are timed by the judge's own clock.  Between a user's calls
-in such a batch an element of the inputs changes, so that nothing worked out before is of use.
+Every worker reads its own clock, as nothing else is near enough to the GPU.  The judge verifies what can be
+seen from outside.  Inputs are new in every round.  The outputs of some samples, which only the judge knows,
+are compared with the oracle.  Batches of calls are timed by the judge's own clock: between a user's calls in
+such a batch an element of the inputs changes, so that nothing worked out before is of use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,23 +24,23 @@ from compare.checking.check import Reference, Yardstick, errors_of, limit_of, me
 from compare.checking.guarded_memory import untouched
 from compare.spec import Case, Implementation, Op, Timing
 from compare.timing.ceilings import CeilingMeter
-from compare.timing.measure import Interrupted
-from compare.timing.rounds import Contest, Plan, Progress, Result, release
-from compare.timing.stopwatch import Call, Reading
+from compare.timing.rounds import Entry, Interrupted, Plan, Progress, Result, Rounds, release
+from compare.timing.stopwatch import Call, Reading, Stopwatch
+from compare.timing.timed import BackToBack, Kind
 from compare.worker.exchange import Exchange, shape_of
 from compare.worker.memory import Place
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
 
-KINDS = ("cold", "warm", "graph", "burst", "sustained")
+KINDS: tuple[Kind, ...] = ("cold", "warm", "graph", "burst", "sustained")
 
 SURE = {True: 3, False: 1}
-"""Turns of each implementation and kind that are checked in any case, among its first `EARLY`: more of a
+"""Samples of each implementation and kind that are checked in any case, among its first `EARLY`: more of a
 user's file than of the project's own."""
 EARLY = 10
 LATER = {True: 0.04, False: 0.01}
-"""The share of its later turns that are checked."""
+"""The share of its later samples that are checked."""
 
 SPAN_S = 0.02
 """How long the longer of two batches takes that the judge times."""
@@ -50,7 +50,7 @@ KEPT_BYTES = 1 << 30
 ATTEMPTS = 10
 SLACK_US = 4.0
 SPOTS = 16
-"""Elements of the inputs that are changed in turn between the calls of a batch."""
+"""Elements of the inputs that are changed one after the other between the calls of a batch."""
 TOO_FAST = 0.6
 """A claimed time below this share of what the judge's clock says is refused.  Back to back a GPU may be some
 tenths slower than in single calls, as it gets hot; not by two fifths."""
@@ -60,139 +60,105 @@ _CHANCE = random.SystemRandom()
 
 
 class Cheated(Exception):
-    """What a worker says or leaves does not hold; the text is a whole sentence."""
+    """A worker's answer or output is wrong; the text is a whole sentence."""
 
 
 class TooFast(Exception):
-    """What a worker claims of its time cannot be, by a clock outside of it."""
+    """A clock outside a worker contradicts the times that it gives."""
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What of a call's result the judge needs to know."""
+class Session:
+    """What the workers of one measurement share: the examiner, and what their samples have cost."""
 
-    dtype: str | None
+    def __init__(self, exam: Examiner) -> None:
+        self.exam = exam
+        self.samples = 0
+        self.samples_s = self.set_out_s = self.exams_s = 0.0
+        self._this_round: set[str] = set()
+
+    def cold_sample_of(self, label: str, which: int) -> None:
+        """Renew a set of inputs where this is the first cold sample of a round."""
+        if label in self._this_round or not self._this_round:
+            self._this_round.clear()
+            self.exam.renew(which)
+        self._this_round.add(label)
+
+    def cost(self) -> str:
+        """What samples have cost so far, in words."""
+        each_ms = (self.samples_s - self.exams_s) / max(self.samples, 1) * 1e3
+        set_out_ms = self.set_out_s / max(self.samples, 1) * 1e3
+        return (
+            f"{self.samples} turns of {each_ms:.2f} ms, of which {set_out_ms:.2f} to lay out inputs, and "
+            f"{self.exams_s:.2f} s for looking at outputs"
+        )
 
 
 class Remote:
-    """Stands for ``impl.run`` in a contest; its only argument is the number of a set of inputs."""
+    """`compare.timing.timed.Timed` by a worker: its readings come from there, and are checked here."""
 
-    def __init__(self, worker: Worker, foreign: bool, accumulator: str = "fp32") -> None:
-        self.worker, self.accumulator = worker, accumulator
-        self.turns: dict[str, int] = {}
-        self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE[foreign])) for kind in KINDS}
-        self._later = LATER[foreign]
+    def __init__(self, worker: Worker, impl: Implementation, session: Session) -> None:
+        self.worker, self.accumulator = worker, impl.accumulator
+        self.sets = len(session.exam.sets)
+        self.output_dtype: str | None = None
+        self._label, self._session = impl.label, session
+        self._exposed: set[Kind] = set()
+        self._taken: dict[Kind, int] = {}
+        self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE[impl.foreign])) for kind in KINDS}
+        self._later = LATER[impl.foreign]
 
-    def __call__(self, which: int) -> _Seen:
-        return _Seen(self.worker.ask("first_again", "a call"))
-
-    def to_be_checked(self, kind: str) -> bool:
-        """Whether the judge looks at what the next turn of this kind leaves; drawn here, told nobody."""
-        turn = self.turns[kind] = self.turns.get(kind, -1) + 1
-        return turn in self._checked[kind] or (turn >= EARLY and secrets.randbelow(1000) < 1000 * self._later)
-
-
-class RemoteStopwatch:
-    """`compare.timing.stopwatch.Stopwatch` whose readings come from workers."""
-
-    def __init__(self, exam: Examiner, local: Any) -> None:
-        self._exam, self._local = exam, local
-        self._exposed: set[str] = set()
-        self._this_round: set[str] = set()
-        self.turns = 0
-        self.turns_s = self.set_out_s = self.exams_s = 0.0
-
-    def now_s(self) -> float:
-        return time.perf_counter()
-
-    def first_ms(self, call: Call) -> float:
+    def first(self) -> float:
         begin = time.perf_counter()
-        call()
+        self.output_dtype = self.worker.ask("first_again", "a call")
         return (time.perf_counter() - begin) * 1e3
 
-    def cold(self, name: str, call: Call) -> Reading:
-        remote, which = _target(call)
-        if name in self._this_round or not self._this_round:
-            self._this_round.clear()
-            self._exam.renew(which)
-        self._this_round.add(name)
-        return self._turn(name, remote, "cold", which, "cold", {"which": which})
+    def capture(self) -> None:
+        self.worker.ask("capture", "capturing a CUDA graph", which=0)
 
-    def warm(self, name: str, call: Call, repeats: int) -> Reading:
-        kind = "graph" if isinstance(call, _Replay) else name.rpartition(" ")[2]
-        kind = kind if kind in KINDS else "warm"
-        remote, which = (call.remote, call.which) if isinstance(call, _Replay) else _target(call)
-        return self._turn(
-            name, remote, kind, which, "warm", {"kind": kind, "which": which, "repeats": repeats}
+    def cold(self, which: int) -> Reading:
+        self._session.cold_sample_of(self._label, which)
+        return self._sample("cold", which, "cold")
+
+    def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
+        return self._sample(kind, which, "warm", kind=kind, repeats=repeats)
+
+    def graph(self, repeats: int) -> Reading:
+        return self._sample("graph", 0, "warm", kind="graph", repeats=repeats)
+
+    def exposed(self, kind: Kind) -> bool:
+        return kind in self._exposed
+
+    def _to_be_checked(self, kind: Kind) -> bool:
+        """Whether the judge examines the output of the next sample of this kind; drawn here and kept here."""
+        number = self._taken[kind] = self._taken.get(kind, -1) + 1
+        return number in self._checked[kind] or (
+            number >= EARLY and secrets.randbelow(1000) < 1000 * self._later
         )
 
-    def _turn(
-        self, name: str, remote: Remote, kind: str, which: int, question: str, arguments: dict[str, Any]
-    ) -> Reading:
+    def _sample(self, kind: Kind, which: int, request: str, /, **arguments: Any) -> Reading:
+        session, exam = self._session, self._session.exam
         begin = time.perf_counter()
-        checked = remote.to_be_checked(kind)
+        checked = self._to_be_checked(kind)
         if checked:
-            self._exam.renew(which)  # inputs that nobody else has had
+            exam.renew(which)  # inputs that no other sample has had
         renewed = time.perf_counter()
-        self._exam.set_out(which, kind)
+        exam.set_out(which, kind)
         set_out = time.perf_counter()
-        told = remote.worker.ask(question, f"a turn of timing ({kind})", **arguments)
+        told = self.worker.ask(request, f"a turn of timing ({kind})", which=which, **arguments)
         if told["problem"] is not None:
             raise Cheated(f"output while it was timed: {told['problem']}")
         if told["exposed"]:
-            self._exposed.add(name)
+            self._exposed.add(kind)
         answered = time.perf_counter()
         if checked:
-            self._exam.examine(which, f"a {kind} turn of timing on new inputs", remote.accumulator)
-            self.exams_s += time.perf_counter() - answered + renewed - begin
-        self.turns += 1
-        self.set_out_s += set_out - renewed
-        self.turns_s += time.perf_counter() - begin
+            exam.examine(which, f"a {kind} turn of timing on new inputs", self.accumulator)
+            session.exams_s += time.perf_counter() - answered + renewed - begin
+        session.samples += 1
+        session.set_out_s += set_out - renewed
+        session.samples_s += time.perf_counter() - begin
         reading = Reading(float(told["gpu_us"]), float(told["host_us"]))
         if not (math.isfinite(reading.gpu_us) and math.isfinite(reading.host_us)):
             raise Cheated(f"it gives {reading.gpu_us} us as a time")
         return reading
-
-    def cost(self) -> str:
-        """What its turns have cost so far, in words."""
-        each_ms = (self.turns_s - self.exams_s) / max(self.turns, 1) * 1e3
-        set_out_ms = self.set_out_s / max(self.turns, 1) * 1e3
-        return (
-            f"{self.turns} turns of {each_ms:.2f} ms, of which {set_out_ms:.2f} to lay out inputs, and "
-            f"{self.exams_s:.2f} s for looking at outputs"
-        )
-
-    def capture(self, call: Call) -> Call:
-        remote, which = _target(call)
-        remote.worker.ask("capture", "capturing a CUDA graph", which=which)
-        return _Replay(remote, which)
-
-    def empty_us(self) -> float:
-        return float(self._local.empty_us())
-
-    def exposed(self, name: str) -> bool:
-        return name in self._exposed
-
-    def recover(self) -> None:
-        """Nothing to do: a worker recovers by itself, or is gone."""
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """A worker's CUDA graph of its call."""
-
-    remote: Remote
-    which: int
-
-    def __call__(self) -> None:
-        raise AssertionError("a graph is replayed in its worker")
-
-
-def _target(call: Any) -> tuple[Remote, int]:
-    assert isinstance(call, partial)
-    (which,) = call.args
-    assert isinstance(call.func, Remote)
-    return call.func, which
 
 
 def _each_us(call: Call, device: torch.device) -> float:
@@ -211,9 +177,9 @@ def _each_us(call: Call, device: torch.device) -> float:
 
 
 class Examiner:
-    """Makes the inputs of the rounds, and holds what a turn left against the oracle.
+    """Makes the inputs of the rounds, and compares the outputs of samples with the oracle.
 
-    Before a cold turn the set of inputs holds stale values.  The worker calls once on those, untimed, and
+    Before a cold sample the set of inputs holds stale values.  The worker calls once on those, untimed, and
     moves the ones to come into their place; so nothing is left over that its timed call could use.
     """
 
@@ -249,8 +215,8 @@ class Examiner:
         self._values[which] = ()  # large ones may have room once only
         self._values[which] = self._fresh()
 
-    def set_out(self, which: int, kind: str) -> None:
-        """Lay out what a turn needs, all of it done when this returns."""
+    def set_out(self, which: int, kind: Kind) -> None:
+        """Lay out what a sample needs, all of it done when this returns."""
         exchange = self._exchange
         if kind == "cold" and exchange.coming is not None:
             self._put(self._stale, which)
@@ -280,7 +246,7 @@ class Examiner:
         return _each_us(partial(x[(0,) * x.dim()].fill_, 1.0), self._device)
 
     def examine(self, which: int, when: str, accumulator: str, inputs: bool = True) -> None:
-        """Hold the output of the last turn against the oracle, and what became of the inputs.
+        """Compare the output of the last sample with the oracle, and the inputs with their values.
 
         Raises:
             Cheated: it is not what the inputs give.
@@ -313,52 +279,75 @@ class Examiner:
             raise Cheated(f"in {when} argument {written[0]} was written to")
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is timed: implementations of an op on one case, each in its worker."""
+
+    op: Op
+    impls: Sequence[Implementation]
+    """Those known to be right; a ratio needs the op's baseline among them."""
+    case: Case
+    device: torch.device
+    workers: Mapping[str, Worker]
+    """By label, each with its implementation."""
+    exchange: Exchange
+    """The memory of the case."""
+    yardstick: Yardstick
+    """PyTorch's own error on this op."""
+    first_calls_ms: Mapping[str, float] = field(default_factory=dict)
+    """By label, first calls timed earlier; others are timed with the rounds."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How it is timed."""
+
+    local: Stopwatch
+    """Of this process: for what an empty pair of events reads, and to replay a graph."""
+    seed: int
+    """Of the order within rounds."""
+    budget_s: float
+    """Seconds for the rounds."""
+    plan: Plan = field(default_factory=Plan)
+    stopwatch: str = CUDA_STOPWATCH
+    """The workers' own, as ``module:class``."""
+    tidy: bool = False
+    """Workers free their memory after every sample, as together they have not enough."""
+
+
 def measure(
-    op: Op,
-    impls: Sequence[Implementation],
-    case: Case,
-    device: torch.device,
-    workers: Mapping[str, Worker],
-    exchange: Exchange,
-    yardstick: Yardstick,
-    *,
-    local: Any,
-    seed: int,
-    budget_s: float,
-    progress: Progress | None = None,
-    first_calls_ms: Mapping[str, float] | None = None,
+    subject: Subject,
+    settings: Settings,
     ceilings: CeilingMeter | None = None,
-    plan: Plan | None = None,
-    stopwatch: str = CUDA_STOPWATCH,
-    tidy: bool = False,
+    progress: Progress | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Result]:
     """Time implementations in their workers.
 
     Args:
-        op, impls, case, device, seed, budget_s, progress, first_calls_ms, ceilings, plan: as those of
-            `compare.timing.measure.measure`, and so are the results.
-        workers: by label, each with its implementation.
-        exchange: the memory of the case.
-        yardstick: PyTorch's own error on this op.
-        local: a stopwatch of this process, for what an empty pair of events reads.
-        stopwatch: the workers' own, as ``module:class``.
-        tidy: workers free their memory after every turn, as together they have not enough.
+        subject, settings: what, and how.
+        ceilings: sampled once a round.
+        progress: called after every round with the share of the budget that is used.
         say: told what is done now.
+
+    Returns:
+        By label: its times, or what went wrong; an error of one does not keep the others from going on.
 
     Raises:
         Interrupted: on Ctrl-C, with what there is but for users' rows: nothing has confirmed their times.
     """
+    impls, device, exchange = subject.impls, subject.device, subject.exchange
     try:
-        exam = Examiner(op, case, device, exchange, yardstick)
+        exam = Examiner(subject.op, subject.case, device, exchange, subject.yardstick)
     except RuntimeError as error:  # its inputs are too much for the memory that is left
         release(error)
         return dict.fromkeys((impl.label for impl in impls), error)
     say("having workers get ready to be timed")
-    remotes: dict[str, Any] = {}
+    session = Session(exam)
+    remotes: dict[str, Remote] = {}
     refused: dict[str, Result] = {}
     for impl in impls:
-        worker = workers[impl.label]
+        worker = subject.workers[impl.label]
         try:
             exchange.hand_to(worker)
             worker.ask(
@@ -366,40 +355,42 @@ def measure(
                 "getting ready to be timed",
                 sets=[[place.as_json() for place in places] for places in exam.sets],
                 coming=[place.as_json() for place in exam.coming],
-                stopwatch=stopwatch,
-                tidy=tidy,
+                stopwatch=settings.stopwatch,
+                tidy=settings.tidy,
                 **shape_of(exchange.expected),
             )
         except Exception as error:
             refused[impl.label] = error
-        remotes[impl.label] = Remote(worker, impl.foreign, impl.accumulator)
-    watch = RemoteStopwatch(exam, local)
-    contest = Contest(
-        op.baseline,
-        [replace(impl, run=remotes[impl.label]) for impl in impls if impl.label not in refused],
-        [(number,) for number in range(exchange.sets)],
-        watch,
-        plan or Plan(),
-        seed=seed,
-        first_calls_ms=first_calls_ms,
-        ceilings=ceilings,
+        else:
+            remotes[impl.label] = Remote(worker, impl, session)
+    rounds = Rounds(
+        subject.op.baseline,
+        [
+            Entry(impl, remotes[impl.label], subject.first_calls_ms.get(impl.label))
+            for impl in impls
+            if impl.label in remotes
+        ],
+        settings.local,
+        settings.plan,
+        settings.seed,
+        ceilings,
     )
     foreign = {impl.label for impl in impls if impl.foreign}
     say("timing, first calls and graphs at first")
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            contest.run(budget_s, progress)
+            rounds.run(settings.budget_s, progress)
     except KeyboardInterrupt:
-        found = contest.results()
+        found = rounds.results()
         raise Interrupted({label: found[label] for label in found.keys() - foreign}) from None
-    say(f"holding {watch.cost()}, against the judge's own clock")
+    say(f"holding {session.cost()}, against the judge's own clock")
 
     def replay_us() -> float:
         """What a replay takes a host whose GPU has next to nothing to do, by the judge's own clock."""
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return _each_us(local.capture(torch.zeros(1, device=device).zero_), device)
+            return _each_us(settings.local.capture(torch.zeros(1, device=device).zero_), device)
 
-    return refused | _verified(contest.results(), remotes, exam, foreign, replay_us)
+    return refused | _verified(rounds.results(), remotes, exam, foreign, replay_us)
 
 
 def _verified(
@@ -437,10 +428,11 @@ def _contradiction(timing: Timing, batches: _Batches, replay_us: Callable[[], fl
     assert timing.cold_us is not None
     assert timing.launch_us is not None
     gpu_us = min(e.median for e in (timing.cold_us, timing.warm_us, timing.graph_us) if e is not None)
-    if timing.graph_us is not None:
-        kind, what, claimed_us = "graph", "replays of its CUDA graph", gpu_us
+    kind: Kind = "warm" if timing.graph_us is None else "graph"
+    if kind == "graph":
+        what, claimed_us = "replays of its CUDA graph", gpu_us
     else:
-        kind, what, claimed_us = "warm", "calls", max(gpu_us, timing.launch_us.median)
+        what, claimed_us = "calls", max(gpu_us, timing.launch_us.median)
     seen_us = batches.roughly_us(kind)
     for _ in range(ATTEMPTS):
         if _fits(claimed_us, seen_us):  # what disturbs only adds, so one that fits is enough
@@ -470,14 +462,14 @@ class _Batches:
         self._exam, self._changing = exam, changing
         self._change_us = exam.change_us() if changing else 0.0
 
-    def roughly_us(self, kind: str) -> float:
+    def roughly_us(self, kind: Kind) -> float:
         """Time of a call and of its share in what a few take together."""
         if self._changing:
             self._exam.renew(0)
             self._exam.set_out(0, kind)
         return self._seconds(kind, FEWEST_CALLS) / FEWEST_CALLS * 1e6
 
-    def slope_us(self, kind: str, at_most_us: float) -> float:
+    def slope_us(self, kind: Kind, at_most_us: float) -> float:
         """Time of a call: what more calls take longer, so that what all have falls out."""
         most = MOST_CALLS
         if self._changing and kind != "graph":
@@ -488,7 +480,7 @@ class _Batches:
         seconds += self._seconds(kind, many)
         return max(0.0, seconds / (many - few) * 1e6 - self._change_us)
 
-    def _seconds(self, kind: str, repeats: int) -> float:
+    def _seconds(self, kind: Kind, repeats: int) -> float:
         changes = self._exam.changes(0, repeats) if self._changing else None
         begin = time.perf_counter()
         self._worker.ask(
@@ -499,8 +491,8 @@ class _Batches:
             self._examine(kind, repeats, changes)
         return seconds
 
-    def _examine(self, kind: str, repeats: int, changes: Mapping[str, Any]) -> None:
-        """Of a graph's replays the last is left; of calls any two are asked for, and nobody knows which."""
+    def _examine(self, kind: Kind, repeats: int, changes: Mapping[str, Any]) -> None:
+        """Examine the last output of a graph's replays; of calls, any two outputs, which are drawn here."""
         exam, when = self._exam, "a batch of calls between which its inputs changed"
         chosen = sorted(_CHANCE.sample(range(repeats), min(2, repeats)))
         if kind == "graph":

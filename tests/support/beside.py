@@ -9,8 +9,8 @@ import torch
 
 from compare import registry
 from compare.device import supports
-from compare.spec import Case, Estimate
-from compare.timing.measure import measure
+from compare.spec import Case, Estimate, Timing
+from in_workers import settings_on, timed
 
 
 def cold_speeds(op: str, pattern: str, against: str, case: str, budget_s: float) -> dict[str, Estimate]:
@@ -26,13 +26,12 @@ def cold_speeds(op: str, pattern: str, against: str, case: str, budget_s: float)
     if (reason := supports(yardstick, device)) is not None or not ours:
         pytest.skip(str(reason or reasons))
     described = replace(registry.get_op(op), baseline=against)
-    found = measure(
-        described, (*ours, yardstick), Case.parse(case, described), device, seed=0, budget_s=budget_s
-    )
+    settings = settings_on(device, budget_s)
+    found = timed(described, (*ours, yardstick), Case.parse(case, described), settings, device)
     speeds = {}
     for impl in ours:
         result = found[impl.label]
-        if isinstance(result, Exception):
+        if not isinstance(result, Timing):
             raise result
         (speeds[impl.label],) = (ratio.value for ratio in result.ratios if ratio.against == against)
     return speeds

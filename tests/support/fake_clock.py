@@ -4,102 +4,142 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from compare.spec import Implementation, Timing
-from compare.timing.rounds import Contest, Plan
-from compare.timing.stopwatch import Reading
+from compare.timing.rounds import Entry, Plan, Rounds
+from compare.timing.stopwatch import Call, Reading
+from compare.timing.timed import BackToBack, Kind
 
 
 class World:
-    """A clock and the implementations it times: every call takes as long as the test says."""
+    """`Clock` of a made-up GPU, and its samples: a call takes as long as the test says, warm half as long."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.seconds = 0.0
         self.log: list[tuple[str, str]] = []
-        self.repeats: dict[str, int] = {}
+        self.repeats: dict[tuple[str, str], list[int]] = {}
+        """By kind and label."""
         self.drift: Callable[[float], float] = lambda seconds: 1.0
-        self.waiting: set[str] = set()
-        self.lost = False
+        self.slow, self.heats_s, self.hot = 1.0, 0.1, 0.0
+        """A card kept busy for ``heats_s`` is ``slow`` times slower; `sleep` cools it."""
+        self.tick_us = 0.0
+        """The grain of readings."""
+        self.waiting: set[tuple[Kind, str]] = set()
+        """Whose samples hold host time, by kind and label."""
         self.event_us = 0.1
         self.host_us = 7.0
-        self._pending_us = 0.0
+        self.graphs = True
+        self.pending_us = 0.0
 
-    def implementation(
-        self,
-        label: str,
-        us: float,
-        *,
-        noise: float = 0.0,
-        rung: str = "vendor",
-        accumulator: str = "fp32",
-        act: Callable[[int], None] | None = None,
-        output: object = None,
-    ) -> Implementation:
-        """One that takes ``us``, give or take ``noise``; ``act`` is told the number of each call, from 1."""
-        count = 0
+    def implementation(self, label: str, us: float, **options: Any) -> Fake:
+        """One that takes ``us``; see `Fake`."""
+        return Fake(self, label, us, **options)
 
-        def run(*_: object) -> object:
-            nonlocal count
-            count += 1
-            if act is not None:
-                act(count)
-            self._pending_us = us * self.random.lognormvariate(0, noise)
-            return output
-
-        return Implementation("op", label, rung, run, accumulator=accumulator)  # type: ignore[arg-type]
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.hot = 0.0
 
     def now_s(self) -> float:
         return self.seconds
 
-    def first_ms(self, call: Callable[[], object]) -> float:
-        return self._take("first", "", call) / 1e3
-
-    def cold(self, name: str, call: Callable[[], object]) -> Reading:
-        return Reading(self._take("cold", name, call), self.host_us)
-
-    def warm(self, name: str, call: Callable[[], object], repeats: int) -> Reading:
-        self.repeats[name] = repeats
-        return Reading(self._take("warm", name, call) / 2, self.host_us)
-
-    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
-        return call
-
     def empty_us(self) -> float:
         return self.event_us
 
-    def exposed(self, name: str) -> bool:
-        return name in self.waiting
+    def cold(self, name: str, call: Call) -> Reading:
+        return Reading(self.take("cold", name, call), self.host_us)
 
-    def recover(self) -> None:
-        if self.lost:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    def warm(self, name: str, call: Call, repeats: int, kind: str = "warm") -> Reading:
+        self.repeats.setdefault((kind, name), []).append(repeats)
+        return Reading(self.take(kind, name, call, repeats, share=0.5), self.host_us)
 
     def order(self) -> list[tuple[str, ...]]:
-        """Who was sampled cold, in which order, round after round."""
+        """Labels in the order of their cold samples, round after round."""
         cold = [name for kind, name in self.log if kind == "cold"]
         size = len(set(cold))
         return [tuple(cold[at : at + size]) for at in range(0, len(cold), size)]
 
-    def _take(self, kind: str, name: str, call: Callable[[], object]) -> float:
+    def take(self, kind: str, name: str, call: Call, repeats: int = 1, share: float = 1.0) -> float:
         call()
-        if self.lost:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        us = self._pending_us * self.drift(self.seconds)
-        self.seconds += us / 1e6 + 1e-4
+        heat = 1 + (self.slow - 1) * min(1.0, self.hot)
+        us = share * self.pending_us * self.drift(self.seconds) * heat
+        busy_s = us * repeats / 1e6
+        self.seconds += busy_s + 1e-4
+        self.hot += busy_s / self.heats_s
         self.log.append((kind, name))
+        if self.tick_us:  # where between two ticks the call begins is chance
+            us = max(self.tick_us, int(us / self.tick_us + self.random.random()) * self.tick_us)
         return us
+
+
+@dataclass
+class Fake:
+    """`Timed` in a `World`."""
+
+    world: World
+    label: str
+    us: float
+    noise: float = 0.0
+    """A call takes ``us``, give or take."""
+    rung: str = "vendor"
+    accumulator: str = "fp32"
+    act: Callable[[int], None] = lambda count: None
+    """Told the number of each call, from 1."""
+    inputs: Callable[[int], None] = lambda which: None
+    """Told the set of inputs of each call."""
+    sets: int = 1
+    output_dtype: str | None = "torch.float32"
+    count: int = 0
+
+    @property
+    def impl(self) -> Implementation:
+        return Implementation("op", self.label, self.rung, self.call, accumulator=self.accumulator)  # type: ignore[arg-type]
+
+    def call(self, which: int = 0) -> None:
+        self.count += 1
+        self.inputs(which)
+        self.act(self.count)
+        self.world.pending_us = self.us * self.world.random.lognormvariate(0, self.noise)
+
+    def first(self) -> float:
+        return self.world.take("first", "", self.call) / 1e3
+
+    def capture(self) -> None:
+        if not self.world.graphs:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
+
+    def cold(self, which: int) -> Reading:
+        return self.world.cold(self.label, lambda: self.call(which))
+
+    def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
+        return self.world.warm(self.label, lambda: self.call(which), repeats, kind)
+
+    def graph(self, repeats: int) -> Reading:
+        return self.world.warm(self.label, self.call, repeats, "graph")
+
+    def exposed(self, kind: Kind) -> bool:
+        return (kind, self.label) in self.world.waiting
 
 
 QUICK = Plan(warm_up_s=0.0, min_s=0.0)
 
 
-def contest(world: World, *impls: Implementation, plan: Plan = QUICK, **options: Any) -> Contest:
-    return Contest(impls[0].label, impls, [()], world, plan, **options)
+def rounds_of(
+    world: World,
+    *fakes: Fake,
+    plan: Plan = QUICK,
+    baseline: str = "",
+    first_ms: float | None = None,
+    **options: Any,
+) -> Rounds:
+    """Rounds whose baseline is the first of ``fakes``, if no other is given."""
+    entries = [Entry(fake.impl, fake, first_ms) for fake in fakes]
+    return Rounds(baseline or entries[0].label, entries, world, plan, **options)
 
 
-def timing(held: Contest, label: str) -> Timing:
-    found = held.results()[label]
+def timing(rounds: Rounds, label: str) -> Timing:
+    found = rounds.results()[label]
     assert isinstance(found, Timing), found
     return found

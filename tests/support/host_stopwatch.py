@@ -11,7 +11,7 @@ from compare.timing.stopwatch import Call, Reading
 
 
 class HostStopwatch:
-    """`compare.timing.stopwatch.Stopwatch`, as a worker uses it."""
+    """`compare.timing.stopwatch.Stopwatch` by the host's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.behind: Call | None = None
@@ -19,9 +19,6 @@ class HostStopwatch:
 
     def now_s(self) -> float:
         return time.perf_counter()
-
-    def first_ms(self, call: Call) -> float:
-        return self._read(call, 1).host_us / 1e3
 
     def cold(self, name: str, call: Call) -> Reading:
         return self._read(call, 1)
@@ -39,9 +36,6 @@ class HostStopwatch:
 
     def exposed(self, name: str) -> bool:
         return False
-
-    def recover(self) -> None:
-        pass
 
     def _read(self, call: Call, repeats: int) -> Reading:
         took = []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import statistics as standard
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,72 +17,41 @@ from compare import cli, doctor, registry, spec
 from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
-from compare.spec import Calibration, Estimate, Implementation, Options, Ratio, SizeClass, Timing
+from compare.spec import Calibration, Estimate, Options, Ratio, SizeClass, Timing
 from compare.timing import calibration, figures, statistics
 from compare.timing.calibration import BUILT_IN
-from compare.timing.rounds import Contest, Plan
 from compare.timing.statistics import estimate
-from compare.timing.stopwatch import Reading
 from compare.worker import calibration as calibrating
 from compare.worker.pool import Crew
-from host_stopwatch import HostStopwatch
+from fake_clock import QUICK, World, rounds_of
+from in_workers import settings_on
 
 TICK_US = 0.032
-QUICK = Plan(warm_up_s=0.0, min_s=0.0)
 
 
-class NoisyGpu:
+def noisy_gpu(seed: int, noise: float, tails: float = 0.03) -> World:
     """A clock as a GPU's: its speed wanders, some samples take far too long, and it counts in ticks."""
+    world = World(seed)
+    world.graphs, world.tick_us = False, TICK_US
+    heat = world.random.uniform(-2e-4, 2e-4)
+    speed = 1.0
 
-    def __init__(self, seed: int, us: float, noise: float, tails: float = 0.03) -> None:
-        self.random = random.Random(seed)
-        self.us, self.noise, self.tails = us, noise, tails
-        self.seconds, self.speed = 0.0, 1.0
-        self.heat = self.random.uniform(-2e-4, 2e-4)
-        self.factor = 1.0
-        """What the call being timed takes of the usual."""
+    def drift(seconds: float) -> float:
+        nonlocal speed
+        speed += world.random.gauss(0, noise / 4) + heat + 0.02 * (1 - speed)
+        late = world.random.random() < tails
+        return speed * (1 + world.random.expovariate(5) if late else 1.0)
 
-    def now_s(self) -> float:
-        return self.seconds
-
-    def first_ms(self, call: Callable[[], object]) -> float:
-        return self._take(call) / 1e3
-
-    def cold(self, name: str, call: Callable[[], object]) -> Reading:
-        return Reading(self._take(call), 5.0)
-
-    def warm(self, name: str, call: Callable[[], object], repeats: int) -> Reading:
-        return Reading(self._take(call), 5.0)
-
-    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
-        raise NotImplementedError("no graphs here")
-
-    def empty_us(self) -> float:
-        return 1.0
-
-    def exposed(self, name: str) -> bool:
-        return False
-
-    def recover(self) -> None:
-        pass
-
-    def _take(self, call: Callable[[], object]) -> float:
-        self.factor = 1.0
-        call()
-        self.speed += self.random.gauss(0, self.noise / 4) + self.heat + 0.02 * (1 - self.speed)
-        us = self.us * self.factor * self.speed * self.random.lognormvariate(0, self.noise)
-        if self.random.random() < self.tails:
-            us *= 1 + self.random.expovariate(5)
-        self.seconds += us / 1e6 + 1e-4
-        # Where between two ticks the call begins is chance.
-        return max(TICK_US, int(us / TICK_US + self.random.random()) * TICK_US)
+    world.drift = drift
+    return world
 
 
-def series(gpu: NoisyGpu, seed: int, copies: int) -> list[tuple[float, ...]]:
-    equals = [Implementation("op", f"torch.equal{n}", "vendor", lambda: None) for n in range(copies)]  # type: ignore[arg-type, return-value]
-    held = Contest(equals[0].label, equals, [()], gpu, QUICK, seed=seed)
-    held.run(60)
-    found = [result for result in held.results().values() if isinstance(result, Timing)]
+def series(seed: int, us: float, noise: float, copies: int) -> list[tuple[float, ...]]:
+    world = noisy_gpu(seed, noise)
+    equals = [world.implementation(f"torch.equal{n}", us, noise=noise) for n in range(copies)]
+    rounds = rounds_of(world, *equals, seed=seed)
+    rounds.run(60)
+    found = [result for result in rounds.results().values() if isinstance(result, Timing)]
     return [timing.cold_us.samples for timing in found if timing.cold_us]
 
 
@@ -97,11 +65,11 @@ def ratio(mine: Sequence[float], theirs: Sequence[float]) -> Estimate:
 @pytest.mark.parametrize("noise", [0.003, 0.02])
 @pytest.mark.parametrize("us", [2.0, 20.0, 500.0])
 def test_of_200_pairs_of_equals_at_most_one_in_a_hundred_is_called_different(us: float, noise: float) -> None:
-    contests = [series(NoisyGpu(seed, us, noise), seed, calibrating.COPIES) for seed in range(4)]
-    found = calibration.derived(contests, "now")
+    runs = [series(seed, us, noise, calibrating.COPIES) for seed in range(4)]
+    found = calibration.derived(runs, "now")
     different = pairs = 0
     for seed in range(1000, 1025):
-        held = series(NoisyGpu(seed, us, noise), seed, 16)
+        held = series(seed, us, noise, 16)
         for mine, theirs in zip(held[::2], held[1::2], strict=True):
             limit = calibration.detectable(standard.median(mine), found)
             pairs += 1
@@ -112,8 +80,8 @@ def test_of_200_pairs_of_equals_at_most_one_in_a_hundred_is_called_different(us:
 
 def test_the_interval_alone_would_call_more_of_them_different() -> None:
     """What the threshold is there for."""
-    contests = [series(NoisyGpu(seed, 500.0, 0.01), seed, calibrating.COPIES) for seed in range(4)]
-    found = calibration.derived(contests, "now")
+    runs = [series(seed, 500.0, 0.01, calibrating.COPIES) for seed in range(4)]
+    found = calibration.derived(runs, "now")
     (over_100_us,) = (size for size in found.classes if size.pairs)
     assert over_100_us.apart > 0.01 * over_100_us.pairs
     assert over_100_us.largest < over_100_us.share
@@ -121,22 +89,18 @@ def test_the_interval_alone_would_call_more_of_them_different() -> None:
 
 @pytest.mark.parametrize(("us", "slower"), [(2.0, 1.10), (20.0, 1.05), (500.0, 1.03)])
 def test_a_real_difference_is_called_one(us: float, slower: float) -> None:
-    contests = [series(NoisyGpu(seed, us, 0.005), seed, calibrating.COPIES) for seed in range(4)]
-    limit = calibration.detectable(us, calibration.derived(contests, "now"))
+    runs = [series(seed, us, 0.005, calibrating.COPIES) for seed in range(4)]
+    limit = calibration.detectable(us, calibration.derived(runs, "now"))
     called = []
     for seed in range(20):
-        gpu = NoisyGpu(seed, us, 0.005)
-
-        def slow(gpu: NoisyGpu = gpu) -> None:
-            gpu.factor = slower
-
-        impls = [
-            Implementation("op", "torch.eager", "vendor", lambda: None),  # type: ignore[arg-type, return-value]
-            Implementation("op", "torch.slow", "vendor", slow),  # type: ignore[arg-type]
+        world = noisy_gpu(seed, 0.005)
+        fakes = [
+            world.implementation("torch.eager", us, noise=0.005),
+            world.implementation("torch.slow", slower * us, noise=0.005),
         ]
-        held = Contest("torch.eager", impls, [()], gpu, QUICK, seed=seed)
-        held.run(60)
-        timing = held.results()["torch.slow"]
+        rounds = rounds_of(world, *fakes, seed=seed)
+        rounds.run(60)
+        timing = rounds.results()["torch.slow"]
         assert isinstance(timing, Timing)
         called.append(statistics.verdict(timing.ratios[0].value, limit))
     assert called.count("slower") >= 19
@@ -303,16 +267,16 @@ def test_calibrating_shows_keeps_and_needs_a_gpu(
     class Card:
         name = "A card"
 
-    contests = [series(NoisyGpu(seed, 20.0, 0.01), seed, 4) for seed in range(2)]
+    runs = [series(seed, 20.0, 0.01, 4) for seed in range(2)]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Card)
-    monkeypatch.setattr(calibrating, "measured", lambda *_: calibration.derived(contests, "2026-11-21"))
+    monkeypatch.setattr(calibrating, "measured", lambda *_: calibration.derived(runs, "2026-11-21"))
     assert cli.main(["doctor", "--calibrate"]) == cli.AGREE
     shown = capsys.readouterr().out
     (line,) = (line for line in shown.splitlines() if line.startswith("below 100 us"))
-    assert line.split()[3] == "12"  # two contests of four: six pairs each
+    assert line.split()[3] == "12"  # two runs of four: six pairs each
     assert str(calibration.path_of("A card")) in shown
     assert calibration.stored("A card").created == "2026-11-21"
     assert doctor._calibration().endswith("on 2026-11-21")
@@ -328,18 +292,8 @@ def test_equals_are_timed_in_processes_of_their_own() -> None:
     equals = calibrating.equals(impl, 3)
     cpu = torch.device("cpu")
     with Crew(op, cpu, Options.timeout_s) as crew:
-        found = calibrating.contest(
-            op,
-            equals,
-            spec.case("fp32", N=1 << 12),
-            cpu,
-            crew,
-            seed=0,
-            budget_s=0.1,
-            plan=QUICK,
-            local=HostStopwatch(cpu),
-            stopwatch="host_stopwatch:HostStopwatch",
-        )
+        settings = settings_on(cpu, 0.1, QUICK)
+        found = calibrating.cold_samples(op, equals, spec.case("fp32", N=1 << 12), cpu, crew, settings)
         assert len({crew.of(one).pid for one in equals}) == 3
     assert len(found) == 3
     assert len({len(samples) for samples in found}) == 1
@@ -367,9 +321,9 @@ def test_real_equals_are_hardly_ever_called_different(pattern: str) -> None:
     pairs, different = 0, []
     with Crew(op, device, Options.timeout_s) as crew:
         for seed, power in enumerate((12, 18, 21, 24, 27)):
-            held = calibrating.contest(
-                op, impls, spec.case("fp32", N=1 << power), device, crew, seed=seed, budget_s=4
-            )
+            settings = replace(settings_on(device, 4.0), seed=seed)
+            sized = spec.case("fp32", N=1 << power)
+            held = calibrating.cold_samples(op, impls, sized, device, crew, settings)
             for mine, theirs in itertools.combinations(held, 2):
                 pairs += 1
                 value = ratio(mine, theirs)

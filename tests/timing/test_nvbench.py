@@ -18,7 +18,7 @@ import torch
 from compare import cli, registry
 from compare.registry import ROOT
 from compare.spec import Estimate, Implementation, Ratio, Timing, UsageError, case
-from compare.timing import nvbench
+from compare.timing import nvbench, stopwatch
 from compare.timing.statistics import estimate
 
 
@@ -83,6 +83,20 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "sets"), [(0, 8), (64, 8), (1 << 15, 8), (1 << 16, 4), (1 << 18, 1), (1 << 20, 1)]
+)
+def test_inputs_exceed_the_l2_and_are_fresh(size: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "l2_bytes", lambda device: 1 << 20)
+    op = registry.get_op("vector_add")
+    found = nvbench.input_sets(op, case(N=size), torch.device("cpu"), seed=0)  # two of 4 bytes an element
+    assert len(found) == sets
+    tensors = [tensor for tensors in found for tensor in tensors]
+    assert all(torch.count_nonzero(tensor) >= 0.99 * size for tensor in tensors)
+    if size > 8:
+        assert not any(torch.equal(tensors[0], other) for other in tensors[1:])
 
 
 def test_its_samples_become_an_estimate_in_microseconds(bench: Bench) -> None:

@@ -16,40 +16,23 @@ from compare.records import archive
 from compare.report import csv_file, markdown, terminal
 from compare.spec import Card, CaseComparison
 from compare.timing import sustained as endurance
-from compare.timing.ceilings import CeilingMeter
+from compare.timing.ceilings import CeilingMeter, Loads
 from compare.timing.gpu_clock import ALLOWED_MS, Monitor
 from compare.timing.statistics import estimate
-from compare.timing.stopwatch import CudaStopwatch, Reading
 from compare.timing.sustained import endure
-from fake_clock import QUICK, World, contest, timing
+from fake_clock import QUICK, World, rounds_of, timing
 
 
-class Capped:
-    """A clock over a card whose calls take longer, up to ``slow`` times as long, while it is kept busy."""
-
-    def __init__(self, us: float, slow: float = 1.0, heats_s: float = 0.1, host_us: float = 10.0) -> None:
-        self.us, self.slow, self.heats_s, self.host_us = us, slow, heats_s, host_us
-        self.seconds = self.hot = 0.0
-        self.taken: list[tuple[str, int]] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.hot = 0.0
-
-    def now_s(self) -> float:
-        return self.seconds
-
-    def warm(self, name: str, call: Callable[[], object], repeats: int) -> Reading:
-        call()
-        self.taken.append((name, repeats))
-        us = self.us * (1 + (self.slow - 1) * min(1.0, self.hot))
-        self.seconds += us * repeats / 1e6 + 1e-4
-        self.hot += us * repeats / 1e6 / self.heats_s
-        return Reading(us, self.host_us)
+def heated(slow: float = 1.0, heats_s: float = 0.1, host_us: float = 10.0) -> World:
+    """A card whose calls take up to ``slow`` times as long while it is kept busy."""
+    world = World()
+    world.slow, world.heats_s, world.host_us = slow, heats_s, host_us
+    return world
 
 
-def endured(watch: Capped) -> endurance.Endurance:
-    return endure(watch, "triton.a", lambda: None, watch.us, watch.host_us, watch.sleep)  # type: ignore[arg-type]
+def endured(world: World, us: float) -> endurance.Endurance:
+    timed = world.implementation("triton.a", 2 * us)  # in this world a warm call takes half
+    return endure(timed, world, us, world.host_us, world.sleep)
 
 
 # --------------------------------------------------------------------------- burst and sustained
@@ -57,49 +40,49 @@ def endured(watch: Capped) -> endurance.Endurance:
 
 @pytest.mark.parametrize("us", [3.0, 50.0, 2000.0, 40_000.0])
 def test_a_burst_is_over_before_the_cap_and_sustained_load_is_under_it(us: float) -> None:
-    found = endured(Capped(us, slow=1.25))
+    found = endured(heated(slow=1.25), us)
     assert found.burst_us.median == pytest.approx(us, rel=0.05)
     assert found.sustained_us.median == pytest.approx(1.25 * us, rel=0.02)
     assert found.settled
 
 
 def test_what_does_not_slow_down_is_the_same_in_both() -> None:
-    found = endured(Capped(50.0))
+    found = endured(heated(), 50.0)
     assert found.burst_us.median == found.sustained_us.median == 50.0
     assert len(found.burst_us.samples) == endurance.BURSTS
 
 
 def test_it_ends_though_nothing_settles_and_says_so() -> None:
-    watch = Capped(500.0, slow=30.0, heats_s=8.0)
-    found = endured(watch)
+    world = heated(slow=30.0, heats_s=8.0)
+    found = endured(world, 500.0)
     assert not found.settled
-    assert watch.seconds < (1 + endurance.BURSTS) * endurance.PAUSE_S + endurance.MOST_S + 1.0
+    assert world.seconds < (1 + endurance.BURSTS) * endurance.PAUSE_S + endurance.MOST_S + 1.0
 
 
 @pytest.mark.parametrize(("us", "host_us"), [(1.0, 100.0), (3.0, 10.0), (100.0, 10.0), (1e5, 10.0)])
 def test_no_batch_keeps_the_host_for_long(us: float, host_us: float) -> None:
-    watch = Capped(us, host_us=host_us)
-    endured(watch)
-    for name, repeats in watch.taken:
-        most = endurance.BURST_HOST_US if "burst" in name else endurance.BATCH_HOST_US
-        assert repeats == 1 or repeats * host_us <= 1.01 * most
-    sustained = [repeats for name, repeats in watch.taken if "sustained" in name]
+    world = heated(host_us=host_us)
+    endured(world, us)
+    limits_us = {"burst": endurance.BURST_HOST_US, "sustained": endurance.BATCH_HOST_US}
+    for kind, most_us in limits_us.items():
+        assert all(n == 1 or n * host_us <= 1.01 * most_us for n in world.repeats[kind, "triton.a"])
+    sustained = world.repeats["sustained", "triton.a"]
     grown = [repeats for repeats in sustained if repeats < max(sustained)]
     assert all(later <= 2 * earlier for earlier, later in itertools.pairwise(grown))
 
 
-def test_a_contest_measures_both_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_measure_both_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endure, "__defaults__", (lambda seconds: None,))
     for asked in (False, True):
         world = World()
-        held = contest(
+        rounds = rounds_of(
             world,
             world.implementation("torch.eager", 100),
             world.implementation("triton.a", 50),
             plan=replace(QUICK, sustained=asked),
         )
-        held.run(budget_s=1)
-        found = timing(held, "triton.a")
+        rounds.run(budget_s=1)
+        found = timing(rounds, "triton.a")
         assert (found.burst_us is not None, found.sustained_us is not None) == (asked, asked)
         if asked:
             assert found.sustained_us is not None
@@ -224,7 +207,7 @@ def test_a_driver_that_does_not_answer_is_not_asked_twice() -> None:
 
 
 def held(clocks: dict[str, float]) -> tuple[object, object]:
-    """A contest on a card whose clock depends on whose call it was, with the card it kept."""
+    """Times on a card whose clock depends on the implementation, and the card's state beside them."""
     driver = Driver(0.0)
     world = World()
 
@@ -234,12 +217,12 @@ def held(clocks: dict[str, float]) -> tuple[object, object]:
 
         return act
 
-    impls = [world.implementation(label, 100, act=acts(mhz)) for label, mhz in clocks.items()]
-    copy, read = (world.implementation(label, 100).run for label in ("copy", "read"))
-    meter = CeilingMeter(world, copy, {"sum": read}, 1 << 20, monitor=driver.monitor())
-    found = contest(world, *impls, ceilings=meter)
-    found.run(budget_s=1)
-    return timing(found, "triton.a"), meter.card()
+    fakes = [world.implementation(label, 100, act=acts(mhz)) for label, mhz in clocks.items()]
+    copy, read = (world.implementation(label, 100).call for label in ("copy", "read"))
+    meter = CeilingMeter(world, Loads(copy, {"sum": read}, 1 << 20), driver.monitor())
+    rounds = rounds_of(world, *fakes, ceilings=meter)
+    rounds.run(budget_s=1)
+    return timing(rounds, "triton.a"), meter.card()
 
 
 def test_a_ratio_of_two_clocks_is_flagged() -> None:
@@ -281,15 +264,3 @@ def test_asking_a_real_driver_is_quick() -> None:
     assert card is not None
     assert min(card.sm_mhz) > 0
     assert sum(card.asking_ms) / 50 <= ALLOWED_MS + 0.5
-
-
-@pytest.mark.gpu
-@pytest.mark.alone
-def test_a_real_burst_is_no_slower_than_sustained_load() -> None:
-    gpu = torch.device("cuda", torch.cuda.current_device())
-    a, b = (torch.randn(8192, 8192, device=gpu).bfloat16() for _ in range(2))
-    watch = CudaStopwatch(gpu)
-    torch.mm(a, b)
-    us = watch.cold("mm", lambda: torch.mm(a, b)).gpu_us
-    found = endure(watch, "mm", lambda: torch.mm(a, b), us, 20.0)
-    assert found.burst_us.median <= 1.02 * found.sustained_us.median

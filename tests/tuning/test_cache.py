@@ -236,7 +236,7 @@ def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.Mon
     )(kernels.matmul_grouped_kernel)
     monkeypatch.setattr(kernels, "matmul_autotuned_kernel", again)
     monkeypatch.setattr(
-        "compare.timing.measure.first_call_ms",
+        "compare.worker.main.first_call_ms",
         lambda impl, tensors, device: float(impl.run(*tensors).numel()),
     )
     work = _Work(None)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import multiprocessing
 import os
 import re
@@ -30,11 +29,9 @@ from compare.inputs import tensor
 from compare.registry import ROOT
 from compare.sandbox import limits
 from compare.spec import FILLS, LAYOUTS, Options, Row, UsageError, case
-from compare.timing.stopwatch import CudaStopwatch
 from compare.worker import user_files
 from compare.worker.checking import Checking
 from compare.worker.exchange import Exchange
-from compare.worker.main import _Bench
 from compare.worker.memory import Memory, Place, room
 from compare.worker.pool import Crew
 from compare.worker.process import Ended, Raised, Worker
@@ -536,24 +533,6 @@ def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
             if made.numel():
                 assert found.data_ptr() % 64 == made.data_ptr() % 64
         memory.close()
-
-
-@pytest.mark.gpu
-@pytest.mark.alone
-def test_a_captured_call_holds_one_output() -> None:
-    """Workers share the GPU's memory: what its graph does not need one leaves to the others."""
-    gpu = torch.device("cuda", torch.cuda.current_device())
-    x = torch.zeros(1 << 28, dtype=torch.uint8, device=gpu)
-    (eager,) = registry.implementations("vector_add", ["torch.eager"])
-    impl = dataclasses.replace(eager, run=lambda x: x + 1)
-    bench = _Bench(impl, [(x,)], (), x.to("meta"), torch.empty_like(x), CudaStopwatch(gpu), False)
-    gc.enable()  # in a worker it is of no more use
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved(gpu)
-    bench.first()
-    bench.capture(0)
-    assert x.numel() <= torch.cuda.memory_reserved(gpu) - before < 1.5 * x.numel()
-    assert bench.warm("graph", 0, 1)["problem"] is None
 
 
 def test_every_op_and_layout_reaches_a_worker_as_it_is(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Workers timed by turns: interleaved as ever, and held to what can be seen from outside."""
+"""Workers timed: their samples interleaved, and verified by what can be seen from outside."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import Yardstick, expected_output
 from compare.spec import Timing, case
-from compare.timing.measure import Interrupted
-from compare.timing.rounds import Plan, Progress, Result
+from compare.timing.rounds import Interrupted, Plan, Progress, Result
 from compare.timing.statistics import estimate
 from compare.worker import user_files
-from compare.worker.exchange import Exchange
-from compare.worker.pool import Crew
 from compare.worker.process import Ended, Raised
-from compare.worker.timing import Cheated, _contradiction, measure
-from host_stopwatch import HostStopwatch
+from compare.worker.timing import Cheated, Subject, _contradiction, measure
+from in_workers import settings_on
+from in_workers import timed as timed_in_workers
 
 CPU = torch.device("cpu")
 CASE = case("fp32", N=1 << 16)
@@ -38,7 +35,7 @@ def own(name):
 
 
 def added(x, y):
-    return torch.from_numpy(x.numpy() + y.numpy())
+    return x + y if x.is_cuda else torch.from_numpy(x.numpy() + y.numpy())
 
 
 def late():
@@ -77,14 +74,20 @@ CHEATS = {
 }
 
 
+FEW = Plan(min_rounds=30, max_rounds=30, min_s=0.0, warm_up_s=0.0)
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
-    folder = tmp_path_factory.mktemp("contest")
-    return timed(folder, CHEATS, Plan(min_rounds=30, max_rounds=30, min_s=0.0, warm_up_s=0.0))
+    return timed(tmp_path_factory.mktemp("timed"), {name: code for name, (code, _) in CHEATS.items()}, FEW)
 
 
 def timed(
-    folder: Path, cheats: dict[str, tuple[str, str]], plan: Plan, progress: Progress | None = None
+    folder: Path,
+    codes: dict[str, str],
+    plan: Plan,
+    progress: Progress | None = None,
+    device: torch.device = CPU,
 ) -> dict[str, Result]:
     op = registry.get_op("vector_add")
     known = {o: dict(labels) for o, labels in registry._implementations.items()}
@@ -93,29 +96,14 @@ def timed(
     file.write_text(
         BEGINNING
         + "kept = {}\n"
-        + "".join(f"\n\n@own({n!r})\ndef {n}(x, y):\n    {code}\n" for n, (code, _) in cheats.items())
+        + "".join(f"\n\n@own({n!r})\ndef {n}(x, y):\n    {code}\n" for n, code in codes.items())
     )
-    with mock.patch.dict(registry._implementations, known), Crew(op, CPU, 20.0) as crew:
+    with mock.patch.dict(registry._implementations, known):
         user_files.load([str(file)], 60.0)
-        labels = ("torch.eager", "triton.honest", *(f"triton.{name}" for name in cheats))
+        labels = ("torch.eager", "triton.honest", *(f"triton.{name}" for name in codes))
         impls = [i for i in registry.implementations("vector_add") if i.label in labels]
-        with Exchange(op, CASE, CPU, expected_output(op, CASE, CPU), timed=True) as exchange:
-            return measure(
-                op,
-                impls,
-                CASE,
-                CPU,
-                {impl.label: crew.of(impl) for impl in impls},
-                exchange,
-                Yardstick.here(op, CPU),
-                local=HostStopwatch(CPU),
-                seed=0,
-                budget_s=60.0,
-                progress=progress,
-                first_calls_ms=dict.fromkeys(labels, 1.0),
-                plan=plan,
-                stopwatch="host_stopwatch:HostStopwatch",
-            )
+        settings = settings_on(device, plan=plan)
+        return timed_in_workers(op, impls, CASE, settings, device, dict.fromkeys(labels, 1.0), progress)
 
 
 def test_an_interruption_keeps_no_times_that_nothing_has_confirmed(tmp_path: Path) -> None:
@@ -125,6 +113,16 @@ def test_an_interruption_keeps_no_times_that_nothing_has_confirmed(tmp_path: Pat
     with pytest.raises(Interrupted) as interrupted:
         timed(tmp_path, {}, Plan(min_s=0.0, warm_up_s=0.0), interrupting)
     assert set(interrupted.value.partial) == {"torch.eager"}
+    assert isinstance(interrupted.value, KeyboardInterrupt)  # code that does not know it treats it as Ctrl-C
+
+
+def test_inputs_that_do_not_fit_are_an_error_of_all() -> None:
+    op = registry.get_op("vector_add")
+    impls = registry.implementations(op.name, ["torch.*"])
+    subject = Subject(op, impls, CASE, CPU, {}, mock.Mock(), mock.Mock())
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory")
+    with mock.patch("compare.worker.timing.Examiner", side_effect=error):
+        assert measure(subject, settings_on(CPU)) == {impl.label: error for impl in impls}
 
 
 def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
@@ -132,6 +130,7 @@ def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
         found = results[label]
         assert isinstance(found, Timing), found
         assert found.rounds == 30
+        assert found.first_call_ms == 1.0
         assert found.cold_us is not None
         assert found.warm_us is not None
         assert found.graph_us is not None
@@ -186,3 +185,39 @@ def test_what_the_host_takes_is_asked_only_where_it_matters() -> None:
     assert contradiction(seen_us=60.0, replay_us=1e9, gpu_us=40.0) is None
     assert contradiction(seen_us=100.0, replay_us=0.0, gpu_us=40.0) is not None
     assert contradiction(seen_us=100.0, replay_us=1e9, gpu_us=40.0, graph=False) is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_mishaps_on_a_gpu_cost_no_other_its_times(tmp_path: Path) -> None:
+    codes = {
+        "waits": "z = x + y\n    z[0].item()\n    return z",
+        "greedy": "return torch.empty(1 << 50, device=x.device)",
+        "wild": "return x[torch.full((1 << 16,), 1 << 40, device=x.device)]",
+    }
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    found = timed(tmp_path, codes, Plan(), device=gpu)
+    eager, waits = found["torch.eager"], found["triton.waits"]
+    assert isinstance(eager, Timing)
+    assert eager.graph_us is not None
+    assert not any("waits" in note for note in eager.notes)
+    assert isinstance(waits, Timing)
+    assert waits.graph_us is None
+    assert any("hold host time" in note for note in waits.notes)
+    assert any("no CUDA graph" in note for note in waits.notes)
+    assert isinstance(found["triton.greedy"], MemoryError)
+    assert isinstance(found["triton.wild"], (Ended, Raised))  # an illegal access is no crash of the judge
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_burst_is_no_slower_than_sustained_load() -> None:
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    op = registry.get_op("matmul")
+    impls = registry.implementations(op.name, [op.baseline])
+    settings = settings_on(gpu, 2.0, Plan(sustained=True))
+    (found,) = timed_in_workers(op, impls, case("bf16", M=8192, N=8192, K=8192), settings, gpu).values()
+    assert isinstance(found, Timing)
+    assert found.burst_us is not None
+    assert found.sustained_us is not None
+    assert found.burst_us.median <= 1.02 * found.sustained_us.median

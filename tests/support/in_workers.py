@@ -1,0 +1,45 @@
+"""Implementations timed in worker processes, as a run times them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from compare import registry
+from compare.checking.check import Yardstick, expected_output
+from compare.spec import Case, Implementation, Op
+from compare.timing.rounds import Plan, Progress, Result
+from compare.timing.stopwatch import CudaStopwatch
+from compare.worker.exchange import Exchange
+from compare.worker.pool import Crew
+from compare.worker.timing import Settings, Subject, measure
+from host_stopwatch import HostStopwatch
+
+
+def settings_on(device: torch.device, budget_s: float = 60.0, plan: Plan | None = None) -> Settings:
+    """By the GPU's clock, or by the host's where there is none."""
+    if device.type == "cuda":
+        return Settings(CudaStopwatch(device), 0, budget_s, plan or Plan())
+    return Settings(HostStopwatch(device), 0, budget_s, plan or Plan(), "host_stopwatch:HostStopwatch")
+
+
+def timed(
+    op: Op,
+    impls: Sequence[Implementation],
+    case: Case,
+    settings: Settings,
+    device: torch.device,
+    first_calls_ms: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Result]:
+    """What `measure` finds, with a worker for each of ``impls``."""
+    with Crew(op, device, 20.0 if device.type == "cpu" else 300.0) as crew:
+        crew.build(impls)
+        for impl in impls:
+            crew.built_s(impl)
+        workers = {impl.label: crew.of(impl) for impl in impls}
+        yardstick = Yardstick.here(registry.get_op(op.name), device)
+        with Exchange(op, case, device, expected_output(op, case, device), timed=True) as exchange:
+            subject = Subject(op, impls, case, device, workers, exchange, yardstick, first_calls_ms or {})
+            return measure(subject, settings, progress=progress)
