@@ -10,7 +10,6 @@ import dataclasses
 import os
 import re
 import secrets
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -42,6 +41,7 @@ from compare.spec import (
 )
 from compare.timing import calibration, speed_of_light
 from compare.tuning import cache, sweep
+from compare.worker.start import prepare
 
 if TYPE_CHECKING:
     import torch
@@ -85,42 +85,12 @@ def silent(what: str, done: float) -> None:
     """No progress shown."""
 
 
-def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
-    """The device to run on.  To be called before any Triton kernel is imported.
-
-    Args:
-        device: as on the command line.
-        ops: whose modules workers will need; they are imported there while this process does its own.
-
-    Raises:
-        UsageError: there is no such device.
-    """
-    from compare.worker.server import likely_cpu, start
-
-    if likely_cpu(device):
-        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
-    from compare.device import pick  # and with it PyTorch: what the server is forked with
-
-    start(ops, from_here=_is_command())
-    picked = pick(device)
-    if picked.type == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
-    start(ops)
-    return picked
-
-
 def default_archs(device: torch.device) -> tuple[str, ...]:
     """What is compiled for where ``--arch`` is not given: a GPU's own architecture, or `STATIC_ARCHS`."""
     from compare.device import arch
 
     here = arch(device)
     return STATIC_ARCHS if here is None else (here,)
-
-
-def _is_command() -> bool:
-    """Whether this process is ``python -m compare``, which has done nothing by now but import."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "compare.__main__"
 
 
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:
