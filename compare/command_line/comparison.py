@@ -11,6 +11,8 @@ from compare.spec import Options, UsageError
 COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map")
 """What is no op; `compare.cli` knows their modules."""
 
+CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
+
 BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 TRIAL_S = 0.3
@@ -117,9 +119,11 @@ def without(command: str, own: argparse.ArgumentParser, argv: Sequence[str]) -> 
     """Parse the arguments of a ``command`` that compares nothing.
 
     Raises:
-        UsageError: one of them is an option of a comparison, and not of this command.
+        UsageError: one of them is none of this command's.
     """
     arguments, rest = own.parse_known_args(argv)
+    if "--calibrate" in rest:
+        raise UsageError(CALIBRATE)
     names = {
         name: action.option_strings[-1] for action in parser()._actions for name in action.option_strings
     }
@@ -127,5 +131,6 @@ def without(command: str, own: argparse.ArgumentParser, argv: Sequence[str]) -> 
         if option := names.get(word.partition("=")[0]):
             raise UsageError(f"{option} goes with an op; leave it out of '{command}'")
     if rest:
-        own.error(f"unrecognized arguments: {' '.join(rest)}")
+        shown = f"python -m compare {command} --help shows its own"
+        raise UsageError(f"{rest[0]}: '{command}' takes no such argument; {shown}")
     return arguments

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """A `UsageError` for what can be known to be wrong without PyTorch."""
     if arguments.calibrate:
-        raise UsageError("--calibrate belongs to 'python -m compare doctor'")
+        raise UsageError(comparison.CALIBRATE)
     if arguments.files:
         raise UsageError(
             f"{arguments.files[0]}: only 'diff' takes files. Name one op, or 'all'. A file of your own: "

@@ -115,7 +115,7 @@ def test_a_command_has_a_help_of_its_own(name: str, capsys: pytest.CaptureFixtur
     assert ended.value.code == SUCCESS
     printed = capsys.readouterr().out
     assert printed.startswith(f"usage: python -m compare {name} ")
-    assert re.search(r"(?s)\nexit status:\n  0  .*\n  2  a mistake|\nexit status:.*\n  2  something", printed)
+    assert "\nexit status:\n  0  " in printed
     assert "--crossover" not in printed
 
 
@@ -127,7 +127,9 @@ def test_a_command_has_a_help_of_its_own(name: str, capsys: pytest.CaptureFixtur
         (["doctor", "--device", "cpu"], "--device goes with an op"),
         (["diff", "old.json", "new.json", "--case", "N=4"], "--case goes with an op"),
         (["diff", "-v", "old.json", "new.json"], "--verbose goes with an op"),
-        (["--calibrate", "list"], "--calibrate goes with an op"),
+        (["--calibrate", "list"], "--calibrate belongs to 'python -m compare doctor'"),
+        (["list", "softmax"], "softmax: 'list' takes no such argument; python -m compare list --help"),
+        (["doctor", "--nonsense"], "--nonsense: 'doctor' takes no such argument"),
         (["diff", "old.json"], "diff takes two files"),
     ],
 )
@@ -135,13 +137,6 @@ def test_a_command_refuses_what_is_none_of_its_options(
     words: list[str], says: str, complaint: Complaint
 ) -> None:
     assert says in complaint(*words)
-
-
-def test_an_option_that_no_command_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["list", "--nonsense"])
-    assert ended.value.code == USAGE
-    assert "list: error: unrecognized arguments: --nonsense" in capsys.readouterr().err
 
 
 def test_options_may_come_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
         (["softmax", "--timeout", "0"], "above 0"),
         (["softmax", "--timeout", "nan"], "above 0"),
         (["softmax", "--timeout", "1e7"], "a day, 86400, at most"),
+        (["softmax", "--crossover", "N", "--budget", "0"], "above 0"),
         (["softmax", "--crossover", "N", "--timeout", "inf"], "a day, 86400, at most"),
         (["softmax", "--seed", str(1 << 63)], "at most 63 bits"),
         (["softmax", "matmul"], "only 'diff' takes files"),
