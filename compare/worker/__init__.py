@@ -6,6 +6,7 @@ step at a time.  What a worker crashes, hangs, prints or allocates costs its own
 answers is data, and believed no further than it can be checked from outside.
 
 ========== =======================================================================================
+start      what a command does first: decide the device, start the server
 server     what workers are forked from
 process    the judge's half: starts a worker, asks, waits no longer than the limit, says how it ended
 inside     the worker's half: does what is asked of it
