@@ -1,4 +1,8 @@
-"""What this machine can run and, for what it cannot, the exact command that fixes it."""
+"""What this machine can run and, for what it cannot, the exact command that fixes it.
+
+Packages, and modules of the project that need some, are imported by name and when they are looked at: any of
+them may be missing, and then that is what is shown.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from compare.registry import ROOT
-
-if TYPE_CHECKING:
-    from compare.spec import Calibration
 
 PIP = f"{shlex.quote(sys.executable)} -m pip install"
 COMPARE = f"{shlex.quote(sys.executable)} -m compare"
@@ -73,11 +74,11 @@ def diagnose() -> list[Capability]:
         _look("PyTorch", "the torch way, and every tensor", _torch),
         _look("GPU", "speeds measured here, not replayed from results/", _gpu, optional=True),
         _look("NVML", "clocks, power and temperature beside the figures", _nvml, optional=True),
-        _look("Triton", "the triton way", lambda: _imported("triton")),
+        _look("Triton", "the triton way", lambda: _version("triton")),
         _look("cupy", "CUDA kernels compiled at run time", _cupy),
         _look("g++", "pybind11 modules; CUDA kernels on the CPU", _gxx),
         _look("Python headers", "pybind11 modules", _python_headers),
-        _look("pybind11", "CUDA kernels built ahead of time", lambda: _imported("pybind11")),
+        _look("pybind11", "CUDA kernels built ahead of time", lambda: _version("pybind11")),
         _look("nvcc", "CUDA kernels built ahead of time", _nvcc),
         _look("CUDA headers", "half precision in CUDA kernels", _cuda_headers),
         _look("NVRTC", "registers and shared memory without running", _nvrtc),
@@ -100,55 +101,6 @@ def report() -> bool:
     return any(not capability.ok and not capability.optional for capability in found)
 
 
-def calibrate(progress: Callable[[float], None]) -> str:
-    """Find out what this machine cannot tell apart, keep it for every comparison to come, and show it.
-
-    Raises:
-        UsageError: there is no GPU, or the result cannot be kept.
-    """
-    from compare.run import prepare
-    from compare.spec import UsageError
-    from compare.timing import calibration
-    from compare.worker.calibration import measured, subject
-
-    device = prepare(ops=[subject().name])
-    if device.type != "cuda":
-        raise UsageError(
-            "--calibrate needs a GPU: without one nothing is timed. "
-            "'python -m compare doctor' says why there is none"
-        )
-    import torch
-
-    name = torch.cuda.get_device_properties(device).name
-    found = measured(device, progress)
-    try:
-        path = calibration.store(name, found)
-    except OSError as error:
-        raise UsageError(f"the calibration could not be kept: {error}. Set COMPARE_CACHE_DIR") from None
-    return f"{name}: one call against itself in another process\n\n{resolution(found)}\n\nkept in {path}"
-
-
-def resolution(found: Calibration) -> str:
-    """What can be told apart, a line for each class of size."""
-    from tabulate import tabulate
-
-    rows, above = [], 0.0
-    for size in found.classes:
-        reach = f"from {above:.0f} us" if size.below_us == float("inf") else f"below {size.below_us:.0f} us"
-        seen = (str(size.pairs), str(size.apart), f"{size.largest:.2%}") if size.pairs else ("none", "-", "-")
-        rows.append((reach, *seen, f"{size.share:.2%}"))
-        above = size.below_us
-    headers = (
-        "time",
-        "pairs of\nequals",
-        "interval\nexcludes 1",
-        "largest\ndifference",
-        "smallest that\ncounts",
-    )
-    table = tabulate(rows, headers, "simple", disable_numparse=True, colalign=("left", *["right"] * 4))
-    return f"{table}\n\nand nowhere less than the clock's step of {found.tick_us * 1e3:.0f} ns"
-
-
 def render(found: list[Capability], width: int | None = None) -> str:
     """A table, no wider than ``width`` columns if that is not None, and under it the commands, each once."""
     rows = [("ok" if c.ok else "-" if c.optional else "MISSING", c.name, c.purpose, c.detail) for c in found]
@@ -158,8 +110,7 @@ def render(found: list[Capability], width: int | None = None) -> str:
         limits = [None, None, max(12, 2 * left // 5), max(12, left - 2 * left // 5)]
     headers = ("", "what", "for", "version, or what is wrong")
     try:
-        from tabulate import tabulate
-
+        tabulate = importlib.import_module("tabulate").tabulate
         text = str(tabulate(rows, headers, "simple", maxcolwidths=limits, maxheadercolwidths=limits))
     except ImportError:  # then above all there is something to tell
         text = _aligned([headers, *rows])
@@ -188,11 +139,15 @@ def _look(name: str, purpose: str, check: Callable[[], str], *, optional: bool =
 # --------------------------------------------------------------------------- checks: a version, or Missing
 
 
-def _imported(module: str) -> str:
+def _imported(module: str, called: str = "") -> ModuleType:
     try:
-        return str(importlib.import_module(module).__version__)
+        return importlib.import_module(module)
     except ImportError as error:
-        raise Missing(f"cannot be imported ({error})", REQUIREMENTS) from error
+        raise Missing(f"{called} cannot be imported ({error})".lstrip(), REQUIREMENTS) from error
+
+
+def _version(module: str) -> str:
+    return str(_imported(module).__version__)
 
 
 def _python() -> str:
@@ -200,15 +155,13 @@ def _python() -> str:
 
 
 def _torch() -> str:
-    import torch
-
+    torch = importlib.import_module("torch")
     cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
     return f"{torch.__version__}, {cuda}"
 
 
 def _gpu() -> str:
-    import torch
-
+    torch = importlib.import_module("torch")
     with warnings.catch_warnings(record=True) as said:  # torch warns of a driver that is too old
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
@@ -244,10 +197,7 @@ def _card_present() -> bool:
 
 
 def _nvml() -> str:
-    try:
-        import pynvml
-    except ImportError as error:
-        raise Missing(f"cannot be imported ({error})", REQUIREMENTS) from error
+    pynvml = _imported("pynvml")
     version = importlib.metadata.version("nvidia-ml-py")
     if not _card_present():
         raise Missing(f"{version}, but no NVIDIA card to ask")
@@ -260,7 +210,7 @@ def _nvml() -> str:
 
 def _cupy() -> str:
     try:
-        return _imported("cupy")
+        return _version("cupy")
     except OSError as error:
         if error.filename is None:  # a library that it cannot load
             raise
@@ -269,8 +219,7 @@ def _cupy() -> str:
 
 
 def _gxx() -> str:
-    from cuda_impl import build
-
+    build = importlib.import_module("cuda_impl.build")
     try:
         compiler = build.gxx()
     except build.BuildError as error:
@@ -280,8 +229,7 @@ def _gxx() -> str:
 
 
 def _gcc() -> str:
-    from cuda_impl import build
-
+    build = importlib.import_module("cuda_impl.build")
     try:
         compiler = build.gcc()
         build.make_tool()
@@ -299,8 +247,7 @@ def _python_headers() -> str:
 
 
 def _nvcc() -> str:
-    from cuda_impl import build
-
+    build = importlib.import_module("cuda_impl.build")
     try:
         compiler = build.nvcc()
     except build.BuildError as error:
@@ -311,8 +258,7 @@ def _nvcc() -> str:
 
 
 def _cuda_headers() -> str:
-    from cuda_impl import build
-
+    build = importlib.import_module("cuda_impl.build")
     try:
         folder = build.cuda_include()
     except build.BuildError as error:
@@ -324,17 +270,12 @@ def _cuda_headers() -> str:
 
 
 def _nvrtc() -> str:
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise Missing(f"cuda-bindings cannot be imported ({error})", REQUIREMENTS) from error
-    _, major, minor = nvrtc.nvrtcVersion()
+    _, major, minor = _imported("cuda.bindings.nvrtc", "cuda-bindings").nvrtcVersion()
     return f"{major}.{minor}"
 
 
 def _disassembler() -> str:
-    from cuda_impl import build
-
+    build = importlib.import_module("cuda_impl.build")
     tools = build.triton_nvidia() / "bin"
     lacking = [name for name in ("ptxas", "cuobjdump", "nvdisasm") if not (tools / name).is_file()]
     if lacking:
@@ -358,12 +299,11 @@ def _clang_format() -> str:
 
 
 def _matplotlib() -> str:
-    from compare.report.plots import REQUIREMENT
-
     try:
         return importlib.metadata.version("matplotlib")
     except importlib.metadata.PackageNotFoundError:
-        raise Missing("not installed", f"{PIP} {shlex.quote(REQUIREMENT)}") from None
+        requirement = importlib.import_module("compare.report.plots").REQUIREMENT
+        raise Missing("not installed", f"{PIP} {shlex.quote(requirement)}") from None
 
 
 def _nvbench() -> str:
@@ -374,8 +314,7 @@ def _nvbench() -> str:
 
 
 def _cache() -> str:
-    from cuda_impl import build
-
+    build = importlib.import_module("cuda_impl.build")
     try:
         folder = build.cache_dir()
     except build.BuildError as error:
@@ -384,10 +323,8 @@ def _cache() -> str:
 
 
 def _calibration() -> str:
-    import torch
-
-    from compare.timing import calibration
-
+    torch = importlib.import_module("torch")
+    calibration = importlib.import_module("compare.timing.calibration")
     if not torch.cuda.is_available():
         raise Missing("no GPU to calibrate; recorded speeds bring their own")
     found = calibration.stored(torch.cuda.get_device_properties(torch.cuda.current_device()).name)

@@ -6,8 +6,6 @@ times that ``results/`` holds, each labelled with its device and date.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -51,42 +49,13 @@ from compare.tuning import cache, sweep
 from compare.worker.checking import Changed
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
+from compare.worker.start import prepare
 from compare.worker.timing import Cheated
 
 _CPU_CHECK_BYTES = 32 << 20
 """The most memory traffic of a case that is worth interpreting: some ten seconds for an implementation."""
 _INSPECT = 3
 """Resources are read for every case of a short list, and for the default one of a sweep."""
-
-
-def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
-    """The device to run on.  To be called before any Triton kernel is imported.
-
-    Args:
-        device: as on the command line.
-        ops: whose modules workers will need; they are imported there while this process does its own.
-
-    Raises:
-        UsageError: there is no such device.
-    """
-    from compare.worker.server import likely_cpu, start
-
-    if likely_cpu(device):
-        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated
-    from compare.device import pick  # and with it PyTorch: what the server is forked with
-
-    start(ops, from_here=_is_command())
-    picked = pick(device)
-    if picked.type == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
-    start(ops)
-    return picked
-
-
-def _is_command() -> bool:
-    """Whether this process is ``python -m compare``, which has done nothing by now but import."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "compare.__main__"
 
 
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:

@@ -54,7 +54,7 @@ def test_it_is_quick() -> None:
         ("triton", "cuobjdump"),
         ("cupy", "cupy"),
         ("pybind11", "pybind11"),
-        ("cuda.bindings", "NVRTC"),
+        ("cuda.bindings.nvrtc", "NVRTC"),
         ("pynvml", "NVML"),
         ("tabulate", "other packages"),
     ],

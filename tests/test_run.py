@@ -15,7 +15,7 @@ import case_sets
 import made_up
 from compare import registry
 from compare import run as running
-from compare.cli import exit_status
+from compare.command_line import status
 from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
@@ -219,7 +219,7 @@ adding("cupy.hopper", requires="sm_90")(added)
         "cupy.slow": ("ok", f"does not compile for sm_75: {said}"),
         "cupy.hopper": ("failed", f"does not compile for sm_90: {said}"),
     }
-    assert exit_status(comparison) == 3
+    assert status.of(comparison) == status.INCONCLUSIVE
 
 
 def test_what_one_architecture_is_refused_for_is_not_said_of_the_others(

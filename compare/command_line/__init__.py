@@ -1,3 +1,3 @@
-"""What every command shares: options that several take, and the files that they write.
+"""What the commands share: options, output files, exit statuses.
 
-Imported by commands only; imports no stage."""
+Imported by commands only; imports no stage and nothing that takes long."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from compare import registry
@@ -32,6 +33,21 @@ def add_only(add: Callable[..., Any], more: str = "") -> None:
 
 def add_load(add: Callable[..., Any]) -> None:
     add_repeatable(add, "--load", "FILE", "a Python file with implementations or an op of your own")
+
+
+def add_device(add: Callable[..., Any]) -> None:
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER (default: a GPU if there is one)")
+
+
+def add_verbose(add: Callable[..., Any]) -> None:
+    add("-v", "--verbose", action="store_true", help="each step on stderr, with the seconds it took")
+
+
+def add_tables(add: Callable[..., Any], everything: str, line: str) -> None:
+    """``--json``, ``--csv`` with a line for each ``line``, ``--markdown``; for `outputs.writes`."""
+    add("--json", type=Path, metavar="FILE", help=everything)
+    add("--csv", type=Path, metavar="FILE", help=f"one line for each {line}")
+    add("--markdown", type=Path, metavar="FILE", help="the tables")
 
 
 def add_arch(add: Callable[..., Any], doing: str) -> None:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from compare.records import archive
 from compare.spec import UsageError
+
+T = TypeVar("T")
+
+
+def check_tables(arguments: argparse.Namespace) -> None:
+    """`check` what ``--json``, ``--csv`` and ``--markdown`` name."""
+    check({f"--{name}": getattr(arguments, name) for name in ("json", "csv", "markdown")})
+
+
+def writes(
+    arguments: argparse.Namespace,
+    found: T,
+    json: Callable[[T], str],
+    csv: Callable[[T], str],
+    markdown: Callable[[T], str],
+) -> list[Callable[[], None]]:
+    """What writes ``found`` to the files of `check_tables` that were given, each in its own form."""
+    made = ((arguments.json, json), (arguments.csv, csv), (arguments.markdown, markdown))
+    return [partial(write, path, make(found)) for path, make in made if path]
 
 
 def check(files: Mapping[str, Path | None]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-from compare import registry
 from compare.command_line import options, outputs
-from compare.spec import UsageError
+from compare.history.map import reading
 
 _EPILOG = """\
 examples:
@@ -53,9 +51,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="effort against share of the ceiling, as .png or .svg",
     )
-    add("--json", type=Path, metavar="FILE", help="everything that was found")
-    add("--csv", type=Path, metavar="FILE", help="one line for each op and case")
-    add("--markdown", type=Path, metavar="FILE", help="the tables")
+    options.add_tables(add, "everything that was found", "op and case")
     return found
 
 
@@ -67,32 +63,8 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = parser().parse_args(argv)
     outputs.check({f"--{name}": getattr(arguments, name) for name in ("plot", "json", "csv", "markdown")})
-    if arguments.plot:
-        from compare.report import plots
-
-        plots.check(arguments.plot)
-
-    from compare.history.map import reading, survey
-
     files = reading.files_of(arguments.records)
-    if not files:
-        from compare.device import gpu_name
+    # Start-up: --help and mistakes in the command need no PyTorch, and nothing that renders a screen.
+    from compare.commands.running.map import run
 
-        files = reading.recorded_here(gpu_name())
-    runs = reading.read(files)
-    known = sorted({run.op for run in runs})
-    for op in arguments.ops:
-        if op not in known:
-            raise UsageError(registry.unknown("op on record", op, known))
-    found = survey.survey(runs, reading.hashes(arguments.ops or known), arguments.ops, arguments.only)
-
-    from compare.report import maps, terminal
-
-    whole = bool(arguments.all or arguments.ops or len(known) == 1)
-    made = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
-    writes = [partial(outputs.write, file, make(found)) for file, make in made if file]
-    writes.append(partial(outputs.write_json, arguments.json, found))
-    if arguments.plot:
-        writes.append(partial(plots.draw, found, arguments.plot))
-    outputs.beside(lambda: terminal.put(lambda width: maps.render(found, width, whole=whole)), writes)
-    return 0
+    return run(arguments, files)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import made_up
 from compare import cli, registry
+from compare.command_line.status import SUCCESS, USAGE
 from compare.history import crossover
 from compare.records import archive
 from compare.report import crossings
@@ -276,16 +277,16 @@ def test_the_command_searches_where_there_is_a_gpu(
     class Gpu:
         type = "cuda"
 
-    monkeypatch.setattr("compare.run.prepare", lambda name, ops: Gpu)
+    monkeypatch.setattr("compare.commands.compare.prepare", lambda name, ops: Gpu)
     monkeypatch.setattr("compare.device.environment", lambda device: made_up.H100)
     monkeypatch.setattr("compare.run.run", lambda op, asked, progress, crew: run(asked))
     out = tmp_path / "out.json"
-    assert cli.main(["softmax", "--crossover", "N", "--json", str(out)]) == cli.AGREE
+    assert cli.main(["softmax", "--crossover", "N", "--json", str(out)]) == SUCCESS
     printed = capsys.readouterr()
     assert "changes from triton to cuda" in " ".join(printed.out.split())
     sizes = [Case.parse(case.case, OP)["N"] for read in archive.read(out) for case in read.cases]
     assert len(sizes) == len(set(sizes)) > 6
-    assert cli.main(["softmax", "--crossover", "N", "--json", "/dev/full"]) == cli.USAGE
+    assert cli.main(["softmax", "--crossover", "N", "--json", "/dev/full"]) == USAGE
     assert capsys.readouterr().out == printed.out, "shown, though it could not be written"
 
 
@@ -302,7 +303,7 @@ def test_the_command_searches_where_there_is_a_gpu(
 def test_a_mistake_is_one_clear_line(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(arguments) == cli.USAGE
+    assert cli.main(arguments) == USAGE
     printed = capsys.readouterr()
     assert says in printed.err
     assert len(printed.err.strip().splitlines()) == 1
@@ -322,7 +323,7 @@ def test_every_op_has_an_answer_from_its_record(op: str, capsys: pytest.CaptureF
     dim = max(found_op.dims, key=lambda dim: len(sizes(dim)))
     if len(sizes(dim)) < 2:
         pytest.skip("no two sizes are recorded")
-    assert cli.main([op, "--crossover", dim, "--device", "cpu"]) == cli.AGREE
+    assert cli.main([op, "--crossover", dim, "--device", "cpu"]) == SUCCESS
     assert "the fastest way" in capsys.readouterr().out
 
 
@@ -332,5 +333,5 @@ def test_a_real_search_ends_with_an_interval_or_says_there_is_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["softmax", "--crossover", "N", "--case", "M=128,N=1024,bf16", "--budget", "0.5"]
-    assert cli.main([*arguments, "--only", "triton.*", "--only", "cupy.onepass"]) == cli.AGREE
+    assert cli.main([*arguments, "--only", "triton.*", "--only", "cupy.onepass"]) == SUCCESS
     assert "the fastest way" in capsys.readouterr().out

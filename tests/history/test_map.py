@@ -15,6 +15,7 @@ import pytest
 
 import made_up
 from compare import cli
+from compare.command_line.status import SUCCESS, USAGE
 from compare.history.map import reading
 from compare.history.map.summary import summaries
 from compare.history.map.survey import Map, Point, survey, with_front
@@ -391,7 +392,7 @@ def test_the_command_shows_and_writes(
 ) -> None:
     outputs = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "markdown")}
     options = [word for name, path in outputs.items() for word in (f"--{name}", str(path))]
-    assert cli.main(["map", "softmax", *options, "--records", str(recorded)]) == cli.AGREE
+    assert cli.main(["map", "softmax", *options, "--records", str(recorded)]) == SUCCESS
     screen = capsys.readouterr().out
     assert f"softmax {made_up.CASE}" in screen
     assert "vector_add" not in screen
@@ -413,7 +414,7 @@ def test_what_cannot_be_written_keeps_no_other_file_from_being(
 ) -> None:
     table, document = tmp_path / "out.md", tmp_path / "out.json"
     words = ["--csv", "/dev/full", "--markdown", str(table), "--json", str(document)]
-    assert cli.main(["map", *words, "--records", str(recorded)]) == cli.USAGE
+    assert cli.main(["map", *words, "--records", str(recorded)]) == USAGE
     printed = capsys.readouterr()
     assert "softmax" in printed.out
     assert "/dev/full could not be written" in printed.err
@@ -426,7 +427,7 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
 ) -> None:
     shown = {}
     for words in ((), ("--all",), ("softmax",), ("softmax", "vector_add")):
-        assert cli.main(["map", *words, "--records", str(recorded)]) == cli.AGREE
+        assert cli.main(["map", *words, "--records", str(recorded)]) == SUCCESS
         shown[words] = capsys.readouterr().out
     assert made_up.CASE not in shown[()]
     assert "--all" in shown[()]
@@ -435,10 +436,10 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
     )
     assert all(f"softmax {made_up.CASE}" in text for words, text in shown.items() if words)
     only = recorded / "softmax.json"
-    assert cli.main(["map", "--records", str(only)]) == cli.AGREE
+    assert cli.main(["map", "--records", str(only)]) == SUCCESS
     assert f"softmax {made_up.CASE}" in capsys.readouterr().out
     other = recorded / "vector_add.json"
-    assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == cli.AGREE
+    assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == SUCCESS
     both = capsys.readouterr().out
     assert all(f"{op} {made_up.CASE}" in both for op in ("softmax", "vector_add"))
 
@@ -456,7 +457,7 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
 def test_a_mistake_is_one_clear_line(
     words: list[str], says: str, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["map", *words, "--records", str(recorded)]) == cli.USAGE
+    assert cli.main(["map", *words, "--records", str(recorded)]) == USAGE
     printed = capsys.readouterr()
     assert says in printed.err
     assert len(printed.err.strip().splitlines()) == 1
@@ -467,9 +468,9 @@ def test_without_matplotlib_a_plot_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not there
     words = ["map", "--plot", str(tmp_path / "map.png"), "--records", str(recorded)]
-    assert cli.main(words) == cli.USAGE
+    assert cli.main(words) == USAGE
     assert "pip install 'matplotlib>=" in capsys.readouterr().err
-    assert cli.main(["map", "--records", str(recorded)]) == cli.AGREE
+    assert cli.main(["map", "--records", str(recorded)]) == SUCCESS
 
 
 def test_the_requirement_is_what_pyproject_offers() -> None:

@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from compare import registry
 from compare.records import archive
-from compare.run import prepare
+from compare.worker.start import prepare
 from mutations import Mutation, every_mutation, record
 from mutations.instruments import MACHINE, Outcome, outcome, still_run
 

@@ -14,6 +14,8 @@ import torch
 
 import made_up
 from compare import cli, doctor, registry, spec
+from compare.command_line.status import SUCCESS, USAGE
+from compare.commands.running import calibrate
 from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
@@ -258,10 +260,10 @@ def test_a_damaged_calibration_is_none(cache: Path, text: str) -> None:
 def test_calibrating_shows_keeps_and_needs_a_gpu(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["softmax", "--calibrate"]) == cli.USAGE
+    assert cli.main(["softmax", "--calibrate"]) == USAGE
     assert "doctor" in capsys.readouterr().err
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert cli.main(["doctor", "--calibrate"]) == cli.USAGE
+    assert cli.main(["doctor", "--calibrate"]) == USAGE
     assert "needs a GPU" in capsys.readouterr().err
 
     class Card:
@@ -273,7 +275,7 @@ def test_calibrating_shows_keeps_and_needs_a_gpu(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Card)
     monkeypatch.setattr(calibrating, "measured", lambda *_: calibration.derived(runs, "2026-11-21"))
-    assert cli.main(["doctor", "--calibrate"]) == cli.AGREE
+    assert cli.main(["doctor", "--calibrate"]) == SUCCESS
     shown = capsys.readouterr().out
     (line,) = (line for line in shown.splitlines() if line.startswith("below 100 us"))
     assert line.split()[3] == "12"  # two runs of four: six pairs each
@@ -313,7 +315,7 @@ def test_real_equals_are_hardly_ever_called_different(pattern: str) -> None:
     found = calibration.stored(torch.cuda.get_device_properties(device).name)
     if found is calibration.BUILT_IN:
         found = calibrating.measured(device)
-        print(doctor.resolution(found))
+        print(calibrate.resolution(found))
     op = registry.get_op("vector_add")
     routes = registry.implementations(op.name, (pattern,))
     each = [calibrating.equals(impl, 8 // len(routes)) for impl in routes]

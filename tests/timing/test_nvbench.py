@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from compare import cli, registry
+from compare.command_line.status import USAGE
 from compare.registry import ROOT
 from compare.spec import Estimate, Implementation, Ratio, Timing, UsageError, case
 from compare.timing import nvbench, stopwatch
@@ -192,16 +193,16 @@ def test_where_it_is_not_installed_the_command_is_said(
     monkeypatch.setitem(sys.modules, "cuda.bench", None)
     with pytest.raises(UsageError, match=r"pip install 'cuda-bench\[cu13\]>=0.3'"):
         nvbench.load()
-    monkeypatch.setattr("compare.run.prepare", lambda name, ops=(): SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("compare.commands.compare.prepare", lambda name, ops=(): SimpleNamespace(type="cuda"))
     for arguments in (["softmax"], ["softmax", "--crossover", "N"]):
-        assert cli.main([*arguments, "--timer", "nvbench"]) == cli.USAGE
+        assert cli.main([*arguments, "--timer", "nvbench"]) == USAGE
         printed = capsys.readouterr()
         assert "pip install" in printed.err
         assert len(printed.err.strip().splitlines()) == 1
 
 
 def test_it_needs_a_gpu_and_no_file_of_the_user(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["softmax", "--device", "cpu", "--timer", "nvbench"]) == cli.USAGE
+    assert cli.main(["softmax", "--device", "cpu", "--timer", "nvbench"]) == USAGE
     assert "needs a GPU" in capsys.readouterr().err
 
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 import made_up
-from compare import cli, registry
+from compare import registry
+from compare.command_line import status
+from compare.command_line.status import FAILURE
 from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
@@ -139,7 +141,7 @@ def test_a_refused_row_shows_no_speed_says_why_and_costs_the_run() -> None:
     row = next(row for row in comparison.cases[0].rows if row.label == "cupy.online")
     assert row.status == "impossible"
     assert row.timing is None
-    assert cli.exit_status(comparison) == cli.DISAGREE
+    assert status.of(comparison) == FAILURE
     text = terminal.render(comparison, 300)
     (line,) = (line for line in tables.speed(comparison.cases[0]).rows if line[0] == "cupy.online")
     assert line[2] == "impossible"

@@ -20,7 +20,9 @@ import triton.language as tl
 import made_up
 from compare import registry
 from compare.checking.check import check
-from compare.cli import _check_timer, main, parser
+from compare.cli import main
+from compare.command_line import comparison
+from compare.commands.running import asked
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.run import run
@@ -446,9 +448,9 @@ def test_matched_with_nothing_to_match_is_a_mistake(
 
 
 def test_nvbench_times_what_is_registered() -> None:
-    arguments = parser().parse_args(["matmul", "--matched", "--timer", "nvbench"])
+    arguments = comparison.parser().parse_args(["matmul", "--matched", "--timer", "nvbench"])
     with pytest.raises(UsageError, match="leave out --matched"):
-        _check_timer(arguments, "cuda")
+        asked.check_timer(arguments, "cuda")
 
 
 # --------------------------------------------------------------------------- told

@@ -13,6 +13,9 @@ import torch
 
 import made_up
 from compare import cli, registry
+from compare.command_line import comparison, status
+from compare.command_line.status import FAILURE, INCONCLUSIVE, USAGE
+from compare.commands.running import asked
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.report import tune as report
@@ -221,7 +224,7 @@ def test_a_value_that_is_not_taken_is_a_row_that_says_so(tmp_path: Path) -> None
     wrong = rows["triton.blocked:BLOCK_SIZE=100"]
     assert (wrong.status, wrong.parameters) == ("failed", (("BLOCK_SIZE", 100),))
     assert "power of 2" in wrong.reason
-    assert cli.exit_status(compared) == cli.INCONCLUSIVE
+    assert status.of(compared) == INCONCLUSIVE
 
 
 USERS = """
@@ -245,7 +248,7 @@ def test_a_user_s_file_declares_what_can_be_chosen_of_it(
     file, out = tmp_path / "mine.py", tmp_path / "out.json"
     file.write_text(USERS)
     words = [OP, "--load", str(file), "--only", "triton.mine", "--case", "N=1000,fp32", "--device", "cpu"]
-    assert cli.main([*words, "--tune", "SIZE", "--arch", "sm_90", "--json", str(out)]) == cli.DISAGREE
+    assert cli.main([*words, "--tune", "SIZE", "--arch", "sm_90", "--json", str(out)]) == FAILURE
     rows = {row["label"]: row for row in json.loads(out.read_text())["runs"][0]["cases"][0]["rows"]}
     assert list(rows) == ["torch.eager", "triton.mine", "triton.mine:SIZE=2", "triton.mine:SIZE=3"]
     assert rows["triton.mine:SIZE=2"]["status"] == "disagrees"  # it was run with that value
@@ -263,25 +266,25 @@ def test_a_user_s_file_declares_what_can_be_chosen_of_it(
     ],
 )
 def test_a_mistake_is_one_clear_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*words, "--device", "cpu"]) == cli.USAGE
+    assert cli.main([*words, "--device", "cpu"]) == USAGE
     printed = capsys.readouterr()
     assert says in printed.err
     assert len(printed.err.strip().splitlines()) == 1
 
 
 def test_nvbench_times_what_is_registered() -> None:
-    arguments = cli.parser().parse_args([OP, "--tune", "BLOCK_SIZE", "--timer", "nvbench"])
+    arguments = comparison.parser().parse_args([OP, "--tune", "BLOCK_SIZE", "--timer", "nvbench"])
     with pytest.raises(UsageError, match="leave out --tune"):
-        cli._check_timer(arguments, "cuda")
+        asked.check_timer(arguments, "cuda")
 
 
 def test_more_rows_have_more_time_unless_it_is_given() -> None:
     op = registry.get_op(OP)
 
     def budget_s(*words: str) -> float:
-        return cli._options(op, cli.parser().parse_args([OP, *words]), ()).budget_s
+        return asked.options(op, comparison.parser().parse_args([OP, *words])).budget_s
 
-    assert budget_s("--tune", "BLOCK_SIZE=64,128") == pytest.approx(budget_s() + 2 * cli.TRIAL_S)
+    assert budget_s("--tune", "BLOCK_SIZE=64,128") == pytest.approx(budget_s() + 2 * comparison.TRIAL_S)
     assert budget_s("--tune", "BLOCK_SIZE", "--budget", "3") == 3
 
 

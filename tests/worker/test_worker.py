@@ -29,7 +29,7 @@ from compare.inputs import tensor
 from compare.registry import ROOT
 from compare.sandbox import limits
 from compare.spec import FILLS, LAYOUTS, Options, Row, UsageError, case
-from compare.worker import user_files
+from compare.worker import start, user_files
 from compare.worker.checking import Checking
 from compare.worker.exchange import Exchange
 from compare.worker.memory import Memory, Place, room
@@ -509,10 +509,10 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
 
 
 def test_only_the_command_itself_forks_the_server() -> None:
-    assert not running._is_command()
+    assert not start._is_command()
     with mock.patch.dict(sys.modules, {"__main__": mock.Mock(__spec__=mock.Mock())}) as modules:
         modules["__main__"].__spec__.name = "compare.__main__"
-        assert running._is_command()
+        assert start._is_command()
 
 
 # --------------------------------------------------------------------------- shared memory

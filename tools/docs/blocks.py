@@ -34,6 +34,7 @@ from compare.report import maps, markdown, tables, terminal
 from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning import cache
+from compare.worker.start import prepare
 from tools.docs import banks, exploits, mutations, switches
 
 SCREEN_WIDTH = 100
@@ -78,8 +79,6 @@ def stale(root: Path = ROOT) -> dict[Path, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Rewrite the documents, or with ``--check`` only say which are out of date (status 1)."""
-    from compare.run import prepare
-
     prepare("cpu")  # hashes and lists need the kernels imported, not a GPU
     outdated = stale()
     for path, text in outdated.items():

@@ -1,0 +1,26 @@
+"""Exit statuses: each command's ``--help`` says what it means by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compare.spec import WRONG, Comparison
+
+SUCCESS, FAILURE, USAGE, INCONCLUSIVE = 0, 1, 2, 3
+
+_SEVERITY = (SUCCESS, INCONCLUSIVE, FAILURE)
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """The exit status of a command that did several things; inconclusive if it did none."""
+    return max(statuses, key=_SEVERITY.index, default=INCONCLUSIVE)
+
+
+def of(comparison: Comparison) -> int:
+    """0 if every row that ran is correct, 1 if one is wrong, 3 if inconclusive."""
+    rows = [row for case in comparison.cases for row in case.rows]
+    if any(row.status in WRONG for row in rows):
+        return FAILURE
+    checked = any(row.agreement for row in rows)
+    failed = any(row.status == "failed" for row in rows)
+    return INCONCLUSIVE if comparison.interrupted or failed or not checked else SUCCESS

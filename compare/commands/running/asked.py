@@ -1,0 +1,117 @@
+"""What a command is about, once PyTorch is there: ops, users' files, and the options of a comparison."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from compare import registry
+from compare.capture import meta_inputs
+from compare.command_line import comparison
+from compare.command_line import options as common
+from compare.run import tuned
+from compare.spec import Case, Op, Options, UsageError
+from compare.timing import nvbench
+from compare.tuning import sweep
+from compare.worker import user_files
+
+
+def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[str]:
+    """Load users' files after the project's own, so that their rows come after them.
+
+    Args:
+        files: of ``--load``.
+        timeout_s: the most that loading one may take.
+        op: the one that is asked for; None: all of them.
+
+    Returns:
+        The ops that are asked for, those of the files included.
+    """
+    for name in registry.op_names():
+        if op in (None, name):
+            registry.implementations(name)
+    if files:
+        user_files.load(files, timeout_s, op)
+        for name in {"all", *comparison.COMMANDS}.intersection(registry.op_names()):
+            raise UsageError(
+                f"--load: an op named {name} cannot be asked for, as that is a command: rename it"
+            )
+    return [op] if op else registry.op_names()
+
+
+def having(names: Iterable[str], only: Sequence[str]) -> list[Op]:
+    """The ops that have what ``--only`` asks for; a `UsageError` if none has."""
+    errors = []
+    found = []
+    for op in map(registry.get_op, names):
+        try:
+            registry.implementations(op.name, only)
+            found.append(op)
+        except UsageError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
+
+
+def check_timer(arguments: argparse.Namespace, device_type: str) -> None:
+    """A `UsageError` if the timer that was asked for cannot be used."""
+    if arguments.timer == "events":
+        return
+    if device_type != "cuda":
+        raise UsageError("--timer nvbench needs a GPU: without one nothing is timed")
+    if arguments.load:
+        raise UsageError("--timer nvbench times the project's own implementations only; leave out --load")
+    for given in ("matched", "tune"):
+        if getattr(arguments, given):
+            raise UsageError(
+                f"--timer nvbench times implementations as they are registered; leave out --{given}"
+            )
+    nvbench.load()
+
+
+def options(op: Op, arguments: argparse.Namespace) -> Options:
+    """How ``op`` is to be compared.
+
+    Raises:
+        UsageError: a case is not of this op, or it has no inputs for one.
+    """
+    cases = [Case.parse(text, op) for text in arguments.case]
+    if arguments.sweep:
+        cases = [op.cases.default, *cases, *op.cases.sweep]
+    cases = list(dict.fromkeys(cases))
+    _check_sizes(op, cases or [op.cases.default])
+    budget_s = arguments.budget
+    if budget_s is None:
+        each_s = comparison.SWEEP_BUDGET_S if arguments.sweep else comparison.BUDGET_S
+        budget_s = each_s * max(1, len(cases))
+    found = Options(
+        cases=tuple(cases),
+        only=tuple(arguments.only),
+        archs=common.archs(arguments.arch),
+        device=arguments.device,
+        seed=arguments.seed,
+        budget_s=budget_s,
+        sustained=arguments.sustained,
+        timer=arguments.timer,
+        timeout_s=arguments.timeout,
+        matched=arguments.matched,
+        tune=sweep.parse(arguments.tune),
+        retune=arguments.retune,
+    )
+    added = tuned(op, found)
+    if added is None or arguments.budget is not None:
+        return found
+    return replace(found, budget_s=budget_s + comparison.TRIAL_S * added.count * max(1, len(cases)))
+
+
+def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
+    """Have the op refuse now, not after others have run, what it has no inputs for."""
+    for case in cases:
+        try:
+            meta_inputs(op, case)
+        except UsageError:
+            raise
+        except Exception:  # of a user's op: shown where its inputs are made
+            return

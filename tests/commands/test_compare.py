@@ -1,0 +1,238 @@
+"""One op compared, or all: mistakes, options, exit status, and files written whole."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import made_up
+from compare import cli, registry
+from compare.command_line import status
+from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS, USAGE
+from compare.records import archive
+from compare.spec import Comparison, Options
+
+OPS = registry.op_names()
+Complaint = Callable[..., str]
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
+    """`run` replaced by made-up comparisons; what it was asked for."""
+    asked: list[tuple[str, Options]] = []
+
+    def run(op: object, options: Options, progress: object) -> Comparison:
+        asked.append((op.name, options))  # type: ignore[attr-defined]
+        return replace(made_up.comparison(), op=op.name)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("compare.run.run", run)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sofmax"], "did you mean softmax"),
+        (["softmax", "--case", "M=4"], "N is missing"),
+        (["softmax", "--case", "M=4,N=4,fp64"], "neither"),
+        (["softmax", "--case", "M=4,N=-4"], "whole number"),
+        (["softmax", "--case", "N=4,K=4"], "no dimension"),
+        (["softmax", "--only", "trition.*"], "did you mean triton"),
+        (["all", "--only", "nothing.*"], "no implementation"),
+        (["softmax", "--arch", "90"], "reads like sm_90"),
+        (["softmax", "--arch", "sm_70"], "sm_75"),
+        (["softmax", "--arch", "sm_99"], "sm_99"),
+        (["softmax", "--device", "tpu"], "auto, cpu, cuda"),
+        (["softmax", "--device", "cuda:99"], "cuda"),
+        (["softmax", "--budget", "0"], "above 0"),
+        (["softmax", "--budget", "nan"], "above 0"),
+        (["softmax", "--load", "nowhere.py"], "no such file"),
+        (["softmax", "--device", "cpu", "--record"], "needs a GPU"),
+        (["softmax", "--json", "no/such/folder/out.json"], "no directory"),
+        (["softmax", "--csv", "."], "is a directory"),
+        (["softmax", "--json", "same", "--csv", "./same"], "--json and --csv name one and the same file"),
+        (["all", "--case", "N=4"], "belongs to one op"),
+        (["softmax", "--timeout", "0"], "above 0"),
+        (["softmax", "--timeout", "nan"], "above 0"),
+        (["softmax", "--timeout", "1e7"], "a day, 86400, at most"),
+        (["softmax", "--crossover", "N", "--budget", "0"], "above 0"),
+        (["softmax", "--crossover", "N", "--timeout", "inf"], "a day, 86400, at most"),
+        (["softmax", "--seed", str(1 << 63)], "at most 63 bits"),
+        (["softmax", "matmul"], "only 'diff' takes files"),
+        (
+            ["reduce_sum", "--crossover", "N", "--device", "cpu", "--csv", "out.csv"],
+            "--markdown has the table",
+        ),
+        (["histogram", "--case", "N=0,SKEW=0", "--case", "N=101,SKEW=101"], "SKEW=101 of 100"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str], says: str, complaint: Complaint, stub: list[object]
+) -> None:
+    assert says in complaint(*arguments)
+    assert stub == []
+
+
+def test_a_file_that_raises_when_loaded(tmp_path: Path, complaint: Complaint, stub: list[object]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("x = 1\nx / 0\n")
+    said = complaint("softmax", "--load", str(file))
+    assert "ZeroDivisionError at line 2" in said
+    assert stub == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_an_unwritable_file_is_found_out_before_the_run(
+    tmp_path: Path, complaint: Complaint, stub: list[object]
+) -> None:
+    tmp_path.chmod(0o500)
+    assert "cannot be written" in complaint("softmax", "--json", str(tmp_path / "out.json"))
+    assert stub == []
+
+
+def test_options_reach_the_run(stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["softmax", "--case", "M=2,N=3,fp16", "--case", "M=2,N=5,bf16", "--only", "triton.*"]
+    arguments += ["--arch", "sm_75,sm_90", "--arch", "sm_80", "--seed", "7", "--budget", "3.5"]
+    assert cli.main(arguments) == SUCCESS
+    ((name, options),) = stub
+    assert name == "softmax"
+    assert [str(case) for case in options.cases] == ["M=2,N=3,fp16", "M=2,N=5,bf16"]
+    assert options.archs == ("sm_75", "sm_90", "sm_80")
+    assert (options.only, options.seed, options.budget_s) == (("triton.*",), 7, 3.5)
+
+
+def test_a_sweep_takes_every_case_once(
+    stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["softmax", "--sweep"])
+    cases = stub[0][1].cases
+    cases_of_op = registry.get_op("softmax").cases
+    assert cases[0] == cases_of_op.default
+    assert set(cases) == {cases_of_op.default, *cases_of_op.sweep}
+    assert len(set(cases)) == len(cases)
+
+
+def test_all_compares_every_op(stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["all"]) == SUCCESS
+    assert [name for name, _ in stub] == OPS
+    printed = capsys.readouterr().out
+    assert all(re.search(rf"(?m)^{name}  ", printed) for name in OPS)
+
+
+def test_files_are_written_whole(
+    stub: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "markdown")}
+    arguments = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
+    assert cli.main(["all", *arguments]) == SUCCESS
+    assert [run.op for run in archive.read(paths["json"])] == OPS
+    lines = list(csv.DictReader(paths["csv"].read_text().splitlines()))
+    assert {line["op"] for line in lines} == set(OPS)
+    assert all(f"## {name}: " in paths["markdown"].read_text() for name in OPS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths.values())
+
+
+def test_what_cannot_be_written_is_shown_all_the_same(
+    stub: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every op, and every other file; what could not be is said last."""
+    table = tmp_path / "out.csv"
+    assert cli.main(["all", "--json", "/dev/full", "--csv", str(table)]) == USAGE
+    printed = capsys.readouterr()
+    assert all(re.search(rf"(?m)^{name}  ", printed.out) for name in OPS)
+    assert {line["op"] for line in csv.DictReader(table.read_text().splitlines())} == set(OPS)
+    assert "/dev/full could not be written: No space left on device. What was found is on" in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_what_cannot_be_recorded_is_shown_all_the_same(
+    stub: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gpu:
+        type = "cuda"
+
+    def record(comparison: Comparison) -> Path:
+        (tmp_path / "file").touch()
+        return real(comparison, tmp_path / "file")
+
+    real = archive.record
+    monkeypatch.setattr(archive, "record", record)
+    monkeypatch.setattr("compare.commands.compare.prepare", lambda *_: Gpu)
+    assert cli.main(["all", "--record"]) == USAGE
+    printed = capsys.readouterr()
+    for name in OPS:
+        assert re.search(rf"(?m)^{name}  ", printed.out)
+        assert f"{name}.json could not be written: [Errno 20]" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, SUCCESS),
+        ({"status": "unavailable", "reason": "needs sm_90", "agreement": None}, SUCCESS),
+        ({"status": "failed", "reason": "RuntimeError"}, INCONCLUSIVE),
+        ({"status": "disagrees", "agreement": made_up.DISAGREEMENT}, FAILURE),
+    ],
+)
+def test_exit_status_of_one_row(changes: dict[str, object], expected: int) -> None:
+    case = made_up.with_row(made_up.case(), "cupy.online", **changes)
+    assert status.of(made_up.comparison(case)) == expected
+
+
+def test_a_disagreement_outranks_an_interruption() -> None:
+    wrong = made_up.with_row(made_up.case(), "cupy.online", status="disagrees")
+    assert status.of(made_up.comparison(wrong, interrupted=True)) == FAILURE
+    assert status.of(made_up.comparison(interrupted=True)) == INCONCLUSIVE
+    assert status.of(replace(made_up.comparison(), cases=())) == INCONCLUSIVE
+
+
+def test_an_interruption_ends_all_and_writes_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(op: object, options: Options, progress: object) -> Comparison:
+        return made_up.comparison(interrupted=True)
+
+    monkeypatch.setattr("compare.run.run", run)
+    out = tmp_path / "out.json"
+    assert cli.main(["all", "--json", str(out)]) == INCONCLUSIVE
+    (only,) = archive.read(out)
+    assert only.interrupted
+    assert "INTERRUPTED" in capsys.readouterr().out
+
+
+def test_verbose_says_each_step_with_its_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(op: object, options: Options, progress: Callable[[str, float], None]) -> Comparison:
+        progress("checking it", 0.0)
+        time.sleep(0.05)
+        progress("timing it", 0.2)
+        progress("timing it", 0.7)
+        return made_up.comparison()
+
+    monkeypatch.setattr("compare.run.run", run)
+    assert cli.main(["softmax", "-v"]) == SUCCESS
+    printed = capsys.readouterr()
+    lines = [re.fullmatch(r" *(\d+\.\d\d) s  (.+)", line) for line in printed.err.splitlines()]
+    said = [(line[2], float(line[1])) for line in lines if line]
+    assert len(said) == len(lines)
+    steps = [what for what, _ in said]
+    assert steps[-4:] == ["checking it", "timing it", "writing and printing", "in all"]
+    assert dict(said)["checking it"] >= 0.05
+    assert dict(said)["in all"] == pytest.approx(sum(seconds for _, seconds in said[:-1]), abs=0.1)
+    assert "softmax  x[M,N]" in printed.out
+    cli.main(["softmax"])
+    assert capsys.readouterr().err == ""
+
+
+def test_verbose_says_the_steps_of_a_real_run(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["vector_add", "--case", "N=64,fp32", "--device", "cpu", "--only", "torch.eager", "-v"]
+    assert cli.main(arguments) == SUCCESS
+    assert "checking torch.eager on N=64,fp32" in capsys.readouterr().err
