@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from compare import registry
 from compare.records import archive
+from compare.records.encoding import decode
 from compare.spec import (
     WRONG,
     Card,
@@ -162,9 +163,10 @@ def run(
         UsageError: no such device, or a case this machine cannot hold.
     """
     from compare import device as machine
-    from compare.worker.pool import Crew
 
     device = prepare(options.device)
+    from compare.worker.pool import Crew  # and with it Triton, for which the device must be decided
+
     impls = _chosen(op, options.only)
     if options.matched:
         impls = cache.stand_ins(impls)
@@ -309,7 +311,7 @@ class _Bench:
         return replace(row, reason=row.reason or self.uncounted.get(row.label, ""))
 
     def _read_sources(self) -> None:
-        from compare.code_size import source_hash
+        from compare.code_size.sources import source_hash
 
         self.meter.say("reading sources")
         for impl in self.impls:
@@ -322,7 +324,7 @@ class _Bench:
                 self.uncounted[impl.label] = f"code size unread: {error}"
 
     def _code_size(self, impl: Implementation) -> CodeSize:
-        from compare.code_size import code_size, kept_code_size
+        from compare.code_size.count import code_size, kept_code_size
 
         # A user's file is not run here, and what its worker tells is not kept.
         return code_size(impl, self._launched(impl)) if impl.foreign else kept_code_size(impl)
@@ -590,7 +592,7 @@ class _Bench:
                 exchange.hand_to(worker)
                 told = worker.ask("profile", "being profiled", inputs=places)
                 own[impl.label] = [str(name) for name in told["own"]]
-                return tuple(archive.decode(KernelResources, kernel) for kernel in told["kernels"])
+                return tuple(decode(KernelResources, kernel) for kernel in told["kernels"])
             except Exception as error:
                 return error
             finally:

@@ -12,6 +12,7 @@ from functools import partial
 from compare import registry
 from compare.code_size.sources import rests_on
 from compare.records import archive, result_cache
+from compare.records.encoding import decode, encode
 from compare.spec import Implementation, Row, Tuning
 
 MATCHED = "matched"
@@ -37,7 +38,7 @@ def found_before(impl: Implementation, device: str) -> list[Tuning]:
     """
     with suppress(KeyError, TypeError, ValueError):
         entry = result_cache.read(_KIND, _name(impl, device))
-        return [archive.decode(Tuning, tuning) for tuning in entry["found"]] if entry else []
+        return [decode(Tuning, tuning) for tuning in entry["found"]] if entry else []
     return []
 
 
@@ -53,7 +54,7 @@ def keep(impl: Implementation, device: str, tunings: Sequence[Tuning]) -> None:
         "implementation": impl.label,
         "source": rests_on(impl),
         "compilers": result_cache.versions(*_COMPILERS),
-        "found": [archive.encoded(tuning) for tuning in (known | fresh).values()],
+        "found": [encode(tuning) for tuning in (known | fresh).values()],
     }
     result_cache.write(_KIND, _name(impl, device), entry)
 

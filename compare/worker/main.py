@@ -269,14 +269,14 @@ class _Work:
 
     def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
         """Host time of the first call (``ms``), and what it searched for or was ``known`` (``tunings``)."""
-        from compare.records import archive
+        from compare.records.encoding import decode, encode
         from compare.timing.measure import first_call_ms
         from compare.tuning.autotune import watched
 
         tensors = self._tensors("inputs", inputs)
-        with watched([archive.decode(Tuning, tuning) for tuning in known]) as found:
+        with watched([decode(Tuning, tuning) for tuning in known]) as found:
             ms = first_call_ms(self.impl, tensors, self._device)
-        return {"ms": ms, "tunings": [archive.encoded(tuning) for tuning in dict.fromkeys(found)]}
+        return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
 
     def call(
         self, inputs: list[dict[str, Any]], outputs: int, shape: list[int], dtype: str
@@ -319,7 +319,7 @@ class _Work:
 
     def launched(self) -> list[list[str]]:
         """Source and name of every CUDA kernel that the cases of the op launch."""
-        from compare.code_size import launched
+        from compare.code_size.count import launched
 
         return [list(pair) for pair in launched(self.impl)]
 

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from compare import registry
-from compare.code_size import code_size, cpp, kept_code_size, source_hash
+from compare.code_size import cpp
 from compare.code_size import sources as sources_module
 from compare.code_size.concepts import CONCEPTS, concepts_of
+from compare.code_size.count import code_size, kept_code_size
 from compare.code_size.pieces import Piece, size
-from compare.code_size.sources import KERNELS, sources
+from compare.code_size.sources import KERNELS, source_hash, sources
 from compare.spec import WAYS, CodeSize, Implementation, RoleSize
 
 ROWS = [
@@ -282,7 +283,7 @@ def test_sizes_are_kept_until_a_source_changes(
         counted.append(impl.label)
         return code_size(impl)
 
-    monkeypatch.setattr("compare.code_size.code_size", counting)
+    monkeypatch.setattr("compare.code_size.count.code_size", counting)
     for impl in mine.values():
         assert kept_code_size(impl) == code_size(impl) == kept_code_size(impl)
     assert sorted(counted) == sorted(mine)

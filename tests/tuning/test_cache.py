@@ -22,6 +22,7 @@ from compare import registry
 from compare.checking.check import check
 from compare.cli import _check_timer, main, parser
 from compare.records import archive
+from compare.records.encoding import encode
 from compare.report import csv_file, markdown, tables, terminal
 from compare.run import run
 from compare.spec import Case, Implementation, Options, Tuning, UsageError
@@ -209,14 +210,14 @@ def test_a_first_call_is_told_what_is_known_and_what_it_finds_is_kept(
 
     def ask(what: str, step: str, **arguments: Any) -> dict[str, Any]:
         asked.update(arguments)
-        return {"ms": 8000.0, "tunings": [archive.encoded(new)]}
+        return {"ms": 8000.0, "tunings": [encode(new)]}
 
     exchange = SimpleNamespace(hand_to=id, put=lambda inputs, start: None, poison=lambda: None, as_json=list)
     device = torch.device("cpu")
     it = checking.Checking(op, case, device, SimpleNamespace(), {impl.label: (0,)}, retune=retune)  # type: ignore[arg-type]
     ms, found = it._first_call(impl, SimpleNamespace(ask=ask), exchange)  # type: ignore[arg-type]
     assert ms == 8000.0
-    assert asked["known"] == ([] if retune else [archive.encoded(FOUND)])
+    assert asked["known"] == ([] if retune else [encode(FOUND)])
     assert [told.found for told in found] == [new.found]
     assert found[0].searched.startswith("20")
     assert [told.key for told in tuning.found_before(impl, "NVIDIA H100")] == [FOUND.key, "(1, 2)"]

@@ -26,15 +26,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
+from compare.code_size.sources import source_hash
 from compare.history.map import reading
 from compare.history.map.survey import Map, survey
 from compare.records import archive
+from compare.records.encoding import write_whole
 from compare.registry import ROOT
 from compare.report import maps, markdown, tables, terminal
 from compare.report.tables import Table
+from compare.run import prepare
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning import cache
-from tools.docs import banks, exploits, mutations, switches
+from tools.docs import banks, exploits, mutations
+from tools.docs.toolchain_variables import examples
 
 SCREEN_WIDTH = 100
 
@@ -66,15 +70,13 @@ def stale(root: Path = ROOT) -> list[Path]:
 
 def main(arguments: Sequence[str]) -> int:
     """Rewrite the documents, or with ``--check`` only say which are out of date (status 1)."""
-    from compare.run import prepare
-
     prepare("cpu")  # hashes and lists need the kernels imported, not a GPU
     outdated = stale()
     for path in outdated:
         if "--check" in arguments:
             print(f"{path.relative_to(ROOT)} is out of date: make docs")
         else:
-            archive.write_whole(path, rewritten(path.read_text()))
+            write_whole(path, rewritten(path.read_text()))
             print(f"rewrote {path.relative_to(ROOT)}")
     return 1 if outdated and "--check" in arguments else 0
 
@@ -93,7 +95,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
     if what in _OF_THE_MAP:
         return _of_the_map(what, results)
     if kind == "switch":
-        return switches.block(name, was)
+        return examples.block(name, was)
     if kind == "banks" and name in registry.op_names():
         return banks.block(registry.get_op(name))
     makers: dict[str, Callable[[Op, Comparison], str]] = {
@@ -126,8 +128,6 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
     Cases and rows come as they would from one run, however many they are from; its date and machine are
     those of the last to time the default case, which a screen shows.
     """
-    from compare.code_size import source_hash
-
     runs = archive.runs_of(op.name, results)
     if not runs:
         return None
