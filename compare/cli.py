@@ -453,7 +453,7 @@ def _check_tune(arguments: argparse.Namespace) -> None:
 
 
 def _check_matched(names: Sequence[str], only: Sequence[str]) -> None:
-    from compare.tuning.cache import stand_ins
+    from compare.tuning.matching import stand_ins
 
     chosen = [registry.implementations(op.name, only) for op in _having(names, only)]
     if any(impl.base for impls in chosen for impl in stand_ins(impls)):

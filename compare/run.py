@@ -42,7 +42,7 @@ from compare.spec import (
     UsageError,
 )
 from compare.timing import calibration, speed_of_light
-from compare.tuning import cache, sweep
+from compare.tuning import matching, sweep
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +169,7 @@ def run(
 
     impls = _chosen(op, options.only)
     if options.matched:
-        impls = cache.stand_ins(impls)
+        impls = matching.stand_ins(impls)
     tried = tuned(op, options)
     if tried is not None:
         impls = list(tried.impls)
@@ -430,8 +430,8 @@ class _Bench:
         for stand_in in stand_ins:
             source = next(impl for impl in self.impls if impl.label == stand_in.matches)
             try:
-                wanted = cache.configuration(source, rows.get(source.label))
-                impl, configuration, unmatched = cache.matched(stand_in, wanted)
+                wanted = matching.configuration(source, rows.get(source.label))
+                impl, configuration, unmatched = matching.matched(stand_in, wanted)
             except NotImplementedError as error:
                 rows[stand_in.label] = self._row(stand_in, "unavailable", str(error))
                 continue

@@ -21,6 +21,7 @@ from compare.spec import (
     RoleSize,
     Row,
     Timing,
+    Tuning,
 )
 from compare.timing.statistics import estimate
 
@@ -192,3 +193,19 @@ class Compiled:
 
     def stop(self) -> None:
         pass
+
+
+SEARCH = Tuning(
+    "matmul_grouped_kernel",
+    "(4096, 4096, 'torch.bfloat16')",
+    "BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 GROUP_M=8 num_warps=8 num_stages=3",
+    (
+        "BLOCK_M=128 BLOCK_N=128 BLOCK_K=32 GROUP_M=8 num_warps=4 num_stages=4",
+        "BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 GROUP_M=8 num_warps=8 num_stages=3",
+        "BLOCK_M=64 BLOCK_N=64 BLOCK_K=64 GROUP_M=8 num_warps=4 num_stages=4",
+    ),
+    2,
+    7.25,
+    "2026-11-20T10:00:00+00:00",
+)
+"""What an autotuned kernel of matmul has found."""

@@ -36,7 +36,7 @@ from compare.report import maps, markdown, tables, terminal
 from compare.report.tables import Table
 from compare.run import prepare
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
-from compare.tuning import cache
+from compare.tuning.matching import registered_as
 from tools.docs import banks, exploits, mutations
 from tools.docs.toolchain_variables import examples
 
@@ -139,7 +139,7 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
             rows = tuple(
                 replace(
                     row,
-                    replayed=archive.provenance(run, row, hashes.get(cache.registered_as(row.label), "")),
+                    replayed=archive.provenance(run, row, hashes.get(registered_as(row.label), "")),
                     ceilings=case.ceilings,
                 )
                 for row in case.rows
@@ -149,7 +149,7 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
     place, case_place = _places(hashes), _places(map(str, (op.cases.default, *op.cases.sweep)))
 
     def label_place(label: str) -> int:
-        return place(cache.registered_as(label))
+        return place(registered_as(label))
 
     sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
     default = str(op.cases.default)
