@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from compare.history.map.survey import Map, survey
 from compare.resources.static import Request
 from compare.spec import (
     Agreement,
@@ -209,3 +210,20 @@ SEARCH = Tuning(
     "2026-11-20T10:00:00+00:00",
 )
 """What an autotuned kernel of matmul has found."""
+
+SLOWER = {"triton.onepass": ("tiled", 60.0), "triton.online": ("tiled", 61.0)}
+APART = {**MEDIANS_US, **SLOWER}
+"""With a way that is told apart from the next."""
+
+
+def hashes(*runs: Comparison) -> dict[tuple[str, str], str]:
+    """Of sources that have not changed since these runs."""
+    return {(run.op, row.label): row.source_hash for run in runs for case in run.cases for row in case.rows}
+
+
+def charted(*runs: Comparison, **arguments: object) -> Map:
+    return survey(runs, hashes(*runs), **arguments)  # type: ignore[arg-type]
+
+
+def one(medians: Mapping[str, tuple[str, float]], name: str = CASE, **changes: object) -> Comparison:
+    return comparison(case(name, rows(dict(medians))), **changes)
