@@ -17,6 +17,10 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
 
 from compare import registry
 from compare.device import captured_arch
@@ -78,8 +82,6 @@ def meta_inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
     with contextlib.suppress(RuntimeError, NotImplementedError):
         return _inputs(op, case, "meta")
     # An op that draws with the generator it is given cannot draw on meta; fake tensors of a CPU can.
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     with FakeTensorMode():
         fakes = _inputs(op, case, "cpu")
     return tuple(map(_on_meta, fakes))
@@ -136,10 +138,6 @@ def captured_route(impl: Implementation) -> Implementation:
 @contextlib.contextmanager
 def _triton_records() -> Iterator[None]:
     """Let Triton's launches be written down, compiled and interpreted kernels' alike."""
-    from triton.runtime.autotuner import Autotuner
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
     tune = Autotuner.run
 
     def autotuned(self: Any, *args: Any, **kwargs: Any) -> Any:

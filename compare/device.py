@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy  # noqa: F401 - before PyTorch, which imports it from C++ and there drops a Ctrl-C
+import pynvml
 import torch
 
 from compare.registry import ROOT
 from compare.spec import ARCHITECTURE, LIBRARY, Environment, Implementation, UsageError
+from cuda_impl import build
 
 CPU_MULTIPROCESSORS = 4
 """What an implementation is told on a CPU: few, as the interpreter runs programs one by one, yet enough
@@ -159,8 +161,6 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
 
 def _no_library() -> str | None:
     """Why a module that calls CUDA's library cannot be built here; None where it can."""
-    from cuda_impl import build
-
     try:
         build.cccl_include()
         build.gxx()
@@ -243,8 +243,6 @@ def _assemblers() -> dict[str, Path]:
         return {"triton": Path(named)}
     found = {"torch": Path(torch.__file__).parent / "bin" / "ptxas"}
     with suppress(ModuleNotFoundError):
-        from cuda_impl import build
-
         found["triton"] = build.triton_nvidia() / "bin" / "ptxas"
     return found
 
@@ -292,10 +290,9 @@ def clock_readers(device: torch.device) -> dict[str, Callable[[], float | str]]:
     if device.type != "cuda":
         return readers
     with suppress(Exception):
-        import pynvml
-
         pynvml.nvmlInit()
-        handle = _nvml_handle(pynvml, device)
+        # By UUID: NVML counts the cards otherwise than CUDA does once CUDA_VISIBLE_DEVICES is set.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{_properties(device).uuid}")
         readers = {
             "sm_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             "memory_mhz": lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
@@ -304,12 +301,12 @@ def clock_readers(device: torch.device) -> dict[str, Callable[[], float | str]]:
             "temperature_c": lambda: float(
                 pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
             ),
-            "throttle": lambda: _throttle_reasons(pynvml, handle),
+            "throttle": lambda: _throttle_reasons(handle),
         }
     return readers
 
 
-def _throttle_reasons(pynvml: Any, handle: Any) -> str:
+def _throttle_reasons(handle: Any) -> str:
     mask = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     reasons = [
         text for name, text in _CLOCK_EVENTS.items() if mask & getattr(pynvml, f"nvmlClocksEventReason{name}")
@@ -317,18 +314,10 @@ def _throttle_reasons(pynvml: Any, handle: Any) -> str:
     return ", ".join(reasons) or "none"
 
 
-def _nvml_handle(pynvml: Any, device: torch.device) -> Any:
-    """By UUID: NVML counts the cards otherwise than CUDA does once CUDA_VISIBLE_DEVICES is set."""
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{_properties(device).uuid}")
-
-
 def _driver() -> str | None:
     with suppress(Exception):
-        import pynvml
-
-        nvml: Any = pynvml  # it has no types of its own
-        nvml.nvmlInit()
-        return str(nvml.nvmlSystemGetDriverVersion())
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
     return None
 
 

@@ -45,7 +45,7 @@ from compare.stages.sources import read_sources
 from compare.stages.timing import WEIGHT, replay_case, retime_case, time_case, with_result
 from compare.timing import calibration, speed_of_light
 from compare.timing.rounds import Result
-from compare.tuning import cache, sweep
+from compare.tuning import matching, sweep
 from compare.worker.checking import Changed
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
@@ -99,7 +99,7 @@ def run(
     device = prepare(options.device)
     impls = _chosen(op, options.only)
     if options.matched:
-        impls = cache.stand_ins(impls)
+        impls = matching.stand_ins(impls)
     tried = tuned(op, options)
     if tried is not None:
         impls = list(tried.impls)

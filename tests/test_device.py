@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
@@ -148,15 +148,16 @@ def test_which_ptxas_made_the_code_is_among_the_versions(
 
 
 def test_the_environment_of_a_card_whose_driver_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # makes its import fail
+    def no_driver() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
     found = device.environment(pretend_gpu(monkeypatch, 9, 0))
     assert (found.device, found.arch, found.multiprocessors) == ("a card", "sm_90", 17)
     assert (found.driver, found.clocks) == (None, {})
 
 
 def test_clocks_say_what_the_driver_says_and_leave_the_rest_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pynvml
-
     gpu = pretend_gpu(monkeypatch, 9, 0)
     power_cap = pynvml.nvmlClocksEventReasonSwPowerCap
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from compare.records import archive
+from compare.records.encoding import encode, write_whole
 from compare.spec import UsageError
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ def write(file: Path | None, text: str) -> None:
         if _is_special(file):
             file.write_text(text, encoding="utf-8")
         else:
-            archive.write_whole(file.resolve(), text)  # what a link leads to, and not the link
+            write_whole(file.resolve(), text)  # what a link leads to, and not the link
     except OSError as error:
         raise UsageError(
             f"{file} could not be written: {error.strerror}. What was found is on the screen; to have the "
@@ -128,5 +128,5 @@ def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> No
 
 
 def write_json(file: Path | None, found: object) -> None:
-    """`write` dataclasses, and what JSON can hold, as `records.encoded` has them."""
-    write(file, json.dumps(archive.encoded(found), indent=1) + "\n")
+    """`write` dataclasses, and what JSON can hold, as `compare.records.encoding.encode` has them."""
+    write(file, json.dumps(encode(found), indent=1) + "\n")

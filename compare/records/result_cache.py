@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.registry import ROOT
+from cuda_impl.build import BuildError, cache_dir
 
 
 def key(*parts: str) -> str:
@@ -61,8 +62,6 @@ def write(kind: str, name: str, value: Any) -> None:
 
 
 def _path(kind: str, name: str) -> Path:
-    from cuda_impl.build import BuildError, cache_dir
-
     try:
         return Path(cache_dir()) / kind / f"{name}.json"
     except BuildError as error:

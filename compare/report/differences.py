@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
-from compare.records import archive
+from compare.records.encoding import encode
 from compare.report import markdown, terminal
 from compare.report.tables import NOTHING, Table, percent, spread, times
 from compare.spec import Estimate
@@ -56,7 +56,7 @@ def as_csv(found: Diff) -> str:
 
 
 def as_json(found: Diff) -> str:
-    document = {"environment": list(found.environment), "changes": list(map(archive.encoded, found.changes))}
+    document = {"environment": list(found.environment), "changes": list(map(encode, found.changes))}
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 

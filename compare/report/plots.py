@@ -1,34 +1,20 @@
-"""Effort against speed as a picture, by matplotlib, which nothing else needs."""
+"""``map --plot``: whether the picture can be drawn, and drawing it.  `figure` does that, by matplotlib."""
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from compare.history.map.survey import Map, Point
 from compare.spec import UsageError
+
+if TYPE_CHECKING:
+    from compare.history.map.survey import Map
 
 REQUIREMENT = "matplotlib>=3.9"
 ENDINGS = (".png", ".svg")
-
-_PANEL = 7.2, 5.4  # inches, wide and high
-_SMALL_PANEL = 5.4, 3.9
-_FEW = 4
-"""Up to so many panels are large ones."""
-_ROUTES = {
-    "torch": ("PyTorch", "o", "#0072B2"),
-    "triton": ("Triton", "^", "#D55E00"),
-    "cupy": ("CUDA through cupy", "s", "#009E73"),
-    "pybind": ("CUDA through pybind11", "D", "#CC79A7"),
-    "library": ("a library", "X", "#56B4E9"),
-}
-"""What is drawn how: colours that colour-blind readers tell apart (M. Okabe and K. Ito), shapes for print."""
-_FONT = 8.0
-_GREY = "#777777"
 
 
 def check(file: Path) -> None:
@@ -39,13 +25,7 @@ def check(file: Path) -> None:
     """
     if file.suffix.lower() not in ENDINGS:
         raise UsageError(f"--plot {file}: name a file that ends in {' or '.join(ENDINGS)}")
-    try:
-        import matplotlib  # noqa: F401
-    except Exception as error:  # of whatever is installed in its place: anything
-        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
-        raise UsageError(
-            f"--plot draws with matplotlib, which cannot be imported ({error}). To install it: {pip}"
-        ) from None
+    _figure()
 
 
 def draw(found: Map, file: Path) -> None:
@@ -54,153 +34,23 @@ def draw(found: Map, file: Path) -> None:
     Raises:
         UsageError: there is nothing to draw, or the file cannot be written.
     """
-    ops = list(dict.fromkeys(point.op for point in found.points))
-    if not ops:
+    if not found.points:
         raise UsageError(
             "--plot: no implementation on record has both a code size and a share of its ceiling"
         )
-    import matplotlib
-
-    figure, kind = _figure(found, ops), file.suffix[1:].lower()
-    # Without a date, and with identifiers that are not drawn at random, one record makes one file.
-    undated = {"Date": None} if kind == "svg" else None
     try:
-        with matplotlib.rc_context({"svg.hashsalt": "map"}):
-            figure.savefig(file, format=kind, dpi=150, metadata=undated)
+        _figure().save(found, file)
     except OSError as error:
         raise UsageError(f"{file} could not be written: {error}") from None
 
 
-def _figure(found: Map, ops: Sequence[str]) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = math.ceil(math.sqrt(len(ops)))  # as wide as a screen, which is wider than high as panels are
-    rows = math.ceil(len(ops) / columns)
-    wide, high = _PANEL if len(ops) <= _FEW else _SMALL_PANEL
-    figure = Figure((wide * columns, high * rows + 1.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    handles: dict[str, Any] = {}
-    labels = []
-    for panel, op in zip(panels, ops, strict=False):
-        labels.append((panel, _panel(panel, [point for point in found.points if point.op == op])))
-        handles |= {handle.get_label(): handle for handle in panel.get_legend_handles_labels()[0]}
-    for panel in panels[len(ops) :]:
-        panel.set_visible(False)
-    figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=len(handles), frameon=False)
-    for panel in panels[max(0, len(ops) - columns) : len(ops)]:
-        panel.set_xlabel("effort: tokens to write (logarithmic)")
-    for panel in panels[: len(ops) : columns]:
-        panel.set_ylabel("speed: share of the ceiling")
-    title = [
-        f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}",
-        "effort: of kernel, launch and binding; speed: the median of the cases in which launching does not "
-        + ("bind; (2/3): of 2 of these 3" if any(p.cases < p.of for p in found.points) else "bind"),
-    ]
-    figure.suptitle("\n".join([*title, *(["* its source has changed since"] if found.changed else [])]))
-    figure.draw_without_rendering()  # where everything is, is known only then
-    for panel, texts in labels:
-        _keep_apart(panel, texts)
+def _figure() -> ModuleType:
+    try:
+        # Matplotlib is optional, and nothing else needs it.
+        from compare.report import figure
+    except Exception as error:  # of whatever is installed in its place: anything
+        pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
+        raise UsageError(
+            f"--plot draws with matplotlib, which cannot be imported ({error}). To install it: {pip}"
+        ) from None
     return figure
-
-
-def _panel(panel: Any, points: Sequence[Point]) -> list[Any]:
-    """One op; its labels, those of the front first.  A kernel's two routes have one between them."""
-    from matplotlib import ticker
-
-    for route, (name, marker, colour) in _ROUTES.items():
-        mine = [point for point in points if point.label.startswith(f"{route}.")]
-        if mine:
-            tokens, shares = [point.tokens for point in mine], [point.share for point in mine]
-            panel.scatter(tokens, shares, s=36, color=colour, marker=marker, label=name, zorder=3)
-    front = [point for point in points if point.front]
-    edge = max(point.tokens for point in points) * 2
-    panel.plot(
-        [*(point.tokens for point in front), edge],
-        [*(point.share for point in front), front[-1].share],
-        color=_GREY,
-        drawstyle="steps-post",
-        linewidth=1,
-        label="Pareto front: the most for so many tokens",
-        zorder=2,
-    )
-    for one, other in _pairs(points):
-        ends = [one.tokens, other.tokens], [one.share, other.share]
-        panel.plot(*ends, color=_GREY, linestyle=":", linewidth=1, zorder=1, label="one kernel, two routes")
-    panel.set_xscale("log")
-    panel.set_xlim(min(point.tokens for point in points) / 2, edge)
-    panel.set_ylim(-0.03, max(1.05, *(point.share * 1.08 for point in points)))
-    panel.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    panel.xaxis.set_minor_formatter(ticker.NullFormatter())
-    panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    panel.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    panel.grid(color="#dddddd", linewidth=0.5)
-    panel.set_title(points[0].op)
-    panel.set_title("1 case" if points[0].of == 1 else f"{points[0].of} cases", loc="right", fontsize=_FONT)
-    named_once = {other.label: one for one, other in _pairs(points)}
-    bold = {point.label for point in points if point.front}
-    bold |= {one.label for label, one in named_once.items() if label in bold}
-    named = sorted(
-        (p for p in points if p.label not in named_once), key=lambda point: point.label not in bold
-    )
-    return [_label(panel, point, point.label in bold) for point in named]
-
-
-def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """The points of a kernel that comes by two routes, through cupy and through pybind11."""
-    by_label = {point.label: point for point in points}
-    pairs = ((by_label.get(f"cupy.{label.partition('.')[2]}"), point) for label, point in by_label.items())
-    return [(one, other) for one, other in pairs if one and other.label.startswith("pybind.")]
-
-
-def _label(panel: Any, point: Point, bold: bool) -> Any:
-    """``onepass *``, and on how many of the cases where these are not all."""
-    text = point.label.partition(".")[2] + (" *" if point.changed else "")
-    if point.cases < point.of:
-        text += f" ({point.cases}/{point.of})"
-    return panel.annotate(
-        text,
-        (point.tokens, point.share),
-        (0, 0),
-        textcoords="offset points",
-        fontsize=_FONT,
-        fontweight="bold" if bold else "normal",
-        color=_ROUTES[point.label.partition(".")[0]][2],
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
-    )
-
-
-def _keep_apart(panel: Any, texts: Sequence[Any]) -> None:
-    """Move each label to the nearest place beside its point that no other point or label takes."""
-    scale = panel.figure.dpi / 72  # pixels a point
-    points = [xy for group in panel.collections for xy in group.get_offsets().tolist()]
-    taken = [
-        (x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale)
-        for x, y in panel.transData.transform(points).tolist()
-    ]
-    room = panel.get_window_extent()
-    for text in texts:
-        x, y = panel.transData.transform(text.xy)
-        size = text.get_window_extent()
-        places: list[tuple[float, float]] = []
-        for step in range(30):
-            for rise in dict.fromkeys((step, -step)):
-                for beside in (6.0, -6.0 - size.width / scale):
-                    places.append((beside, (rise - 1) * _FONT / 2))
-        for across, up in places:
-            box = (
-                x + across * scale,
-                y + up * scale,
-                x + across * scale + size.width,
-                y + up * scale + size.height,
-            )
-            inside = room.x0 <= box[0] and box[2] <= room.x1 and room.y0 <= box[1] and box[3] <= room.y1
-            if inside and not any(_overlap(box, other) for other in taken):
-                text.set_position((across, up))
-                taken.append(box)
-                break
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

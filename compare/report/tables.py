@@ -18,7 +18,7 @@ from compare.spec import (
 )
 from compare.timing import calibration, figures
 from compare.timing.statistics import ENOUGH
-from compare.tuning import cache
+from compare.tuning.matching import configured
 
 NOTHING = "-"
 
@@ -302,7 +302,7 @@ def configurations(case: CaseComparison) -> Table | None:
             continue
         found = [
             (
-                cache.configured(each.found),
+                configured(each.found),
                 f"{each.tried} of {len(each.space)}",
                 number(each.search_s),
                 f"{'cache' if each.kept else 'this run'}, {each.searched[:10]}",
@@ -316,7 +316,7 @@ def configurations(case: CaseComparison) -> Table | None:
             right = held[i] if i < len(held) else ("",) * 2
             rows.append((_marked(row), *left, *right))
         for each in row.tunings:
-            among = "; ".join(map(cache.configured, each.space))
+            among = "; ".join(map(configured, each.space))
             spaces[f"{row.label} chooses {each.kernel} from: {among}."] = None
     if not rows:
         return None

@@ -7,7 +7,7 @@ from compare.report.tables import AGREES, NOTHING, Table, lead, spread
 from compare.spec import CaseComparison, Row
 from compare.timing import figures
 from compare.tuning import sweep
-from compare.tuning.cache import registered_as
+from compare.tuning.matching import registered_as
 
 _LEGEND = "default: what runs if nobody asks; level: it cannot be told apart from the fastest, cold."
 

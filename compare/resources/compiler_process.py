@@ -18,6 +18,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.driver import ty_to_cpp
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
 from compare import registry
 from compare.capture import Launch, capture
 from compare.device import capability
@@ -30,6 +35,7 @@ from compare.resources.static import Refused, as_answer
 from compare.sandbox.limits import end_with, restrict
 from compare.sandbox.project_files import watch_deeds
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
+from cuda_impl import build
 
 
 def main(orders_from: TextIO, answers_to: TextIO) -> None:
@@ -181,8 +187,6 @@ def compile_cuda(source: str, kernel: str, arch: str) -> Compiled:
         Refused: NVRTC does not take it.
         NotImplementedError: the kernel itself does not take the architecture.
     """
-    from cuda_impl import build
-
     build.cuda_include()  # where CUDA's headers are missing, that is no word of the kernel's
     try:
         cubin, mangled = build.cubin(source, [kernel], arch)
@@ -203,9 +207,6 @@ def without_gpu(arch: str, device: str = "") -> Iterator[None]:
         arch: ``sm_90``.
         device: kernels are kept by device; a name not used before compiles anew.
     """
-    from triton.backends.compiler import GPUTarget
-    from triton.backends.nvidia.driver import ty_to_cpp
-    from triton.runtime.driver import driver
 
     class NoGpu:
         """What is asked of a driver before it would launch, and by the ahead-of-time tools."""
@@ -240,8 +241,6 @@ def compile_triton(launch: TritonLaunch, arch: str, device: str = "") -> tuple[A
         arch: ``sm_90``.
         device: kernels are kept by device; a name not used before compiles anew.
     """
-    from triton.runtime.jit import JITFunction
-
     bound = inspect.BoundArguments(inspect.signature(launch.kernel.fn), dict(launch.arguments))
     log = io.StringIO()
     with without_gpu(arch, device), contextlib.redirect_stdout(log):

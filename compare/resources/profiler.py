@@ -12,14 +12,15 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from compare.capture import capture_call
+from compare.device import arch
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.occupancy import LIMITS
 from compare.spec import CudaLaunch, Implementation, KernelResources
-
-if TYPE_CHECKING:
-    import torch
 
 _ATTEMPTS = 2  # the first profile of a process may come back empty
 _LONGEST_NAME = 100  # ours are shorter; PyTorch's fill pages
@@ -39,10 +40,6 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
     Raises:
         Exception: whatever the implementation raises.
     """
-    import torch
-
-    from compare.device import arch
-
     device = inputs[0].device
     name = arch(device)
     assert name is not None, "only a GPU can be profiled"
@@ -68,9 +65,6 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
 
 def kernels_of_its_own(impl: Implementation, inputs: Sequence[torch.Tensor]) -> list[str]:
     """Names of the kernels that the host code of ``impl`` asks for; none where that cannot be found out."""
-    from compare.capture import capture_call
-    from compare.device import arch
-
     found: list[str] = []
     if impl.way != "torch":
         with suppress(Exception):  # what it launches may be decided on the GPU only
@@ -140,8 +134,6 @@ def _three(sizes: Sequence[Any]) -> tuple[int, int, int]:
 
 def _dynamic_shared(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> dict[str, int]:
     """Dynamic shared memory that the implementation's host code asks for, by `readable` kernel name."""
-    from compare.capture import capture_call
-
     if impl.way != "cuda":
         return {}
     with suppress(Exception):  # it ran; that it cannot be captured costs no more than the split

@@ -25,6 +25,7 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.sources import rests_on
+from compare.device import lacks
 from compare.records import result_cache
 from compare.resources.occupancy import limits
 from compare.sandbox.limits import kept as needed
@@ -159,8 +160,6 @@ class Compiling:
 
 def _refusal(request: Request) -> str | None:
     """Why the implementation cannot be compiled for the architecture, None if it can."""
-    from compare.device import lacks
-
     needs = request.impl.requires
     return None if needs is None else lacks(needs, request.arch)
 

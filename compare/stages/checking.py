@@ -10,7 +10,7 @@ from compare.device import supports
 from compare.spec import WRONG, Implementation, Row
 from compare.stages.context import Checked, Context, Step
 from compare.stages.verdict import verdict
-from compare.tuning import cache
+from compare.tuning import matching
 from compare.worker.checking import Checking, Outcome
 
 SEEDS = 3
@@ -69,8 +69,8 @@ def check_case(context: Context, step: Step) -> Iterator[Checked]:
     for stand_in in (impl for impl in runnable if impl.stand_in):
         source = next(impl for impl in context.impls if impl.label == stand_in.matches)
         try:
-            wanted = cache.configuration(source, rows.get(source.label))
-            impl, *said = cache.matched(stand_in, wanted)
+            wanted = matching.configuration(source, rows.get(source.label))
+            impl, *said = matching.matched(stand_in, wanted)
         except NotImplementedError as error:
             yield Checked(stand_in, context.row(stand_in, "unavailable", str(error)))
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compare.records import archive
+from compare.records.encoding import decode
 from compare.resources.kernels import borrowed
 from compare.resources.static import Compiling, Refused, Request
 from compare.spec import WRONG, Case, Implementation, KernelResources, Row
@@ -80,7 +80,7 @@ def profile_case(
             exchange.hand_to(worker)
             told = worker.ask("profile", "being profiled", inputs=places)
             own[impl.label] = [str(name) for name in told["own"]]
-            return tuple(archive.decode(KernelResources, kernel) for kernel in told["kernels"])
+            return tuple(decode(KernelResources, kernel) for kernel in told["kernels"])
         except Exception as error:
             return error
         finally:

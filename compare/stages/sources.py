@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.code_size import code_size, kept_code_size, source_hash
+from compare.code_size.count import code_size, kept_code_size
+from compare.code_size.sources import source_hash
 from compare.spec import CodeSize, Implementation
 from compare.stages.context import Sources
 from compare.worker.pool import Crew

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare.records import archive
+from compare.records.encoding import decode, encode, write_whole
 from compare.spec import Calibration, CaseComparison, Row, SizeClass
 from compare.timing.statistics import estimate
 from cuda_impl import build
@@ -98,7 +99,7 @@ def path_of(device: str) -> Path:
 def stored(device: str) -> Calibration:
     """What was measured on this machine's device of that name, else the built-in limits."""
     try:
-        return archive.decode(Calibration, json.loads(path_of(device).read_text()))
+        return decode(Calibration, json.loads(path_of(device).read_text()))
     except (OSError, ValueError, TypeError, RuntimeError):  # none there, damaged, or no cache at all
         return BUILT_IN
 
@@ -110,5 +111,5 @@ def store(device: str, calibration: Calibration) -> Path:
         OSError: it cannot be written.
     """
     path = path_of(device)
-    archive.write_whole(path, json.dumps(archive.encoded(calibration), indent=1) + "\n")
+    write_whole(path, json.dumps(encode(calibration), indent=1) + "\n")
     return path

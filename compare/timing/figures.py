@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from compare.spec import CONDUCT, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.timing import calibration, statistics
 from compare.timing.statistics import estimate
-from compare.tuning.cache import registered_as
+from compare.tuning.matching import registered_as
 
 LISTED_CASES = 3
 """This many timed cases get a table each; more become one table of the sweep, beside the first."""

@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from triton.runtime.autotuner import Autotuner
+
 from compare.spec import Tuning
 
 
@@ -29,10 +31,10 @@ def watched(known: Sequence[Tuning]) -> Iterator[list[Tuning]]:
     """
     found: list[Tuning] = []
     with ExitStack() as stack:
-        if "triton.runtime.autotuner" in sys.modules:
-            stack.enter_context(_of_triton(known, found.append))
-        if "torch._inductor.compile_fx" in sys.modules:
-            stack.enter_context(_of_inductor(found.append))
+        stack.enter_context(_of_triton(known, found.append))
+        # Not imported here: that takes seconds, and who compiles with Inductor has done it.
+        if inductor := sys.modules.get("torch._inductor.select_algorithm"):
+            stack.enter_context(_of_inductor(inductor, found.append))
         yield found
 
 
@@ -69,8 +71,6 @@ def described(config: Any) -> str:
 
 @contextmanager
 def _of_triton(known: Sequence[Tuning], tell: Callable[[Tuning], None]) -> Iterator[None]:
-    from triton.runtime.autotuner import Autotuner
-
     run = Autotuner.run
 
     def watching(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,10 +101,9 @@ def _of_triton(known: Sequence[Tuning], tell: Callable[[Tuning], None]) -> Itera
 
 
 @contextmanager
-def _of_inductor(tell: Callable[[Tuning], None]) -> Iterator[None]:
-    from torch._inductor.select_algorithm import AlgorithmSelectorCache
-
-    log_results = AlgorithmSelectorCache.log_results
+def _of_inductor(module: Any, tell: Callable[[Tuning], None]) -> Iterator[None]:
+    cache = module.AlgorithmSelectorCache
+    log_results = cache.log_results
 
     def watching(
         name: str,
@@ -121,7 +120,7 @@ def _of_inductor(tell: Callable[[Tuning], None]) -> Iterator[None]:
             tell(Tuning(name, "", found, space, len(space), elapse + precompile_elapse))
         log_results(name, input_nodes, timings, elapse, precompile_elapse, *more, **named)
 
-    with mock.patch.object(AlgorithmSelectorCache, "log_results", staticmethod(watching)):
+    with mock.patch.object(cache, "log_results", staticmethod(watching)):
         yield
 
 

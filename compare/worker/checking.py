@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from compare.checking.check import Probes, Reference, Yardstick, check, expected_output
-from compare.records import archive
+from compare.records.encoding import decode, encode
 from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
 from compare.tuning import cache
 from compare.worker.exchange import Exchange, WorkerStage
@@ -231,9 +231,9 @@ class Checking:
         exchange.poison()
         device = torch.cuda.get_device_name(self._device)
         before = [] if self._retune else cache.found_before(impl, device)
-        known = [archive.encoded(each) for each in before]
+        known = [encode(each) for each in before]
         told = worker.ask("first", "building and the first call", inputs=exchange.as_json(), known=known)
-        found = cache.dated([archive.decode(Tuning, each) for each in told["tunings"]])
+        found = cache.dated([decode(Tuning, each) for each in told["tunings"]])
         cache.keep(impl, device, found)
         return float(told["ms"]), found
 

@@ -24,12 +24,13 @@ from typing import Any
 
 import torch
 
-# Everything that is needed later is imported now: the server that workers are forked from has it then.
 from compare import registry
 from compare.checking.check import Here, memory_of, wrong_kind
-from compare.code_size import launched
+from compare.code_size.count import launched
 from compare.code_size.sources import code_of
-from compare.records import archive
+
+# Everything that is needed later is imported now: the server that workers are forked from has it then.
+from compare.records.encoding import decode, encode
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import limits
 from compare.sandbox.project_files import watch_deeds
@@ -284,9 +285,9 @@ class _Work:
     def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
         """Host time of the first call (``ms``), and what it searched for or was ``known`` (``tunings``)."""
         tensors = self._tensors("inputs", inputs)
-        with watched([archive.decode(Tuning, tuning) for tuning in known]) as found:
+        with watched([decode(Tuning, tuning) for tuning in known]) as found:
             ms = first_call_ms(self.impl, tensors, self._device)
-        return {"ms": ms, "tunings": [archive.encoded(tuning) for tuning in dict.fromkeys(found)]}
+        return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
 
     def call(
         self, inputs: list[dict[str, Any]], outputs: int, shape: list[int], dtype: str

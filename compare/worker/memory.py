@@ -9,16 +9,18 @@ Nothing but what is meant to be seen lies in it: never a reference, never anothe
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from cuda_impl import build
 
 ALIGNMENT = 512
 """Of every storage: what PyTorch's own allocator gives on a GPU."""
@@ -66,7 +68,7 @@ class Memory:
         self.device = device
         self.size = max(_GRANULE, -(-size // _GRANULE) * _GRANULE)
         if device.type == "cuda":
-            self._pages: Any = _CudaPages(self.size, device)
+            self._pages: Any = _on_gpu().Pages(self.size, device)
         else:
             self._pages = _HostPages(self.size)
         self.bytes: torch.Tensor = self._pages.bytes
@@ -109,7 +111,7 @@ class View:
 
     def __init__(self, message: dict[str, Any], connection: Connection, device: torch.device) -> None:
         if device.type == "cuda":
-            self._pages: Any = _CudaView(message["size"], bytes.fromhex(message["handle"]), device)
+            self._pages: Any = _on_gpu().View(message["size"], bytes.fromhex(message["handle"]), device)
         else:
             self._pages = _HostPages(message["size"], reduction.recv_handle(connection))
 
@@ -164,80 +166,14 @@ class _HostPages:
         os.close(self._descriptor)  # the map goes with the last tensor in it
 
 
-@contextlib.contextmanager
-def _on(device: torch.device) -> Iterator[None]:
-    """torch's device as the current one, for cupy's CUDA runtime too, which is another copy of it."""
-    import cupy
+def _on_gpu() -> ModuleType:
+    """The other half of this module.
 
-    with torch.cuda.device(device), cupy.cuda.Device(device.index):
-        yield
+    Raises:
+        BuildError: cupy cannot make the folder that it keeps kernels in.
+    """
+    build.cupy()
+    # A comparison on a CPU goes without cupy, which takes half a second to import and a folder to write to.
+    from compare.worker import gpu_memory
 
-
-class _Raw:
-    """Bytes on a GPU, as the CUDA array interface has them."""
-
-    def __init__(self, pointer: int, size: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (size,),
-            "typestr": "|u1",
-            "data": (pointer, False),
-            "version": 3,
-        }
-
-
-class _CudaMemory:
-    def __init__(self, pointer: int, size: int, device: torch.device) -> None:
-        self.device, self.pointer = device, pointer
-        self.bytes = self.part(0, size)
-
-    def part(self, start: int, size: int) -> torch.Tensor:
-        return torch.as_tensor(_Raw(self.pointer + start, size), device=self.device)
-
-
-class _CudaPages(_CudaMemory):
-    """An allocation of its own: CUDA shares all of an allocation or nothing."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        from cuda_impl import build
-
-        runtime = build.cupy().cuda.runtime
-        try:
-            with _on(device):
-                pointer = runtime.malloc(size)
-        except runtime.CUDARuntimeError as error:
-            raise MemoryError(f"{size / 1e9:.1f} GB to share with workers: {error}") from error
-        super().__init__(pointer, size, device)
-
-    def as_json(self) -> dict[str, Any]:
-        from cupy.cuda import runtime
-
-        with _on(self.device):
-            return {"handle": runtime.ipcGetMemHandle(self.pointer).hex()}
-
-    def send(self, connection: Connection, pid: int) -> None:
-        """The handle says it all."""
-
-    def close(self) -> None:
-        from cupy.cuda import runtime
-
-        self.bytes = torch.empty(0)
-        with _on(self.device):
-            torch.cuda.synchronize()
-            runtime.free(self.pointer)
-
-
-class _CudaView(_CudaMemory):
-    def __init__(self, size: int, handle: bytes, device: torch.device) -> None:
-        from cupy.cuda import runtime
-
-        with _on(device):
-            pointer = runtime.ipcOpenMemHandle(handle)
-        super().__init__(pointer, size, device)
-
-    def close(self) -> None:
-        from cupy.cuda import runtime
-
-        self.bytes = torch.empty(0)
-        with _on(self.device):
-            torch.cuda.synchronize()
-            runtime.ipcCloseMemHandle(self.pointer)
+    return gpu_memory

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-import sys
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +15,9 @@ from compare import cli
 from compare.command_line.status import SUCCESS, USAGE
 from compare.history.map import reading
 from compare.history.map.summary import summaries
-from compare.history.map.survey import Map, Point, survey, with_front
+from compare.history.map.survey import Point, survey, with_front
 from compare.records import archive
-from compare.report import maps, plots
+from compare.report import maps
 from compare.spec import (
     CaseComparison,
     Ceilings,
@@ -35,23 +32,7 @@ from compare.spec import (
 )
 from compare.timing import statistics
 from compare.timing.statistics import estimate
-from tools.docs import blocks
-
-SLOWER = {"triton.onepass": ("tiled", 60.0), "triton.online": ("tiled", 61.0)}
-APART = {**made_up.MEDIANS_US, **SLOWER}
-
-
-def hashes(*runs: Comparison) -> dict[tuple[str, str], str]:
-    """Of sources that have not changed since these runs."""
-    return {(run.op, row.label): row.source_hash for run in runs for case in run.cases for row in case.rows}
-
-
-def charted(*runs: Comparison, **arguments: object) -> Map:
-    return survey(runs, hashes(*runs), **arguments)  # type: ignore[arg-type]
-
-
-def one(medians: Mapping[str, tuple[str, float]], name: str = made_up.CASE, **changes: object) -> Comparison:
-    return made_up.comparison(made_up.case(name, made_up.rows(dict(medians))), **changes)
+from made_up import APART, charted, hashes, one
 
 
 def with_rows(run: Comparison, *rows: Row) -> Comparison:
@@ -461,110 +442,3 @@ def test_a_mistake_is_one_clear_line(
     printed = capsys.readouterr()
     assert says in printed.err
     assert len(printed.err.strip().splitlines()) == 1
-
-
-def test_without_matplotlib_a_plot_says_how_to_get_it(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not there
-    words = ["map", "--plot", str(tmp_path / "map.png"), "--records", str(recorded)]
-    assert cli.main(words) == USAGE
-    assert "pip install 'matplotlib>=" in capsys.readouterr().err
-    assert cli.main(["map", "--records", str(recorded)]) == SUCCESS
-
-
-def test_the_requirement_is_what_pyproject_offers() -> None:
-    from compare.registry import ROOT
-
-    assert plots.REQUIREMENT in (ROOT / "requirements-plot.txt").read_text().splitlines()
-    assert "optional-dependencies.plot" in (ROOT / "pyproject.toml").read_text()
-
-
-# --------------------------------------------------------------------------- the picture
-
-
-def several() -> Map:
-    other = replace(one({**APART, "cupy.onepass": ("tiled", 47.0)}, "M=2,N=2,fp32"), op="vector_add")
-    return charted(one(APART), other)
-
-
-@pytest.mark.parametrize("ending", ["png", "svg", "PNG"])
-def test_a_picture_is_of_the_kind_its_name_says(ending: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    file = tmp_path / f"map.{ending}"
-    plots.check(file)
-    plots.draw(several(), file)
-    if ending.lower() == "png":
-        assert file.read_bytes().startswith(b"\x89PNG")
-    else:
-        assert ElementTree.fromstring(file.read_text()).tag.endswith("svg")
-        plots.draw(several(), again := tmp_path / "again.svg")
-        assert again.read_text() == file.read_text()
-
-
-def test_a_picture_has_a_panel_an_op_and_a_point_an_implementation() -> None:
-    pytest.importorskip("matplotlib")
-    found = several()
-    figure = plots._figure(found, ["softmax", "vector_add"])
-    panels = [panel for panel in figure.axes if panel.get_visible()]
-    assert [panel.get_title() for panel in panels] == ["softmax", "vector_add"]
-    for panel in panels:
-        points = [p for p in found.points if p.op == panel.get_title()]
-        drawn = {tuple(xy) for group in panel.collections for xy in group.get_offsets().tolist()}
-        assert drawn == {(p.tokens, p.share) for p in points}
-        assert "tokens" in panel.get_xlabel()
-        names = sorted(re.sub(r" .*", "", text.get_text()) for text in panel.texts)
-        routes = [p.label.replace("pybind.", "cupy.") for p in points]  # which have one name between them
-        assert names == sorted(label.partition(".")[2] for label in set(routes))
-        dotted = [line for line in panel.lines if line.get_linestyle() == ":"]
-        assert len(dotted) == len(routes) - len(set(routes)) > 0
-        boxes = [text.get_window_extent() for text in panel.texts]
-        assert not [
-            1 for i, one in enumerate(boxes) for other in boxes[:i] if one.shrunk(0.9, 0.9).overlaps(other)
-        ]
-    (legend,) = figure.legends
-    said = [text.get_text() for text in legend.get_texts()]
-    assert len(said) == len(set(said)) == 6
-    assert "share of the ceiling" in panels[0].get_ylabel()
-
-
-def test_a_picture_of_many_ops_is_about_as_wide_as_high_and_no_label_covers_a_point() -> None:
-    pytest.importorskip("matplotlib")
-    run = one(APART)
-    found = charted(*(replace(run, op=f"op{i}") for i in range(14)))
-    figure = plots._figure(found, [f"op{i}" for i in range(14)])
-    wide, high = figure.get_size_inches()
-    assert 1 <= wide / high <= 2
-    panels = [panel for panel in figure.axes if panel.get_visible()]
-    assert len(panels) == 14
-    assert [bool(panel.get_xlabel()) for panel in panels] == [False] * 10 + [True] * 4
-    for panel in panels:
-        points = [xy for group in panel.collections for xy in group.get_offsets().tolist()]
-        for x, y in panel.transData.transform(points):
-            assert not [text for text in panel.texts if text.get_window_extent().contains(x, y)]
-
-
-def test_a_map_without_points_is_no_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    with pytest.raises(UsageError, match="code size"):
-        plots.draw(replace(several(), points=()), tmp_path / "map.png")
-    with pytest.raises(UsageError, match="could not be written"):
-        plots.draw(several(), tmp_path / "none" / "map.png")
-
-
-# --------------------------------------------------------------------------- the document
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"), [("map", made_up.CASE), ("wins", "alone"), ("effort", "torch.naive")]
-)
-def test_its_tables_are_written_into_documents(kind: str, says: str, recorded: Path) -> None:
-    page = f"<!-- generated: {kind} -->\n<!-- end -->"
-    made = blocks.rewritten(page, recorded.parent)
-    assert says in made
-    assert "NVIDIA H100" in made or kind == "wins"
-    assert blocks.rewritten(made, recorded.parent) == made
-
-
-def test_a_document_without_records_says_what_to_run(tmp_path: Path) -> None:
-    assert "--sweep --record" in blocks.rewritten("<!-- generated: map -->\n<!-- end -->", tmp_path)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from compare import registry
-from compare.records import archive
+from compare.records.encoding import write_whole
 from compare.worker.start import prepare
 from mutations import Mutation, every_mutation, record
 from mutations.instruments import MACHINE, Outcome, outcome, still_run
@@ -51,7 +51,7 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
 def keep(outcomes: Mapping[Mutation, Outcome]) -> None:
     """Write the record with what has been found."""
     fresh = {m: found.record for m, found in outcomes.items() if found.record or found.problem}
-    archive.write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
+    write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
 
 
 def main() -> int:

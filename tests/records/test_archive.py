@@ -128,20 +128,6 @@ def test_two_runs_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
     assert sorted(case.case for run in archive.read(path) for case in run.cases) == sorted(names)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "out.json"
-    archive.write_whole(file, "old")
-
-    def full(self: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="disk full"):
-        archive.write_whole(file, "new")
-    assert file.read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
-
-
 def test_one_case_is_read_as_it_is_among_all() -> None:
     first, second = (
         made_up.case(),

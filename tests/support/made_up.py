@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from compare.history.map.survey import Map, survey
 from compare.resources.static import Request
 from compare.spec import (
     Agreement,
@@ -21,6 +22,7 @@ from compare.spec import (
     RoleSize,
     Row,
     Timing,
+    Tuning,
 )
 from compare.timing.statistics import estimate
 
@@ -192,3 +194,36 @@ class Compiled:
 
     def stop(self) -> None:
         pass
+
+
+SEARCH = Tuning(
+    "matmul_grouped_kernel",
+    "(4096, 4096, 'torch.bfloat16')",
+    "BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 GROUP_M=8 num_warps=8 num_stages=3",
+    (
+        "BLOCK_M=128 BLOCK_N=128 BLOCK_K=32 GROUP_M=8 num_warps=4 num_stages=4",
+        "BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 GROUP_M=8 num_warps=8 num_stages=3",
+        "BLOCK_M=64 BLOCK_N=64 BLOCK_K=64 GROUP_M=8 num_warps=4 num_stages=4",
+    ),
+    2,
+    7.25,
+    "2026-11-20T10:00:00+00:00",
+)
+"""What an autotuned kernel of matmul has found."""
+
+SLOWER = {"triton.onepass": ("tiled", 60.0), "triton.online": ("tiled", 61.0)}
+APART = {**MEDIANS_US, **SLOWER}
+"""With a way that is told apart from the next."""
+
+
+def hashes(*runs: Comparison) -> dict[tuple[str, str], str]:
+    """Of sources that have not changed since these runs."""
+    return {(run.op, row.label): row.source_hash for run in runs for case in run.cases for row in case.rows}
+
+
+def charted(*runs: Comparison, **arguments: object) -> Map:
+    return survey(runs, hashes(*runs), **arguments)  # type: ignore[arg-type]
+
+
+def one(medians: Mapping[str, tuple[str, float]], name: str = CASE, **changes: object) -> Comparison:
+    return comparison(case(name, rows(dict(medians))), **changes)

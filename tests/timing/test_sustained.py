@@ -13,6 +13,7 @@ import torch
 
 import made_up
 from compare.records import archive
+from compare.records.encoding import decode, encode
 from compare.report import csv_file, markdown, terminal
 from compare.spec import Card, CaseComparison
 from compare.timing import sustained as endurance
@@ -119,7 +120,7 @@ def made_up_rounded(value: object) -> object:
     """As a record keeps it."""
     from compare.spec import Timing
 
-    return archive.decode(Timing, archive.encoded(value))
+    return decode(Timing, encode(value))
 
 
 # --------------------------------------------------------------------------- the card

@@ -25,13 +25,13 @@ from compare.capture import captured_route
 from compare.checking.check import check, memory_of
 from compare.cli import main
 from compare.device import arch, supports
-from compare.records import archive
+from compare.records.encoding import decode
 from compare.spec import CudaLaunch, Estimate, Implementation, Op
 from compare.toolchain.aot import building, jit, running
 from compare.toolchain.aot import report as programs
-from compare.toolchain.aot.command import exit_status
 from compare.toolchain.aot.plan import Plan, Pointer, Scalar, candidates, plan
 from compare.toolchain.aot.records import Kernel, Outcome, Program, Ran, Report, Started
+from compare.toolchain.aot.show import exit_status
 from cuda_impl import build
 from cuda_impl.loader import kernel as cuda_kernel
 from processes import NO_PROGRAM, command, python
@@ -57,7 +57,7 @@ class Built:
     folder: Path
 
     def programs(self) -> list[Program]:
-        return [archive.decode(Program, one["program"]) for one in self.outcomes if one["program"]]
+        return [decode(Program, one["program"]) for one in self.outcomes if one["program"]]
 
     def plan_of(self, program: Program) -> Plan:
         (impl,) = registry.implementations(self.op.name, [program.label])

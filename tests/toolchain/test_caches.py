@@ -16,7 +16,8 @@ from filelock import FileLock
 import case_sets
 from compare import registry
 from compare.cli import main
-from compare.records import archive, result_cache
+from compare.records import result_cache
+from compare.records.encoding import decode
 from compare.spec import UsageError
 from compare.toolchain.caches import ours, report
 from compare.toolchain.caches.records import Found
@@ -120,7 +121,7 @@ def test_what_makes_the_key_is_what_changes_it(filled: Filled, tmp_path: Path) -
     # What is kept under the first key is shown there too, as another's of the same kernel.
     assert other_arch["kernel"] == asked[1]["entries"][1]["kernel"]
     assert asked[1]["entries"][1]["key"] == first["key"]
-    assert "would be" in report.render(archive.decode(Found, asked[1]), 120)
+    assert "would be" in report.render(decode(Found, asked[1]), 120)
 
 
 def test_ours_and_cupy_s_are_found_by_the_kernels_they_hold(filled: Filled, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import case_sets
 from compare import registry
 from processes import NO_PROGRAM, python
-from tools.docs import toolchain_variables
+from tools.docs.toolchain_variables.examples import EXAMPLES, examples
 
 BESIDE = "TRITON_LEG" in os.environ
 """Whether this run is about another Triton than the environment's own."""
@@ -89,11 +89,11 @@ SAID = {
 
 
 def test_variables_do_what_the_document_says() -> None:
-    shown = toolchain_variables.examples("vector_add", "sm_90")
-    assert list(shown) == list(SAID) == list(toolchain_variables.EXAMPLES)
+    shown = examples("vector_add", "sm_90")
+    assert list(shown) == list(SAID) == list(EXAMPLES)
     for variable, wanted in SAID.items():
         text = shown[variable]
-        given = toolchain_variables.EXAMPLES[variable].variables
+        given = EXAMPLES[variable].variables
         assert text.startswith(f"$ {given} python -m tools.docs.toolchain_variables vector_add")
         for pattern in wanted:
             assert re.search(pattern, text), f"{variable}: no {pattern} in\n{text}"

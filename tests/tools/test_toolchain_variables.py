@@ -9,9 +9,9 @@ import pytest
 
 from compare.registry import ROOT
 from compare.spec import UsageError
-from tools.docs import switches as report
-from tools.docs import toolchain_variables
-from tools.docs.toolchain_variables import EXAMPLES, Example
+from tools.docs.toolchain_variables import examples, runs, trying
+from tools.docs.toolchain_variables.__main__ import main
+from tools.docs.toolchain_variables.examples import EXAMPLES, Example
 
 DOCUMENT = (ROOT / "docs" / "toolchain-environment.md").read_text()
 
@@ -21,7 +21,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The versions that the document is written with."""
     text = (ROOT / "constraints.txt").read_text()
     found = dict(re.findall(r"(?m)^([\w-]+)==([\w.]+)$", text))
-    monkeypatch.setattr(report, "version", found.__getitem__)
+    monkeypatch.setattr(examples, "version", found.__getitem__)
 
 
 def test_the_document_shows_every_variable() -> None:
@@ -41,10 +41,10 @@ def test_the_document_shows_every_variable() -> None:
 
 @pytest.mark.usefixtures("pinned")
 def test_a_block_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "examples", lambda op, arch: {"MLIR_ENABLE_DUMP": f"{op} {arch}"})
-    assert report.block("MLIR_ENABLE_DUMP vector_add", "was") == "```text\nvector_add sm_90\n```"
+    monkeypatch.setattr(examples, "examples", lambda op, arch: {"MLIR_ENABLE_DUMP": f"{op} {arch}"})
+    assert examples.block("MLIR_ENABLE_DUMP vector_add", "was") == "```text\nvector_add sm_90\n```"
     assert re.fullmatch(
-        r"What .* Triton [\d.]+ and cupy [\d.]+, without a GPU\.", report.block("versions", "was")
+        r"What .* Triton [\d.]+ and cupy [\d.]+, without a GPU\.", examples.block("versions", "was")
     )
 
 
@@ -52,12 +52,12 @@ def test_a_block_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("words", ["MLIR_ENABLE_DUMPS vector_add", "MLIR_ENABLE_DUMP vector_ad", ""])
 def test_a_block_of_what_does_not_exist_is_a_mistake(words: str) -> None:
     with pytest.raises(UsageError, match="write versions, or a variable and an op"):
-        report.block(words, "")
+        examples.block(words, "")
 
 
 def test_with_other_versions_a_block_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "version", lambda package: "0.1")
-    assert report.block("MLIR_ENABLE_DUMP vector_add", "was") == "was"
+    monkeypatch.setattr(examples, "version", lambda package: "0.1")
+    assert examples.block("MLIR_ENABLE_DUMP vector_add", "was") == "was"
 
 
 def test_an_output_is_shortened_and_says_so(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_output_is_shortened_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     key = "A" * 52
     said = "".join(f"pass {i} of {tmp_path}/{key} in 1.25 s\nnoise\n" for i in range(9)) + "done\n"
-    text = toolchain_variables._written(example, "op", "sm_90", said, tmp_path).splitlines()
+    text = trying._written(example, ("op", "sm_90"), said, tmp_path).splitlines()
     assert text[0] == "$ X=1 python -m tools.docs.toolchain_variables op sm_90"
     assert text[1] == "pass 0 of DIR/KEY in TIME s"
     assert text[-4:] == ["... 3 more such lines", "done", "$ find DIR -type f", "DIR/a"]
@@ -73,18 +73,18 @@ def test_an_output_is_shortened_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_an_example_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(name: str, arch: str) -> None:
         raise ValueError(f"no {name} for {arch}")
 
-    monkeypatch.setitem(toolchain_variables.RUNS, "fails", fails)
-    with pytest.raises(RuntimeError, match=r"(?s)X=1: .*ValueError: no op for sm_90"):
-        toolchain_variables._forked(Example("X=1", run="fails"), "op", "sm_90")
+    monkeypatch.setitem(runs.RUNS, "fails", fails)
+    with pytest.raises(RuntimeError, match=r"(?s)X=1: .*ValueError: no vector_add for sm_90"):
+        trying.tried(Example("X=1", run="fails"), "vector_add", "sm_90")
 
 
 def test_mistakes_are_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
-    assert toolchain_variables.main(["vector_add", "sm_70"]) == 2
+    assert main(["vector_add", "sm_70"]) == 2
     assert "architecture 'sm_70' is not known" in capfd.readouterr().err
     with pytest.raises(SystemExit):
-        toolchain_variables.main(["vector_ad", "sm_90"])
+        main(["vector_ad", "sm_90"])
     assert "invalid choice: 'vector_ad'" in capfd.readouterr().err

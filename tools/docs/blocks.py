@@ -26,16 +26,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
+from compare.code_size.sources import source_hash
 from compare.history.map import reading
 from compare.history.map.survey import Map, survey
 from compare.records import archive
+from compare.records.encoding import write_whole
 from compare.registry import ROOT
 from compare.report import maps, markdown, tables, terminal
 from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
-from compare.tuning import cache
+from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
-from tools.docs import banks, exploits, mutations, switches
+from tools.docs import banks, exploits, mutations
+from tools.docs.toolchain_variables import examples
 
 SCREEN_WIDTH = 100
 
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         if "--check" in arguments:
             print(f"{path.relative_to(ROOT)} is out of date: make docs")
         else:
-            archive.write_whole(path, text)
+            write_whole(path, text)
             print(f"rewrote {path.relative_to(ROOT)}")
     return 1 if outdated and "--check" in arguments else 0
 
@@ -106,7 +109,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
     if what in _OF_THE_MAP:
         return _of_the_map(what, results)
     if kind == "switch":
-        return switches.block(name, was)
+        return examples.block(name, was)
     if kind == "banks" and name in registry.op_names():
         return banks.block(registry.get_op(name))
     makers: dict[str, Callable[[Op, Comparison], str]] = {
@@ -139,8 +142,6 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
     Cases and rows come as they would from one run, however many they are from; its date and machine are
     those of the last to time the default case, which a screen shows.
     """
-    from compare.code_size import source_hash
-
     runs = archive.runs_of(op.name, results)
     if not runs:
         return None
@@ -152,7 +153,7 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
             rows = tuple(
                 replace(
                     row,
-                    replayed=archive.provenance(run, row, hashes.get(cache.registered_as(row.label), "")),
+                    replayed=archive.provenance(run, row, hashes.get(registered_as(row.label), "")),
                     ceilings=case.ceilings,
                 )
                 for row in case.rows
@@ -162,7 +163,7 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
     place, case_place = _places(hashes), _places(map(str, (op.cases.default, *op.cases.sweep)))
 
     def label_place(label: str) -> int:
-        return place(cache.registered_as(label))
+        return place(registered_as(label))
 
     sizes = {label: size for run in reversed(runs) for label, size in run.code_sizes.items()}
     default = str(op.cases.default)

@@ -17,7 +17,7 @@ from compare.report import csv_file, markdown, terminal
 from compare.report.progress import of_run
 from compare.report.steps import Steps
 from compare.spec import Comparison, UsageError
-from compare.tuning.cache import stand_ins
+from compare.tuning.matching import stand_ins
 
 if TYPE_CHECKING:
     import torch

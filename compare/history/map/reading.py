@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from compare import registry
+from compare.code_size.sources import source_hash
 from compare.records import archive
 from compare.spec import Comparison, UsageError
 
@@ -64,7 +65,5 @@ def read(files: Iterable[Path]) -> list[Comparison]:
 
 def hashes(ops: Iterable[str]) -> dict[tuple[str, str], str]:
     """Of the sources of every implementation of these ops, as they are now."""
-    from compare.code_size import source_hash
-
     here = [op for op in dict.fromkeys(ops) if op in registry.op_names()]
     return {(op, impl.label): source_hash(impl) for op in here for impl in registry.implementations(op)}

@@ -16,7 +16,7 @@ from compare.history.crossover import Bound
 from compare.records.archive import Recorded
 from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
 from compare.timing import figures, statistics
-from compare.tuning.cache import registered_as
+from compare.tuning.matching import registered_as
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cuda_impl import build
+
 _LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)( inlined at )?')
 _INSTRUCTION = re.compile(
     r"^\s*/\*(?P<offset>[0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z]\w*(?:\.[\w.]+)*)[^;]*?)\s*;"
@@ -45,8 +47,6 @@ def nvdisasm() -> Path:
     Raises:
         NoDisassembler: this Triton carries none.
     """
-    from cuda_impl import build
-
     tool = build.triton_nvidia() / "bin" / "nvdisasm"
     if not tool.is_file():
         raise NoDisassembler(f"no nvdisasm at {tool}: this Triton does not bring it; pip install triton")

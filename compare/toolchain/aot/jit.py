@@ -11,18 +11,17 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+
+import torch
 
 SAMPLES, LAUNCHES = 50, 100  # as compare/toolchain/aot/program/main.c
 
 
 def main() -> None:
     order = json.load(sys.stdin)
-    import torch
-
     device = torch.device("cuda", torch.cuda.current_device())
     run = getattr(importlib.import_module(order["module"]), order["function"])
-    inputs = [_read(torch, device, *layout) for layout in order["inputs"]]
+    inputs = [_read(device, *layout) for layout in order["inputs"]]
     host = run(*inputs).cpu()
     print("first_result_ns", time.monotonic_ns())
     del host
@@ -32,17 +31,17 @@ def main() -> None:
     def call() -> None:
         run(*inputs)
 
-    replay = _graph(torch, call)
+    replay = _graph(call)
     for one in (call, replay):
-        _host_us(torch, one)
+        _host_us(one)
     for _ in range(SAMPLES):
-        print("launch_us", _host_us(torch, call))
-        print("graph_us", _host_us(torch, replay))
+        print("launch_us", _host_us(call))
+        print("graph_us", _host_us(replay))
 
 
 def _read(
-    torch: Any, device: Any, file: str, dtype: str, shape: list[int], strides: list[int], offset: int
-) -> Any:
+    device: torch.device, file: str, dtype: str, shape: list[int], strides: list[int], offset: int
+) -> torch.Tensor:
     """A tensor that lies in the bytes of ``file`` as it lay where they come from."""
     with open(file, "rb") as opened:  # noqa: PTH123 - pathlib is not needed otherwise
         data = bytearray(opened.read())
@@ -50,7 +49,7 @@ def _read(
     return torch.empty(0, dtype=getattr(torch, dtype), device=device).set_(storage, offset, shape, strides)
 
 
-def _graph(torch: Any, call: Callable[[], None]) -> Callable[[], None]:
+def _graph(call: Callable[[], None]) -> Callable[[], None]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -63,7 +62,7 @@ def _graph(torch: Any, call: Callable[[], None]) -> Callable[[], None]:
     return replay
 
 
-def _host_us(torch: Any, call: Callable[[], None]) -> float:
+def _host_us(call: Callable[[], None]) -> float:
     """Microseconds of the host's time for one of LAUNCHES calls in a row."""
     torch.cuda.synchronize()
     begin = time.perf_counter_ns()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from compare.capture import meta_inputs
 from compare.checking.check import Called, check, memory_of, wrong_kind
 from compare.registry import ROOT
 from compare.spec import Implementation
@@ -103,8 +104,6 @@ def started_ahead(program: Program, files: Sequence[Path]) -> Started:
 
 def started_jit(plan: Plan, called: Implementation, files: Sequence[Path], scratch: Path) -> Started:
     """The same for the call from Python; with empty caches of compiled kernels, and with those it left."""
-    from compare.capture import meta_inputs
-
     inputs = [
         (str(file), str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride()), x.storage_offset())
         for file, x in zip(files, meta_inputs(plan.op, plan.case), strict=False)

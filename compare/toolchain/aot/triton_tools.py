@@ -21,6 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import triton
+from triton.tools.compile import CompileArgs, compile_kernel
+
 from compare.resources.compiler_process import compile_triton, without_gpu
 from compare.spec import TritonLaunch
 from compare.toolchain.aot.plan import Plan
@@ -103,8 +106,6 @@ def _literal(name: str, value: Any) -> str:
 
 
 def _compile(plan: Plan, launch: TritonLaunch, metadata: Any, signature: str, folder: Path) -> list[Path]:
-    from triton.tools.compile import CompileArgs, compile_kernel
-
     name = launch.kernel.fn.__name__
     asked = CompileArgs(
         path=launch.kernel.fn.__code__.co_filename,
@@ -136,8 +137,6 @@ def _code_bytes(made: list[Path]) -> int:
 
 def _link(headers: list[Path], out: Path) -> None:
     """``triton.tools.link`` is a script and no more: it is run as one."""
-    import triton
-
     script = Path(triton.__file__).parent / "tools" / "link.py"
     run([sys.executable, script, *headers, "-o", out], f"{out.name}: triton.tools.link")
 

@@ -55,27 +55,8 @@ def main(argv: Sequence[str]) -> int:
     archs = options.archs(arguments.arch)
     outputs.check({"--json": arguments.json})
     os.environ.pop("TRITON_INTERPRET", None)  # keys are those of compiled kernels
+    # Start-up: --help and mistakes need neither PyTorch nor Triton.
+    from compare.toolchain.caches import show
 
-    from compare.report import terminal
-    from compare.toolchain.caches import looking, ours, report
-    from compare.toolchain.caches.records import Found
-
-    if arguments.clear:
-        kernels = frozenset(looking.cuda_kernels(arguments.op)) if arguments.op else frozenset()
-        cleared = ours.clear(arguments.op, kernels)
-        outputs.beside(
-            lambda: terminal.put(lambda width: report.cleared(cleared, looking.caches(), width)),
-            [lambda: outputs.write_json(arguments.json, cleared)],
-        )
-        return 0
-    if arguments.op:
-        from compare.device import default_archs, pick
-
-        found = looking.of_op(arguments.op, arguments.only, archs or default_archs(pick()))
-    else:
-        found = Found("", looking.caches())
-    outputs.beside(
-        lambda: terminal.put(lambda width: report.render(found, width)),
-        [lambda: outputs.write_json(arguments.json, found)],
-    )
+    show.run(arguments, archs)
     return 0

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compare import registry
+from compare.capture import capture
+from compare.device import lacks
 from compare.spec import CudaLaunch, Implementation, TritonLaunch
 from compare.toolchain.caches import ours, triton_cache
 from compare.toolchain.caches.records import Cache, Entry, File, Found, Part
@@ -77,9 +79,6 @@ def of_op(name: str, only: Sequence[str], archs: Sequence[str]) -> Found:
 
 
 def _launches(impl: Implementation, arch: str) -> Iterator[TritonLaunch]:
-    from compare.capture import capture
-    from compare.device import lacks
-
     if impl.requires and (reason := lacks(impl.requires, arch)):
         raise NotImplementedError(reason)
     op = registry.get_op(impl.op)
@@ -90,8 +89,6 @@ def _launches(impl: Implementation, arch: str) -> Iterator[TritonLaunch]:
 
 def cuda_kernels(name: str) -> set[str]:
     """Names of the CUDA kernels that an op's implementations launch, on the cases that they take."""
-    from compare.capture import capture
-
     op = registry.get_op(name)
     found = set()
     for impl in registry.implementations(name):

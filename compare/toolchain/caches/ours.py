@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from compare.spec import LIBRARY, UsageError
 from compare.toolchain.caches.records import Cleared, Entry, File, Part
+from cuda_impl import build
 
 VARIABLE = "COMPARE_CACHE_DIR"
 
@@ -106,8 +107,6 @@ def _modules_looked_for(op: str, archs: Sequence[str]) -> set[str]:
     """Names under which the modules of today's sources are kept; none where a compiler is missing."""
     if not folder().is_dir():
         return set()
-    from cuda_impl import build
-
     wanted = [(op, target) for target in ("host", *archs)]
     if (build.PYBIND / LIBRARY / f"{op}.cu").is_file():
         wanted += [(f"{LIBRARY}/{op}", arch) for arch in archs]

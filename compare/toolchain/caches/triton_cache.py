@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import triton
+from triton.compiler import compiler
+
 from compare.resources.compiler_process import compile_triton
 from compare.spec import TritonLaunch
 from compare.toolchain.caches.records import Entry, File, Part
@@ -33,7 +36,7 @@ _SHOWN_OPTIONS = (
 
 
 def folder() -> Path:
-    """As Triton's own ``knobs`` have it, without importing it."""
+    """As Triton's own ``knobs`` have it."""
     home = Path(os.environ.get("TRITON_HOME") or Path.home())
     return Path(os.environ.get(VARIABLE) or home / ".triton" / "cache")
 
@@ -68,8 +71,6 @@ def key_of(launch: TritonLaunch, arch: str) -> Key:
     Raises:
         Exception: whatever Triton raises where it cannot specialise the kernel.
     """
-    from triton.compiler import compiler
-
     seen: list[Key] = []
     make_key = compiler.get_cache_key
 
@@ -89,8 +90,6 @@ def key_of(launch: TritonLaunch, arch: str) -> Key:
 
 
 def _parts(text: str, source: Any, backend: Any, options: Any, env_vars: dict[str, str]) -> tuple[Part, ...]:
-    import triton
-
     whole = vars(options)
     shown = ", ".join(f"{name}={whole[name]}" for name in _SHOWN_OPTIONS if name in whole)
     signature = ", ".join(f"{name}: {kind}" for name, kind in source.signature.items())

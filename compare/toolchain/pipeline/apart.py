@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from compare.registry import ROOT
+from compare.sandbox.limits import end_with
+from compare.sandbox.words import how_it_ended
 from compare.spec import UsageError
 
 
@@ -70,8 +72,6 @@ def run(words: Sequence[str], timeout_s: float) -> int:
         step = os.fsdecode(steps.read()).rpartition("\n")[2]
     if step == _OVER and status >= 0:
         return status
-    from compare.sandbox.words import how_it_ended
-
     if status == -signal.SIGALRM:
         how = f"it took longer than {timeout_s:g} s, the limit (--timeout)"
     else:
@@ -85,8 +85,6 @@ def limited() -> Iterator[Begin]:
     if not is_here():
         yield unwatched
         return
-    from compare.sandbox.limits import end_with
-
     steps, lifeline, timeout_s = os.environ.pop(_STEPS).split()
     for descriptor in (int(steps), int(lifeline)):
         os.set_inheritable(descriptor, False)

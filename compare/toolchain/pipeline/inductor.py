@@ -5,24 +5,21 @@ from __future__ import annotations
 import time
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import torch
 
 from compare.device import pick
+from compare.resources.profiler import from_profiler
 from compare.spec import Case, Implementation, Op
 from compare.toolchain.pipeline import triton_way
 from compare.toolchain.pipeline.records import Failure, Opened, Stage
 from compare.toolchain.pipeline.triton_adapter import watched
-
-if TYPE_CHECKING:
-    import torch
 
 STAGES = ("inductor",)
 
 
 def why_not(op: Op, impl: Implementation, case: Case) -> str:
     """Why there is nothing to open up, on a GPU with the kernels that are launched; empty if there is."""
-    import torch
-
     here = torch.cuda.is_available()
     if "compile" in impl.variant:
         return "" if here else "Inductor writes Triton only where there is a GPU; here it would write C++"
@@ -36,8 +33,6 @@ def why_not(op: Op, impl: Implementation, case: Case) -> str:
 
 def _launched(op: Op, impl: Implementation, case: Case) -> list[str]:
     """The kernels of one call, by the profiler; none where the call fails."""
-    from compare.resources.profiler import from_profiler
-
     try:
         return [kernel.kernel for kernel in from_profiler(impl, _inputs(op, case))]
     except Exception:  # of PyTorch, on this case: a comparison says what
@@ -45,8 +40,6 @@ def _launched(op: Op, impl: Implementation, case: Case) -> list[str]:
 
 
 def _inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
-    import torch
-
     device = pick("cuda")
     return op.make_inputs(case, torch.Generator(device).manual_seed(0), device)
 
@@ -66,9 +59,6 @@ def written(
         dump: with every MLIR pass of Triton's.
         later: disassembles.
     """
-    import torch
-    from torch._inductor.utils import run_and_get_code
-
     inputs = _inputs(op, case)
     torch._dynamo.reset()  # what was compiled before is not written again
     # In this process, where Triton can be watched, and not in workers of Inductor's.
@@ -77,7 +67,7 @@ def written(
     with watched(dump) as seen:
         try:
             with torch._inductor.config.patch(settings):
-                _, sources = run_and_get_code(impl.run, *inputs)
+                _, sources = torch._inductor.utils.run_and_get_code(impl.run, *inputs)
         except Exception as error:
             return [replace(blank, failure=Failure("inductor", f"{type(error).__name__}: {error}"))]
     took_ms = (time.perf_counter() - begin) * 1e3

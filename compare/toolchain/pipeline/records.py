@@ -127,7 +127,7 @@ class Opened:
 
 
 def as_data(opened: Opened) -> dict[str, Any]:
-    """For `records.encoded`: all of it, of binaries their size and hash."""
+    """For `compare.records.encoding.encode`: all of it, of binaries their size and hash."""
     data = {**vars(opened), "mix": mix(opened.instructions)}
     data["stages"] = [
         {

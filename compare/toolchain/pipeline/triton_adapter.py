@@ -19,6 +19,12 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 from unittest import mock
 
+from triton import knobs
+from triton._C.libtriton import llvm
+from triton.compiler.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime import cache as triton_cache
+
 MARK = "// ===== compare: "
 """Begins a line that tells, in what the passes print, which stage they belong to."""
 
@@ -61,11 +67,6 @@ def watched(dump: bool) -> Iterator[Watched]:
 
     What was seen stands there also where the compilation fails.
     """
-    from triton import knobs
-    from triton.compiler.compiler import ASTSource
-    from triton.experimental.gluon._runtime import GluonASTSource
-    from triton.runtime import cache as triton_cache
-
     seen = Watched()
 
     def front(source: type[Any]) -> Any:
@@ -149,8 +150,6 @@ def _stage(seen: Watched, name: str) -> Iterator[Callable[[Any], Any]]:
 @contextlib.contextmanager
 def _last_module(dump: bool) -> Iterator[None]:
     """Print the module that the last pass left behind, which becomes LLVM IR and is printed by nobody."""
-    from triton._C.libtriton import llvm
-
     to_module = getattr(llvm, "to_module", None)
     if not dump or to_module is None:
         yield

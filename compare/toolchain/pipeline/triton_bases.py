@@ -13,6 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+import triton
+from triton._C.libtriton import gluon_ir, ir, nvidia
+
 from compare.registry import ROOT
 
 Bases = dict[str, tuple[tuple[int, ...], ...]]
@@ -31,8 +34,6 @@ def bases(
     Returns:
         For each the bases by the name of what they are of; or why Triton does not say.
     """
-    import triton
-
     # Triton 3.6 ends the process when it is asked about shared memory.
     shared_too = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 7)
     askable = [one for one in asked if shared_too or not one[-1]]
@@ -65,8 +66,6 @@ def _answers(
 
 def main() -> None:
     """Answer what is asked on stdin."""
-    from triton._C.libtriton import gluon_ir, ir, nvidia
-
     definitions, module, asked = json.load(sys.stdin)
     context = ir.context()
     ir.load_dialects(context)

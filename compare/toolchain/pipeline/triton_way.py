@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
+from compare.resources.compiler_process import compile_triton
 from compare.spec import TritonLaunch
 from compare.toolchain.pipeline import counts, dots, passes
 from compare.toolchain.pipeline.records import Failure, Opened, Stage
@@ -43,8 +44,6 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -
         dump: with every pass, which takes longer.
         later: disassembles, and reads what the passes printed, while this thread compiles the next kernel.
     """
-    from compare.resources.compiler_process import compile_triton
-
     text = "".join(launch.kernel.raw_src)
     begin = time.perf_counter()
     tree = ast.parse(textwrap.dedent(text))

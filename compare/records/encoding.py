@@ -1,0 +1,143 @@
+"""Dataclasses as what JSON can hold and back, and files written whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import tempfile
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+_DIGITS = 6
+"""Significant digits of a figure, and of a sample: a timer resolves less."""
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def encode(value: Any) -> Any:
+    """Dataclasses to dicts, tuples to lists, floats to six significant digits or a named non-finite."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        return float(f"{value:.{_DIGITS}g}")
+    return value
+
+
+def decode(kind: type[Value], value: Any, where: str = "") -> Value:
+    """What `encode` made, as the dataclass that it was.
+
+    Args:
+        kind: the dataclass.
+        value: from JSON.
+        where: what errors call it; the name of ``kind`` if empty.
+
+    Raises:
+        TypeError, ValueError: it is not one.
+    """
+    found = _decode(kind, value, where or kind.__name__)
+    assert isinstance(found, kind)
+    return found
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    """``value`` as a ``kind`` (a type hint of compare/spec.py); errors say ``where`` it is not one."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(kind, value, where)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise ValueError(f"{where}: {value!r} is none of {', '.join(map(repr, arguments))}")
+        return value
+    if origin is tuple:
+        _expect(list, value, where)
+        if len(arguments) == 2 and arguments[1] is ...:
+            if arguments[0] is float and all(type(item) is float for item in value):
+                return tuple(value)  # samples: most of a file
+            return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        if len(value) != len(arguments):
+            raise ValueError(f"{where}: {len(value)} items, not {len(arguments)}")
+        items = enumerate(zip(arguments, value, strict=True))
+        return tuple(_decode(argument, item, f"{where}[{i}]") for i, (argument, item) in items)
+    if origin is dict:
+        _expect(dict, value, where)
+        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if kind is float:
+        if isinstance(value, str) and value in _NON_FINITE:
+            return _NON_FINITE[value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+    if kind is Path:
+        _expect(str, value, where)
+        return Path(value)
+    _expect(kind, value, where)
+    return value
+
+
+def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
+    _expect(dict, value, where)
+    hints = _hints(kind)
+    unknown = value.keys() - hints.keys()
+    if unknown:
+        raise ValueError(f"{where}: unknown {', '.join(sorted(unknown))}")
+    # What a later version added has a default, and a record from before it goes without.
+    required = (f for f in dataclasses.fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+    missing = {f.name for f in required} - value.keys()
+    if missing:
+        raise ValueError(f"{where}: {', '.join(sorted(missing))} is missing")
+    return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    errors = []
+    for choice in choices:
+        if choice is not type(None):
+            try:
+                return _decode(choice, value, where)
+            except (TypeError, ValueError) as error:
+                errors.append(str(error))
+    raise ValueError(errors[-1])
+
+
+def _expect(kind: type, value: Any, where: str) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{where}: {type(value).__name__} where {kind.__name__} belongs")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` so that a reader finds either the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)  # mkstemp makes it 0600
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

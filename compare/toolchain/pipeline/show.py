@@ -1,0 +1,158 @@
+"""What ``python -m compare pipeline`` does once its arguments are understood: open up, write, show."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from compare import registry
+from compare.command_line import outputs
+from compare.device import default_archs, pick
+from compare.report import terminal
+from compare.spec import ROUTES, Case, UsageError
+from compare.toolchain.pipeline.apart import Begin
+from compare.toolchain.pipeline.layouts import layouts
+from compare.toolchain.pipeline.opening import open_up, select
+from compare.toolchain.pipeline.records import Opened, as_data
+from compare.toolchain.pipeline.report import highlight, page, stages
+from compare.toolchain.pipeline.report import layouts as drawn
+
+COMPILED, STOPPED, NOTHING = 0, 1, 3
+
+_SUFFIXES = {
+    "host-preprocessed": "host.ii",
+    "preprocessed": "device.ii",
+    "cudafe": "cudafe1.cpp",
+    "object": "o",
+    "library": "so",
+    "llir": "ll",
+    "frontend": "frontend.ttir",
+    "ast": "ast.txt",
+    "inductor": "inductor.py",
+}
+"""How the file of a stage ends, where that is not the stage's name."""
+
+
+def run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: Begin) -> int:
+    """Open up what is asked for, write it and show it.
+
+    Args:
+        arguments: of the command line.
+        archs: ``sm_90``; none: what is compiled for here by default.
+        begin: told what is done from now on.
+
+    Returns:
+        The command's exit status.
+    """
+    stage = select(arguments.stage) if arguments.stage else ""
+    if arguments.load and arguments.op in registry.op_names():
+        registry.implementations(arguments.op)  # the project's own come first
+    for path in arguments.load:
+        begin(f"loading {path}")
+        registry.load(path).check_has(arguments.op, path)
+    begin(f"opening up {arguments.op}", limited=False)
+    op = registry.get_op(arguments.op)
+    impls = registry.implementations(op.name, arguments.only)
+    case = Case.parse(arguments.case, op) if arguments.case else op.cases.default
+    dump = arguments.passes or bool(arguments.pass_name)
+    if dump or arguments.layout:
+        impls = [impl for impl in impls if impl.way == "triton"]
+        if not impls:
+            raise UsageError(
+                "--layout, --passes and --pass show what only Triton has, and no Triton kernel is among these"
+            )
+    opened = open_up(op, impls, case, archs or default_archs(pick()), dump or bool(arguments.html), begin)
+    if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
+        raise UsageError(
+            "this Triton prints its passes in a way that is not understood here; please report it"
+        )
+    outputs.beside(
+        lambda: _show(opened, op.signature, arguments, stage), _writes(opened, op.signature, arguments)
+    )
+    if any(one.failure for one in opened):
+        return STOPPED
+    return COMPILED if any(one.stages for one in opened) else NOTHING
+
+
+def _writes(
+    opened: Sequence[Opened], signature: str, arguments: argparse.Namespace
+) -> Iterator[Callable[[], None]]:
+    if arguments.json:
+        yield lambda: outputs.write_json(arguments.json, [as_data(one) for one in opened])
+    if arguments.html:
+        yield lambda: outputs.write(arguments.html, page.render(opened, signature))
+    if arguments.out:
+        yield lambda: _write_stages(arguments.out, opened)
+
+
+def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespace, stage: str) -> None:
+    texts: list[highlight.Code] = []
+    if stage:
+        texts = [stages.stage_text(one, found) for one in opened if (found := one.stage(stage))]
+        if not texts:
+            _refuse_stage(opened, stage)
+    elif arguments.layout:
+        _show_layouts(opened, arguments.layout)
+    elif arguments.pass_name:
+        names = list(dict.fromkeys(ran.name for one in opened for ran in one.passes))
+        if arguments.pass_name not in names and names:
+            raise UsageError(registry.unknown("pass", arguments.pass_name, names))
+        texts = [text for one in opened for text in stages.pass_diffs(one, arguments.pass_name)]
+    elif arguments.passes:
+        terminal.put(lambda width: "\n\n".join(stages.pass_table(one, width) for one in opened if one.passes))
+    elif arguments.source_map:
+        texts = [stages.mapped(one) for one in opened if one.instructions]
+    else:
+        terminal.put(lambda width: stages.render(opened, signature, width))
+        return
+    if texts:
+        highlight.put(texts)
+    failed = [one for one in opened if one.failure]
+    if failed:
+        terminal.put(lambda width: "\n".join(["", *(stages.failure(one, width) for one in failed)]))
+
+
+def _show_layouts(opened: Sequence[Opened], name: str) -> None:
+    of_kernels = [(one, layouts(one)) for one in opened]
+    known = {layout.name for _, found in of_kernels for layout in found}
+    known |= {layout.kind for _, found in of_kernels for layout in found} | {"all"}
+    wanted = name if name in known or f"#{name}" not in known else f"#{name}"
+    if known != {"all"} and wanted not in known:
+        raise UsageError(registry.unknown("layout", name, sorted(known)))
+    shown = [
+        (one, [layout for layout in found if wanted in ("all", layout.name, layout.kind)])
+        for one, found in of_kernels
+    ]
+    terminal.put(
+        lambda width: "\n\n".join(
+            drawn.render(one, found, min(width, terminal.PROSE_WIDTH)) for one, found in shown if found
+        )
+    )
+
+
+def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:
+    if any(one.failure for one in opened):
+        return  # why is said
+    there = dict.fromkeys(found.name for one in opened for found in one.stages)
+    labels = ", ".join(dict.fromkeys(one.label for one in opened))
+    reasons = "; ".join(dict.fromkeys(one.unavailable for one in opened if one.unavailable))
+    said = f"there are {', '.join(there)}" if there else reasons
+    raise UsageError(f"--stage {stage}: {labels} has no such stage; {said}")
+
+
+def _write_stages(out: Path, opened: Sequence[Opened]) -> None:
+    """As ``DIR/triton.online/sm_90/softmax_online_kernel/3-kernel.ttir``."""
+    try:
+        for one in opened:
+            kernel = re.sub(r"\W+", "_", one.kernel).strip("_")
+            folder = out / one.label / one.arch / kernel
+            for count, stage in enumerate(one.stages):
+                folder.mkdir(parents=True, exist_ok=True)
+                suffix = _SUFFIXES.get(stage.name, stage.name)
+                if stage.name == "source":
+                    suffix = "cuh" if one.label.startswith(ROUTES) else "py"
+                (folder / f"{count}-kernel.{suffix}").write_bytes(stage.content)
+    except OSError as error:
+        raise UsageError(f"--out {out}: could not be written: {error}") from None

@@ -1,0 +1,82 @@
+"""`compare.worker.memory` on a GPU: an allocation that another process can open.
+
+CUDA shares all of an allocation or nothing, so each is one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import cupy
+import torch
+from cupy.cuda import runtime
+
+
+@contextlib.contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """torch's device as the current one, for cupy's CUDA runtime too, which is another copy of it."""
+    with torch.cuda.device(device), cupy.cuda.Device(device.index):
+        yield
+
+
+class _Raw:
+    """Bytes on a GPU, as the CUDA array interface has them."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+
+
+class _Memory:
+    def __init__(self, pointer: int, size: int, device: torch.device) -> None:
+        self.device, self.pointer = device, pointer
+        self.bytes = self.part(0, size)
+
+    def part(self, start: int, size: int) -> torch.Tensor:
+        return torch.as_tensor(_Raw(self.pointer + start, size), device=self.device)
+
+
+class Pages(_Memory):
+    """The judge's side."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        try:
+            with _on(device):
+                pointer = runtime.malloc(size)
+        except runtime.CUDARuntimeError as error:
+            raise MemoryError(f"{size / 1e9:.1f} GB to share with workers: {error}") from error
+        super().__init__(pointer, size, device)
+
+    def as_json(self) -> dict[str, Any]:
+        with _on(self.device):
+            return {"handle": runtime.ipcGetMemHandle(self.pointer).hex()}
+
+    def send(self, connection: object, pid: int) -> None:
+        """The handle says it all."""
+
+    def close(self) -> None:
+        self.bytes = torch.empty(0)
+        with _on(self.device):
+            torch.cuda.synchronize()
+            runtime.free(self.pointer)
+
+
+class View(_Memory):
+    """The worker's side."""
+
+    def __init__(self, size: int, handle: bytes, device: torch.device) -> None:
+        with _on(device):
+            pointer = runtime.ipcOpenMemHandle(handle)
+        super().__init__(pointer, size, device)
+
+    def close(self) -> None:
+        self.bytes = torch.empty(0)
+        with _on(self.device):
+            torch.cuda.synchronize()
+            runtime.ipcCloseMemHandle(self.pointer)

@@ -1,0 +1,104 @@
+"""The hash of an implementation moves with its code, and with nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compare import registry
+from compare.code_size import sources as sources_module
+from compare.code_size.sources import KERNELS, source_hash, sources
+from compare.spec import Implementation
+
+ROWS = [
+    pytest.param(impl, id=f"{op}-{impl.label}")
+    for op in registry.op_names()
+    for impl in registry.implementations(op)
+]
+
+
+@pytest.mark.parametrize("impl", ROWS)
+def test_the_hash_covers_its_files(impl: Implementation) -> None:
+    files = sources(impl)
+    assert registry.ROOT / "compare" / "ops" / f"{impl.op}.py" in files
+    own = {
+        "torch": ["torch_impl"],
+        "triton": ["triton_impl"],
+        "cupy": ["cuda_impl/rawkernel"],
+        "pybind": ["cuda_impl/pybind"],
+        "library": ["cuda_impl/pybind/library"],
+    }[impl.route]
+    folders = {path.parent.relative_to(registry.ROOT).as_posix() for path in files}
+    assert folders >= set(own)
+    if impl.way == "cuda":
+        assert {KERNELS / f"{impl.op}.cuh", KERNELS / "common.cuh"} <= set(files)
+        assert registry.ROOT / "cuda_impl" / "flags.py" in files
+    assert source_hash(impl) == source_hash(impl)
+
+
+def test_the_hash_covers_what_an_op_takes_from_another() -> None:
+    of_ops = registry.ROOT / "compare" / "ops"
+    for op in registry.op_names():
+        others = set(re.findall(r"(?m)^from compare\.ops\.(\w+) import", (of_ops / f"{op}.py").read_text()))
+        for impl in registry.implementations(op):
+            covered = {path.stem for path in sources(impl) if path.parent == of_ops}
+            assert covered == {op, *others}, impl.label
+
+
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ("{0}# a comment\n", False),
+        ("\n\n{0}", False),
+        ("'A docstring.'\n{0}", False),
+        ('"""A docstring\nof two lines."""\n{0}\n\n"""Of an attribute."""\n', False),
+        ("{0}\nWIDTH =    64  # aligned\n", True),
+        ('{0}"""One"""; WIDTH = 64\n', True),
+        ('{0}TEXT = """\n# none\n"""\n', True),
+        ("{0}def more(): ...\n", True),
+        ("{0}    # indented\n    return (2,)\n", True),
+    ],
+)
+def test_the_hash_moves_with_python_s_code_alone(
+    mine: dict[str, Implementation], tmp_path: Path, change: str, moves: bool
+) -> None:
+    impl, helpers = mine["triton.mine"], tmp_path / "helpers.py"
+    before, text = source_hash(impl), helpers.read_text()
+    helpers.write_text(change.format(text))
+    assert (source_hash(impl) != before) == moves
+
+
+def test_the_hash_does_not_move_with_how_code_is_aligned(
+    mine: dict[str, Implementation], tmp_path: Path
+) -> None:
+    impl, helpers = mine["triton.mine"], tmp_path / "helpers.py"
+    text = helpers.read_text()
+
+    def hash_with(words: str) -> str:
+        helpers.write_text(text + words)
+        return source_hash(impl)
+
+    assert hash_with("WIDTH =    64\n") == hash_with("WIDTH = 64   # bytes\n")
+    assert hash_with("WIDTH = 64\n") != hash_with("WIDTH = 65\n")
+    assert hash_with("    WIDTH = 64\n") != hash_with("WIDTH = 64\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "moves"),
+    [("// a comment\n", False), ("/* one\nof two lines */\n", False), ("#define MORE 1  // why\n", True)],
+)
+def test_the_hash_moves_with_kernels_code_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, moves: bool
+) -> None:
+    cupy = next(i for i in registry.implementations("vector_add") if i.route == "cupy")
+    monkeypatch.setattr(sources_module, "_with_imports", lambda path: {path})
+    elsewhere = tmp_path / "kernels"
+    shutil.copytree(KERNELS, elsewhere)
+    monkeypatch.setattr(sources_module, "KERNELS", elsewhere)
+    before = source_hash(cupy)
+    with (elsewhere / "common.cuh").open("a") as file:
+        file.write(more)
+    assert (source_hash(cupy) != before) == moves

@@ -1,0 +1,119 @@
+"""A search for a configuration is watched where it happens, and told."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from compare.tuning.autotune import watched
+
+
+def tuned(timed: list[str]) -> Any:
+    """A kernel that triton.autotune tunes, with a benchmark that notes what it times and likes 64 best."""
+
+    def do_bench(call: Callable[[], None], quantiles: object) -> list[float]:
+        call()
+        timed.append("one")
+        return [{1: 3.0, 2: 1.0}.get(len(timed), 2.0)] * 3
+
+    @triton.autotune(
+        [triton.Config({"BLOCK": block}, num_warps=4, num_stages=2) for block in (32, 64, 128)],
+        key=["N"],
+        do_bench=do_bench,
+    )
+    @triton.jit
+    def fill_kernel(x_ptr, N, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x_ptr + n, n * 0 + BLOCK, mask=n < N)
+
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        fill_kernel[lambda tile: (triton.cdiv(x.numel(), tile["BLOCK"]),)](x, x.numel())
+        return x
+
+    return fill
+
+
+def test_a_search_is_told_with_its_space_its_cost_and_what_it_found(device: torch.device) -> None:
+    timed: list[str] = []
+    x = torch.zeros(100, dtype=torch.int32, device=device)
+    with watched([]) as found:
+        tuned(timed)(x)
+    assert x.unique().tolist() == [64]
+    (told,) = found
+    assert (told.kernel, told.tried, told.kept) == ("fill_kernel", 3, False)
+    assert told.found == "BLOCK=64 num_warps=4 num_stages=2"
+    assert told.space == tuple(f"BLOCK={block} num_warps=4 num_stages=2" for block in (32, 64, 128))
+    assert told.search_s > 0
+    assert "100" in told.key
+    assert "int32" in told.key
+
+
+def test_what_is_known_is_used_and_not_searched_for(device: torch.device) -> None:
+    timed: list[str] = []
+    x = torch.zeros(100, dtype=torch.int32, device=device)
+    with watched([]) as found:
+        tuned(timed)(x)
+    known = replace(found[0], found="BLOCK=128 num_warps=4 num_stages=2", searched="2026-11-20")
+    timed.clear()
+    fill = tuned(timed)
+    with watched([known, replace(known, kernel="another_kernel", found="BLOCK=32")]) as found:
+        fill(x)
+        fill(x)
+    assert timed == []
+    assert x.unique().tolist() == [128]
+    assert found == [replace(known, kept=True)] * 2
+    with watched([]) as found:  # of another class of shapes nothing is known
+        fill(torch.zeros(7, dtype=torch.int32, device=device))
+    assert len(timed) == 3
+    assert not found[0].kept
+
+
+def test_a_known_configuration_that_is_none_any_more_is_searched_for_again(device: torch.device) -> None:
+    timed: list[str] = []
+    x = torch.zeros(100, dtype=torch.int32, device=device)
+    with watched([]) as found:
+        tuned([])(x)
+    with watched([replace(found[0], found="BLOCK=4096 num_warps=4 num_stages=2")]) as found:
+        tuned(timed)(x)
+    assert len(timed) == 3
+    assert not found[0].kept
+
+
+def test_nothing_is_watched_when_it_is_over(device: torch.device) -> None:
+    from triton.runtime.autotuner import Autotuner
+
+    before = Autotuner.run
+    with watched([]) as found:
+        pass
+    assert Autotuner.run is before
+    tuned([])(torch.zeros(100, dtype=torch.int32, device=device))
+    assert found == []
+
+
+def test_what_torch_compile_chose_among_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.import_module("torch._inductor.compile_fx")
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache
+
+    logged: list[object] = []
+    monkeypatch.setattr(
+        AlgorithmSelectorCache, "log_results", staticmethod(lambda name, *more, **named: logged.append(name))
+    )
+
+    class Choice:
+        def __init__(self, name: str, description: str) -> None:
+            self.name, self.description = name, description
+
+    timings = {Choice("mm", ""): 0.2, Choice("triton_mm_4", "BLOCK_M=128, num_warps=8"): 0.1}
+    with watched([]) as found:
+        AlgorithmSelectorCache.log_results("mm", [], timings, 1.5, 4.0, None, hint_override=None)
+    assert logged == ["mm"]
+    (told,) = found
+    assert told.found == "triton_mm_4: BLOCK_M=128, num_warps=8"
+    assert (told.space[0], told.tried, told.search_s) == ("mm", 2, 5.5)

@@ -1,0 +1,316 @@
+"""One way is run with the configuration that another has found, and reports say so."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import made_up
+from compare import registry
+from compare.checking.check import check
+from compare.cli import main
+from compare.command_line import comparison
+from compare.commands.running import asked
+from compare.records import archive
+from compare.report import csv_file, markdown, tables, terminal
+from compare.run import run
+from compare.spec import Case, Implementation, Options, UsageError
+from compare.stages.checking import check_case
+from compare.stages.context import Context, Step
+from compare.stages.meter import Meter, silent
+from compare.stages.sources import read_sources
+from compare.tuning import matching
+from compare.tuning.autotune import described
+from compare.worker import checking
+
+
+def labelled(op: str, label: str) -> Implementation:
+    return next(impl for impl in registry.implementations(op) if impl.label == label)
+
+
+# --------------------------------------------------------------------------- declared
+
+
+EVERY = [impl for op in registry.op_names() for impl in registry.implementations(op)]
+
+
+@pytest.mark.parametrize("impl", EVERY, ids=lambda impl: f"{impl.op}-{impl.label}")
+def test_what_is_declared_is_there(impl: Implementation) -> None:
+    labels = {other.label for other in EVERY if other.op == impl.op}
+    assert {impl.untuned, impl.matches} - {""} <= labels
+    for name, values in impl.tunable:
+        default = registry.keywords(impl.run).get(name)
+        # 0: what it takes depends on the case.
+        assert default in (0, *values) if default is not None else len(values) == 1
+    if impl.matches:
+        source = labelled(impl.op, impl.matches)
+        assert source.untuned or source.tunable, "it has a configuration"
+
+
+def test_what_is_tunable_is_a_parameter_with_a_default() -> None:
+    def run(x: torch.Tensor, *, BLOCK: int = 4, WARPS: int) -> torch.Tensor:
+        return x
+
+    for name in ("WARPS", "x", "NONE"):
+        with pytest.raises(UsageError, match=f"{name} is tunable, but no keyword-only parameter"):
+            registry.implementation("op", "cupy.mine", rung="tiled", tunable={name: (1, 2)})(run)
+
+
+def test_another_parameter_is_what_is_called() -> None:
+    def run(x: int, *, BLOCK: int = 4) -> tuple[int, int]:
+        return x, BLOCK
+
+    impl = Implementation("op", "cupy.mine", "tiled", run, tunable=(("BLOCK", (4, 8)), ("WARPS", (4,))))  # type: ignore[arg-type]
+    other = registry.with_parameters(impl, "cupy.mine:8", {"BLOCK": 8, "WARPS": 4})
+    assert other.run(1) == (1, 8)
+    assert (other.label, other.base, other.parameters) == ("cupy.mine:8", "cupy.mine", (("BLOCK", 8),))
+
+
+# --------------------------------------------------------------------------- matched
+
+
+WANTED = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8, "WARPS": 8, "STAGES": 3}
+
+
+def stand_in(op: str, label: str) -> Implementation:
+    (found,) = (i for i in matching.stand_ins(registry.implementations(op)) if i.base == label)
+    return found
+
+
+def test_what_cuda_is_run_with_is_what_triton_found() -> None:
+    source = labelled("matmul", "triton.autotuned")
+    row = replace(made_up.rows()[0], label=source.label, tunings=(made_up.SEARCH,))
+    assert matching.configuration(source, row) == WANTED
+    impl, words, short = matching.matched(stand_in("matmul", "cupy.tensor_core"), WANTED)
+    assert (impl.label, impl.base) == ("cupy.tensor_core:matched", "cupy.tensor_core")
+    assert words == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
+    assert short == ""
+    with pytest.raises(NotImplementedError, match=r"triton\.autotuned is searched for on a GPU"):
+        matching.configuration(source, None)
+
+
+def test_where_a_template_takes_less_the_nearest_is_run_and_said() -> None:
+    impl, words, short = matching.matched(
+        stand_in("matmul", "cupy.specialized"), {**WANTED, "BLOCK_K": 32, "STAGES": 5}
+    )
+    assert dict(impl.parameters) == {"BLOCK_N": 256, "STAGES": 4}
+    assert words.startswith("128x256x64")
+    assert short == (
+        "as near as it can be to triton.autotuned, which has BLOCK_K 32, where it takes 64 alone; GROUP_M 8, "
+        "which it does not have; STAGES 5, where it takes 2, 3 or 4"
+    )
+
+
+def test_warps_are_threads_where_these_are_what_is_chosen() -> None:
+    source = labelled("vector_add", "triton.blocked")
+    wanted = matching.configuration(source, None)
+    impl, _, short = matching.matched(stand_in("vector_add", "cupy.vectorized"), wanted)
+    assert dict(impl.parameters) == {"THREADS": 32 * wanted["WARPS"]}
+    assert "BLOCK_SIZE" in short
+    assert "WARPS" not in short
+
+
+SPACE = [
+    {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "WARPS": 8, "STAGES": 3},
+    {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 64, "WARPS": 4, "STAGES": 5},
+]
+
+
+@pytest.mark.parametrize("wanted", SPACE, ids=matching.worded)
+def test_another_tile_computes_the_same(wanted: dict[str, int], device: torch.device) -> None:
+    op = registry.get_op("matmul")
+    impl, _, _ = matching.matched(stand_in("matmul", "cupy.tensor_core"), wanted)
+    case = Case.parse("M=130,N=66,K=70,fp16", op)
+    agreement = check(op, impl, case, device, seeds=(0,))
+    assert agreement.passed, agreement.reason
+
+
+def test_every_configuration_of_the_search_is_one_that_a_tensor_core_kernel_takes() -> None:
+    from triton_impl.matmul import space
+
+    for config in space():
+        row = replace(made_up.rows()[0], tunings=(replace(made_up.SEARCH, found=described(config)),))
+        wanted = matching.configuration(labelled("matmul", "triton.autotuned"), row)
+        _, _, short = matching.matched(stand_in("matmul", "cupy.tensor_core"), wanted)
+        assert not short or wanted["BLOCK_K"] == 16, short
+
+
+def test_a_run_adds_a_row_that_is_matched(tmp_path: Path) -> None:
+    op = registry.get_op("vector_add")
+    case = Case.parse("N=1000,fp32", op)
+    only = ("triton.blocked", "cupy.vectorized")
+    options = Options((case,), only, device="cpu", resources=False, matched=True)
+    (compared,) = run(op, options, results=tmp_path).cases
+    rows = {row.label: row for row in compared.rows}
+    assert list(rows) == ["torch.eager", "triton.blocked", "cupy.vectorized", "cupy.vectorized:matched"]
+    matched = rows["cupy.vectorized:matched"]
+    assert matched.status == "ok"
+    assert (matched.default, matched.model) == ("cupy.vectorized", "triton.blocked")
+    assert "128 threads" in matched.configuration
+
+
+def test_what_searches_is_called_alone_and_what_matches_it_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = registry.get_op("matmul")
+    asked: list[list[str]] = []
+
+    class Checking:
+        def __init__(self, *_: object, **more: object) -> None:
+            assert more["retune"] is True
+
+        def width(self, count: int) -> int:
+            return count
+
+        def run(self, impls: list[Implementation], begin: object) -> Any:
+            asked.append([impl.label for impl in impls])
+            for impl in impls:
+                tunings = (made_up.SEARCH,) if impl.label == "triton.autotuned" else ()
+                yield impl, checking.Outcome(agreement=made_up.AGREEMENT, tunings=tunings)
+
+    monkeypatch.setattr("compare.stages.checking.Checking", Checking)
+    only = ("torch.eager", "torch.compile", "triton.grouped", "triton.autotuned", "cupy.tensor_core")
+    impls = matching.stand_ins(registry.implementations("matmul", only))
+    options = Options((), only, matched=True, retune=True)
+    case = op.cases.smoke[1]
+    step, crew = Step(case, True, False), SimpleNamespace(start=list)
+    context = Context(
+        op,
+        tuple(impls),
+        (step,),
+        options,
+        torch.device("cpu"),
+        crew,  # type: ignore[arg-type]
+        Meter(silent, 1.0),
+        read_sources(impls, crew),  # type: ignore[arg-type]
+    )
+    rows = {checked.row.label: checked.row for checked in check_case(context, step)}
+    assert asked == [
+        ["torch.eager", "triton.grouped", "cupy.tensor_core"],
+        ["torch.compile"],
+        ["triton.autotuned"],
+        ["cupy.tensor_core:matched"],
+    ]
+    row = rows["cupy.tensor_core:matched"]
+    assert row.configuration == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
+    assert (row.default, row.model) == ("cupy.tensor_core", "triton.autotuned")
+    assert rows["triton.autotuned"].default == "triton.grouped"
+
+
+def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None:
+    op = registry.get_op("matmul")
+    case = op.cases.smoke[1]
+    only = ("triton.autotuned", "cupy.tensor_core")
+    options = Options((case,), only, device="cpu", resources=False, matched=True)
+    (compared,) = run(op, options, results=tmp_path).cases
+    row = compared.rows[-1]
+    assert (row.label, row.status) == ("cupy.tensor_core:matched", "unavailable")
+    assert row.reason == "no configuration is known: that of triton.autotuned is searched for on a GPU"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["softmax"], ["vector_add", "--only", "cupy.*"]], ids=lambda arguments: arguments[0]
+)
+def test_matched_with_nothing_to_match_is_a_mistake(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--matched", "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "--matched: nothing that was asked for" in said
+    assert "vector_add's cupy.vectorized that of triton.blocked" in said
+
+
+def test_nvbench_times_what_is_registered() -> None:
+    arguments = comparison.parser().parse_args(["matmul", "--matched", "--timer", "nvbench"])
+    with pytest.raises(UsageError, match="leave out --matched"):
+        asked.check_timer(arguments, "cuda")
+
+
+# --------------------------------------------------------------------------- told
+
+
+def compared() -> Any:
+    """A comparison with a row that was tuned and one that is matched."""
+    times = {"torch.eager": 200.0, "triton.grouped": 240.0, "triton.autotuned": 160.0}
+    times |= {"cupy.tensor_core": 180.0, "cupy.tensor_core:matched": 320.0}
+    rows = {
+        row.label: row for row in made_up.rows({label: ("tensor_core", us) for label, us in times.items()})
+    }
+    rows["triton.autotuned"] = replace(
+        rows["triton.autotuned"], tunings=(made_up.SEARCH,), default="triton.grouped"
+    )
+    rows["cupy.tensor_core:matched"] = replace(
+        rows["cupy.tensor_core:matched"],
+        default="cupy.tensor_core",
+        model="triton.autotuned",
+        configuration="128x256x64, 8 warps, 3 stages",
+        unmatched="as near as it can be",
+    )
+    return made_up.comparison(made_up.case(made=tuple(rows.values())))
+
+
+def test_the_table_says_what_the_search_cost_and_bought() -> None:
+    comparison = compared()
+    (case,) = comparison.cases
+    table = tables.configurations(case)
+    assert table is not None
+    tuned_line, default, model = table.rows
+    assert tuned_line[:5] == (
+        "triton.autotuned",
+        "128x256x64, GROUP_M=8, 8 warps, 3 stages",
+        "2 of 3",
+        "7.25",
+        "this run, 2026-11-20",
+    )
+    assert tuned_line[5].startswith("1.50 (")
+    assert tuned_line[6] == "triton.grouped"
+    assert default[:2] == ("cupy.tensor_core:matched", "128x256x64, 8 warps, 3 stages")
+    assert default[5].startswith("0.56 (")
+    assert default[6] == "cupy.tensor_core"
+    assert model[0] == ""
+    assert model[5].startswith("0.50 (")
+    assert model[6] == "triton.autotuned"
+    assert "64x64x64, GROUP_M=8, 4 warps, 4 stages" in table.legend[-1]
+    for text in (terminal.render(comparison, 110), markdown.dumps([comparison])):
+        assert "7.25" in text
+        assert "2 of 3" in text
+        assert "64x64x64, GROUP_M=8, 4 warps" in " ".join(text.split())
+        assert "as near as it can be" in text
+
+
+def test_what_is_from_the_cache_says_so() -> None:
+    comparison = compared()
+    case = made_up.with_row(
+        comparison.cases[0], "triton.autotuned", tunings=(replace(made_up.SEARCH, kept=True),)
+    )
+    table = tables.configurations(case)
+    assert table is not None
+    assert table.rows[0][3:5] == ("7.25", "cache, 2026-11-20")
+
+
+def test_no_search_no_table() -> None:
+    assert tables.configurations(made_up.case()) is None
+
+
+def test_csv_and_json_hold_the_whole_search() -> None:
+    comparison = compared()
+    lines = {
+        line["implementation"]: line for line in csv.DictReader(io.StringIO(csv_file.dumps([comparison])))
+    }
+    line = lines["triton.autotuned"]
+    assert (line["configurations"], line["configurations_tried"], line["search_s"]) == ("3", "2", "7.25")
+    assert line["configuration"] == made_up.SEARCH.found
+    assert line["search_space"].split(" | ") == list(made_up.SEARCH.space)
+    assert line["default"] == "triton.grouped"
+    assert float(line["times_as_fast_as_default"]) == pytest.approx(1.5, rel=0.02)
+    matched = lines["cupy.tensor_core:matched"]
+    assert float(matched["times_as_fast_as_model"]) == pytest.approx(0.5, rel=0.02)
+    (again,) = archive.loads(archive.dumps([comparison]))
+    assert again.cases[0].rows[2].tunings == (made_up.SEARCH,)
