@@ -374,7 +374,7 @@ class _Bench:
 
     def _exchange(self, case: Case) -> Exchange:
         """The memory through which the judge and the workers see a case's tensors while it is timed."""
-        from compare.checking.check import expected_output
+        from compare.checking.reference import expected_output
         from compare.worker.exchange import Exchange
 
         return Exchange(self.op, case, self.device, expected_output(self.op, case, self.device), timed=True)
@@ -486,7 +486,7 @@ class _Bench:
     def _measure(self, case: Case, exchange: Exchange) -> None:
         import torch
 
-        from compare.checking.check import Yardstick
+        from compare.checking.tolerance import ToleranceFromBaseline
         from compare.timing.measure import CeilingMeter, Interrupted, Plan
         from compare.timing.stopwatch import CudaStopwatch
         from compare.worker.exchange import WorkerStage
@@ -514,7 +514,7 @@ class _Bench:
                     self.device,
                     {impl.label: self.crew.of(impl) for impl in agreeing},
                     exchange,
-                    Yardstick(self.op, stage),
+                    ToleranceFromBaseline(self.op, stage),
                     local=CudaStopwatch(self.device),
                     seed=self.options.seed,
                     budget_s=budget,

@@ -14,7 +14,7 @@ limits     what a worker gives up before it runs a line of anybody's code
 integrity  which functions a worker's answers rest on, and whether they are still themselves
 tree       the project's files, looked at before and after
 crew       the workers of a run
-stage      a worker as `compare.checking.check` calls it
+stage      a worker as a `compare.checking.stage.Stage`
 contest    workers as `compare.timing.rounds` times them
 files      the user's files (``--load``), described by a worker
 ========== =======================================================================================

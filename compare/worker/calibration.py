@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 import torch
 
 from compare import registry
-from compare.checking.check import Yardstick, expected_output
+from compare.checking.reference import expected_output
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Calibration, Case, Implementation, Op, Options, Timing
 from compare.timing.calibration import Series, derived
 from compare.timing.ceilings import measure_ceilings
@@ -83,7 +84,7 @@ def contest(
             device,
             workers,
             exchange,
-            Yardstick(op, WorkerStage(workers[op.baseline], exchange)),
+            ToleranceFromBaseline(op, WorkerStage(workers[op.baseline], exchange)),
             local=local or CudaStopwatch(device),
             seed=seed,
             budget_s=budget_s,

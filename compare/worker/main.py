@@ -26,7 +26,8 @@ import torch
 
 # Everything that is needed later is imported now: the server that workers are forked from has it then.
 from compare import registry
-from compare.checking.check import Here, memory_of, wrong_kind
+from compare.checking.guarded_memory import memory_of
+from compare.checking.stage import LocalStage, wrong_kind
 from compare.code_size.sources import code_of
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import limits
@@ -146,7 +147,7 @@ class _Work:
         self._connection = connection
         self._device = torch.device("cpu")
         self._impl: Implementation | None = None
-        self._stage: Here | None = None
+        self._stage: LocalStage | None = None
         self._views: dict[str, View] = {}
         self._bench: _Bench | None = None
 
@@ -206,7 +207,7 @@ class _Work:
         """The implementation that is meant from now on, with these in place of its own parameters."""
         impl = next(i for i in registry.implementations(op) if i.label == label)
         self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
-        self._stage = Here(self._impl, self._device)
+        self._stage = LocalStage(self._impl, self._device)
 
     def limit(self, nbytes: int) -> None:
         """The most memory of the GPU that PyTorch may take from now on."""
@@ -222,7 +223,7 @@ class _Work:
             now that what could be given back has been (``kept_bytes``).
         """
         if self._impl is not None:
-            self._stage = Here(self._impl, self._device)
+            self._stage = LocalStage(self._impl, self._device)
         if self._device.type != "cuda":
             return {"held_bytes": 0, "kept_bytes": 0}
         gc.collect()

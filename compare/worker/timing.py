@@ -20,8 +20,10 @@ from typing import Any
 
 import torch
 
-from compare.checking.check import Reference, Yardstick, errors_of, limit_of, memory_of, unlike
-from compare.checking.guarded_memory import untouched
+from compare.checking.errors import errors_of
+from compare.checking.guarded_memory import changed, memory_of, untouched
+from compare.checking.reference import Reference
+from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.spec import Case, Implementation, Op, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.measure import Interrupted
@@ -218,12 +220,12 @@ class Examiner:
     """
 
     def __init__(
-        self, op: Op, case: Case, device: torch.device, exchange: Exchange, yardstick: Yardstick
+        self, op: Op, case: Case, device: torch.device, exchange: Exchange, tolerance: ToleranceFromBaseline
     ) -> None:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
-        self._allowed = yardstick.limit(case, Reference(op, self._stale))
+        self._allowed = tolerance.limit(case, Reference(op, self._stale))
         self._values = [self._fresh() for _ in range(exchange.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
@@ -309,7 +311,7 @@ class Examiner:
     def examine_inputs(self, which: int, when: str) -> None:
         """Hold the inputs against what they are to be; a `Cheated` if they are not."""
         now = [memory_of(self._exchange.inputs.tensor(place)) for place in self.sets[which]]
-        if written := unlike(now, map(memory_of, self._values[which])):
+        if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
 
 
@@ -320,7 +322,7 @@ def measure(
     device: torch.device,
     workers: Mapping[str, Worker],
     exchange: Exchange,
-    yardstick: Yardstick,
+    tolerance: ToleranceFromBaseline,
     *,
     local: Any,
     seed: int,
@@ -340,7 +342,7 @@ def measure(
             `compare.timing.measure.measure`, and so are the results.
         workers: by label, each with its implementation.
         exchange: the memory of the case.
-        yardstick: PyTorch's own error on this op.
+        tolerance: of outputs while they are timed.
         local: a stopwatch of this process, for what an empty pair of events reads.
         stopwatch: the workers' own, as ``module:class``.
         tidy: workers free their memory after every turn, as together they have not enough.
@@ -350,7 +352,7 @@ def measure(
         Interrupted: on Ctrl-C, with what there is but for users' rows: nothing has confirmed their times.
     """
     try:
-        exam = Examiner(op, case, device, exchange, yardstick)
+        exam = Examiner(op, case, device, exchange, tolerance)
     except RuntimeError as error:  # its inputs are too much for the memory that is left
         release(error)
         return dict.fromkeys((impl.label for impl in impls), error)

@@ -14,8 +14,11 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import Here, Reference, Yardstick, check
+from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import POISON, GuardedMemory, untouched
+from compare.checking.reference import Reference
+from compare.checking.stage import LocalStage
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.inputs import TORCH_DTYPES
 from compare.spec import (
     CONDUCT,
@@ -328,7 +331,7 @@ def test_to_have_pytorch_copy_is_work_where_there_is_no_other(
     op: Op, kind: str, device: torch.device
 ) -> None:
     impl = Implementation(op.name, "triton.mutant", "tiled", lambda *inputs: COPIES[kind](inputs[0]))
-    agreement = check(op, impl, op.cases.smoke[0], device, (0,), own_work=True)
+    agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
     assert ("own work" in failed(agreement)) == op.only_moves
     assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
 
@@ -382,7 +385,7 @@ def allowed_by(op: Op, c: Case, device: torch.device, mutate: Mutant) -> tuple[f
     right = baseline(op)
     impl = Implementation(op.name, op.baseline, "vendor", lambda *inputs: mutate(right(*inputs)))
     inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
-    limit = Yardstick(op, Here(impl, device)).limit(c, Reference(op, inputs))
+    limit = ToleranceFromBaseline(op, LocalStage(impl, device)).limit(c, Reference(op, inputs))
     return limit, op.tolerance(c).least
 
 
@@ -491,7 +494,7 @@ def test_a_case_is_compared_whole_whatever_the_pieces(
         return output
 
     whole = checked(op, c, device, run)
-    monkeypatch.setattr("compare.checking.check._PIECE", rows * 33)
+    monkeypatch.setattr("compare.checking.reference._PIECE_ELEMENTS", rows * 33)
     pieces = checked(op, c, device, run)
     assert pieces.findings == whole.findings
     assert (pieces.error, pieces.within, pieces.max_abs) == (whole.error, whole.within, whole.max_abs)

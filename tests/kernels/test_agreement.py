@@ -21,7 +21,10 @@ import torch
 
 import case_sets
 from compare import registry
-from compare.checking.check import Probes, Reference, Yardstick, check
+from compare.checking.check import CheckOptions, check
+from compare.checking.probes import Probes
+from compare.checking.reference import Reference
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.device import supports
 from compare.spec import Case, Implementation, Op
 from conftest import HAS_GPU
@@ -69,7 +72,7 @@ def run_or_skip(
         print(c, flush=True)  # the last is the one that raised
         try:
             with tracing_only() if on_cpu else contextlib.nullcontext():
-                agreement = check(op, impl, c, device, seeds(c), probes=probes(op, c))
+                agreement = check(op, impl, c, device, seeds(c), CheckOptions(probes=probes(op, c)))
         except NotImplementedError as error:
             refusals.append(str(error))
             continue
@@ -98,7 +101,7 @@ def on_a_cpu(op: str, c: Case) -> Probes:
     """Inputs, oracle and PyTorch's own error: made once for all implementations, as few take as long."""
     device = torch.device("cpu")
     found = registry.get_op(op)
-    return Probes(found, c, device, Yardstick.here(found, device), (0,))
+    return Probes(found, c, device, ToleranceFromBaseline.local(found, device), (0,))
 
 
 @pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
@@ -145,7 +148,7 @@ def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
     assert check(op, impl, op.cases.smoke[0], torch.device("cpu"), (0,)).passed
 
 
-class Known(Yardstick):
+class Known(ToleranceFromBaseline):
     """What PyTorch's own error allows on a huge case of one seed, kept: it takes as long as a check."""
 
     _limits: ClassVar[dict[tuple[str, Case], float]] = {}
@@ -156,7 +159,8 @@ class Known(Yardstick):
     def limit(self, case: Case, reference: Reference) -> float:
         key = (self._op.name, case)
         if key not in self._limits:
-            self._limits[key] = Yardstick.here(self._op, torch.device("cuda")).limit(case, reference)
+            local = ToleranceFromBaseline.local(self._op, torch.device("cuda"))
+            self._limits[key] = local.limit(case, reference)
         return self._limits[key]
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import Yardstick, expected_output
+from compare.checking.reference import expected_output
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Timing, case
 from compare.timing.measure import Interrupted
 from compare.timing.rounds import Plan, Progress, Result
@@ -107,7 +108,7 @@ def timed(
                 CPU,
                 {impl.label: crew.of(impl) for impl in impls},
                 exchange,
-                Yardstick.here(op, CPU),
+                ToleranceFromBaseline.local(op, CPU),
                 local=HostStopwatch(CPU),
                 seed=0,
                 budget_s=60.0,

@@ -25,7 +25,7 @@ import made_up
 from compare import registry
 from compare import run as running
 from compare.capture import meta_inputs
-from compare.checking.check import expected_output
+from compare.checking.reference import expected_output
 from compare.inputs import tensor
 from compare.registry import ROOT
 from compare.sandbox import limits
