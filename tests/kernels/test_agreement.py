@@ -25,10 +25,10 @@ from compare.checking.check import CheckOptions, check
 from compare.checking.probes import Probes
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.device import supports
 from compare.spec import Case, Implementation, Op
 from conftest import HAS_GPU
 from cuda_impl import build
+from on_device import skip_unless_supported
 
 
 def implementations() -> list[Any]:
@@ -61,9 +61,7 @@ def run_or_skip(
     seeds: Callable[[Case], tuple[int, ...]],
     probes: Callable[[Op, Case], Probes | None] = lambda op, c: None,
 ) -> None:
-    reason = supports(impl, device)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     on_cpu = impl.label == "torch.compile" and device.type == "cpu"
     if on_cpu:  # to trace it takes a second a shape there, and no kernel of ours is in it
         cases = [c for c in cases if c == op.cases.smoke[0]]
@@ -210,9 +208,7 @@ def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
 def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
     """Its inputs arrive late on a side stream: what reads them on another stream reads NaN, or 0."""
     device = torch.device("cuda")
-    reason = supports(impl, device)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     for c in op.cases.smoke:
         inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
         try:
@@ -267,8 +263,7 @@ ODD_ONE_OUT: dict[str, Any] = {
 
 @pytest.mark.parametrize(("op", "impl"), implementations())
 def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, device: torch.device) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
     for kind, spoil in BAD.items():
         for i, name in enumerate(names_of_inputs(op)):
@@ -283,8 +278,7 @@ def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, d
 def test_it_says_which_argument_is_unlike_the_first(
     op: Op, impl: Implementation, device: torch.device
 ) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
     for kind, spoil in ODD_ONE_OUT.items():
         for i, name in list(enumerate(names_of_inputs(op)))[1:]:

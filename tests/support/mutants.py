@@ -41,6 +41,17 @@ def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, .
     return check(op, mutant, c, device, seeds)
 
 
+def spoiled(op: Op, c: Case, spoil: Callable[[torch.Tensor], object]) -> Agreement:
+    """Of the baseline on a CPU, whose output is changed in place."""
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        output = baseline(op)(*inputs)
+        spoil(output)
+        return output
+
+    return checked(op, c, torch.device("cpu"), run)
+
+
 def failed(agreement: Agreement) -> set[str]:
     assert agreement.passed is not bool(agreement.reason)
     return {finding.name for finding in agreement.findings if not finding.passed}
