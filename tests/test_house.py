@@ -28,8 +28,12 @@ FILES_OF_AN_OP = (
     "cuda_impl/rawkernel/{}.py",
     "cuda_impl/pybind/{}.cu",
 )
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
 OPS = registry.op_names()
 MOST_LOOSE_MODULES = 12
+MOST_LOCAL_IMPORTS = 15
+"""Imports within functions; in all of compare/ and tools/."""
 ONE_FILE_OP = ROOT / "tests" / "support" / "one_file_op.py"
 
 
@@ -100,6 +104,31 @@ def test_the_driver_has_few_loose_modules():
     """A module belongs in the folder of its task."""
     loose = {file.stem for file in (ROOT / "compare").glob("*.py")} - {"__init__"}
     assert len(loose) <= MOST_LOOSE_MODULES, sorted(loose)
+
+
+def local_imports(file: Path) -> dict[str, bool]:
+    """Where a file imports within a function, and whether a comment there or on the line above says why."""
+    text = file.read_text()
+    lines = ["", *text.splitlines()]
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, FUNCTIONS)]
+    inner = (node for function in functions for node in ast.walk(function) if isinstance(node, IMPORTS))
+    return {
+        f"{file.relative_to(ROOT)}:{node.lineno}": any(
+            "#" in line for line in lines[node.lineno - 1 : (node.end_lineno or node.lineno) + 1]
+        )
+        for node in inner
+    }
+
+
+def test_few_imports_are_within_functions_and_each_says_why():
+    """Only start-up time and the switch of Triton's interpreter justify one."""
+    found = {
+        at: explained
+        for file in tracked("compare/*.py", "tools/*.py")
+        for at, explained in local_imports(file).items()
+    }
+    assert [at for at, explained in found.items() if not explained] == []
+    assert len(found) <= MOST_LOCAL_IMPORTS, [*found]
 
 
 @pytest.mark.parametrize("op", OPS)
