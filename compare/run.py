@@ -16,7 +16,7 @@ import torch
 
 from compare import device as machine
 from compare import registry
-from compare.checking.check import expected_output
+from compare.checking.reference import expected_output
 from compare.records import archive
 from compare.spec import (
     Card,

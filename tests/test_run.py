@@ -28,8 +28,7 @@ from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
 from compare.worker.pool import Crew
 from cuda_impl import build
-
-SMALL = case("fp32", N=16)
+from loaded_files import SMALL, rows_of
 
 OP = """
 from dataclasses import replace
@@ -78,11 +77,12 @@ def op(write: Callable[[str], Op]) -> Op:
     return write("")
 
 
-def compare(op: Op, results: Path, *cases: Case, **options: object) -> dict[str, Row]:
+def compare(
+    op: Op, results: Path, *cases: Case, compiling: type = made_up.Compiled, **options: object
+) -> dict[str, Row]:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
-    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
-        comparison = running.run(op, asked, results=results)
-    return {row.label: row for row in comparison.cases[-1].rows}
+    with mock.patch("compare.stages.resources.Compiling", compiling):
+        return rows_of(running.run(op, asked, results=results))
 
 
 LARGE = case("fp32", N=1 << 26)
@@ -209,7 +209,7 @@ adding("cupy.hopper", requires="sm_90")(added)
     options = Options(cases=(SMALL,), device="cpu", archs=("sm_75", "sm_90"))
     with mock.patch("compare.stages.resources.Compiling", Compiling):
         comparison = running.run(op, options, results=tmp_path)
-    rows = {row.label: row for row in comparison.cases[-1].rows}
+    rows = rows_of(comparison)
     said = "mine: NVRTC failed: no such file (python -m compare pipeline shows all that its compiler says)"
     assert {label: (row.status, row.reason) for label, row in rows.items()} == {
         "torch.eager": ("ok", ""),
@@ -243,10 +243,7 @@ adding("cupy.never")(of_floats)
             never = [r.impl.label == "cupy.never" or r.arch == "sm_75" for r in self._requests]
             return [lacking if no else (made_up.kernel("cupy.a"),) for no in never]
 
-    options = Options(cases=(SMALL, LARGE), device="cpu", archs=("sm_75", "sm_90"))
-    with mock.patch("compare.stages.resources.Compiling", Compiling):
-        comparison = running.run(op, options, results=tmp_path)
-    rows = {row.label: row for row in comparison.cases[-1].rows}
+    rows = compare(op, tmp_path, SMALL, LARGE, compiling=Compiling, archs=("sm_75", "sm_90"))
     assert rows["cupy.picky"].status == "ok", rows["cupy.picky"].reason
     assert rows["cupy.picky"].reason == "resources unread for sm_75: more than it has"
     assert len(rows["cupy.picky"].resources) == 1

@@ -1,3 +1,15 @@
 """Correctness: outputs against the fp64 oracle, tolerances, guarded memory.
 
-Imported by `compare.worker` and whatever runs a check; imports no timing and no process."""
+============== ===============================================================================
+check          calls an implementation on several inputs; what it finds is an `Agreement`
+probes         those inputs, with their reference and limit; one element of them changed
+tolerance      the limit: from the error of PyTorch's own implementation
+errors         the errors of an output against the reference, piece by piece
+stage          where an implementation is called, and what is observed of the call
+reference      the oracle's output, piece by piece; the shape and dtype that outputs must have
+guarded_memory poisoned memory with guard zones; PyTorch operators that were called
+============== ===============================================================================
+
+Each imports only modules below it.  Imported by `compare.worker` and whatever runs a check; imports no
+timing and no process.
+"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,3 +166,20 @@ def untouched(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.itemsize == 8:
         return tensor.view(torch.int64) == POISON * 0x1000100010001
     return torch.zeros_like(tensor, dtype=torch.bool)
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the memory a tensor lies in, gaps included, as integers and without a copy."""
+    storage = tensor.untyped_storage()
+    widest = next(
+        dtype
+        for dtype in (torch.int64, torch.int32, torch.int16, torch.int8)
+        if storage.nbytes() % dtype.itemsize == 0
+    )
+    return torch.empty(0, dtype=widest, device=tensor.device).set_(storage)
+
+
+def changed(now: Iterable[torch.Tensor], before: Iterable[torch.Tensor]) -> list[int]:
+    """Indices of the tensors, each from `memory_of`, that differ; the GPU is synchronized once."""
+    differs = torch.stack([(one != other).any() for one, other in zip(now, before, strict=True)]).tolist()
+    return [i for i, found in enumerate(differs) if found]

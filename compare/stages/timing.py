@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from compare.checking.check import Yardstick
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.records import archive
 from compare.spec import WRONG, Card, Case, Ceilings, Row, Timing
 from compare.stages.context import Checked, Context
@@ -60,7 +60,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 device,
                 workers,
                 exchange,
-                Yardstick(op, None if baseline is None else WorkerStage(baseline, exchange)),
+                ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, exchange)),
                 {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
             )
             settings = Settings(

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from compare.checking.check import Probes, Reference, Yardstick, check, expected_output
+from compare.checking.check import CheckOptions, check
+from compare.checking.probes import Probes
+from compare.checking.reference import Reference, expected_output
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.records.encoding import decode, encode
 from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
 from compare.tuning import cache
@@ -178,10 +181,7 @@ class Checking:
             self._case,
             self._device,
             self._seeds[impl.label],
-            nudge=impl.foreign,
-            own_work=impl.has_own_kernels,
-            stage=stage,
-            probes=self._probes,
+            CheckOptions(stage, self._probes, impl.foreign, impl.has_own_kernels),
         )
         clock("checked in")
         if impl.foreign and agreement.passed and self._nearby:
@@ -208,9 +208,11 @@ class Checking:
                     case,
                     self._device,
                     (seed,),
-                    own_work=impl.has_own_kernels,
-                    stage=WorkerStage(worker, exchange, building=False),
-                    probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
+                    CheckOptions(
+                        stage=WorkerStage(worker, exchange, building=False),
+                        probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
+                        own_work=impl.has_own_kernels,
+                    ),
                 )
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it says that it does not take them
             return agreement
@@ -243,7 +245,7 @@ class Checking:
         shared = {seed for seed in seeds if seeds.count(seed) > 1}
 
         def probes(stage: WorkerStage | None) -> Probes:
-            return Probes(self._op, self._case, self._device, Yardstick(self._op, stage), shared)
+            return Probes(self._op, self._case, self._device, ToleranceFromBaseline(self._op, stage), shared)
 
         self._probes = probes(stage)
         try:
@@ -263,7 +265,7 @@ def neighbour(case: Case) -> Case:
     return replace(case, dims=tuple((name, min(size, near(size))) for name, size in case.dims))
 
 
-class _Known(Yardstick):
+class _Known(ToleranceFromBaseline):
     """A limit that is known from sizes nearby."""
 
     def __init__(self, limit: float) -> None:

@@ -1,4 +1,4 @@
-"""A worker as `compare.checking.check` calls it: inputs and outputs go through memory that both see."""
+"""A worker as a `compare.checking.stage.Stage`: inputs and outputs go through memory that both see."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from compare.capture import meta_inputs
-from compare.checking.check import Called
 from compare.checking.guarded_memory import POISON
+from compare.checking.stage import CallResult
 from compare.spec import Case, Op
 from compare.timing.stopwatch import how_many_sets
 from compare.worker.memory import ALIGNMENT, Memory, Place, room
@@ -107,7 +107,7 @@ class Exchange:
 
 
 class WorkerStage:
-    """`compare.checking.check.Stage` on a worker."""
+    """`compare.checking.stage.Stage` on a worker."""
 
     def __init__(self, worker: Worker, exchange: Exchange, building: bool = True) -> None:
         self._worker, self._exchange = worker, exchange
@@ -121,7 +121,7 @@ class WorkerStage:
             self._start = secrets.randbelow(_SHIFTS) * ALIGNMENT
         return self._exchange.put(inputs, self._start)
 
-    def call(self, expected: torch.Tensor) -> Called:
+    def call(self, expected: torch.Tensor) -> CallResult:
         exchange, worker = self._exchange, self._worker
         exchange.hand_to(worker)
         exchange.poison()
@@ -134,7 +134,7 @@ class WorkerStage:
         )
         self._step = "a call"
         output = exchange.take() if told["problem"] is None else None
-        return Called(
+        return CallResult(
             output,
             told["problem"],
             tuple(told["violations"]),

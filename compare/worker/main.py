@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from compare import registry
-from compare.checking.check import Here, memory_of, wrong_kind
+from compare.checking.guarded_memory import memory_of
+from compare.checking.stage import LocalStage, wrong_kind
 from compare.code_size.count import launched
 from compare.code_size.sources import code_of
 
@@ -161,7 +162,7 @@ class _Work:
         self._connection = connection
         self._device = torch.device("cpu")
         self._impl: Implementation | None = None
-        self._stage: Here | None = None
+        self._stage: LocalStage | None = None
         self._views: dict[str, View] = {}
         self._bench: _Bench | None = None
 
@@ -221,7 +222,7 @@ class _Work:
         """The implementation that is meant from now on, with these in place of its own parameters."""
         impl = next(i for i in registry.implementations(op) if i.label == label)
         self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
-        self._stage = Here(self._impl, self._device)
+        self._stage = LocalStage(self._impl, self._device)
 
     def limit(self, nbytes: int) -> None:
         """The most memory of the GPU that PyTorch may take from now on."""
@@ -237,7 +238,7 @@ class _Work:
             now that what could be given back has been (``kept_bytes``).
         """
         if self._impl is not None:
-            self._stage = Here(self._impl, self._device)
+            self._stage = LocalStage(self._impl, self._device)
         if self._device.type != "cuda":
             return {"held_bytes": 0, "kept_bytes": 0}
         gc.collect()

@@ -20,8 +20,10 @@ from typing import Any
 
 import torch
 
-from compare.checking.check import Reference, Yardstick, errors_of, limit_of, memory_of, unlike
-from compare.checking.guarded_memory import untouched
+from compare.checking.errors import errors_of
+from compare.checking.guarded_memory import changed, memory_of, untouched
+from compare.checking.reference import Reference
+from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.spec import Case, Implementation, Op, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Progress, Result, Rounds, release
@@ -184,12 +186,12 @@ class Examiner:
     """
 
     def __init__(
-        self, op: Op, case: Case, device: torch.device, exchange: Exchange, yardstick: Yardstick
+        self, op: Op, case: Case, device: torch.device, exchange: Exchange, tolerance: ToleranceFromBaseline
     ) -> None:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
-        self._allowed = yardstick.limit(case, Reference(op, self._stale))
+        self._allowed = tolerance.limit(case, Reference(op, self._stale))
         self._values = [self._fresh() for _ in range(exchange.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
@@ -275,7 +277,7 @@ class Examiner:
     def examine_inputs(self, which: int, when: str) -> None:
         """Hold the inputs against what they are to be; a `Cheated` if they are not."""
         now = [memory_of(self._exchange.inputs.tensor(place)) for place in self.sets[which]]
-        if written := unlike(now, map(memory_of, self._values[which])):
+        if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
 
 
@@ -292,7 +294,7 @@ class Subject:
     """By label, each with its implementation."""
     exchange: Exchange
     """The memory of the case."""
-    yardstick: Yardstick
+    yardstick: ToleranceFromBaseline
     """PyTorch's own error on this op."""
     first_calls_ms: Mapping[str, float] = field(default_factory=dict)
     """By label, first calls timed earlier; others are timed with the rounds."""

@@ -21,11 +21,14 @@ import torch
 
 import case_sets
 from compare import registry
-from compare.checking.check import Probes, Reference, Yardstick, check
-from compare.device import supports
+from compare.checking.check import CheckOptions, check
+from compare.checking.probes import Probes
+from compare.checking.reference import Reference
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
 from conftest import HAS_GPU
 from cuda_impl import build
+from on_device import skip_unless_supported
 
 
 def implementations() -> list[Any]:
@@ -58,9 +61,7 @@ def run_or_skip(
     seeds: Callable[[Case], tuple[int, ...]],
     probes: Callable[[Op, Case], Probes | None] = lambda op, c: None,
 ) -> None:
-    reason = supports(impl, device)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     on_cpu = impl.label == "torch.compile" and device.type == "cpu"
     if on_cpu:  # to trace it takes a second a shape there, and no kernel of ours is in it
         cases = [c for c in cases if c == op.cases.smoke[0]]
@@ -69,7 +70,7 @@ def run_or_skip(
         print(c, flush=True)  # the last is the one that raised
         try:
             with tracing_only() if on_cpu else contextlib.nullcontext():
-                agreement = check(op, impl, c, device, seeds(c), probes=probes(op, c))
+                agreement = check(op, impl, c, device, seeds(c), CheckOptions(probes=probes(op, c)))
         except NotImplementedError as error:
             refusals.append(str(error))
             continue
@@ -98,7 +99,7 @@ def on_a_cpu(op: str, c: Case) -> Probes:
     """Inputs, oracle and PyTorch's own error: made once for all implementations, as few take as long."""
     device = torch.device("cpu")
     found = registry.get_op(op)
-    return Probes(found, c, device, Yardstick.here(found, device), (0,))
+    return Probes(found, c, device, ToleranceFromBaseline.local(found, device), (0,))
 
 
 @pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
@@ -145,7 +146,7 @@ def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
     assert check(op, impl, op.cases.smoke[0], torch.device("cpu"), (0,)).passed
 
 
-class Known(Yardstick):
+class Known(ToleranceFromBaseline):
     """What PyTorch's own error allows on a huge case of one seed, kept: it takes as long as a check."""
 
     _limits: ClassVar[dict[tuple[str, Case], float]] = {}
@@ -156,7 +157,8 @@ class Known(Yardstick):
     def limit(self, case: Case, reference: Reference) -> float:
         key = (self._op.name, case)
         if key not in self._limits:
-            self._limits[key] = Yardstick.here(self._op, torch.device("cuda")).limit(case, reference)
+            local = ToleranceFromBaseline.local(self._op, torch.device("cuda"))
+            self._limits[key] = local.limit(case, reference)
         return self._limits[key]
 
 
@@ -206,9 +208,7 @@ def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
 def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
     """Its inputs arrive late on a side stream: what reads them on another stream reads NaN, or 0."""
     device = torch.device("cuda")
-    reason = supports(impl, device)
-    if reason is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     for c in op.cases.smoke:
         inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
         try:
@@ -263,8 +263,7 @@ ODD_ONE_OUT: dict[str, Any] = {
 
 @pytest.mark.parametrize(("op", "impl"), implementations())
 def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, device: torch.device) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
     for kind, spoil in BAD.items():
         for i, name in enumerate(names_of_inputs(op)):
@@ -279,8 +278,7 @@ def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, d
 def test_it_says_which_argument_is_unlike_the_first(
     op: Op, impl: Implementation, device: torch.device
 ) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
     for kind, spoil in ODD_ONE_OUT.items():
         for i, name in list(enumerate(names_of_inputs(op)))[1:]:

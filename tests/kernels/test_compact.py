@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -11,30 +10,18 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import check
-from compare.device import supports
-from compare.spec import Case, Finding, Implementation, UsageError, case
+from compare.spec import Case, Implementation, UsageError, case
 from cuda_impl.loader import kernel
+from mutants import baseline, checked, failed, spoiled
+from on_device import skip_unless_quick
 
 OP = registry.get_op("compact")
 IMPLEMENTATIONS = registry.implementations("compact")
-(EAGER,) = registry.implementations("compact", ["torch.eager"])
 
 
 def inputs_of(c: Case) -> torch.Tensor:
     (x,) = OP.make_inputs(c, torch.Generator().manual_seed(0), torch.device("cpu"))
     return x
-
-
-def failed(c: Case, spoil: Callable[[torch.Tensor], None]) -> set[str]:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        y = EAGER.run(x)
-        spoil(y)
-        return y
-
-    spoiled = dataclasses.replace(EAGER, run=run, label="torch.spoiled")
-    found: tuple[Finding, ...] = check(OP, spoiled, c, torch.device("cpu"), (0,)).findings
-    return {finding.name for finding in found if not finding.passed}
 
 
 @pytest.mark.parametrize("fill", ["normal", "huge", "neg_inf", "nan"])
@@ -69,7 +56,7 @@ def test_more_kept_than_there_are_is_a_mistake() -> None:
 def test_a_right_output_passes_whatever_stands_behind_its_end() -> None:
     c = case(N=1000, K=400)
     for behind in (0.0, math.nan, 7.0):
-        assert not failed(c, lambda y, behind=behind: y[401:].fill_(behind))  # type: ignore[misc]
+        assert spoiled(OP, c, lambda y, behind=behind: y[401:].fill_(behind)).passed
 
 
 @pytest.mark.parametrize(
@@ -84,7 +71,7 @@ def test_a_right_output_passes_whatever_stands_behind_its_end() -> None:
     ],
 )
 def test_a_wrong_count_is_caught(K: int, spoil: Callable[[torch.Tensor], None], finding: str) -> None:
-    assert finding in failed(case(N=1000, K=K), spoil)
+    assert finding in failed(spoiled(OP, case(N=1000, K=K), spoil))
 
 
 @pytest.mark.parametrize(
@@ -93,22 +80,17 @@ def test_a_wrong_count_is_caught(K: int, spoil: Callable[[torch.Tensor], None], 
 def test_an_element_that_is_left_out_is_caught(K: int, caught: set[str]) -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         y = torch.empty_like(x)
-        right = EAGER.run(x)
+        right = baseline(OP)(x)
         y[: K - 1] = right[: K - 1]
         y[K:] = right[K:]
         return y
 
-    left_out = dataclasses.replace(EAGER, run=run, label="triton.left_out")
-    agreement = check(OP, left_out, case(N=1000, K=K), torch.device("cpu"), (0,))
-    assert caught <= {finding.name for finding in agreement.findings if not finding.passed}
+    assert caught <= failed(checked(OP, case(N=1000, K=K), torch.device("cpu"), run))
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS, ids=lambda impl: impl.label)
 def test_infinity_is_kept_and_nan_and_zero_are_not(impl: Implementation, device: torch.device) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
-    if impl.label == "torch.compile" and device.type == "cpu":
-        pytest.skip("PyTorch's own")
+    skip_unless_quick(impl, device)
     least = 2.0**-24  # of fp16, below its normal numbers
     x = torch.tensor(
         [-0.0, math.inf, math.nan, least, 0.0, -math.inf, -1.0, 2.0, math.nan], device=device

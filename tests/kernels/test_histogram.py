@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -11,14 +10,13 @@ import torch
 
 from compare import registry
 from compare.arguments import check_bytes
-from compare.checking.check import check
-from compare.device import supports
 from compare.resources.static import from_cubin
 from compare.spec import Case, Implementation, UsageError, case
+from mutants import failed, spoiled
+from on_device import skip_unless_quick
 
 OP = registry.get_op("histogram")
 IMPLEMENTATIONS = registry.implementations("histogram")
-(EAGER,) = registry.implementations("histogram", ["torch.eager"])
 
 
 def inputs_of(c: Case) -> torch.Tensor:
@@ -59,14 +57,8 @@ def test_its_oracle_agrees_with_another_formulation(c: Case) -> None:
     ids=["one too many", "one lost", "off by a bin", "one in another bin"],
 )
 def test_a_single_wrong_count_is_caught(N: int, spoil: Callable[[torch.Tensor], None]) -> None:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        y = EAGER.run(x)
-        spoil(y)
-        return y
-
-    spoiled = dataclasses.replace(EAGER, run=run, label="torch.spoiled")
-    agreement = check(OP, spoiled, case("uint8", N=N, SKEW=90), torch.device("cpu"), (0,))
-    assert {finding.name for finding in agreement.findings if not finding.passed} == {"values"}
+    agreement = spoiled(OP, case("uint8", N=N, SKEW=90), spoil)
+    assert failed(agreement) == {"values"}
     assert agreement.within < 1
 
 
@@ -74,10 +66,7 @@ def test_a_single_wrong_count_is_caught(N: int, spoil: Callable[[torch.Tensor], 
 @pytest.mark.parametrize("offset", [0, 1, 15])
 @pytest.mark.parametrize("N", [0, 1, 14, 16, 31, 2049])
 def test_any_end_at_any_alignment(impl: Implementation, N: int, offset: int, device: torch.device) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
-    if impl.label == "torch.compile" and device.type == "cpu":
-        pytest.skip("PyTorch's own")
+    skip_unless_quick(impl, device)
     # Around it lies what no element of it is.
     memory = torch.full((N + 48,), 255, dtype=torch.uint8, device=device)
     x = memory[offset : offset + N]

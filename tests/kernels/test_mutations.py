@@ -19,10 +19,10 @@ import torch
 
 import case_sets
 from compare import registry
-from compare.device import supports
 from mutations import Mutation, every_mutation, record
 from mutations import __main__ as command
 from mutations.instruments import MACHINE, Outcome, mutated, outcome, still_run
+from on_device import skip_unless_supported
 
 MUTATIONS = every_mutation()
 
@@ -127,8 +127,7 @@ def alone(mutation: Mutation) -> Any:
 @pytest.mark.parametrize("mutation", [alone(mutation) for mutation in one_of_a_kind()])
 def test_it_is_caught(mutation: Mutation, device: torch.device) -> None:
     (impl,) = registry.implementations(mutation.op, (mutation.label,))
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what earlier tests have used would be missing to its process
     assert outcome(mutation).problem == ""

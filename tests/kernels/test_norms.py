@@ -11,8 +11,8 @@ from torch.nn.functional import layer_norm, rms_norm
 
 from compare import capture, registry
 from compare.checking.check import check
-from compare.device import supports
 from compare.spec import Implementation, case
+from on_device import assert_correct, skip_unless_supported
 
 NORMS = ("layer_norm", "rms_norm")
 IMPLEMENTATIONS = [
@@ -32,8 +32,7 @@ def inputs(impl: Implementation, M: int, N: int, device: torch.device) -> tuple[
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     x, weight, *bias = inputs(impl, 4, LONG, device)
     for eps in (1e-5, 3.0):
         expected = (layer_norm if bias else rms_norm)(x, weight.shape, weight, *bias, eps=eps)
@@ -44,8 +43,7 @@ def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) ->
 @pytest.mark.parametrize("impl", [param for param in IMPLEMENTATIONS if "rms_norm" in str(param.id)])
 def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, device: torch.device) -> None:
     """Which the op leaves undefined, as PyTorch's kernel for rows of no whole packs gives NaN throughout."""
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     N = 520 if impl.way == "torch" or impl.variant in ("cluster", "gluon") else 517  # which move whole packs
     x, weight = inputs(impl, 3, N, device)
     x[0, 3], x[1, N - 1] = math.inf, -math.inf
@@ -59,8 +57,7 @@ def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, devi
 @pytest.mark.parametrize("impl", [p for p in IMPLEMENTATIONS if str(p.id).startswith("layer_norm-")])
 def test_a_row_whose_mean_has_no_square_is_not_nan(impl: Implementation, device: torch.device) -> None:
     """Of equal elements, so that nothing deviates; PyTorch's own kernel gives NaN."""
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
+    skip_unless_supported(impl, device)
     if impl.label == "torch.eager":
         pytest.skip("PyTorch's own")
     x, weight, bias = inputs(impl, 4, LONG, device)
@@ -144,7 +141,4 @@ def test_clusters_agree(op: str, dtype: str, M: int, N: int, device: torch.devic
     """Every shape of them; rows that are no multiple of BLOCK_M, slices not all alike, idle blocks."""
     for label in ("cupy.cluster", "pybind.cluster"):
         (impl,) = registry.implementations(op, (label,))
-        if (reason := supports(impl, device)) is not None:
-            pytest.skip(reason)
-        agreement = check(registry.get_op(op), impl, case(dtype, M=M, N=N), device, (0, 1))
-        assert agreement.passed, agreement.reason
+        assert_correct(impl, case(dtype, M=M, N=N), device, (0, 1))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from compare import capture, registry
-from compare.checking.check import check
-from compare.device import OTHER_MULTIPROCESSORS, supports
+from compare.device import OTHER_MULTIPROCESSORS
 from compare.spec import case
+from on_device import assert_correct
 from triton_impl import shared_rows
 
 OPS = ("softmax", "layer_norm", "rms_norm")
@@ -95,7 +95,4 @@ def test_they_agree(
     op: str, variant: str, dtype: str, M: int, N: int, fill: str, device: torch.device
 ) -> None:
     (impl,) = registry.implementations(op, (f"triton.{variant}",))
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
-    agreement = check(registry.get_op(op), impl, case(dtype, fill=fill, M=M, N=N), device, (0, 1))
-    assert agreement.passed, agreement.reason
+    assert_correct(impl, case(dtype, fill=fill, M=M, N=N), device, (0, 1))

@@ -9,12 +9,12 @@ import torch
 
 from beside import cold_speeds
 from compare import capture, registry
-from compare.checking.check import check
-from compare.device import ARCH_SHARED_BYTES, supports
+from compare.device import ARCH_SHARED_BYTES
 from compare.resources.machine_code import read_report
 from compare.resources.sass.disassembly import counted, disassembled, instructions, of_kernel
 from compare.spec import CudaLaunch, Implementation, case
 from cuda_impl import build
+from on_device import assert_correct
 
 OP = registry.get_op("stream_copy")
 CUDA = {impl.variant: impl for impl in registry.implementations(OP.name) if impl.route == "cupy"}
@@ -77,10 +77,7 @@ def with_value(impl: Implementation, name: str, value: int) -> Implementation:
 )
 def test_it_agrees_with_the_least_and_the_most_of_all_that_can_be_chosen(impl: Implementation) -> None:
     device = torch.device("cuda")
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
-    agreement = check(OP, impl, case("bf16", N=2**24 + 5), device, (0,))
-    assert agreement.passed, agreement.reason
+    assert_correct(impl, case("bf16", N=2**24 + 5), device)
 
 
 @pytest.mark.parametrize("impl", CUDA.values(), ids=lambda impl: impl.label)
@@ -116,10 +113,7 @@ SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 1, 3), "STORE_HINT": (1, 2), "PACK
     ids=lambda impl: impl.label,
 )
 def test_a_ring_of_any_length_and_any_hint_agrees(impl: Implementation, device: torch.device) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
-    agreement = check(OP, impl, case("fp32", N=70001), device, (0,))
-    assert agreement.passed, agreement.reason
+    assert_correct(impl, case("fp32", N=70001), device)
 
 
 @pytest.mark.gpu

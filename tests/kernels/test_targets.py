@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from compare import registry
-from compare.device import supports
 from compare.spec import Implementation
+from on_device import skip_unless_quick
 
 OP = "cross_entropy"
 IMPLEMENTATIONS = [
@@ -23,10 +23,7 @@ NO_COLUMN = (-1, -99, -101, 300, 301, -(2**63), 2**63 - 1, 2**32 + 3)
 def test_a_target_that_is_no_column_makes_its_own_loss_nan(
     impl: Implementation, V: int, device: torch.device
 ) -> None:
-    if (reason := supports(impl, device)) is not None:
-        pytest.skip(reason)
-    if impl.label == "torch.compile" and device.type == "cpu":
-        pytest.skip("torch.compile takes seconds a shape on a CPU, and no kernel of ours is in it")
+    skip_unless_quick(impl, device)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(len(NO_COLUMN) + 2, V, generator=generator).to(device)
     targets = torch.tensor([5, *(V if t == 300 else V + 1 if t == 301 else t for t in NO_COLUMN), -100])

@@ -1,21 +1,32 @@
 """Seeded bugs: each puts one mistake into a copy of the sources, and the suite's own check must catch it.
 
-A module here named after an op holds its `MUTATIONS`.  ``tests/kernels/test_mutations.py`` runs those that
-the machine at hand can show; ``make mutations`` runs them too and writes down what caught each.
+A file here named after an op, ``softmax.diff``, holds its mutations.  ``tests/kernels/test_mutations.py``
+runs those that the machine at hand can show; ``make mutations`` runs all and records what caught each::
+
+    @@ triton.online triton_impl/softmax.py         the implementation and the file, for all below
+    missed tail: the last column is not written     the bug, and what goes wrong
+    - mask=n < N                                    the source's words, which may be several lines
+    + mask=n < N - 1                                what takes their place; may be missing
+    = all written                                   what must be said of it
+    huge                                            further fields of `Mutation`, or a name in `WHERE`
+
+Backticks around a line's words keep a space at the end.
 """
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 
-HUGE = {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"}
-HOPPER = {"without_gpu": "", "needs": "a Hopper GPU"}
-GLUON = {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"}
-"""Where a mistake shows that a CPU cannot show: fields of its `Mutation`."""
-
-STRAY = "guard zones|illegal memory access|SIGSEGV|SIGABRT"
-"""How a write that may go anywhere is noticed; by SIGABRT where what it hits is the allocator's own."""
+WHERE = {
+    "huge": {"without_gpu": "", "with_gpu": "huge", "needs": "more than 2^31 elements"},
+    "hopper": {"without_gpu": "", "needs": "a Hopper GPU"},
+    "gluon": {"without_gpu": "", "needs": "a GPU: Gluon has no interpreter"},
+    "race": {"without_gpu": "apart", "with_gpu": "racecheck", "sign_with_gpu": "Race reported"},
+}
+"""Where a mistake shows: fields of its `Mutation`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,28 @@ def every_mutation() -> list[Mutation]:
     """All mutations of all ops that have any."""
     from compare import registry  # not at the top: a worker imports this before it knows of which checkout
 
-    modules = [f"{__name__}.{op}" for op in registry.op_names()]
-    found = [importlib.import_module(module) for module in modules if importlib.util.find_spec(module)]
-    return [mutation for module in found for mutation in module.MUTATIONS]
+    files = (Path(__file__).with_name(f"{op}.diff") for op in registry.op_names())
+    return [mutation for file in files if file.is_file() for mutation in mutations_in(file)]
+
+
+def mutations_in(file: Path) -> Iterator[Mutation]:
+    """The mutations of the op that the file is named after."""
+    label = path = ""
+    lines = (line for line in file.read_text().splitlines() if not line.startswith("#"))
+    for block in (list(found) for full, found in groupby(lines, key=bool) if full):
+        words: dict[str, list[str]] = {"-": [], "+": []}
+        fields: dict[str, str] = {}
+        for line in block:
+            mark, _, rest = line.partition(" ")
+            if mark == "@@":
+                label, path = rest.split()
+            elif mark in words:
+                words[mark].append(rest[1:-1] if rest[:1] == rest[-1:] == "`" else rest)
+            elif mark == "=":
+                fields["sign"] = rest
+            elif "bug" not in fields:
+                fields["bug"], _, fields["what"] = line.partition(": ")
+            else:
+                fields |= WHERE.get(line, {mark: rest})
+        right, wrong = ("\n".join(words[mark]) for mark in "-+")
+        yield Mutation(op=file.stem, label=label, file=path, right=right, wrong=wrong, **fields)

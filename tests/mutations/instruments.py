@@ -64,7 +64,7 @@ def mutated(text: str, mutation: Mutation) -> str:
     if count != 1:
         raise ValueError(
             f"{mutation.name}: no longer applies. {mutation.file} has {count} times, and should have once:\n"
-            f"{mutation.right}\nMend 'right' and 'wrong' in tests/mutations/{mutation.op}.py"
+            f"{mutation.right}\nFix its '-' and '+' lines in tests/mutations/{mutation.op}.diff"
         )
     return text.replace(mutation.right, mutation.wrong)
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from compare import registry
-from compare.checking.check import Yardstick, expected_output
+from compare.checking.reference import expected_output
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
 from compare.timing.rounds import Plan, Progress, Result
 from compare.timing.stopwatch import CudaStopwatch
@@ -39,7 +40,7 @@ def timed(
         for impl in impls:
             crew.built_s(impl)
         workers = {impl.label: crew.of(impl) for impl in impls}
-        yardstick = Yardstick.here(registry.get_op(op.name), device)
+        yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), device)
         with Exchange(op, case, device, expected_output(op, case, device), timed=True) as exchange:
             subject = Subject(op, impls, case, device, workers, exchange, yardstick, first_calls_ms or {})
             return measure(subject, settings, progress=progress)

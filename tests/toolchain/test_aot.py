@@ -22,7 +22,8 @@ import triton.language as tl
 import case_sets
 from compare import registry
 from compare.capture import captured_route
-from compare.checking.check import check, memory_of
+from compare.checking.check import check
+from compare.checking.guarded_memory import memory_of
 from compare.cli import main
 from compare.device import arch, supports
 from compare.records.encoding import decode

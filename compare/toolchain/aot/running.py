@@ -19,7 +19,9 @@ from pathlib import Path
 import torch
 
 from compare.capture import meta_inputs
-from compare.checking.check import Called, check, memory_of, wrong_kind
+from compare.checking.check import CheckOptions, check
+from compare.checking.guarded_memory import memory_of
+from compare.checking.stage import CallResult, wrong_kind
 from compare.registry import ROOT
 from compare.spec import Implementation
 from compare.timing.statistics import estimate
@@ -53,7 +55,7 @@ def run(program: Program, plan: Plan, called: Implementation, device: torch.devi
     """
     with tempfile.TemporaryDirectory() as scratch:
         stage = OnFiles(program, plan, Path(scratch), device)
-        agreement = check(plan.op, called, plan.case, device, SEEDS, stage=stage)
+        agreement = check(plan.op, called, plan.case, device, SEEDS, CheckOptions(stage))
         ahead = started_ahead(program, stage.files)
         jit = started_jit(plan, called, stage.files, Path(scratch))
     return Ran(agreement, ahead, jit, called.label)
@@ -72,7 +74,7 @@ class OnFiles:
             memory_of(x).cpu().numpy().tofile(file)
         return inputs
 
-    def call(self, expected: torch.Tensor) -> Called:
+    def call(self, expected: torch.Tensor) -> CallResult:
         said = _lines(_end_of([str(self._program.executable), *map(str, self.files)]))
         at = self._plan.expected
         data = bytearray(self.files[-1].read_bytes())
@@ -83,7 +85,7 @@ class OnFiles:
         inputs = self._plan.inputs
         violations += [f"it wrote to its input {inputs[int(which)].name}" for which in said["input_changed"]]
         problem = wrong_kind(output, expected, self._device)
-        return Called(output if problem is None else None, problem, tuple(violations), guarded=True)
+        return CallResult(output if problem is None else None, problem, tuple(violations), guarded=True)
 
 
 def _where(offset: float, size: int) -> str:

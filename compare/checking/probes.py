@@ -1,0 +1,97 @@
+"""Probes: inputs that implementations are checked on, with their reference and their limit."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+
+from compare.checking.guarded_memory import memory_of
+from compare.checking.reference import Reference
+from compare.checking.tolerance import ToleranceFromBaseline
+from compare.spec import Case, Op
+
+_KEPT_ELEMENTS = 1 << 25
+"""Inputs of up to so many elements are kept with their reference, which takes as many again in fp64."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One set of inputs that implementations are checked on."""
+
+    name: str
+    inputs: tuple[torch.Tensor, ...]
+    reference: Reference
+    limit: float
+    """The largest error allowed to an fp32 accumulator, in the tolerance's unit."""
+
+
+class Probes:
+    """The probes of a case by their seed.  Safe to call from several threads.
+
+    Args:
+        tolerance: called when a probe is first made, and only then.
+        kept: seeds that several implementations are checked on; their inputs and reference are kept if they
+            are not too large.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        case: Case,
+        device: torch.device,
+        tolerance: ToleranceFromBaseline,
+        kept: Collection[int],
+    ) -> None:
+        self._op, self._case, self._device = op, case, device
+        self._tolerance, self._kept = tolerance, frozenset(kept)
+        self._limits: dict[int, float] = {}
+        self._probes: dict[int, Probe] = {}
+        self._lock = threading.Lock()
+
+    def of(self, seed: int) -> Probe:
+        with self._lock:
+            return self._probes[seed] if seed in self._probes else self._make(seed)
+
+    def _make(self, seed: int) -> Probe:
+        generator = torch.Generator(self._device).manual_seed(seed)
+        inputs = self._op.make_inputs(self._case, generator, self._device)
+        keep = seed in self._kept and sum(x.numel() for x in inputs) <= _KEPT_ELEMENTS
+        reference = Reference(self._op, inputs, keep)
+        if seed not in self._limits:
+            self._limits[seed] = self._tolerance.limit(self._case, reference)
+        probe = Probe(f"seed {seed}", inputs, reference, self._limits[seed])
+        if keep:
+            self._probes[seed] = probe
+        return probe
+
+
+def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
+    """The probe with one random element changed, by enough to show; None where none may change.
+
+    Integers stay as they are, because only the op knows which values are valid; bytes may take any value.
+    """
+    sizes = [x.numel() if x.is_floating_point() or x.dtype is torch.uint8 else 0 for x in probe.inputs]
+    if sum(sizes) == 0:
+        return None
+    inputs = tuple(_copy_with_layout(x) for x in probe.inputs)
+    which = secrets.choice([i for i, size in enumerate(sizes) if size > 0])
+    x = inputs[which]
+    at = tuple(secrets.randbelow(size) for size in x.shape)
+    if x.is_floating_point():
+        # As large as the outliers that every row has, and of the other sign: so it is a different value.
+        value = 4.0 + secrets.randbelow(1 << 10) / 256
+        x[at] = -value if float(x[at]) > 0 else value
+    else:
+        x[at] = (int(x[at]) + 1 + secrets.randbelow(255)) % 256
+    return Probe(f"{probe.name}, one element changed", inputs, Reference(op, inputs), probe.limit)
+
+
+def _copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides and offset, in memory of its own."""
+    storage = memory_of(tensor).clone().untyped_storage()
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,0 +1,100 @@
+"""The reference: the op's oracle in fp64, on the very inputs that an implementation got.
+
+Large outputs are computed piece by piece along the op's independent dimension, which bounds the memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+import torch
+
+from compare.inputs import TORCH_DTYPES
+from compare.spec import Case, Op, UsageError
+
+_PIECE_ELEMENTS = 1 << 24
+"""Elements of a piece: with all intermediate results in fp64 it takes about 1 GB."""
+
+_EFFORTLESS_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
+"""Elements of inputs and output for which the device computes the oracle within milliseconds."""
+
+
+class Reference:
+    """The oracle's output for one set of inputs.
+
+    Args:
+        keep: store the pieces, for the next output that is compared with them.
+    """
+
+    def __init__(self, op: Op, inputs: tuple[torch.Tensor, ...], keep: bool = False) -> None:
+        self.inputs = inputs
+        self.device = inputs[0].device
+        self._op = op
+        self._pieces: list[tuple[torch.Tensor, torch.Tensor | None]] | None = [] if keep else None
+
+    def pieces(
+        self, output: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]:
+        """Pieces of the reference, with their magnitudes (if the op has any) and parts of ``output``."""
+        for i, (parts, out) in enumerate(_pieces(self._op, self.inputs, output)):
+            if self._pieces is not None and i < len(self._pieces):
+                yield *self._pieces[i], out
+                continue
+            wide = [part.double() for part in parts]
+            piece = self._op.oracle(*wide)
+            sizes = None if self._op.magnitude is None else self._op.magnitude(*wide)
+            del wide
+            if self._pieces is not None:
+                self._pieces.append((piece, sizes))
+            yield piece, sizes, out
+
+
+@functools.lru_cache
+def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
+    """A meta tensor of the shape and dtype that the output must have."""
+    inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
+    sizes = dict(case.dims)
+    of_output = math.prod(sizes.get(dim, 1) for dim in _shapes_of(op.signature)[-1])
+    # Small cases are computed: PyTorch's functions on meta tensors first import sympy, which takes a second.
+    effortless = sum(x.numel() for x in inputs) + of_output < _EFFORTLESS_ELEMENTS[device.type]
+    where = device if effortless else torch.device("meta")
+    output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
+    if not isinstance(output, torch.Tensor):
+        raise UsageError(f"{op.name}: its oracle gives no tensor, but {output!r}")
+    return output.to("meta", TORCH_DTYPES[op.output_dtype or case.dtype])
+
+
+def piece_length(size: int, elements: int) -> int:
+    """The share of a dimension of this size, in a tensor of so many elements, that fits into one piece."""
+    return max(1, _PIECE_ELEMENTS * size // elements)
+
+
+def _pieces(
+    op: Op, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+) -> Iterator[tuple[tuple[torch.Tensor, ...], torch.Tensor]]:
+    """Inputs and output, narrowed to each piece of the op's independent dimension."""
+    if output.numel() == 0:
+        return
+    axes = [
+        shape.index(op.independent) if op.independent in shape else None for shape in _shapes_of(op.signature)
+    ]
+    if axes[-1] is None:
+        yield inputs, output
+        return
+    size = output.shape[axes[-1]]
+    step = piece_length(size, max(tensor.numel() for tensor in (*inputs, output)))
+    for begin in range(0, size, step):
+        length = min(step, size - begin)
+        *parts, out = (
+            tensor if axis is None else tensor.narrow(axis, begin, length)
+            for tensor, axis in zip((*inputs, output), axes, strict=True)
+        )
+        yield tuple(parts), out
+
+
+def _shapes_of(signature: str) -> list[list[str]]:
+    """The dimensions of each tensor in ``x[M,N], y[N] -> z[M,N]``, inputs first."""
+    return [re.split(r"\s*,\s*", sizes) for sizes in re.findall(r"\w+\[([^\]]*)\]", signature)]

@@ -1,0 +1,150 @@
+"""What a call does beside its values is caught: its kind of output, its memory, its operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from compare import registry
+from compare.checking.check import CheckOptions, check
+from compare.spec import Agreement, Case, Implementation, Op, case
+from mutants import Run, baseline, checked, every_op, every_op_and_case, failed
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "sliced"])
+@every_op_and_case
+def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.device) -> None:
+    right = baseline(op)
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        output = right(*inputs)
+        # In a gap between the elements where there is one.
+        last = inputs[-1].untyped_storage().nbytes() // inputs[-1].itemsize - 1
+        inputs[-1].as_strided((1,), (1,), last).fill_(77)
+        return output
+
+    agreement = checked(op, dataclasses.replace(c, layout=layout), device, run)
+    assert failed(agreement) == {"inputs unchanged"}
+
+
+@every_op_and_case
+def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    right, changed = baseline(op), set[bool]()
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        values = right(*inputs)
+        memory = inputs[0].flatten()[: values.numel() * values.itemsize // inputs[0].itemsize]
+        output, before = memory.view(values.dtype), memory.clone()
+        output.copy_(values.flatten()[: output.numel()])
+        changed.add(not torch.equal(memory, before))  # a copy of the input changes nothing there
+        if output.numel() < values.numel():  # no room: one element for all
+            output = output[:1].expand(values.numel())
+        return output.view(values.shape)
+
+    agreement = checked(op, c, device, run)
+    assert failed(agreement) >= {"output is fresh"} | ({"inputs unchanged"} if True in changed else set())
+    assert True in changed or op.only_moves
+
+
+@every_op_and_case
+def test_an_output_buffer_kept_between_calls_is_caught(op: Op, c: Case, device: torch.device) -> None:
+    right = baseline(op)
+    kept: list[torch.Tensor] = []
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        if not kept:
+            kept.append(torch.empty_like(right(*inputs)))
+        return kept[0].copy_(right(*inputs))
+
+    assert failed(checked(op, c, device, run, seeds=(0, 1))) == {"output is fresh"}
+
+
+def test_an_output_remembered_for_an_address_is_caught(device: torch.device) -> None:
+    op = registry.get_op("softmax")
+    remembered: dict[torch.Size, torch.Tensor] = {}
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return remembered.setdefault(x.shape, torch.softmax(x, -1)).clone()
+
+    assert failed(checked(op, op.cases.smoke[0], device, run, seeds=(0, 1))) >= {"values"}
+
+
+COPIES: dict[str, Run] = {
+    "clone": lambda x: x.clone(),
+    "copy_": lambda x: torch.empty_like(x).copy_(x),
+    "cat": lambda x: torch.cat((x,)),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+@every_op
+def test_a_copy_by_pytorch_counts_where_copying_is_the_work(op: Op, kind: str, device: torch.device) -> None:
+    impl = Implementation(op.name, "triton.mutant", "tiled", lambda *inputs: COPIES[kind](inputs[0]))
+    agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
+    assert ("own work" in failed(agreement)) == op.only_moves
+    assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
+
+
+WRONG_KINDS: dict[str, Run] = {
+    "no tensor": lambda right: right.tolist(),
+    "nothing": lambda right: None,
+    "subclass": lambda right: torch.nn.Parameter(right, requires_grad=right.is_floating_point()),
+    "wider": lambda right: right.double(),
+    "narrower": lambda right: right.to(torch.float8_e4m3fn),
+    "one row more": lambda right: right[None],
+    "short": lambda right: right.flatten()[:-1],
+    "flat": lambda right: right.new_zeros(right.numel() + 1),
+    "elsewhere": lambda right: right.to("meta"),
+    "sparse": lambda right: right.to_sparse(),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_KINDS)
+@every_op_and_case
+def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: torch.device) -> None:
+    right = baseline(op)
+    agreement = checked(op, c, device, lambda *inputs: WRONG_KINDS[kind](right(*inputs)))
+    assert failed(agreement) == {"output"}
+    assert agreement.error == math.inf
+    assert agreement.within == 0
+    assert_unmeasured(agreement)
+
+
+def assert_unmeasured(agreement: Agreement) -> None:
+    """There is no error to show, which differs from an error of 0."""
+    shown = (agreement.max_abs, agreement.max_rel, agreement.ulp_p50, agreement.ulp_p99, agreement.ulp_max)
+    assert all(map(math.isnan, shown))
+
+
+def test_where_all_elements_are_nan_there_is_no_error_to_show(device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    agreement = checked(op, op.cases.smoke[0], device, lambda x, y: torch.full_like(x, math.nan))
+    assert "NaN and infinity" in failed(agreement)
+    assert_unmeasured(agreement)
+
+
+def test_a_small_case_takes_one_thread_of_a_cpu_and_gives_the_others_back() -> None:
+    op, cpu = registry.get_op("vector_add"), torch.device("cpu")
+    threads = torch.get_num_threads()
+    seen = []
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        if len(seen) == 3:
+            raise RuntimeError("boom")
+        return baseline(op)(*inputs)
+
+    try:
+        torch.set_num_threads(2)
+        for c in (op.cases.smoke[0], case("fp32", N=2**20)):
+            assert checked(op, c, cpu, run).passed
+            assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError, match="boom"):  # what an implementation raises is passed on
+            checked(op, op.cases.smoke[0], cpu, run)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1, 2, 1]

@@ -1,0 +1,73 @@
+"""A user's file with implementations of ``vector_add``, and what a comparison with it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import made_up
+from compare import registry, run
+from compare.spec import Case, Comparison, Options, Row, case
+from compare.worker import user_files
+
+CPU = torch.device("cpu")
+SMALL = case("fp32", N=16)
+
+BEGINNING = """
+import ctypes, gc, os, signal, sys, threading, time
+import torch
+from compare.registry import implementation
+
+
+def own(name):
+    return implementation("vector_add", f"triton.{name}", rung="tiled")
+
+
+def added(x, y):
+    return torch.from_numpy(x.numpy() + y.numpy())
+
+
+@own("right")
+def right(x, y):
+    return added(x, y)
+"""
+
+
+def written(path: Path, text: str) -> str:
+    """The path of a file of this text, behind the common beginning."""
+    path.write_text(BEGINNING + text)
+    return str(path)
+
+
+def implemented(name: str, code: str) -> str:
+    """An implementation that does this before it adds."""
+    return f"\n\n@own({name!r})\ndef {name}(x, y):\n    {code}\n    return added(x, y)\n"
+
+
+def compared(
+    path: Path,
+    text: str,
+    *only: str,
+    cases: tuple[Case, ...] = (SMALL,),
+    progress: Callable[[str, float], None] = lambda what, done: None,
+    **options: Any,
+) -> Comparison:
+    """The comparison of a file of this text, on the CPU unless said otherwise."""
+    user_files.load([written(path, text)], 60.0)
+    asked = Options(cases=cases, only=only, **{"device": "cpu", **options})
+    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
+        return run.run(registry.get_op("vector_add"), asked, progress, results=path.parent)
+
+
+def rows_of(comparison: Comparison) -> dict[str, Row]:
+    """The rows of the last case by label."""
+    return {row.label: row for row in comparison.cases[-1].rows}
+
+
+def reasons_of(comparison: Comparison, label: str) -> list[str]:
+    """Why a row failed, case by case."""
+    return [row.reason for c in comparison.cases for row in c.rows if row.label == label]

@@ -1,0 +1,33 @@
+"""An implementation on the device at hand: skipped where it cannot run, checked where it can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from compare import registry
+from compare.checking.check import check
+from compare.device import supports
+from compare.spec import Case, Implementation
+
+
+def skip_unless_supported(impl: Implementation, device: torch.device) -> None:
+    if (reason := supports(impl, device)) is not None:
+        pytest.skip(reason)
+
+
+def skip_unless_quick(impl: Implementation, device: torch.device) -> None:
+    """Where it runs but takes seconds a shape, and no kernel of ours is in it."""
+    skip_unless_supported(impl, device)
+    if impl.label == "torch.compile" and device.type == "cpu":
+        pytest.skip("torch.compile on a CPU is PyTorch's own")
+
+
+def assert_correct(
+    impl: Implementation, case: Case, device: torch.device, seeds: Sequence[int] = (0,)
+) -> None:
+    skip_unless_supported(impl, device)
+    agreement = check(registry.get_op(impl.op), impl, case, device, seeds)
+    assert agreement.passed, agreement.reason

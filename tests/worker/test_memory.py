@@ -1,0 +1,28 @@
+"""Memory that two processes share, and what a captured call takes of a GPU's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compare.inputs import tensor
+from compare.spec import LAYOUTS, case
+from compare.worker.memory import Memory, Place, room
+from loaded_files import CPU
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(4, 133), (1, 1), (0, 7), (7, 0)])
+def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
+    for dtype in ("fp32", "bf16"):
+        made = tensor(shape, case(dtype, layout, M=shape[0], N=shape[1]), torch.Generator(), CPU)
+        memory = Memory(room([made, made]), CPU)
+        for place in memory.put([made, made]):
+            found = memory.tensor(Place.from_json(place.as_json()))
+            assert torch.equal(found, made)
+            assert (found.shape, found.stride()) == (made.shape, made.stride())
+            assert found.storage_offset() == made.storage_offset()
+            assert found.untyped_storage().nbytes() == made.untyped_storage().nbytes()
+            if made.numel():
+                assert found.data_ptr() % 64 == made.data_ptr() % 64
+        memory.close()

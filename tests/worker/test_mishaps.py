@@ -1,0 +1,145 @@
+"""Whatever a worker does to itself fails its own row alone, and the row says what happened."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from compare import registry, run
+from compare.capture import meta_inputs
+from compare.spec import FILLS, LAYOUTS, Options, case
+from compare.worker.checking import Checking
+from loaded_files import CPU, SMALL, compared, implemented, reasons_of, rows_of
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+MISHAPS = {
+    "segfaults": (
+        "ctypes.string_at(8)",
+        r"ended by SIGSEGV \(an access to memory that is not its own\) in buil",
+    ),
+    "aborts": ("os.abort()", "ended by SIGABRT"),
+    "leaves": ("os._exit(3)", "ended itself with exit code 3 in building and the first call"),
+    "leaves_well": ("os._exit(0)", "ended itself with exit code 0"),
+    "exits": ("sys.exit(3)", r"SystemExit: exit\(3\)"),
+    "killed": (
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        r"SIGKILL \(from outside, most likely as memory ran out",
+    ),
+    "kills_its_group": ("os.killpg(0, signal.SIGKILL)", "SIGKILL"),
+    "hangs": (
+        "time.sleep(1000)",
+        r"took longer than 3 s, the limit for building and the first call \(--timeout",
+    ),
+    "spins": ("while True: pass", "took longer than 3 s"),
+    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", "took longer than 3 s"),
+    "prints": (
+        "while True: print('spam and eggs')",
+        r"printed more than 1 MB in .*; the last it printed: .*spam",
+    ),
+    "last_words": ("print('so long'); os._exit(4)", "exit code 4 .*; the last it printed: so long"),
+    "hungry": ("bytearray(40 << 30)", "out of memory"),
+    "hungry_tensor": ("torch.empty(40 << 30, dtype=torch.uint8)", "out of memory|can't allocate memory"),
+    "recurses": ("recurses(x, y)", "RecursionError"),
+    "raises_oddly": ("raise type('Odd', (BaseException,), {'__str__': lambda s: 1 / 0})", "Odd"),
+    "forks": ("os.fork()", "it forked its process"),
+    "talks": (
+        "for n in range(3, 99):\n        try: os.write(n, b'\\0\\0\\0\\2{}')\n        except OSError: pass",
+        "wrote into the pipe",
+    ),
+    "reads_stdin": ("input()", "EOFError"),
+}
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Path) -> None:
+    """All in one run, so that each is beside all the others; one after the other, and side by side."""
+    text = "".join(implemented(name, code) for name, (code, _) in MISHAPS.items())
+    labels = (f"triton.{name}" for name in (*MISHAPS, "right"))
+    with mock.patch.object(Checking, "width", return_value=width):
+        rows = rows_of(compared(tmp_path / "mishaps.py", text, *labels, timeout_s=3.0))
+    assert [*rows] == ["torch.eager", "triton.right", *(f"triton.{name}" for name in MISHAPS)]
+    for name, (_, says) in MISHAPS.items():
+        row = rows[f"triton.{name}"]
+        assert row.status in ("failed", "unavailable"), row
+        assert re.search(says, row.reason), (name, row.reason)
+        assert "Traceback" not in row.reason
+    assert rows["triton.right"].status == "ok", rows["triton.right"].reason
+    assert rows["torch.eager"].status == "ok", rows["torch.eager"].reason
+
+
+def test_one_that_crashes_on_every_case_says_so_of_every_case(tmp_path: Path) -> None:
+    cases = tuple(case("fp32", N=n) for n in (16, 17, 18))
+    text = implemented("crashes", "os.abort()")
+    comparison = compared(tmp_path / "crashes.py", text, "triton.crashes", cases=cases, resources=False)
+    reasons = reasons_of(comparison, "triton.crashes")
+    assert len(reasons) == 3
+    assert all("SIGABRT" in reason for reason in reasons), reasons
+
+
+def test_a_worker_that_never_started_says_so_at_every_case(tmp_path: Path) -> None:
+    options = Options(cases=(SMALL, case("fp32", N=17)), device="cpu", timeout_s=0.001)
+    reasons = reasons_of(run.run(registry.get_op("vector_add"), options, results=tmp_path), "torch.eager")
+    assert len(reasons) == 2
+    assert all("the limit for starting" in reason for reason in reasons), reasons
+
+
+def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
+    """Side by side: finished rows are kept, and the others are not waited for."""
+
+    def interrupted(what: str, done: float) -> None:
+        if "others than triton.right" in what:
+            raise KeyboardInterrupt
+
+    text, only = implemented("slow", "time.sleep(1000)"), ("triton.right", "triton.slow")
+    begin = time.monotonic()
+    with mock.patch.object(Checking, "width", return_value=8):
+        comparison = compared(tmp_path / "slow.py", text, *only, progress=interrupted)
+    assert time.monotonic() - begin < 60
+    assert comparison.interrupted
+    labels = [row.label for row in comparison.cases[0].rows]
+    assert "triton.right" in labels
+    assert "triton.slow" not in labels
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_what_is_kept_of_the_gpu_is_told_from_what_is_reserved(tmp_path: Path) -> None:
+    """Memory that an allocator reserves after it was freed is no fault; memory still in use is."""
+    text = (
+        "import cupy\n\nkept = []\n\n"
+        "@own('hoards')\ndef hoards(x, y):\n"
+        "    if not kept: kept.append(cupy.empty(3 << 30, cupy.uint8))\n"
+        "    return x + y\n\n"
+        "@own('reserves')\ndef reserves(x, y):\n"
+        "    cupy.empty(3 << 30, cupy.uint8)\n"
+        "    torch.empty(1 << 30, dtype=torch.uint8, device=x.device)\n"
+        "    return x + y\n"
+    )
+    only = ("triton.hoards", "triton.reserves")
+    rows = rows_of(compared(tmp_path / "hoards.py", text, *only, device=Options.device, budget_s=1.0))
+    assert "it keeps 3.2 GB of the GPU's memory" in rows["triton.hoards"].reason
+    assert "it keeps" not in rows["triton.reserves"].reason
+
+
+def test_every_layout_reaches_a_worker_as_it_is(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    look = (
+        "layout = x.shape, x.stride(), x.storage_offset(), x.data_ptr() % 64\n"
+        f"    print(*layout, file=open({str(seen)!r}, 'a'))"
+    )
+    layouts = [layout for layout in LAYOUTS if layout not in ("padded", "transposed")]
+    cases = tuple(case("fp32", layout, FILLS[0], N=33) for layout in layouts)
+    comparison = compared(tmp_path / "layouts.py", implemented("looks", look), "triton.looks", cases=cases)
+    assert {row.status for c in comparison.cases for row in c.rows} == {"ok"}
+    lines = set(seen.read_text().splitlines())
+    op = registry.get_op("vector_add")
+    for c in cases:
+        (x, _) = op.make_inputs(c, torch.Generator(), CPU)
+        assert f"{x.shape} {x.stride()} {x.storage_offset()} {x.data_ptr() % 64}" in lines
+        assert meta_inputs(op, c)[0].stride() == x.stride()

@@ -1,0 +1,187 @@
+"""A worker process by itself: how it starts, answers and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from compare.registry import ROOT
+from compare.sandbox import limits
+from compare.worker.process import Ended, Raised, Worker
+from loaded_files import CPU, written
+
+
+def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
+    text = (
+        "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+    )
+    worker.ask("load", files=[written(tmp_path / "children.py", text)])
+    child = int((tmp_path / "pid").read_text())
+    os.kill(child, 0)
+    worker.close()
+    assert gone(child)
+    assert gone(worker.pid)
+
+
+def gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
+    """Not even one that is busy in a loop of its own, when the judge is killed outright."""
+    pid = tmp_path / "pid"
+    text = f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nctypes.CDLL(None).pause()\n"
+    file = written(tmp_path / "spin.py", text)
+    judge = subprocess.Popen(
+        [sys.executable, "-m", "compare", "vector_add", "--device", "cpu", "--load", file],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (pid.exists() and pid.read_text()):
+        assert judge.poll() is None
+        time.sleep(0.05)
+    judge.send_signal(signal.SIGKILL)
+    judge.wait()
+    assert gone(int(pid.read_text()))
+
+
+def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> None:
+    assert not limits.kept("GITHUB_TOKEN")
+    assert not limits.kept("SSH_AUTH_SOCK")
+    assert not limits.kept("AWS_SECRET_ACCESS_KEY")
+    assert all(
+        limits.kept(name) for name in ("PATH", "HOME", "CUDA_VISIBLE_DEVICES", "LC_ALL", "TRITON_INTERPRET")
+    )
+    text = f"open({str(tmp_path / 'seen')!r}, 'w').write('\\n'.join(os.environ))\n"
+    worker.ask("load", files=[written(tmp_path / "environment.py", text)])
+    assert all(limits.kept(name) for name in (tmp_path / "seen").read_text().split())
+
+
+def test_it_gains_no_privileges_and_dumps_no_core(worker: Worker) -> None:
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    worker.ask("rest")
+    assert re.search(r"NoNewPrivs:\s+1", Path(f"/proc/{worker.pid}/status").read_text()), status
+    allowed = Path(f"/proc/{worker.pid}/limits").read_text()
+    assert re.search(r"Max core file size\s+0\s", allowed)
+    assert os.getsid(worker.pid) == worker.pid
+
+
+def test_an_answer_nobody_asked_for_is_its_end(worker: Worker, tmp_path: Path) -> None:
+    text = (
+        "from multiprocessing.connection import Connection\n"
+        "frame = sys._getframe()\n"
+        "while frame:\n"
+        "    for found in list(frame.f_locals.values()):\n"
+        "        if type(found) is Connection and found.writable:\n"
+        "            found.send_bytes(b'{\"answer\": 1}')\n"
+        "    frame = frame.f_back\n"
+    )
+    with pytest.raises(Ended, match="wrote into the pipe"):
+        worker.ask("load", files=[written(tmp_path / "eager.py", text)])
+    with pytest.raises(Ended):
+        worker.ask("rest")
+
+
+def test_what_it_raises_comes_across(worker: Worker) -> None:
+    with pytest.raises(Raised, match="no_such") as caught:
+        worker.ask("begin", device="cpu", environment={}, modules=["no_such"])
+    assert caught.value.name == "ModuleNotFoundError"
+    assert worker.ask("rest") == {"held_bytes": 0, "kept_bytes": 0}
+
+
+def interrupted_at(line: int | None, worker: Worker, file: Path, seen: set[int]) -> None:
+    """Have it load a file, with Ctrl-C at a line of asking or waiting; those reached are ``seen``."""
+    asking = {f.__code__ for f in (Worker.ask, Worker.send, Worker.receive, Worker._wait)}
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            seen.add(frame.f_lineno)
+            if frame.f_lineno == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace if frame.f_code in asking else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        worker.ask("load", timeout_s=0.3, files=[str(file)])
+    finally:
+        sys.settrace(before)
+
+
+def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) -> None:
+    """It is not waited for to give back memory."""
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ntime.sleep(1000)\n")
+    lines: set[int] = set()
+    with pytest.raises(Ended, match="took longer"):
+        interrupted_at(None, worker := Worker("test", CPU, 5.0), file, lines)
+    worker.close()
+    reached: set[int] = set()
+    for line in sorted(lines):
+        worker = Worker("test", CPU, 5.0)
+        with pytest.raises((KeyboardInterrupt, Ended)):  # a line of giving up comes too late
+            interrupted_at(line, worker, file, reached)
+        worker.ask_back(())
+        if worker.alive:  # it was not asked yet
+            worker.receive("giving back nothing")
+        worker.close()
+    assert reached == lines
+
+
+def test_one_thread_at_a_time_ends_a_worker(worker: Worker) -> None:
+    """Who asks it sees that it is gone while who was interrupted ends all; a descriptor is closed once."""
+    bury, inside, begun = worker._bury, threading.Lock(), threading.Event()
+    alone = []
+
+    def watched() -> None:
+        alone.append(inside.acquire(blocking=False))
+        begun.set()
+        if threading.current_thread() is not closing:
+            closing.join(0.5)  # long enough for it to come in as well, if it may
+        bury()
+        if alone[-1]:
+            inside.release()
+
+    def close() -> None:
+        assert begun.wait(60)
+        worker.close()
+
+    closing = threading.Thread(target=close)
+    with mock.patch.object(worker, "_bury", watched):
+        closing.start()
+        worker.end("it was interrupted")
+        closing.join(60)
+    assert alone == [True, True]
+
+
+def test_it_starts_in_no_time() -> None:
+    def seconds() -> float:
+        begin = time.perf_counter()
+        worker = Worker("test", CPU, 60.0)
+        worker.ask("rest")
+        took = time.perf_counter() - begin
+        worker.close()
+        return took
+
+    seconds()  # the server may have to be started first
+    assert min(seconds() for _ in range(5)) < 0.25

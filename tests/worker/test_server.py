@@ -1,0 +1,73 @@
+"""The server that workers are forked from."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+from compare.registry import ROOT
+from compare.worker import main as inside
+from compare.worker import server, start
+from processes import command
+
+FORKING = """
+import os, torch
+from compare.worker import server
+from compare.worker.process import Worker
+
+os.pipe()  # which the server must not keep
+server.start(["vector_add"], from_here=True)
+worker = Worker("test", torch.device("cpu"))
+worker.ask("rest")
+parent = int(open(f"/proc/{worker.pid}/stat").read().rpartition(")")[2].split()[1])
+mine, its = (open(f"/proc/{pid}/cmdline").read() for pid in (os.getpid(), parent))
+print(parent, len(os.listdir(f"/proc/{parent}/fd")), mine == its)
+server.start(["vector_add"], from_here=True)
+worker.close()
+"""
+
+
+def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
+    words = [sys.executable, "-c", FORKING]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    pid, descriptors, same = done.stdout.split()
+    assert same == "True"
+    assert int(descriptors) < 12
+    end = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_only_the_command_itself_forks_the_server() -> None:
+    assert not start._is_command()
+    with mock.patch.dict(sys.modules, {"__main__": mock.Mock(__spec__=mock.Mock())}) as modules:
+        modules["__main__"].__spec__.name = "compare.__main__"
+        assert start._is_command()
+
+
+def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
+    done = command(*words, CUPY_CACHE_DIR=str(tmp_path / "file" / "cupy"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
+    """As after Ctrl-C: nothing but the judge's own word may be on the screen."""
+
+    server.start()
+    ours, theirs = multiprocessing.Pipe()
+    their_end, lifeline = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=inside.main, args=(theirs, their_end, None))
+    process.start()
+    for end in (theirs, their_end, lifeline, ours):
+        end.close()
+    process.join(30)
+    assert process.exitcode == 0
