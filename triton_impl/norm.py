@@ -280,7 +280,7 @@ def widen(words, DTYPE: tl.constexpr):
 
 
 @triton.jit
-    """The words that hold these elements, each rounded once."""
+def narrow(elements, DTYPE: tl.constexpr):
     """The words that hold these elements, each rounded once."""
     if DTYPE.primitive_bitwidth == 32:
         words = elements.to(tl.int32, bitcast=True)
