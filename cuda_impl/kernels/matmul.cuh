@@ -4,13 +4,13 @@
 //   naive        one thread per element of c; a warp's threads on consecutive rows: uncoalesced loads of a
 //   coalesced    the same; a warp's threads on consecutive columns: coalesced loads of b and stores of c
 //   shared       one block per tile of c; tiles of a and b in shared memory, loaded once per block
-//   register     register tiling: per 128 products a thread reads 8 + 16 elements from shared memory, as 16-byte
-//                loads one step ahead (double buffering); cp.async prefetches the next tiles
+//   register     register tiling: per 128 products a thread reads 8 + 16 elements from shared memory, 16 bytes
+//                at a time and one step ahead (double buffering); cp.async prefetches the next tiles
 //   tensor_core  one tile of c per warp, multiplied on tensor cores; sm_75, bf16 from sm_80
 // from here on with Hopper's own units, sm_90a:
 //   wgmma        one tile of c per warpgroup, operands read from shared memory, filled by TMA
 //   specialized  warp specialization: one producer warp fetches, eight consumer warps multiply
-//   persistent   one block per multiprocessor, round-robin tile scheduling: prefetch continues while c is written
+//   persistent   one block per multiprocessor, round-robin tiles: the next is fetched while c is written
 //   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
 //   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
 //
@@ -343,7 +343,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
         for (int i = 0; i < THREAD_M; ++i) {
 #pragma unroll
             for (int step = 0; step < THREAD_N; ++step) {
-                const int j = i % 2 == 0 ? step : THREAD_N - 1 - step;  // serpentine order reuses an operand
+                const int j = i % 2 == 0 ? step : THREAD_N - 1 - step;  // serpentine order: operand reuse
                 sum[i][j] += a[k % 2].value(i, k) * b[k % 2].value(j, k);
             }
         }
@@ -354,7 +354,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     int stage = 0, free_stage = STAGES - 1;
     const int tiles_k = at_most((K + BLOCK_K - 1) / BLOCK_K, 0x7fffffff);
     for (int tile = 0; tile < tiles_k; ++tile) {
-        multiply_step(BLOCK_K - 1);  // the last tile's last step (at first zeros), while this one's first loads
+        multiply_step(BLOCK_K - 1);  // previous tile's last step (at first zeros) during the loads
 #pragma unroll
         for (int k = 1; k < BLOCK_K; ++k) {
             load_step(stage, k);
@@ -506,7 +506,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
 
     float sum[MATRICES_M][MATRICES_N][4] = {};
-    unsigned a[2][MATRICES_M][4] = {}, b[2][MATRICES_N / 2][4] = {};  // double buffering: this and the next step
+    unsigned a[2][MATRICES_M][4] = {}, b[2][MATRICES_N / 2][4] = {};  // double buffering
     const MatrixReads<T, ATile, A_BY_ROWS, MATRICES_M, STEPS> a_reads(warp_m, 8, 0, 0, 8);
     const MatrixReads<T, BTile, !B_BY_ROWS, MATRICES_N / 2, STEPS> b_reads(warp_n, 0, 8, 8, 0);
     const auto load_step = [&](int stage, int step) {
@@ -522,7 +522,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
         for (int i = 0; i < MATRICES_M; ++i) {
 #pragma unroll
             for (int turn = 0; turn < MATRICES_N; ++turn) {
-                const int j = i % 2 == 0 ? turn : MATRICES_N - 1 - turn;  // serpentine order reuses an operand
+                const int j = i % 2 == 0 ? turn : MATRICES_N - 1 - turn;  // serpentine order: operand reuse
                 const unsigned (&b_two)[4] = b[step % 2][j / 2];
                 mma_m16n8k16<T>(sum[i][j], a[step % 2][i], b_two[j % 2 * 2], b_two[j % 2 * 2 + 1]);
             }
@@ -534,7 +534,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     int stage = 0, free_stage = STAGES - 1;
     const int tiles_k = at_most((K + BLOCK_K - 1) / BLOCK_K, 0x7fffffff);
     for (int tile = 0; tile < tiles_k; ++tile) {
-        multiply_step(STEPS - 1);  // the last tile's last step (at first zeros), while this one's first loads
+        multiply_step(STEPS - 1);  // previous tile's last step (at first zeros) during the loads
 #pragma unroll
         for (int step = 1; step < STEPS; ++step) {
             load_step(stage, step);
@@ -897,7 +897,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
     const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);  // warp-uniform for the compiler
+    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);  // now warp-uniform
 
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a_map);
@@ -924,7 +924,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 unsigned char* const b = a + A_BYTES + rank * HALF_N * BLOCK_K * 2;
                 mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                mbarrier_arrive_expect_bytes(landed, BYTES);  // its own copies and the other block's half of b
+                mbarrier_arrive_expect_bytes(landed, BYTES);  // own copies and the other block's half of b
                 fetch_tile<A_BY_ROWS, BLOCK_M>(a, m, k, [&](unsigned char* to, int column, int row) {
                     tensor_copy_to_shared(to, &a_map, column, row, landed);
                 });

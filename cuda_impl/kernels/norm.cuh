@@ -207,7 +207,7 @@ __device__ __forceinline__ void include(Moments& seen, float& seen_count, Moment
     if constexpr (Norm::CENTERED) {
         const float share = count / (seen_count + count), further = tile.mean - seen.mean;
         seen.mean += further * share;
-        seen.squares += (further * seen_count) * (further * share);  // 0 for the first tile, however large its mean
+        seen.squares += (further * seen_count) * (further * share);  // 0 for the first tile, for any mean
     }
     seen.squares += tile.squares;
     seen_count += count;
@@ -272,7 +272,7 @@ __global__ __launch_bounds__(THREADS, onepass_room(PACKS, THREADS) / THREADS) vo
     static_assert(BLOCK_M == 1 || ROW_THREADS <= WARP, "several rows a block: each within a warp");
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
-    const int columns = m < M ? static_cast<int>(N) : 0;  // a thread without a row still takes part in shuffles
+    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
     Pack<T, VEC> x[PACKS];
     Parameters<Norm, T, VEC, PACKS> parameters;
 
