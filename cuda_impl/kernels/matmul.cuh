@@ -10,7 +10,7 @@
 // from here on with Hopper's own units, sm_90a:
 //   wgmma        one tile of c per warpgroup, operands read from shared memory, filled by TMA
 //   specialized  warp specialization: one producer warp fetches, eight consumer warps multiply
-//   persistent   one block per multiprocessor, round-robin tiles: the next is fetched while c is written
+//   persistent   one block per multiprocessor, round-robin tiles: prefetch while c is written
 //   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
 //   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
 //

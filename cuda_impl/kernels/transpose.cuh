@@ -3,7 +3,7 @@
 // Variants, slow to fast. No arithmetic: coalesced access on both sides and bytes in flight decide.
 // triton_impl/transpose.py has the first and the last; its compiler applies the steps between by itself:
 //   naive       coalesced loads, stores M elements apart: uncoalesced
-//   shared      coalesced loads and stores, through a tile in shared memory; bank conflicts: 32-way (16 bits: 16)
+//   shared      coalesced loads and stores through a tile in shared memory: 32-way bank conflicts
 //   padded      rows of the tile padded by one element: conflict-free
 //   swizzled    XOR swizzle of the columns: conflict-free without padding
 //   vectorized  16-byte vectorized accesses on both sides, and tiles whose rows are 256 bytes long
