@@ -4,8 +4,8 @@
 //   naive        one thread per element of c; a warp's threads on consecutive rows: uncoalesced loads of a
 //   coalesced    the same; a warp's threads on consecutive columns: coalesced loads of b and stores of c
 //   shared       one block per tile of c; tiles of a and b in shared memory, loaded once per block
-//   register     register tiling: per 128 products a thread reads 8 + 16 elements from shared memory, 16 bytes
-//                at a time and one step ahead (double buffering); cp.async prefetches the next tiles
+//   register     register tiling: per 128 products a thread loads 8 + 16 elements from shared memory, 16
+//                bytes at a time and one step ahead (double buffering); cp.async prefetches the next tiles
 //   tensor_core  one tile of c per warp, multiplied on tensor cores; sm_75, bf16 from sm_80
 // from here on with Hopper's own units, sm_90a:
 //   wgmma        one tile of c per warpgroup, operands read from shared memory, filled by TMA
