@@ -142,8 +142,8 @@ def block_of(N: int) -> int:
 def useful_share(N: int, BLOCK_N: int) -> tuple[float, float]:
     """Useful share of a BLOCK_N x BLOCK_N tile for an N x N matrix: of its elements, and of its products.
 
-    Elements: (N / BLOCK_N)^2 of what is addressed, masked and held.  Products: (N / BLOCK_N)^3 of what tensor
-    cores compute.  Masked elements are not fetched, so memory traffic has no such loss.
+    Elements addressed, masked and held: (N / BLOCK_N)^2.  Products computed by tensor cores: (N / BLOCK_N)^3.
+    Masked elements are not fetched, so memory traffic has no such loss.
     """
     return (N / BLOCK_N) ** 2, (N / BLOCK_N) ** 3
 

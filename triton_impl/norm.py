@@ -442,7 +442,7 @@ def bits(value: float) -> int:
 
 
 def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
-    """Copies of what is not contiguous along a row; without a bias the weight stands in, unread."""
+    """The arguments, copied where rows are not contiguous; without a bias the weight stands in, unread."""
     check_norm(op, x, **parameters)
     x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
     weight, *bias = (values.contiguous() for values in parameters.values())

@@ -33,7 +33,7 @@ def cost(case: Case) -> Cost:
 def tolerance(case: Case) -> Tolerance:
     """Error of a sum in parts, relative to the sum of magnitudes.
 
-    Each part is a running sum of at most a few thousand elements: a random walk of one rounding per step.
+    Each part is a running sum of at most some thousand elements: a random walk of one rounding per step.
     Errors of the parts have random signs, so the total loses less than each part does.
     """
     return Tolerance(least=4.0)

@@ -134,7 +134,7 @@ __device__ __forceinline__ int at_most(index_t count, int limit) {
 }
 
 // cp.async of a block's tiles, one after another along K; a thread copies the same vectors of every tile.
-// Place::at(line, pack) is the offset of a 16-byte vector in the shared tile, in elements.
+// `Place::at(line, pack)` is the offset of a 16-byte vector in the shared tile, in elements.
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int THREADS, typename Place>
 struct TileFetch {
     using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
