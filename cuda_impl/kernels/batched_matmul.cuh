@@ -416,7 +416,7 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul
             fetch_packs<T, BLOCK_N>(a_tiles, a_ptr, first, B, N, a_stride);
             fetch_packs<T, BLOCK_N>(a_tiles + OPERAND, b_ptr, first, B, N, b_stride);
         }
-        cp_async_commit();  // commits an empty group too: wait_group counts groups
+        cp_async_commit();  // an empty group is committed too: wait_group counts groups
     };
     index_t first = index_t(blockIdx.x) * MATRICES;
 #pragma unroll

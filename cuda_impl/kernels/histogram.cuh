@@ -161,7 +161,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const 
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;
-        // Each thread of a warp starts at another copy: conflict-free.
+        // Every thread of a warp starts at another copy: conflict-free.
         for (int copy = 0; copy < COPIES; ++copy) all += count[bin * COPIES + (copy + bin) % COPIES];
         if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
     }

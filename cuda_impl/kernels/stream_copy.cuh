@@ -231,7 +231,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
                 cp_async_16(ring + stage * Own::CHUNK + offset, x_ptr + chunk * Own::CHUNK + offset, 16);
             }
         }
-        cp_async_commit();  // commits an empty group too: wait_group counts groups
+        cp_async_commit();  // an empty group is committed too: wait_group counts groups
     };
 
     for (int stage = 0; stage < STAGES; ++stage) fetch(stage, blockIdx.x + stage * step);

@@ -137,9 +137,9 @@ MUTATIONS = (
         bug="missing barrier",
         what="counts are added up before all are there",
         right="    __syncthreads();\n    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {\n"
-        "        unsigned all = 0;\n        // Each",
+        "        unsigned all = 0;\n        // Every",
         wrong="    for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {\n"
-        "        unsigned all = 0;\n        // Each",
+        "        unsigned all = 0;\n        // Every",
         sign=WRONG,
         without_gpu="apart",  # no tool counts an atomic operation among the accesses that may race
     ),

@@ -187,8 +187,8 @@ MUTATIONS = (
     cp_async(
         bug="groups not counted",
         what="where no chunk is left no group is made, so that the last chunks are not waited for",
-        right="        }\n        cp_async_commit();  // commits an empty",
-        wrong="            cp_async_commit();\n        }  // commits an empty",
+        right="        }\n        cp_async_commit();  // an empty",
+        wrong="            cp_async_commit();\n        }  // an empty",
         sign="values|NaN and infinity",
     ),
     launch_cp_async(
