@@ -1,8 +1,8 @@
-"""A pybind11 module built by another process, while the one that will load it does something else.
+"""Builds a pybind11 module in another process, while the one that will load it continues.
 
-``python -m cuda_impl.ahead OP TARGET`` is that other process.  Its answer is a line of JSON: the seconds
-that the build took, null where somebody else has built the module meanwhile, or why it failed.  It ends
-when its stdin does, its compilers with it; so with the process that started it, however that ended.
+``python -m cuda_impl.ahead OP TARGET`` is that process.  It prints one line of JSON: the seconds that the
+build took, null if another process has built the module meanwhile, or the error.  It ends, with its
+compilers, when its stdin closes, and so with the process that started it, however that ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_S = 5.0
 
 
 class Building:
-    """A build that has been started; to be stopped by whoever started it."""
+    """A build in progress; its owner must call `stop`."""
 
     def __init__(self, op: str, target: str) -> None:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -39,12 +39,12 @@ class Building:
         self._asking = threading.Lock()
 
     def wait(self) -> float:
-        """Until the build is over: the seconds it took, 0 where others built it.  Several threads may ask.
+        """Wait for the build: the seconds it took, 0 if another process built it.  Thread-safe.
 
-        Also 0 where the other process ended without an answer: loading the module then builds it.
+        Also 0 if the process ended without an answer: loading the module then builds it.
 
         Raises:
-            build.BuildError: what the build raised.
+            build.BuildError: the build failed.
         """
         with self._asking:
             if self._answer is None:
@@ -57,7 +57,7 @@ class Building:
         return float(self._answer.get("seconds") or 0.0)
 
     def stop(self) -> None:
-        """End the build if it is not over."""
+        """Terminate the build if it is still running."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -72,8 +72,8 @@ class Building:
 
 
 def main(op: str, target: str) -> None:
-    """Build, and answer."""
-    os.setpgrp()  # with its compilers, apart from the run: Ctrl-C is for the run, which stops this one
+    """Build, and print the answer."""
+    os.setpgrp()  # a process group with its compilers: Ctrl-C reaches only the run, which stops this process
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     answer: dict[str, float | str | None] = {"seconds": None}
@@ -86,7 +86,7 @@ def main(op: str, target: str) -> None:
 
 
 def _end_with_stdin() -> None:
-    """Wait until nobody is there any more, then end this process and all compilers that it runs."""
+    """Wait until stdin closes, then terminate this process and its compilers."""
     os.read(sys.stdin.fileno(), 1)
     os.killpg(0, signal.SIGTERM)
 

@@ -1,7 +1,7 @@
-"""Builds of the CUDA sources, and the one place that looks for compilers.
+"""Builds of the CUDA sources, and the one place that locates compilers.
 
-Every product lies in `cache_dir` under a name that contains a hash of all it was made from, so nothing
-stale is ever loaded; a lock and an atomic rename let any number of processes ask at once.
+Every product is in `cache_dir` under a name with a hash of all its inputs, so nothing stale is loaded.  A
+lock and an atomic rename make concurrent requests safe.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from cuda_impl import flags
 
 PYBIND = flags.KERNELS.parent / "pybind"
 PREBUILT = PYBIND / "prebuilt"
-"""Where setup.py puts the modules it builds ahead of time."""
+"""Where setup.py puts the modules that it builds ahead of time."""
 
 
 class BuildError(RuntimeError):
-    """A compiler is missing or refused the source.  Its first line says what, and what to do next."""
+    """A compiler is missing or refused the source.  The first line says what, and what to do next."""
 
 
-# --------------------------------------------------------------------------- finding compilers
+# --------------------------------------------------------------------------- locating compilers
 
 
 @functools.cache
@@ -105,12 +105,12 @@ def _on_path(name: str, what: str, package: str) -> str:
 
 
 def triton_nvidia() -> Path:
-    """The folder of what Triton's wheel carries of CUDA: ``bin``, as ptxas and nvdisasm, and ``include``.
+    """The folder of CUDA tools in Triton's wheel: ``bin``, with ptxas and nvdisasm, and ``include``.
 
-    Triton itself, which takes a second, is not imported.
+    Does not import Triton, which takes a second.
 
     Raises:
-        ModuleNotFoundError: there is no Triton.
+        ModuleNotFoundError: Triton is not installed.
     """
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
@@ -120,10 +120,10 @@ def triton_nvidia() -> Path:
 
 @functools.cache
 def driver_include() -> Path:
-    """The folder of ``cuda.h``, which declares the driver's functions: CUDA's own, or Triton's.
+    """The folder of ``cuda.h``, which declares the driver API: CUDA's, or Triton's.
 
     Raises:
-        BuildError: there is none.
+        BuildError: not found.
     """
     folders = [triton_nvidia() / "include"]
     with contextlib.suppress(BuildError):
@@ -136,17 +136,17 @@ def driver_include() -> Path:
 
 @functools.cache
 def cuda_include() -> Path:
-    """The folder of ``cuda_fp16.h`` and all it includes, which NVRTC and g++ do not find by themselves.
+    """The folder of ``cuda_fp16.h`` and all it includes, which NVRTC and g++ do not locate by themselves.
 
     Raises:
-        BuildError: there is none.
+        BuildError: not found.
     """
     found = pathfinder.find_nvidia_header_directory("cudart")
     folders = [Path(found)] if found else []
     with contextlib.suppress(BuildError):
         folders.append(nvcc().resolve().parent.parent / "include")
     for folder in folders:
-        # PyPI has CUDA's headers in several packages, and PyTorch alone brings some of them only.
+        # PyPI splits CUDA's headers over several packages, and PyTorch depends on some of them only.
         if (folder / "crt" / "host_defines.h").is_file() and (folder / "cuda_fp16.h").is_file():
             return folder
     raise BuildError("no CUDA headers: pip install 'cuda-toolkit[cudart,crt,cccl]==13.0.*', or set CUDA_HOME")
@@ -154,10 +154,10 @@ def cuda_include() -> Path:
 
 @functools.cache
 def cccl_include() -> Path:
-    """The folder of CUB's headers: nvcc's own, or PyPI's.
+    """The folder of CUB's headers: nvcc's, or PyPI's.
 
     Raises:
-        BuildError: there is none.
+        BuildError: not found.
     """
     toolkit = nvcc().resolve().parent.parent / "include"
     found = pathfinder.find_nvidia_header_directory("cccl")
@@ -168,15 +168,15 @@ def cccl_include() -> Path:
 
 
 def cupy() -> Any:
-    """The module, whose import makes the folder that it keeps kernels in.
+    """The cupy module; importing it creates its kernel cache folder.
 
     Raises:
-        BuildError: the folder cannot be made.
+        BuildError: the folder cannot be created.
     """
     try:
         return importlib.import_module("cupy")
     except OSError as error:
-        if error.filename is None:  # a library that it cannot load
+        if error.filename is None:  # a shared library that fails to load
             raise
         raise BuildError(f"cannot write {error.filename} ({error.strerror}): set CUPY_CACHE_DIR") from error
 
@@ -185,10 +185,10 @@ def cupy() -> Any:
 
 
 def cache_dir() -> Path:
-    """``$COMPARE_CACHE_DIR`` or ``~/.cache/gpu-three-ways``, made if need be.
+    """``$COMPARE_CACHE_DIR`` or ``~/.cache/gpu-three-ways``, created if necessary.
 
     Raises:
-        BuildError: it cannot be written.
+        BuildError: it is not writable.
     """
     path = Path(os.environ.get("COMPARE_CACHE_DIR") or Path.home() / ".cache" / "gpu-three-ways")
     try:
@@ -199,7 +199,8 @@ def cache_dir() -> Path:
 
 
 def source_text(source: str) -> str:
-    """What to compile for a kernel's ``source``: an op's name stands for its file, CUDA text for itself."""
+    """The text to compile for a kernel's ``source``: an op's name includes its file, CUDA text is
+    unchanged."""
     return f'#include "{source}.cuh"\n' if source.isidentifier() else source
 
 
@@ -217,7 +218,7 @@ def included(text: str, folders: Sequence[Path] = (flags.KERNELS,)) -> dict[Path
 
 
 def digest(*parts: object) -> str:
-    """Short hash of ``parts``, for names of files."""
+    """Short hash of ``parts``, for file names."""
     text = "\0".join(str(part) for part in parts)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -228,12 +229,12 @@ def _contents(text: str, folders: Sequence[Path]) -> str:
 
 
 def headers_digest(source: str) -> str:
-    """Hash of all that a kernel's source includes: cupy's own cache key does not cover it."""
+    """Hash of everything that a kernel's source includes: cupy's own cache key does not cover it."""
     return _contents(source_text(source), (flags.KERNELS,))
 
 
 def _identity(compiler: str | Path) -> str:
-    """Tells one installed compiler from another without running it."""
+    """Identifies an installed compiler without running it."""
     stat = Path(compiler).resolve().stat()
     return f"{compiler} {stat.st_size} {stat.st_mtime_ns}"
 
@@ -242,7 +243,7 @@ _CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQ
 
 
 def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None) -> Path:
-    """The file ``name`` in the cache; where there is none, ``make`` writes it to the path it is given."""
+    """The file ``name`` in the cache; if it is missing, ``make`` writes it to the path that it receives."""
     folder = folder or cache_dir()
     path = folder / name
     if path.exists():
@@ -275,14 +276,13 @@ def run(command: Iterable[str | Path], what: str) -> str:
 
 
 def refusal(what: str, compiler: str, log: str) -> BuildError:
-    """The error that a compiler's refusal of ``what`` is: on its first line the first of ``log``."""
+    """The `BuildError` for a compiler's refusal of ``what``; its first line has the log's first error."""
     first = re.search(r"\berror[^:\n]*: *(.*)", log)
     return BuildError(f"{what}: {compiler} failed{f': {first[1].strip()}' if first else ''}\n{log}")
 
 
 def is_asserted(said: str) -> bool:
-    """Whether a kernel's own static assertion is what a compiler refused it for: a NotImplementedError, at
-    compile time.
+    """Whether a kernel's own static assertion stopped the compilation: a NotImplementedError at compile time.
 
     Args:
         said: the first line of a `BuildError`.
@@ -291,7 +291,7 @@ def is_asserted(said: str) -> bool:
 
 
 def _refuse_remarks(log: str, what: str) -> None:
-    """Raise where ptxas only remarked on what makes a kernel slow or wrong."""
+    """Raise for ptxas remarks about what makes a kernel slow or wrong."""
     for line in log.splitlines():
         if any(code in line for code in flags.PTXAS_REMARKS_THAT_ARE_ERRORS):
             raise BuildError(f"{what}: {line.strip()}")
@@ -313,7 +313,7 @@ _RUNTIME = tuple(flags.HOST / name for name in ("fibers.cpp", "launch.cpp"))
 
 
 def host_runtime() -> Path:
-    """What all host builds load and none has to compile again: the scheduler, and a launch's checks."""
+    """What all host builds share and load, compiled once: the scheduler, and a launch's checks."""
 
     def make(product: Path) -> None:
         run([*_host_command(sanitizing()), *_RUNTIME, "-o", product], "the scheduler of host builds")
@@ -327,15 +327,16 @@ def _host_runtime_name() -> str:
 
 
 def host_header() -> Path:
-    """What every host build of a kernel begins with; beside it lies its compiled form, which g++ takes.
+    """The header that every host build of a kernel starts with; its precompiled form, which g++ uses, is
+    beside it.
 
-    To read CUDA's headers takes longer than to compile most kernels.
+    Parsing CUDA's headers takes longer than compiling most kernels.
     """
     return _compiled_header(*_host_header())
 
 
 Header = tuple[str, str, list[str]]
-"""A header's name in the cache, its text, and how g++ is called for it and for what begins with it."""
+"""A header's name in the cache, its text, and the g++ command for it and for sources that start with it."""
 
 
 def _host_header() -> Header:
@@ -343,14 +344,14 @@ def _host_header() -> Header:
 
 
 def _pybind_header() -> Header:
-    """Likewise of host builds of modules: pybind11's headers take longest of all."""
+    """The header of host builds of modules: pybind11's headers take the longest to parse."""
     text = '#include "cuda_runtime.h"\n#include "common.cuh"\n#include "tensor.h"\n'
     command = [*_host_command(sanitizing()), *_pybind_includes(), "-fvisibility=hidden"]
     return _header("pybind", text, (flags.HOST, flags.KERNELS, PYBIND), command)
 
 
 def _header(stem: str, text: str, folders: tuple[Path, ...], command: list[str]) -> Header:
-    # g++ does not look whether a header has changed since it was compiled.
+    # g++ does not check whether a header has changed since it was precompiled.
     others = _identity(gxx()), _identity(cuda_include() / "cuda_fp16.h"), pybind11.__version__
     return f"{stem}-{digest(_contents(text, folders), command, *others)}.h", text, command
 
@@ -400,7 +401,7 @@ def _stem(name: str) -> str:
 
 
 def cubin(source: str, names: Sequence[str], arch: str) -> tuple[bytes, dict[str, str]]:
-    """Compile kernels with NVRTC as cupy does; needs no GPU and no driver.
+    """Compile kernels with NVRTC as cupy does; needs neither GPU nor driver.
 
     Args:
         source: an op's name or CUDA text.
@@ -408,17 +409,17 @@ def cubin(source: str, names: Sequence[str], arch: str) -> tuple[bytes, dict[str
         arch: ``sm_90``.
 
     Returns:
-        The ELF image, and each name's mangled form.
+        The ELF image, and each kernel's mangled name.
 
     Raises:
-        BuildError: NVRTC refuses the source, or ptxas remarks on what counts as an error.
+        BuildError: NVRTC refuses the source, or ptxas makes a remark that counts as an error.
     """
     image, mangled, _ = _nvrtc(source, tuple(names), arch)
     return image, mangled
 
 
 def ptxas_log(source: str, names: Sequence[str], arch: str) -> str:
-    """What ptxas printed for the same compilation as `cubin`: registers, stack and spills of each kernel."""
+    """ptxas's output for the same compilation as `cubin`: registers, stack and spills of each kernel."""
     return _nvrtc(source, tuple(names), arch)[2]
 
 
@@ -438,7 +439,7 @@ def _nvrtc(source: str, names: tuple[str, ...], arch: str) -> tuple[bytes, dict[
 
 
 def _image(name: str, make: Callable[[Path], tuple[bytes, dict[str, Any]]]) -> tuple[bytes, dict[str, Any]]:
-    """Machine code in the cache, and what else ``make``, given a folder to work in, told of it."""
+    """Machine code in the cache, and the facts that ``make``, given a folder to work in, returned with it."""
 
     def write(product: Path) -> None:
         image, facts = make(product.parent)
@@ -450,18 +451,18 @@ def _image(name: str, make: Callable[[Path], tuple[bytes, dict[str, Any]]]) -> t
 
 @dataclass(frozen=True)
 class ByNvrtc:
-    """What one compilation by NVRTC made."""
+    """The results of one compilation by NVRTC."""
 
     cubin: bytes
     ptx: bytes
     mangled: dict[str, str]
-    """Of each kernel that was asked for, as a C++ expression."""
+    """By the kernel's C++ expression."""
     log: str
-    """What NVRTC and ptxas printed."""
+    """The output of NVRTC and ptxas."""
 
 
 def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...]) -> ByNvrtc:
-    """`cubin` with nothing kept.
+    """`cubin` without the cache.
 
     Raises:
         BuildError: as `cubin`.
@@ -500,7 +501,7 @@ def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...])
 
 
 def instances(source: str, names: Sequence[str]) -> str:
-    """What nvcc is to compile so that it makes these kernels."""
+    """Source text that makes nvcc instantiate these kernels."""
     pointers = "\n".join(f"auto* instance_{i} = &{name};" for i, name in enumerate(names))
     return f"{source_text(source)}\n{pointers}\n"
 
@@ -525,7 +526,7 @@ def fatbin(source: str, name: str, arch: str) -> tuple[bytes, str]:
         BuildError: nvcc is missing or refuses the source.
     """
     image, log = _nvcc("fatbin", source, [name], arch)
-    # ptxas reports every kernel that it compiles, here the one that is pointed to.
+    # ptxas reports every kernel that it compiles: here only the one whose address is taken.
     entries = re.findall(r"Compiling entry function '(\w+)'", log)
     stem = name.partition("<")[0]
     (mangled,) = {entry for entry in entries if stem in entry}
@@ -533,7 +534,7 @@ def fatbin(source: str, name: str, arch: str) -> tuple[bytes, str]:
 
 
 def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[bytes, str]:
-    """Kernels as a ``cubin`` or a ``fatbin``, and what ptxas printed."""
+    """Kernels as a ``cubin`` or a ``fatbin``, and ptxas's output."""
     text = instances(source, names)
     command = [str(nvcc()), f"-{kind}", *flags.nvcc((arch,))]
     key = digest(_identity(nvcc()), command, _contents(text, (flags.KERNELS,)))
@@ -553,12 +554,12 @@ def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[byte
 
 
 def pybind_module(op: str, target: str, took: Callable[[float], None] = lambda seconds: None) -> Path:
-    """The Python module of ``pybind/<op>.cu``: one built ahead of time if it fits, else from the cache.
+    """The Python module of ``pybind/<op>.cu``: a prebuilt one if it fits, else from the cache.
 
     Args:
-        op: the op's name; ``library/<op>`` for what calls a library in its place, on GPUs only.
+        op: the op's name; ``library/<op>`` for the module that calls a library instead, on GPUs only.
         target: ``host`` for the CPU, or a GPU's architecture, ``sm_90``.
-        took: told the seconds of the build, where this call was the one that built it.
+        took: called with the build's seconds, if this call built the module.
 
     Raises:
         BuildError: a compiler is missing or refuses the source.
@@ -577,7 +578,7 @@ def pybind_module(op: str, target: str, took: Callable[[float], None] = lambda s
 
 
 def module_name(op: str, target: str) -> str:
-    """Under which name `cache_dir` holds the module, once it is built.
+    """The module's file name in `cache_dir`.
 
     Raises:
         BuildError: a compiler is missing.
@@ -586,7 +587,7 @@ def module_name(op: str, target: str) -> str:
 
 
 def pybind_is_built(op: str, target: str) -> bool:
-    """Whether `pybind_module` would find the module.
+    """Whether `pybind_module` would find the module built.
 
     Raises:
         BuildError: it would not, and a compiler is missing.
@@ -603,7 +604,7 @@ def _prebuilt(op: str, target: str) -> Path | None:
 
 
 def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
-    """The module's name in the cache, and what makes it."""
+    """The module's name in the cache, and the function that builds it."""
     if target == "host":
         header = _pybind_header()
         command = [*header[-1], "-include", str(cache_dir() / header[0]), "-x", "c++"]
@@ -624,7 +625,7 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
 
 
 def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
-    """Build ``pybind/<op>.cu`` for several architectures into ``folder``, where `PREBUILT` modules lie."""
+    """Build ``pybind/<op>.cu`` for several architectures into ``folder``, as `PREBUILT` modules are named."""
     folder.mkdir(parents=True, exist_ok=True)
     product = folder / _pybind_name(op, "-".join(map(flags.target, archs)), _pybind_sources(op))
     _make_module(op, _nvcc_module_command(op, archs), [], product)
@@ -632,7 +633,7 @@ def prebuild(op: str, archs: tuple[str, ...], folder: Path) -> Path:
 
 
 def calls_a_library(name: str) -> bool:
-    """Whether ``pybind/<name>.cu`` is ``library/<op>``, which calls a library: for GPUs only."""
+    """Whether ``name`` is ``library/<op>``: ``pybind/<name>.cu`` then calls a library, on GPUs only."""
     return "/" in name
 
 

@@ -1,7 +1,7 @@
-"""cupy, imported by the server that workers are forked from, where it can be.
+"""Imports cupy in the server that forks the workers, if possible.
 
-Its import makes the folder that it keeps kernels in.  Where that cannot be made, the error would end the
-server, and every row with it; who needs cupy meets it again.
+The import creates cupy's kernel cache folder.  If that fails, the error must not end the server and every row
+with it. Whoever imports cupy later sees the error again.
 """
 
 from contextlib import suppress

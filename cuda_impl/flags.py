@@ -1,4 +1,4 @@
-"""The one list of compiler flags: what NVRTC, nvcc and g++ are told, and why.
+"""The one list of compiler flags for NVRTC, nvcc and g++, with reasons.
 
 NVRTC and nvcc get the same device flags, so both routes make the same machine code from the same kernel.
 """
@@ -13,23 +13,24 @@ HOST = KERNELS.parent / "host"
 DEVICE = (
     "-std=c++17",
     "-ftz=true",  # cupy always adds it; without it the two routes would round subnormals differently
-    "-lineinfo",  # line numbers for profilers and compute-sanitizer; leaves the instructions as they are
+    "-lineinfo",  # line numbers for profilers and compute-sanitizer; does not change the instructions
 )
 
 SHARED_ADDRESSES_AS_NVRTC = ("-Xcicc", "--sharedmem32", "-Xcicc", "0")
 """nvcc computes addresses in shared memory in 32 bits and NVRTC in 64, which changes instructions and
-registers; NVRTC has no switch for it, nvcc's front end has this one."""
+registers.  NVRTC
+has no option for it; nvcc's front end has this one."""
 
 PTXAS_REMARKS_THAT_ARE_ERRORS = tuple(f"C{number}" for number in range(7504, 7516))
 """ptxas only remarks that it ignored ``setmaxnreg`` or serialised ``wgmma``; the kernel is then slow."""
 
 HOST_CXX = (
     "-std=c++17",
-    "-O1",  # half the compile time of -O2, and these kernels are checked, not timed
+    "-O1",  # half the compile time of -O2; these kernels are checked, not timed
     "-fPIC",
     "-pthread",
     "-DHOST_BUILD",
-    "-fno-strict-aliasing",  # kernels move 16 bytes at a time through pointers, as CUDA allows
+    "-fno-strict-aliasing",  # kernels make 16-byte accesses through pointers, as CUDA allows
     "-fno-gnu-unique",  # a kernel's __shared__ belongs to its own shared object
 )
 
@@ -46,17 +47,17 @@ SANITIZE = (
 
 
 def target(arch: str) -> str:
-    """What to compile for so that ``arch`` can do all it can: Hopper's own units need ``sm_90a``."""
+    """The target that enables all features of ``arch``: wgmma and setmaxnreg need ``sm_90a``."""
     return "sm_90a" if arch == "sm_90" else arch
 
 
 def nvrtc(arch: str, cuda_include: Path) -> tuple[str, ...]:
-    """Options for NVRTC, as cupy's ``RawModule`` and the offline compilation both pass them."""
+    """Options for NVRTC, passed both by cupy's ``RawModule`` and by offline compilation."""
     return (*DEVICE, f"-I{KERNELS}", f"-I{cuda_include}", f"-arch={target(arch)}")
 
 
 def nvcc(archs: tuple[str, ...]) -> tuple[str, ...]:
-    """Options for nvcc: native code for every one of ``archs``."""
+    """Options for nvcc: native code for each of ``archs``."""
     codes = [target(arch).removeprefix("sm_") for arch in archs]
     generate = [f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes]
     parallel = ("--threads=0", "--split-compile=0")
@@ -65,6 +66,6 @@ def nvcc(archs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def host(cuda_include: Path, sanitize: bool) -> tuple[str, ...]:
-    """Options for g++: the kernels as C++ of the CPU, with CUDA's own headers for its data types."""
+    """Options for g++: the kernels as C++ for the CPU, with CUDA's own headers for its data types."""
     includes = (f"-I{HOST}", f"-I{KERNELS}", "-isystem", str(cuda_include))
     return (*HOST_CXX, *(SANITIZE if sanitize else ()), *includes)

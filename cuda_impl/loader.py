@@ -1,8 +1,8 @@
-"""From a kernel's source and name to something that launches it, wherever the tensors are.
+"""Compiles a kernel, given its source and name, and launches it on the tensors' device.
 
-``kernel(source, name, device)`` gives what cupy's ``RawKernel`` is: a callable ``k(grid, block, args,
-shared_mem=0)``.  On a GPU it *is* cupy, on torch's current stream.  On a CPU the same source runs as a
-host build.  On meta tensors the launch is only noted, for whoever captures launches without a GPU.
+``kernel(source, name, device)`` returns a callable with the interface of cupy's ``RawKernel``: ``k(grid,
+block, args, shared_mem=0)``.  On a GPU it uses cupy, on torch's current stream.  On a CPU it runs a host
+build of the same source. On meta tensors it only records the launch, for capturing launches without a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from cuda_impl import build, flags
 
 Argument = int | np.generic
-"""An ``int`` is an address or a 64-bit integer; any other number must say its size, as ``np.int32(n)``."""
+"""An ``int`` is an address or a 64-bit integer; any other number must state its size, as ``np.int32(n)``."""
 
 
 class Kernel(Protocol):
@@ -31,19 +31,18 @@ class Kernel(Protocol):
 def kernel(
     source: str, name: str, device: torch.device, *, cluster: int = 1, overlap: bool = False
 ) -> Kernel:
-    """The kernel ``name`` of ``source``, compiled for ``device`` at its first use and kept.
+    """The kernel ``name`` of ``source``, compiled for ``device`` at first use and cached.
 
     Args:
-        source: an op, whose ``kernels/<op>.cuh`` holds the kernel, or CUDA text.
-        name: the kernel as a C++ expression, ``softmax_online_kernel<float, 256>``.
-        device: where the tensors are.
-        cluster: blocks in a cluster; more than 8 are not portable, and a kernel has to be told.
-        overlap: whether it may begin while the kernel before it on its stream still runs; it waits for that
-            one's output itself. From sm_90 on.
+        source: an op, whose ``kernels/<op>.cuh`` has the kernel, or CUDA text. name: the kernel as a C++
+        expression, ``softmax_online_kernel<float, 256>``. device: where the tensors are. cluster: blocks per
+        cluster; sizes above 8 are not portable and need a kernel attribute. overlap: programmatic dependent
+        launch (sm_90 and later): the kernel may start while the previous one on its
+            stream still runs, and itself waits for that one's output.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
-        TypeError: there is no way to run it on such a device.
+        TypeError: the device is neither cuda, cpu nor meta.
     """
     if device.type == "cuda":
         return _CudaKernel(source, name, device, cluster, overlap)
@@ -63,7 +62,7 @@ _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute; cupy has no nam
 
 
 class _Stream:
-    """A raw stream, as the CUDA stream protocol has it."""
+    """A raw stream with the CUDA stream protocol."""
 
     def __init__(self, raw: int) -> None:
         self._raw = raw
@@ -85,7 +84,7 @@ class _CudaKernel:
         self._overlap = overlap
         major, minor = torch.cuda.get_device_capability(self._device)
         options = flags.nvrtc(f"sm_{major}{minor}", build.cuda_include())
-        # cupy keeps compiled kernels by source text and options, and looks into no header.
+        # cupy's cache key covers source text and options, but no headers.
         options = (*options, f"-DHEADERS_{build.headers_digest(source)}")
         text = build.source_text(source)
         with torch.cuda.device(self._device), cupy.cuda.Device(self._device):
@@ -96,7 +95,7 @@ class _CudaKernel:
                 self._function = self._raw_kernel.kernel
             except cupy.cuda.compiler.CompileException as error:
                 raise build.refusal(name, "NVRTC", str(error)) from error
-            # What the kernel declares itself counts as well.
+            # The kernel's static shared memory counts too.
             self._shared_bytes = _PORTABLE_SHARED_BYTES - self._raw_kernel.shared_size_bytes
             if cluster > _PORTABLE_CLUSTER:
                 from cupy_backends.cuda.api import driver
@@ -130,7 +129,7 @@ def _launch_overlapping(
     shared_bytes: int,
     stream: int,
 ) -> None:
-    """What cupy's launch has no argument for: the kernel need not wait for the one before it to end."""
+    """Programmatic dependent launch, for which cupy's launch has no argument."""
     from cuda.bindings import driver
 
     allowed = driver.CUlaunchAttribute()
@@ -200,7 +199,7 @@ def _packed(kernel: str, index: int, argument: Argument) -> _HostArgument:
 
 
 def _three(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
-    if max(sizes) >= 1 << 32:  # of which ctypes would keep the lower 32 bits
+    if max(sizes) >= 1 << 32:  # ctypes would truncate to the lower 32 bits
         raise RuntimeError(f"grid or block {tuple(sizes)}: 32 bits count them")
     return (ctypes.c_uint * 3)(*(*sizes, 1, 1, 1)[:3])
 
@@ -209,7 +208,7 @@ def _three(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_uint]:
 
 
 class _MetaKernel:
-    """Notes the launch for `compare.capture`."""
+    """Records the launch for `compare.capture`."""
 
     def __init__(self, source: str, name: str, cluster: int) -> None:
         self._source = source

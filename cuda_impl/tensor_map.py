@@ -1,4 +1,4 @@
-"""Tensor maps: how a matrix lies in memory, and which box of it Hopper's copy engine moves."""
+"""Tensor maps for TMA: a matrix's layout in memory, and the box that a copy moves."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 import torch
 
 LINE_BYTES = 128
-"""Of a box: the most that the engine permutes as one, so that 8 lines' packs lie in 8 different places."""
+"""Width of a box: the maximum of the 128-byte swizzle, with which 8 rows' vectors are in 8 different
+banks."""
 
 
 def tensor_map(x: torch.Tensor, by_rows: bool, ld: int, box_lines: int) -> np.void:
-    """The 128 bytes of a ``TensorMap``, as a kernel takes it by value.
+    """The 128 bytes of a ``TensorMap``, which a kernel takes by value.
 
     Args:
-        x: a matrix of 16-bit elements. Its rows, or columns, are dense and start on 16-byte boundaries.
-        by_rows: whether these lines are rows.
-        ld: elements from one to the next.
-        box_lines: lines that a copy moves, 64 elements of each.
+        x: a matrix of 16-bit elements. Its rows (or columns) are contiguous and 16-byte aligned.
+        by_rows: whether it is row-major.
+        ld: elements from one row (column) to the next.
+        box_lines: rows (columns) that a copy moves, 64 elements of each.
 
     Raises:
-        RuntimeError: the driver takes no such map.
+        RuntimeError: the driver refuses the map.
     """
     if x.is_meta:  # no memory, and perhaps no driver
         return np.zeros(1, "V128")[0]

@@ -1,10 +1,10 @@
-"""Your own kernels beside ours: one in Triton, one in CUDA C++, as two more rows of softmax.
+"""Your own kernels beside the project's: one in Triton, one in CUDA C++, as two more rows of softmax.
 
     python -m compare softmax --load examples/my_softmax.py
 
-Copy this file anywhere, put your kernels in, give the rows names of your own.  Each is checked against
-the same reference, timed in the same rounds and measured by the same readers as the project's own; one
-that is wrong shows no speed.  It works without a GPU as well.
+Copy this file anywhere, replace the kernels and rename the rows.  Each row is checked against the same
+reference, timed in the same rounds and measured by the same readers as the project's own.  A row with wrong
+results shows no speed.  It also works without a GPU.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ import triton.language as tl
 from compare.registry import implementation
 from cuda_impl.loader import kernel
 
-# ---- Triton: a program takes a whole row, padded to a power of two ---------------------------------------
+# ---- Triton: one program per row, padded to a power of two ------------------------------------------------
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def mine_in_triton(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-# ---- CUDA C++: a warp takes a row and goes over it three times --------------------------------------------
+# ---- CUDA C++: one warp per row, three passes over it -----------------------------------------------------
 
 SOURCE = r"""
 #include <cuda_bf16.h>
@@ -77,6 +77,6 @@ def mine_in_cuda(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x)
     if x.numel() > 0:
         launch = kernel(SOURCE, f"my_softmax_kernel<{CUDA_TYPES[x.dtype]}>", x.device)
-        # A Python int is 64 bits wide for cupy; say so where the kernel takes another width.
+        # cupy passes a Python int as 64 bits: cast explicitly where the kernel takes another width.
         launch((M,), (32,), (x.data_ptr(), y.data_ptr(), np.int64(N)))
     return y

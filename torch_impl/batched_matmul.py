@@ -2,9 +2,9 @@
 
 a[B,N,N], b[B,N,N] -> c[B,N,N]
 
-    naive    from primitives: all B * N^3 products in memory, then their sums
+    naive    elementary operations: materializes all B * N^3 products, then sums them
     eager    the library call: cuBLAS's batched kernels
-    compile  torch.compile with max-autotune, which times cuBLAS against Triton kernels of its own
+    compile  torch.compile with max-autotune, which times cuBLAS against its own Triton kernels
 """
 
 import functools
@@ -37,10 +37,10 @@ def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled(on: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
-    # Its CUDA graphs would give every call the same output memory. On a CPU, where nothing is timed, it would
-    # compile and time a C++ kernel a shape for most of a minute.
+    # No CUDA graphs: they would return the same output memory from every call. On a CPU nothing is timed, and
+    # max-autotune would compile and time C++ kernels for most of a minute per shape.
     mode = "max-autotune-no-cudagraphs" if on == "cuda" else "default"
     return torch.compile(torch.bmm, dynamic=False, fullgraph=True, mode=mode)
 

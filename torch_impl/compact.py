@@ -1,9 +1,9 @@
 """compact in plain PyTorch.
 
-x[N] -> y[N]: the x[n] that are greater than 0, then NaN if there is room, then anything
+x[N] -> y[N]: the x[n] greater than 0, then NaN if there is room; the rest is unspecified
 
-    naive    the primitives: a running count says where each element goes
-    eager    the library call: which asks the GPU how many there are, and waits for the answer
+    naive    elementary operations: a prefix sum gives each element's output index
+    eager    the library call, masked_select: the host waits for the GPU to return the count
     compile  the naive expression through torch.compile
 """
 
@@ -24,8 +24,8 @@ def _primitives(x: torch.Tensor) -> torch.Tensor:
     keep = x > 0
     before = keep.cumsum(0)
     count = before[-1].clone()
-    before -= 1  # now the place of each that is kept
-    # All others meet behind the last of these, as the NaN that ends them.
+    before -= 1  # now the output index of each kept element
+    # All other elements write NaN to the same index, one past the last kept element.
     return y.scatter_(0, torch.where(keep, before, count), torch.where(keep, x, math.nan))
 
 
@@ -39,7 +39,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    # Given no elements of y, it takes as many as it needs of the memory behind them: no copy is needed.
+    # Given an empty slice of y, masked_select writes past it into y's memory: no copy is needed.
     kept = torch.masked_select(x, x > 0, out=y[:0])
     y[kept.numel() : kept.numel() + 1] = math.nan
     return y
@@ -47,7 +47,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 

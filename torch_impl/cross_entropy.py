@@ -2,13 +2,13 @@
 
 logits[M,V], targets[M] -> loss[M], in fp32
 
-    naive    from primitives: the exponentials of all logits are written to memory and read back
+    naive    elementary operations: the exponentials of all logits are written to memory and read back
     eager    what F.cross_entropy calls: log_softmax, which writes as many elements as it reads, and nll_loss
     compile  the naive expression through torch.compile, which fuses it
 
-Of half-precision logits F.cross_entropy itself rounds all logarithms to half precision, and so every loss;
-here log_softmax is asked for fp32.  A target that is no column is an error of the library call: an IndexError
-on a CPU, and on a GPU an assertion that ends the process's use of it.
+For half-precision logits F.cross_entropy rounds the log-probabilities, and so the losses, to half precision.
+Here log_softmax returns fp32.  An out-of-range target is an error of the library call: an IndexError on a
+CPU, and on a GPU a device-side assertion, after which the process can no longer use the GPU.
 """
 
 import functools
@@ -26,7 +26,7 @@ IGNORED = -100
 
 def _primitives(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     V = logits.shape[1]
-    if V == 0:  # no maximum of nothing
+    if V == 0:  # amax fails on an empty row
         return torch.where(targets == IGNORED, 0.0, math.nan)
     wide = logits.float()
     row_max = wide.amax(dim=1)
@@ -52,7 +52,7 @@ def eager(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 

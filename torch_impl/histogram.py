@@ -2,9 +2,9 @@
 
 x[N] of uint8 -> y[256] of int64
 
-    scatter   from primitives: a one for every element, added where the element says
-    eager     the library call, ``bincount``; it first looks for the largest element, which the host waits for
-    compile   scatter through torch.compile, which leaves the adding to PyTorch's own kernel
+    scatter   elementary operations: scatter_add of a one per element into its bin
+    eager     the library call, ``bincount``; it first computes the maximum, and the host waits for it
+    compile   scatter through torch.compile, which calls PyTorch's own scatter_add kernel
 """
 
 import functools
@@ -38,7 +38,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_scatter, dynamic=False, fullgraph=True)
 

@@ -2,9 +2,9 @@
 
 x[M,K], w[K,N], bias[N] -> y[M,N]
 
-    eager    the library calls: a product with a bias by cuBLAS, then GELU, which reads and writes y again
-    compile  torch.compile with max-autotune: it times cuBLAS with a fused kernel behind it against Triton
-             products of its own that end in bias and GELU
+    eager    the library calls: cuBLAS's matmul with bias, then GELU, which reads and writes y again
+    compile  torch.compile with max-autotune, which times two candidates: cuBLAS followed by a fused
+             pointwise kernel, and its own Triton matmuls with bias and GELU in the epilogue
 
 GELU is the tanh approximation everywhere.
 """
@@ -20,7 +20,7 @@ from compare.registry import implementation
 from torch_impl.matmul import on_terms
 
 MOST_WEIGHTS = (1 << 31) - 1
-"""With more, PyTorch 2.11 ended in an illegal access on an H100, and the GPU was lost to its process."""
+"""Past this, PyTorch 2.11 made an illegal memory access on an H100, and the process lost the GPU."""
 
 
 def layer(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -36,9 +36,9 @@ def eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
-    # Its CUDA graphs would give every call the same output memory.
+    # No CUDA graphs: they would return the same output memory from every call.
     return torch.compile(layer, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
 
 

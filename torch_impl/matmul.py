@@ -2,10 +2,10 @@
 
 a[M,K], b[K,N] -> c[M,N]
 
-    naive    from primitives: all M * K * N products in memory, then their sums
+    naive    elementary operations: materializes all M * K * N products, then sums them
     eager    the library call: cuBLAS, which chooses one of hundreds of kernels
-    compile  torch.compile with max-autotune, which times cuBLAS against Triton kernels of its own
-    tf32     the library call for fp32 inputs, multiplied by tensor cores as TF32: other terms, faster
+    compile  torch.compile with max-autotune, which times cuBLAS against its own Triton kernels
+    tf32     the library call for fp32 inputs on TF32 tensor cores: lower precision, faster
 """
 
 import functools
@@ -16,14 +16,14 @@ import torch
 from compare.arguments import check_product
 from compare.registry import implementation
 
-MOST_PRODUCTS = 1 << 28  # 1 GB of them in fp32
+MOST_PRODUCTS = 1 << 28  # 1 GB in fp32
 
 
 def on_terms(*, tf32: bool) -> None:
-    """Let cuBLAS sum in fp32 and no less, for this process from now on, and multiply fp32 as said.
+    """Make cuBLAS accumulate in fp32 and multiply fp32 as TF32 or not, for this process from now on.
 
-    It may sum fp16 and bf16 partly in themselves otherwise, when it splits K.  Set where it differs only: a
-    flag takes a microsecond, which would count as the call's.
+    By default split-K kernels may reduce fp16 and bf16 partial sums in reduced precision.  A flag is set only
+    where it differs: setting one takes a microsecond, which would count as launch overhead.
     """
     flags = torch.backends.cuda.matmul
     if flags.allow_tf32 is not tf32:
@@ -52,9 +52,9 @@ def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
-    # Its CUDA graphs would give every call the same output memory.
+    # No CUDA graphs: they would return the same output memory from every call.
     return torch.compile(torch.matmul, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
 
 

@@ -2,9 +2,9 @@
 
 x[N] -> y[], in fp32
 
-    tree     from primitives: the second half is added to the first until one element is left
+    tree     elementary operations: adds the second half to the first until one element is left
     eager    the library call: one kernel, tuned by PyTorch's authors
-    compile  the same call through torch.compile, which writes Triton kernels for it
+    compile  the same call through torch.compile, which generates Triton kernels for it
 """
 
 import functools
@@ -41,7 +41,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_sum, dynamic=False, fullgraph=True)
 

@@ -2,7 +2,7 @@
 
 x[M,N], weight[N] -> y[M,N]
 
-    naive    from primitives: each step a kernel of its own, which reads and writes all of memory once more
+    naive    elementary operations: one kernel per step, and each reads and writes all of x's size
     eager    the library call: one kernel, tuned by PyTorch's authors
     compile  the naive expression through torch.compile, which fuses it into one Triton kernel
 """
@@ -20,7 +20,7 @@ EPS = 1e-5
 
 
 def _primitives(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    # In fp32 throughout, as the library call and every kernel here does it inside.
+    # fp32 throughout, as the library call and every kernel here compute internally.
     wide = x.float()
     mean_square = wide.square().mean(dim=1, keepdim=True)
     return (wide * torch.rsqrt(mean_square + eps) * weight).to(x.dtype)
@@ -40,7 +40,7 @@ def eager(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tens
 
 @functools.cache
 def _compiled() -> Callable[..., torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 

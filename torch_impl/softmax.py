@@ -2,7 +2,7 @@
 
 x[M,N] -> y[M,N]
 
-    naive    from primitives: a kernel each, and each reads all of its input from memory once more
+    naive    elementary operations: one kernel per step, and each reads its whole input from memory
     eager    the library call: one kernel, tuned by PyTorch's authors
     compile  the naive expression through torch.compile, which fuses it
 """
@@ -17,9 +17,9 @@ from compare.registry import implementation
 
 
 def _primitives(x: torch.Tensor) -> torch.Tensor:
-    # In fp32 throughout, as the library call and every kernel here does it inside.
+    # fp32 throughout, as the library call and every kernel here compute internally.
     wide = x.float()
-    if wide.shape[1] == 0:  # no maximum of nothing
+    if wide.shape[1] == 0:  # amax fails on an empty row
         return torch.empty_like(x)
     shifted = wide - wide.amax(dim=1, keepdim=True)
     numerator = shifted.exp()
@@ -41,7 +41,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 

@@ -2,8 +2,8 @@
 
 x[N] -> y[N]
 
-    eager    the library call.  Of a dense vector no kernel of PyTorch's: it asks the driver to copy
-    compile  the same expression through torch.compile, which writes a Triton kernel for it
+    eager    the library call: for a dense vector no PyTorch kernel, but the driver's memcpy
+    compile  the same expression through torch.compile, which generates a Triton kernel for it
 """
 
 import functools
@@ -16,7 +16,7 @@ from compare.registry import implementation
 
 
 def _copied(x: torch.Tensor) -> torch.Tensor:
-    # As .copy_() into an empty vector. Without the format an expanded x would come out as expanded again.
+    # As .copy_() into an empty vector. Without the format an expanded x would stay expanded.
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -28,7 +28,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_copied, dynamic=False, fullgraph=True)
 

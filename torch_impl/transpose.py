@@ -2,10 +2,10 @@
 
 x[M,N] -> y[N,M]
 
-    eager    the library call: one kernel, that which copies between any two orders of dimensions
-    compile  the same expression through torch.compile, which writes a Triton kernel for it
+    eager    the library call: PyTorch's generic kernel that copies between any two dimension orders
+    compile  the same expression through torch.compile, which generates a Triton kernel for it
 
-There is no rung below: ``x.t()`` is a view, and whatever makes it dense is the copy.
+There is no naive variant: ``x.t()`` is a view, and making it contiguous is the copy.
 """
 
 import functools
@@ -18,7 +18,7 @@ from compare.registry import implementation
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
-    # Not .contiguous(), which gives back a view where x is transposed already: the output must be fresh.
+    # Not .contiguous(): it returns a view where x is already transposed, and the output must be fresh.
     return x.t().clone(memory_format=torch.contiguous_format)
 
 
@@ -30,7 +30,7 @@ def eager(x: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_transposed, dynamic=False, fullgraph=True)
 

@@ -3,7 +3,7 @@
 x[N], y[N] -> z[N]
 
     eager    the library call: one kernel, tuned by PyTorch's authors
-    compile  the same expression through torch.compile, which writes a Triton kernel for it
+    compile  the same expression through torch.compile, which generates a Triton kernel for it
 """
 
 import functools
@@ -27,7 +27,7 @@ def _add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    # One specialised kernel a shape; past this many shapes torch.compile would give up.
+    # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(_add, dynamic=False, fullgraph=True)
 

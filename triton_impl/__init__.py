@@ -1,4 +1,4 @@
-"""The operations in Triton: kernels and their launch, a module an op."""
+"""The operations in Triton: kernels and their launch, one module per op."""
 
 import os
 

@@ -1,17 +1,17 @@
-"""batched_matmul in Triton: ``a[B,N,N], b[B,N,N] -> c[B,N,N]``, sums in fp32.
+"""batched_matmul in Triton: ``a[B,N,N], b[B,N,N] -> c[B,N,N]``, accumulated in fp32.
 
-The ladder; ``cuda_impl/kernels/batched_matmul.cuh`` climbs the same way:
+Variants, slow to fast; ``cuda_impl/kernels/batched_matmul.cuh`` has the same under the same names:
 
-* ``naive``: a program a matrix, one term of each element's sum at a time, straight from memory
-* ``tiled``: a program one or a few matrices, each read once, multiplied without tensor cores
-* ``tensor_core``: as tiled, by tensor cores
-* ``pipelined``: as tensor_core, and a program takes group after group: the next is fetched meanwhile
+* ``naive``: one program per matrix, one term of every sum per iteration, straight from global memory
+* ``tiled``: a program holds one or a few whole matrices, loaded once; no tensor cores
+* ``tensor_core``: as tiled, on tensor cores
+* ``pipelined``: as tensor_core, persistent: loads of the next groups overlap with multiplication
 
-A block of ``tl.arange`` is a power of two, so a matrix lies in a tile of BLOCK_N x BLOCK_N that it may not
-fill: of 48 in 64, 56% of the elements and 42% of the products are asked for.  What is not is masked: it costs
-instructions, registers and shared memory, but no traffic.  `useful_share` counts it.
+``tl.arange`` takes only powers of two, so a matrix occupies a tile of BLOCK_N x BLOCK_N with padding.  For N
+= 48 in 64, 56% of the elements and 42% of the products are useful.  The padding is masked: it costs
+instructions, registers and shared memory, but no memory traffic.  `useful_share` computes it.
 
-Matrices may lie any way: every kernel takes all strides of a and b, and c is dense.
+Every kernel takes all strides of a and b; c is contiguous.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def batched_matmul_naive_kernel(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a matrix.  Each term is a column of a times a row of b."""
+    """Grid: one program per matrix.  Each term is the outer product of a column of a and a row of b."""
     matrix = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
+    i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # 64-bit: strides are arbitrary
     j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
     a_ptrs = a_ptr + matrix * stride_ab + i * stride_ai
     b_ptrs = b_ptr + matrix * stride_bb + j * stride_bj
@@ -54,16 +54,16 @@ def multiply_group(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     group, BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, TENSOR_CORES: tl.constexpr,
 ):  # fmt: skip
-    """MATRICES matrices beside each other, of the ``group`` of that number, in 64 bits.
+    """Multiply MATRICES consecutive matrices: those of number ``group`` (64-bit).
 
-    Square matrices of one size: rows i and columns j of a tile are the same for a, b and c.  FULL: they fill
-    their tiles and the last group, so that nothing is masked.
+    All matrices are square and of one size: row index i and column index j serve a, b and c.  FULL: matrices
+    fill their tiles and the last group is complete, so that no access is masked.
     """
-    if MATRICES == 1:  # its rows are shared out among the warps
+    if MATRICES == 1:  # all warps share the matrix's rows
         matrix = group
-        i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # strides may be any
+        i = tl.arange(0, BLOCK_N)[:, None].to(tl.int64)  # 64-bit: strides are arbitrary
         j = tl.arange(0, BLOCK_N)[None, :].to(tl.int64)
-    else:  # a warp a matrix
+    else:  # one matrix per warp
         matrix = group * MATRICES + tl.arange(0, MATRICES)[:, None, None]
         i = tl.arange(0, BLOCK_N)[None, :, None].to(tl.int64)
         j = tl.arange(0, BLOCK_N)[None, None, :].to(tl.int64)
@@ -75,7 +75,7 @@ def multiply_group(
         a, b = tl.load(a_ptrs), tl.load(b_ptrs)
     else:
         a, b = tl.load(a_ptrs, mask=inside, other=0.0), tl.load(b_ptrs, mask=inside, other=0.0)
-    if not TENSOR_CORES:  # products of fp32 by IEEE are made without them
+    if not TENSOR_CORES:  # fp32 with IEEE precision does not use them
         a, b = a.to(tl.float32), b.to(tl.float32)
     c = tl.dot(a, b, input_precision="ieee").to(c_ptr.dtype.element_ty)
     if FULL:
@@ -90,7 +90,7 @@ def batched_matmul_tiled_kernel(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program MATRICES matrices, multiplied in fp32."""
+    """Grid: one program per MATRICES matrices, multiplied in fp32."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
         tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, False,
@@ -103,7 +103,7 @@ def batched_matmul_tensor_core_kernel(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program MATRICES matrices, multiplied by tensor cores."""
+    """Grid: one program per MATRICES matrices, multiplied on tensor cores."""
     multiply_group(
         a_ptr, b_ptr, c_ptr, B, N, stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
         tl.program_id(0).to(tl.int64), BLOCK_N, MATRICES, FULL, True,
@@ -116,9 +116,11 @@ def batched_matmul_pipelined_kernel(
     stride_ab, stride_ai, stride_aj, stride_bb, stride_bi, stride_bj,
     BLOCK_N: tl.constexpr, MATRICES: tl.constexpr, FULL: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a few programs a multiprocessor; each takes every ``num_programs``-th group of MATRICES matrices.
+    """Grid: persistent, a few programs per multiprocessor; groups of MATRICES matrices are assigned
+    round-robin.
 
-    With STAGES the compiler fetches the loop's next groups into shared memory while one is multiplied.
+    The compiler pipelines the loop with STAGES stages: the next groups are loaded into shared memory while
+    one is multiplied.
     """
     first = tl.program_id(0).to(tl.int64)
     for group in tl.range(first, (B - 1) // MATRICES + 1, tl.num_programs(0), num_stages=STAGES):
@@ -129,30 +131,30 @@ def batched_matmul_pipelined_kernel(
 
 
 LARGEST = 128
-"""Rows of a matrix that a program holds whole."""
+"""Maximum N: a program holds whole matrices."""
 
 
 def block_of(N: int) -> int:
-    """BLOCK_N: the least power of two that holds N rows, and 16 at least, which ``tl.dot`` asks for."""
+    """BLOCK_N: N rounded up to a power of two, at least the 16 that ``tl.dot`` requires."""
     return max(16, triton.next_power_of_2(N))
 
 
 def useful_share(N: int, BLOCK_N: int) -> tuple[float, float]:
-    """Of the elements and of the products of a tile of BLOCK_N x BLOCK_N, those that N x N matrices ask for.
+    """Useful share of a BLOCK_N x BLOCK_N tile for an N x N matrix: of its elements, and of its products.
 
-    Elements count what is addressed, masked and held: (N / BLOCK_N)^2.  Products count what tensor cores do:
-    (N / BLOCK_N)^3.  Masked elements are not fetched, so neither is a share of the memory's traffic.
+    Elements addressed, masked and held: (N / BLOCK_N)^2.  Products computed by tensor cores: (N / BLOCK_N)^3.
+    Masked elements are not fetched, so memory traffic has no such loss.
     """
     return (N / BLOCK_N) ** 2, (N / BLOCK_N) ** 3
 
 
 def group_of(N: int) -> tuple[int, int]:
-    """MATRICES and num_warps: small matrices, which a warp holds, come one a warp."""
+    """MATRICES and num_warps: matrices that fit a warp are processed one per warp."""
     return (4, 4) if block_of(N) <= 32 else (1, 4 if block_of(N) == 64 else 8)
 
 
 def is_full(B: int, N: int, MATRICES: int) -> bool:
-    """Whether matrices fill their tiles, and groups are whole."""
+    """Whether matrices fill their tiles and all groups are complete."""
     return block_of(N) == N and B % MATRICES == 0
 
 
@@ -164,12 +166,12 @@ def check_size(N: int) -> None:
 
 
 def operand_bytes(N: int, MATRICES: int, element_bytes: int) -> int:
-    """Of a group's tiles of a and b, which ``tl.dot`` takes from shared memory."""
+    """Bytes of a group's tiles of a and b, which ``tl.dot`` reads from shared memory."""
     return 2 * MATRICES * block_of(N) ** 2 * element_bytes
 
 
 def check_shared(a: torch.Tensor, shared_bytes: int) -> None:
-    """Refuse what needs more than a program may have on this GPU."""
+    """Raise NotImplementedError if a block needs more shared memory than this GPU allows."""
     most = shared_bytes_of_a_block(a.device)
     if shared_bytes > most:
         raise NotImplementedError(
@@ -254,8 +256,8 @@ def pipelined(
     check_size(N)
     MATRICES, WARPS = MATRICES or group_of(N)[0], WARPS or group_of(N)[1]
     check_shared(a, operand_bytes(N, MATRICES, a.element_size()))
-    # As many programs as shared memory has room for: STAGES groups' operands, and tiles of c on the way out.
-    # A multiprocessor has 1 KB more than a program may have, and keeps 1 KB for each.
+    # As many programs as fit in shared memory: operands of STAGES groups, and the output tiles of c.
+    # A multiprocessor has 1 KB more than a block may use, and reserves 1 KB per block.
     room, group_bytes = shared_bytes_of_a_block(a.device), operand_bytes(N, MATRICES, a.element_size())
     STAGES = max(min(STAGES, (room - group_bytes // 2) // group_bytes), 1)
     most = (room + 1024) // (STAGES * group_bytes + group_bytes // 2 + 1024)

@@ -1,15 +1,16 @@
-"""compact in Triton: ``x[N] -> y[N]``, the x[n] > 0 in order, then NaN if there is room, then anything.
+"""compact in Triton: ``x[N] -> y[N]``, the x[n] > 0 in order, then NaN if there is room; the rest
+unspecified.
 
-Where an element goes is how many before it are kept.  The ladder, slow to fast, as in
-``cuda_impl/kernels/compact.cuh``; what changes is how a program learns what the programs before it keep:
+An element's output index is the number of kept elements before it.  Variants, slow to fast, as in
+``cuda_impl/kernels/compact.cuh``; they differ in how a program learns what the programs before it keep:
 
-* ``twopass``: one launch counts the kept of every tile, a second adds up the counts, a third reads x again
-  and writes: x is read twice
-* ``onepass``: a tile is counted, and looks back at what the tiles before it have published: x is read once
-* ``gluon``: as onepass in Gluon, Triton's own lower level: which lane holds which element is said, so a warp
-  can vote
+* ``twopass``: three launches: count each tile, scan the counts, read x again and scatter: x is read twice
+* ``onepass``: single-pass scan with decoupled look-back: a tile reads the counts that earlier tiles have
+  published: x is read once
+* ``gluon``: as onepass in Gluon, Triton's lower-level language: an explicit layout of elements to lanes, so
+  that a warp can use ballots
 
-Within a tile ``tl.cumsum`` is the ballots of CUDA, by way of shuffles.
+Within a tile ``tl.cumsum`` does with shuffles what CUDA does with ballots.
 """
 
 import torch
@@ -24,7 +25,7 @@ from compare.registry import implementation
 
 @triton.jit
 def load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE: tl.constexpr):
-    """A tile's elements, and which of them are kept: a comparison with NaN is false."""
+    """A tile's elements, and which of them are kept; NaN > 0 is false."""
     n = tile * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     x = tl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0)  # 0 is not kept
     return x, (x.to(tl.float32) > 0.0).to(tl.int32)
@@ -38,7 +39,7 @@ def store_kept(y_ptr, before, x, kept):
 
 @triton.jit
 def store_end(y_ptr, count, N):
-    """What ends y, if there is room."""
+    """The NaN that ends y, if there is room."""
     tl.store(y_ptr + count, float("nan"), mask=count < N)
 
 
@@ -47,7 +48,7 @@ def store_end(y_ptr, count, N):
 
 @triton.jit
 def compact_count_kernel(x_ptr, N, stride_xn, of_tile_ptr, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program for a tile of BLOCK_SIZE elements."""
+    """Grid: one program per tile of BLOCK_SIZE elements."""
     tile = tl.program_id(0).to(tl.int64)
     _, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
     tl.store(of_tile_ptr + tile, tl.sum(kept, axis=0).to(tl.int64))
@@ -55,7 +56,7 @@ def compact_count_kernel(x_ptr, N, stride_xn, of_tile_ptr, BLOCK_SIZE: tl.conste
 
 @triton.jit
 def compact_scan_kernel(of_tile_ptr, tiles, BLOCK_TILES: tl.constexpr):
-    """A single program turns every tile's count into the sum of those before it; of_tile[tiles]: of all."""
+    """Grid: one program.  Exclusive scan of the tiles' counts, in place; of_tile[tiles] gets the total."""
     before = tl.zeros((), tl.int64)
     for begin in range(0, tiles, BLOCK_TILES):
         tile = begin + tl.arange(0, BLOCK_TILES)
@@ -67,7 +68,7 @@ def compact_scan_kernel(of_tile_ptr, tiles, BLOCK_TILES: tl.constexpr):
 
 @triton.jit
 def compact_scatter_kernel(x_ptr, y_ptr, N, stride_xn, of_tile_ptr, BLOCK_SIZE: tl.constexpr):
-    """Grid: as the first launch."""
+    """Grid: as compact_count_kernel."""
     tile = tl.program_id(0).to(tl.int64)
     x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
     store_kept(y_ptr, tl.load(of_tile_ptr + tile), x, kept)
@@ -80,7 +81,7 @@ SIZES = {"BLOCK_SIZE": (1024, 2048, 4096, 8192), "WARPS": (2, 4, 8, 16)}
 
 @implementation("compact", "triton.twopass", rung="tiled", tunable=SIZES)
 def twopass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch.Tensor:
-    """Count every tile, add up the counts, read x again and write."""
+    """Count each tile, scan the counts, read x again and scatter."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()
@@ -96,24 +97,24 @@ def twopass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
 
 
 # ---- onepass ----------------------------------------------------------------------------------------------
-# After Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016; the CUDA file
-# tells how tiles get to know of each other, and why they are taken by ticket.
+# Source: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016.  The CUDA
+# file explains how tiles publish their counts, and why tiles are taken by ticket.
 
-UNKNOWN, OWN, ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # in the lowest two bits of a word
+UNKNOWN, OWN, ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # the lowest two bits of a word
 
 
 @triton.jit
 def publish(of_tile_ptr, tile, state, count):
-    """As an atomic, which one thread does, in one instruction, past the L1."""
+    """An atomic: executed by one thread, as one instruction, in the L2 and not in the L1."""
     tl.atomic_xchg(of_tile_ptr + tile, (count << 2) | state, sem="relaxed")
 
 
 @triton.jit
 def look_back(of_tile_ptr, tile, lane, LANES: tl.constexpr):
-    """How many all tiles before this one keep.
+    """How many elements all tiles before this one keep.
 
-    LANES tiles at a time, one a thread.  With fewer, several threads would look at the same word, could see
-    different things, and would go different ways.
+    LANES tiles per iteration, one per thread.  With fewer LANES than threads, several threads would read the
+    same word, could see different values, and would diverge.
 
     Args:
         lane: 0 to LANES - 1.
@@ -123,10 +124,10 @@ def look_back(of_tile_ptr, tile, lane, LANES: tl.constexpr):
     looking = tile > 0
     while looking:
         other = nearest - lane
-        # Before the first tile nothing is kept.
+        # Tiles before the first count as ALL (2) with 0 kept.
         word = tl.load(of_tile_ptr + other, mask=other >= 0, other=2, volatile=True)
         state = word & 3
-        knows_all = tl.min(tl.where(state == ALL, lane, LANES), axis=0)  # the nearest, if any
+        knows_all = tl.min(tl.where(state == ALL, lane, LANES), axis=0)  # the nearest such tile, if any
         needed = lane <= knows_all
         unknown = tl.sum((needed & (state == UNKNOWN)).to(tl.int32), axis=0)
         if unknown == 0:
@@ -138,12 +139,12 @@ def look_back(of_tile_ptr, tile, lane, LANES: tl.constexpr):
 
 @triton.jit
 def find_place(of_tile_ptr, tile, count, lane, LANES: tl.constexpr):
-    """How many all tiles before this one keep; the others are told what this one does, then what all do.
+    """How many elements all tiles before this one keep; publishes this tile's count, then the inclusive sum.
 
     Args:
         lane: as for `look_back`.
     """
-    # Others wait for this, so it comes before all that only this program needs.
+    # Published first, because later tiles wait for it.
     publish(of_tile_ptr, tile, OWN, count)
     before = look_back(of_tile_ptr, tile, lane, LANES)
     publish(of_tile_ptr, tile, ALL, before + count)
@@ -154,7 +155,7 @@ def find_place(of_tile_ptr, tile, count, lane, LANES: tl.constexpr):
 def compact_onepass_kernel(
     x_ptr, y_ptr, N, stride_xn, words_ptr, BLOCK_SIZE: tl.constexpr, LANES: tl.constexpr
 ):
-    """Grid: a program for a tile.  words[0] counts tickets, the others are the tiles'; all start as 0."""
+    """Grid: one program per tile.  words[0] counts tickets, words[1 + tile] is the tile's; all start as 0."""
     tile = tl.atomic_add(words_ptr, 1, sem="relaxed")
     of_tile_ptr = words_ptr + 1
     x, kept = load_tile(x_ptr, N, stride_xn, tile, BLOCK_SIZE)
@@ -167,7 +168,7 @@ def compact_onepass_kernel(
 
 @implementation("compact", "triton.onepass", rung="tiled", tunable=SIZES)
 def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch.Tensor:
-    """Tiles look back at what those before them have published."""
+    """Single-pass scan: tiles look back at the counts that earlier tiles have published."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()
@@ -182,14 +183,14 @@ def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch
 
 
 # ---- gluon ------------------------------------------------------------------------------------------------
-# A tile is ROWS times 32 elements: an element a lane, and a warp's rows are neighbours, as CUDA's steps are.
+# A tile is ROWS x 32 elements: one element per lane, and a warp's rows are consecutive, as CUDA's steps are.
 
 
 @gluon.jit
 def vote(kept):
     """How many lanes before this one keep their element of the row, and how many lanes do in all.
 
-    Every register of ``kept`` is a row of 32: what the instruction sees, but no layout tells the compiler.
+    Each register of ``kept`` is a row of 32: the instruction relies on it, but no Triton layout states it.
     """
     return gl.inline_asm_elementwise(
         """{
@@ -230,7 +231,7 @@ def compact_gluon_kernel(x_ptr, y_ptr, N, stride_xn, words_ptr, ROWS: gl.constex
     kept = (x.to(gl.float32) > 0.0).to(gl.int32)
     before_lane, of_row = vote(kept)
     up_to_row = gl.associative_scan(of_row, 0, add)
-    count = gl.max(gl.sum(of_row, axis=0), axis=0).to(gl.int64)  # all lanes have the same
+    count = gl.max(gl.sum(of_row, axis=0), axis=0).to(gl.int64)  # equal in all lanes
     before = find_place(of_tile_ptr, tile, count, gl.arange(0, 32 * WARPS, WORD_A_THREAD), 32 * WARPS)
     gl.store(y_ptr + before + (up_to_row - of_row + before_lane), x, mask=kept != 0)
     if tile == gl.num_programs(0) - 1:
@@ -246,7 +247,7 @@ def compact_gluon_kernel(x_ptr, y_ptr, N, stride_xn, words_ptr, ROWS: gl.constex
     tunable={"ROWS": (64, 128, 256), "WARPS": (2, 4, 8)},
 )
 def in_gluon(x: torch.Tensor, *, ROWS: int = 128, WARPS: int = 4) -> torch.Tensor:
-    """Tiles look back at what those before them have published; warps vote."""
+    """Single-pass scan with look-back; warps use ballots."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()

@@ -1,19 +1,19 @@
-"""How far a kernel in Triton can count."""
+"""Overflow check for 32-bit loop counters of Triton kernels."""
 
 from __future__ import annotations
 
 LAST_STEPS = 1 << 16
-"""More than any loop here counts on by."""
+"""At least the step of every loop here."""
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what a loop would count past the end of 32 bits for, and go on from -2^31.
+    """Refuse a count at which a 32-bit loop counter would overflow and continue from -2^31.
 
-    A number below 2^31 is given to a kernel in 32 bits, and a loop up to it counts in as many.  What is
-    greater is given in 64, and so counted.
+    Triton passes a number below 2^31 in 32 bits, and a loop up to it counts in 32 bits.  Greater numbers are
+    passed and counted in 64.
 
     Raises:
-        NotImplementedError: one of these is so close to 2^31 that the loop's last step leads past it.
+        NotImplementedError: a count is so close to 2^31 that the loop's last step passes it.
     """
     for name, count in counts.items():
         if (1 << 31) - LAST_STEPS <= count < 1 << 31:

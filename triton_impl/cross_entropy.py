@@ -1,15 +1,17 @@
 """cross_entropy in Triton: ``logits[M,V], targets[M] -> loss[M]``.
 
-The ladder; ``cuda_impl/kernels/cross_entropy.cuh`` has the same variants under the same names:
+Variants; ``cuda_impl/kernels/cross_entropy.cuh`` has the same under the same names:
 
 * ``online``: a program reads a row once, tile by tile, with a running maximum and sum
-* ``split``: many programs share a row; the last one to finish puts their parts together: few long rows
+* ``split``: several programs share a row; the last to finish combines the partial results: few long rows
 
-A tile is PACKS x THREADS x VEC elements: VEC neighbours, 16 bytes, in each of PACKS places are one thread's.
-So maximum and sum along PACKS and VEC stay within a thread; those of a whole tile would take an exchange
-between threads at every turn.  The compiler finds that layout by itself, as loads are fastest with it.
-A row that begins or ends between two boundaries has elements before its first pack or behind its last.
-No thread can be told to take one of them; they are a small tensor of their own.
+A tile has shape PACKS x THREADS x VEC.  Each thread has PACKS vectors of VEC consecutive elements, 16 bytes.
+Reductions along PACKS and VEC then stay within a thread; a reduction over the whole tile would need shuffles
+and barriers in every iteration.  The compiler chooses that layout by itself, because vectorized loads need
+it.
+
+A row that is not 16-byte aligned has elements before its first vector or after its last.  Triton cannot
+assign those to one thread, so they form a small tensor of their own.
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
 """
@@ -26,12 +28,12 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 
 IGNORED = tl.constexpr(-100)
-"""As PyTorch's ignore_index: the loss of such a row is 0."""
+"""PyTorch's ignore_index: the loss of such a row is 0."""
 
 
 @triton.jit
 def finite_shift(maximum):
-    """What to subtract before exp.  Where all is -inf so far, exp(-inf - -inf) would be NaN; it must be 0."""
+    """The shift before exp: 0 if the maximum is -inf, where exp(-inf - -inf) would be NaN instead of 0."""
     return tl.where(maximum == -float("inf"), 0.0, maximum)
 
 
@@ -40,10 +42,10 @@ def reduce(
     logits_ptr, first, count,
     WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Maximum and sum of exponentials of ``count`` elements from the ``first`` on.
+    """Maximum and sum of exponentials of ``count`` elements starting at ``first``.
 
-    They are read by packs of VEC, from where these begin.  Unless WHOLE, some may lie before the first pack
-    and behind the last, fewer than VEC at either end.
+    Vectorized loads of VEC elements, from the first aligned element.  Unless WHOLE, fewer than VEC elements
+    may lie before the first vector, and fewer than VEC after the last.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
@@ -54,7 +56,7 @@ def reduce(
     own_max = tl.full([THREADS], -float("inf"), tl.float32)
     own_sum = tl.zeros([THREADS], tl.float32)
     if not WHOLE:
-        e = tl.arange(0, THREADS)  # VEC places for those before, and as many for those behind
+        e = tl.arange(0, THREADS)  # VEC slots for the elements before, and VEC for those after
         behind = tl.maximum(first_pack, end_pack) * VEC
         at = tl.where(e < VEC, first + e, behind + e - VEC)
         mine = ((e >= VEC) | (at < first_pack * VEC)) & (at < first + count)
@@ -73,17 +75,17 @@ def reduce(
 
 @triton.jit
 def combined(maximum, total):
-    """One maximum and sum of many."""
+    """Combine maxima and sums of parts into one."""
     of_all = tl.max(maximum, axis=0)
     return of_all, tl.sum(total * fast_expf(maximum - finite_shift(of_all)), axis=0)
 
 
 @triton.jit
 def loss_of(row_ptr, V, target, row_max, row_sum):
-    """log(sum(exp(x))) - x[target]; NaN where the target is none of the row's columns."""
+    """log(sum(exp(x))) - x[target]; NaN for an out-of-range target."""
     inside = (target >= 0) & (target < V)
     picked = tl.load(row_ptr + target, mask=inside, other=float("nan")).to(tl.float32)
-    # In an order that loses nothing of the logarithm where maximum and picked are large.
+    # This order keeps the logarithm's precision where maximum and picked are large.
     return tl.where(target == IGNORED, 0.0, tl.log(row_sum) - (picked - row_max))
 
 
@@ -92,7 +94,7 @@ def cross_entropy_online_kernel(
     logits_ptr, targets_ptr, loss_ptr, V, stride_lm, stride_tm,
     WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a row."""
+    """Grid: one program per row."""
     m = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + m * stride_lm
     target = tl.load(targets_ptr + m * stride_tm)
@@ -106,11 +108,11 @@ def cross_entropy_split_kernel(
     max_ptr, sum_ptr, arrived_ptr,
     WHOLE: tl.constexpr, PACKS: tl.constexpr, THREADS: tl.constexpr, VEC: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Grid: ``splits`` programs for a row, each with ``slice_columns`` columns of it; splits <= BLOCK_S.
+    """Grid: ``splits`` programs per row, each with ``slice_columns`` columns of it; splits <= BLOCK_S.
 
-    A program leaves its part in max[M,splits] and sum[M,splits] and counts itself in arrived[M], which starts
-    as 0; the one that finds all others counted combines the parts, in the order of the columns, whichever
-    program it is.  No program waits for another.
+    A program writes its partial result to max[M,splits] and sum[M,splits], then increments arrived[M], which
+    starts as 0.  The program that finds all others counted combines the partial results, in column order
+    whichever program it is.  No program waits for another.
     """
     program = tl.program_id(0)
     m = (program // splits).to(tl.int64)
@@ -121,11 +123,11 @@ def cross_entropy_split_kernel(
 
     tl.store(max_ptr + program, part_max)
     tl.store(sum_ptr + program, part_sum)
-    tl.debug_barrier()  # whoever sees the count sees the part
+    tl.debug_barrier()  # a program that sees the count must see the partial result
     if tl.atomic_add(arrived_ptr + m, 1, sem="acq_rel") == splits - 1:
         s = tl.arange(0, BLOCK_S)
         at = m * splits + s
-        # Past the L1, which may be older.
+        # .cg bypasses the L1, whose lines may be stale.
         of_max = tl.load(max_ptr + at, mask=s < splits, other=-float("inf"), cache_modifier=".cg")
         of_sum = tl.load(sum_ptr + at, mask=s < splits, other=0.0, cache_modifier=".cg")
         row_max, row_sum = combined(of_max, of_sum)
@@ -134,18 +136,18 @@ def cross_entropy_split_kernel(
 
 
 def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """``logits`` with neighbouring columns next to each other; a copy where they are not."""
+    """``logits`` with contiguous rows; a copy if they are not."""
     check_targets("cross_entropy", logits, targets)
     return logits if logits.stride(1) == 1 or logits.size(1) <= 1 else logits.contiguous()
 
 
 def tile(logits: torch.Tensor) -> dict[str, int]:
-    """WHOLE, PACKS, THREADS and VEC: 32 bytes a thread, but no more than a row.
+    """WHOLE, PACKS, THREADS and VEC: 32 bytes per thread, but no more than a row.
 
-    16 bytes move at a time if the first row starts on such a boundary; WHOLE if all rows do, and end on one.
+    16-byte vectorized loads if the first row is 16-byte aligned; WHOLE if all rows start and end aligned.
 
-    So little on its way in one program leaves registers for many: what waits in all of them keeps the memory
-    busy, and while one program puts its parts together the others go on loading.
+    Few loads in flight per program leave registers for many programs.  Together these keep the memory busy,
+    and while one program reduces, others load.
     """
     VEC = 16 // logits.element_size() if logits.data_ptr() % 16 == 0 and logits.size(1) > 0 else 1
     packs = max(1, triton.cdiv(logits.size(1), VEC))
@@ -173,7 +175,7 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @implementation("cross_entropy", "triton.split", rung="tiled")
 def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Many programs share a row: few rows, of any length."""
+    """Several programs share a row: few rows, of any length."""
     logits = checked(logits, targets)
     M, V = logits.shape
     loss = torch.empty(M, dtype=torch.float32, device=logits.device)
@@ -181,7 +183,7 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return loss
     constants = tile(logits)
     TILE = constants["PACKS"] * constants["THREADS"] * constants["VEC"]
-    # As many tiles a slice as leave 16 programs for every multiprocessor.
+    # Slices of so many tiles that every multiprocessor has 16 programs.
     slice_tiles = max(1, triton.cdiv(V, TILE) * M // (16 * multiprocessors(logits.device)))
     splits = max(1, triton.cdiv(V, slice_tiles * TILE))
     part_max = torch.empty(M * splits, dtype=torch.float32, device=logits.device)

@@ -1,14 +1,14 @@
 """histogram in Triton: ``x[N] -> y[256]``, of uint8 and int64.
 
-The ladder; ``cuda_impl/kernels/histogram.cuh`` has the first two under the same names:
+Variants; ``cuda_impl/kernels/histogram.cuh`` has the first two under the same names:
 
-* ``global``: an atomic addition in global memory for every element
-* ``shared``: a program counts for itself with ``tl.histogram``, and adds its counts to y once, at its end
-* ``gluon``: as CUDA's ``lanes`` in Gluon, Triton's own lower level: every lane has counters of its own
+* ``global``: an atomic addition in global memory per element
+* ``shared``: a program counts with ``tl.histogram`` and adds its counts to y once, at its end
+* ``gluon``: as CUDA's ``lanes`` in Gluon, Triton's lower-level language: one private counter per lane and bin
 
-Where a program's counters are is not said in Triton.  ``tl.histogram`` is a word for all of it: how threads
-share counters, and what becomes of those that want the same one, is its compiler's choice.  In Gluon shared
-memory is allocated and laid out by hand; an atomic addition there is not among its words, but PTX has one.
+Triton does not say where a program's counters are.  How ``tl.histogram`` shares counters between threads, and
+how it resolves conflicts, is the compiler's choice.  Gluon allocates and lays out shared memory explicitly.
+It has no shared-memory atomic, so the kernel uses inline PTX.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COPIES = tl.constexpr(64)
 
 @triton.jit
 def histogram_global_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program for BLOCK_SIZE elements."""
+    """Grid: one program per BLOCK_SIZE elements."""
     n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     x = tl.load(x_ptr + n * stride_xn, mask=n < N, other=0)
     one = tl.full([BLOCK_SIZE], 1, tl.int64)
@@ -38,13 +38,13 @@ def histogram_global_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr
 
 @triton.jit
 def histogram_shared_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a few programs a multiprocessor, which take every num_programs-th block."""
+    """Grid: persistent, a few programs per multiprocessor; blocks of x are assigned round-robin."""
     count = tl.zeros([BINS], tl.int32)
     whole = N // BLOCK_SIZE
     for block in range(tl.program_id(0), whole, tl.num_programs(0)):
         n = tl.cast(block, tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         count += tl.histogram(tl.load(x_ptr + n * stride_xn).to(tl.int32), BINS)
-    # The block that the end cuts short, apart: what is not there is loaded as 0, and not counted.
+    # The partial last block, apart: masked elements load as 0 and are subtracted from that bin.
     if tl.program_id(0) == whole % tl.num_programs(0):
         n = tl.cast(whole, tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         x = tl.load(x_ptr + n * stride_xn, mask=n < N, other=0).to(tl.int32)
@@ -60,11 +60,11 @@ barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 @gluon.jit
 def count_words(words, lanes, inside):
-    """Add 1 to one of the lane's counters for each of the four bytes of every word that is inside.
+    """Add 1 to one of the lane's counters for each of the four bytes of every word inside.
 
-    A bin's counters are 256 bytes apart: a byte is the upper byte of its counter's place and the lane's place
-    among them the lower, and one instruction puts them together.  ``global_smem`` is what Triton calls a
-    program's shared memory; the counters, of which there is nothing beside, lie at its beginning.
+    A bin's counters are 256 bytes apart: the counter's address is byte * 256 + the lane's offset, which one
+    instruction (prmt) assembles.  ``global_smem`` is Triton's name for a program's shared memory.  The
+    counters are its only allocation, so they start at its beginning.
     """
     gl.inline_asm_elementwise(
         """{
@@ -86,7 +86,7 @@ def count_words(words, lanes, inside):
         @inside red.shared.add.u32 [fourth], 1;
         mov.b32 $0, 0;
         }""",
-        "=r,r,r,r",  # it has to give something
+        "=r,r,r,r",  # inline assembly must return a value
         [words, lanes, inside],
         dtype=gl.int32,
         is_pure=False,
@@ -96,10 +96,10 @@ def count_words(words, lanes, inside):
 
 @gluon.jit
 def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
-    """Grid: as many programs as the GPU holds, or fewer; each takes every num_programs-th chunk.
+    """Grid: persistent, at most as many programs as the GPU holds; chunks are assigned round-robin.
 
-    A chunk is PACKS packs of 16 bytes a thread.  The first ``head`` elements lie before a 16-byte boundary,
-    where packs begin; program 0 counts them in y itself, and those behind the last whole word.
+    A chunk is PACKS 16-byte vectors per thread.  The first ``head`` elements lie before a 16-byte boundary,
+    where vectors begin.  Program 0 counts these in y directly, and those after the last whole word.
     """
     WARPS: gl.constexpr = gl.num_warps()
     CHUNK: gl.constexpr = PACKS * WARPS * 32 * 4  # in words of four elements
@@ -111,14 +111,14 @@ def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
     barrier()
 
     n = gl.arange(0, CHUNK, WORDS)
-    lanes = n // 4 % COPIES * 4  # two for each lane of a warp, for even warps and for odd
+    lanes = n // 4 % COPIES * 4  # two copies per lane: one for even warps, one for odd
     everywhere = gl.full([CHUNK], 1, gl.int32, WORDS)
     words_ptr = gl.multiple_of((x_ptr + head).to(gl.pointer_type(gl.int32)), 16)
     words = (N - head) // 4
     whole = words // CHUNK
     for chunk in range(gl.program_id(0), whole, gl.num_programs(0)):
         count_words(gl.load(words_ptr + chunk.to(gl.int64) * CHUNK + n), lanes, everywhere)
-    # The chunk that the end cuts short, apart.
+    # The partial last chunk, apart.
     if gl.program_id(0) == whole % gl.num_programs(0):
         inside = whole * CHUNK + n < words
         x = gl.load(words_ptr + whole * CHUNK + n, mask=inside, other=0)
@@ -130,7 +130,7 @@ def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
         one = gl.full([WARPS * 32], 1, gl.int64, A_THREAD)
         gl.atomic_add(y_ptr + x.to(gl.int32), one, mask=at_an_end, sem="relaxed")
     barrier()
-    # A warp has summed up some bins; that many threads add a bin each is a few requests to memory for many.
+    # A warp has summed several bins. One bin per thread means few memory requests, each with many bins.
     total = gl.convert_layout(gl.sum(count.load(COUNTS), axis=1), A_THREAD)
     bins = gl.arange(0, BINS, A_THREAD)
     gl.atomic_add(y_ptr + bins, total.to(gl.int64), mask=total != 0, sem="relaxed")
@@ -138,7 +138,7 @@ def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
 
 @implementation("histogram", "triton.global", rung="naive")
 def globally(x: torch.Tensor) -> torch.Tensor:
-    """An atomic addition in global memory for every element."""
+    """An atomic addition in global memory per element."""
     check_bytes("histogram", x)
     BLOCK_SIZE = 1024
     N = x.numel()
@@ -154,7 +154,7 @@ SIZES = {"BLOCK_SIZE": (1024, 2048, 4096, 8192, 16384), "WARPS": (4, 8, 16), "PR
 
 @implementation("histogram", "triton.shared", rung="tiled", tunable=SIZES)
 def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
-    """A program counts with ``tl.histogram``, and adds its counts to y at its end."""
+    """A program counts with ``tl.histogram`` and adds its counts to y at its end."""
     check_bytes("histogram", x)
     N = x.numel()
     y = torch.zeros(BINS.value, dtype=torch.int64, device=x.device)
@@ -172,7 +172,7 @@ def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS:
     tunable={"PACKS": (1, 2, 4, 8), "WARPS": (8, 16, 32), "PROGRAMS": (1, 2, 3)},
 )
 def in_gluon(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 16, PROGRAMS: int = 2) -> torch.Tensor:
-    """Every lane has counters of its own, in a bank of its own; a strided x is made dense first."""
+    """One private counter per lane, in a bank of its own; a strided x is copied first."""
     check_bytes("histogram", x)
     x = x.contiguous()
     N = x.numel()

@@ -1,15 +1,15 @@
-"""Triton's interpreter, held to the arithmetic of a GPU.
+"""Triton's interpreter with a GPU's arithmetic.
 
-Without a GPU the kernels run in Triton's interpreter, on numpy.  Some things differ there from every GPU,
-and are put right here:
+Without a GPU the kernels run in Triton's interpreter, on numpy.  These patches remove its differences from
+every GPU:
 
-* fp32 becomes bf16 by cutting bits off, where a GPU rounds to nearest even; subnormals of bf16 become 0.
-* Arithmetic takes the bits of bf16 for integers, as does ``tl.dot``, and there are no constants of bf16.
-* Overflow and operations on infinities warn, where a GPU goes on with inf and NaN.
-* NVIDIA's libdevice is missing: ``fast_expf`` is the exact function there.
-* What a launch copies, to the interpreter's memory and back, counts as copied by whoever launches; and what
-  rounds here, as rounded by PyTorch.
-* In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, which a load then refuses as its mask.
+* It truncates fp32 to bf16, where a GPU rounds to nearest even; it turns bf16 subnormals into 0.
+* Arithmetic and ``tl.dot`` take the bits of bf16 for integers, and there are no bf16 constants.
+* Overflow and operations on infinities warn, where a GPU continues with inf and NaN.
+* NVIDIA's libdevice is missing: here ``fast_expf`` is the exact function.
+* A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
+  here would count as PyTorch's.
+* In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from triton.runtime import interpreter
 
 
 def match_gpu_arithmetic() -> None:
-    """Patch the interpreter of this process.  Has no effect on compiled kernels."""
+    """Patch the interpreter of this process.  No effect on compiled kernels."""
     cast = interpreter.InterpreterBuilder.cast_impl
     run = interpreter.GridExecutor.__call__
 
@@ -34,7 +34,7 @@ def match_gpu_arithmetic() -> None:
         return cast(builder, src, dst_type)
 
     def in_fp32(method: Any) -> Any:
-        """As ``method``, whose bf16 is computed with as fp32 and rounded: what a GPU gives, as fp32 has more
+        """``method`` with bf16 operands computed in fp32 and rounded: a GPU's result, because fp32 has more
         than twice the digits."""
 
         def run(builder: Any, *args: Any) -> Any:
@@ -72,7 +72,7 @@ def match_gpu_arithmetic() -> None:
             return run(executor, *args, **kwargs)
 
     def fast_expf(x: Any) -> Any:
-        return tl.exp(x)  # looked up at the call: the interpreter puts its own there while a kernel runs
+        return tl.exp(x)  # looked up at the call: the interpreter patches tl.exp while a kernel runs
 
     dot = interpreter.InterpreterBuilder.create_dot
 
@@ -89,7 +89,7 @@ def match_gpu_arithmetic() -> None:
     store = interpreter.InterpreterBuilder.create_masked_store
 
     def one_bit(mask: Any) -> Any:
-        values = mask if isinstance(mask, np.ndarray) else mask.data  # descriptors pass the array itself
+        values = mask if isinstance(mask, np.ndarray) else mask.data  # descriptors pass an array
         return interpreter.TensorHandle(values.astype(bool), tl.int1)
 
     def masked_load(builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:

@@ -1,10 +1,10 @@
-"""linear_gelu in Triton: ``x[M,K], w[K,N], bias[N] -> y[M,N]``, sums in fp32, GELU by tanh.
+"""linear_gelu in Triton: ``x[M,K], w[K,N], bias[N] -> y[M,N]``, accumulated in fp32, GELU by tanh.
 
-The ladder, with the same names as in ``cuda_impl/kernels/linear_gelu.cuh``:
+Variants, with the same names as in ``cuda_impl/kernels/linear_gelu.cuh``:
 
-* ``tensor_core``: matmul's ``grouped`` product, with bias and GELU on the sums in registers
-* ``unfused``: matmul's ``persistent`` product, then a kernel that reads and writes all of y again
-* ``fused``: the persistent product, with bias and GELU on the sums in registers, before they are written
+* ``tensor_core``: matmul's ``grouped`` kernel with bias and GELU as its epilogue, in registers
+* ``unfused``: matmul's ``persistent`` kernel, then a kernel that reads and writes all of y again
+* ``fused``: the persistent kernel with bias and GELU as its epilogue, in registers
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def linear_gelu_tensor_core_kernel(
     x_ptr, w_ptr, bias_ptr, y_ptr, M, N, K, stride_xm, stride_xk, stride_wk, stride_wn, stride_bias,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a tile of y, in groups of GROUP_M rows of tiles."""
+    """Grid: one program per tile of y, in grouped order (GROUP_M rows of tiles)."""
     tile_m, tile_n = grouped_tile(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -58,7 +58,7 @@ def linear_gelu_tensor_core_kernel(
 def linear_gelu_unfused_kernel(
     bias_ptr, y_ptr, M, N, stride_bias, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Grid: a program a tile of y, row by row; y is overwritten."""
+    """Grid: one program per tile of y, row by row; y is overwritten."""
     tiles_n = tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0).to(tl.int64)
     m = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -75,10 +75,10 @@ def linear_gelu_fused_kernel(
     X_BY_ROWS: tl.constexpr, W_BY_ROWS: tl.constexpr, Y_ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """Grid: as many programs as run at a time; each takes every ``num_programs``-th tile.
+    """Grid: persistent, as many programs as are resident; tiles are assigned round-robin.
 
-    As matmul's persistent kernel but for the last step: each half of the sums gets its bias and its GELU in
-    registers, and leaves while the next tile's first loads are on their way.
+    matmul's persistent kernel with another epilogue: bias and GELU are applied in registers, one half of the
+    tile at a time.  The stores overlap with the next tile's first loads.
     """
     if X_BY_ROWS:
         x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [stride_x, 1], [BLOCK_M, BLOCK_K])
@@ -122,7 +122,7 @@ def linear_gelu_fused_kernel(
 
 
 def checked(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
-    """M, N, K and an empty y."""
+    """M, N, K and an uninitialised y."""
     check_linear("linear_gelu", x, w, bias)
     (M, K), N = x.shape, w.shape[1]
     return M, N, K, torch.empty((M, N), dtype=x.dtype, device=x.device)
@@ -143,7 +143,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
 
 
 def persistent_launch(x: torch.Tensor, w: torch.Tensor, M: int, N: int) -> tuple[int, dict[str, int]]:
-    """How many programs, and the tile with its warps and stages: as matmul's persistent rung."""
+    """The number of programs, and the tile with its warps and stages: as for matmul's persistent variant."""
     tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}
     tiles = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
     return min(multiprocessors(x.device), tiles), {**tile, "GROUP_M": 8, "num_warps": 8, "num_stages": 3}
@@ -152,7 +152,7 @@ def persistent_launch(x: torch.Tensor, w: torch.Tensor, M: int, N: int) -> tuple
 def operands(
     x: torch.Tensor, w: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int], tuple[bool, bool]]:
-    """x and w as the copy engine takes them, what lies between their lines, and whether these are rows."""
+    """x and w as TMA takes them, their leading strides, and whether each is row-major."""
     x, w = for_copy_engine(x), for_copy_engine(w)
     by_rows = lies_by_rows(x), lies_by_rows(w)
     triton.set_allocator(scratch)
@@ -165,7 +165,7 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
     if y.numel() == 0:
         return y
     if K == 0:
-        y.zero_()  # the copy engine takes no empty matrix
+        y.zero_()  # TMA does not take an empty matrix
     else:
         (x, w), strides, by_rows = operands(x, w)
         programs, tile = persistent_launch(x, w, M, N)
@@ -187,7 +187,7 @@ def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     if y.numel() == 0:
         return y
     if K == 0:
-        return tensor_core(x, w, bias)  # the copy engine takes no empty matrix
+        return tensor_core(x, w, bias)  # TMA does not take an empty matrix
     (x, w), strides, by_rows = operands(x, w)
     programs, tile = persistent_launch(x, w, M, N)
     Y_ALIGNED = N * y.element_size() % 16 == 0

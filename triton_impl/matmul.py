@@ -1,17 +1,16 @@
-"""matmul in Triton: ``a[M,K], b[K,N] -> c[M,N]``, sums in fp32.
+"""matmul in Triton: ``a[M,K], b[K,N] -> c[M,N]``, accumulated in fp32.
 
-The ladder; what of it is in ``cuda_impl/kernels/matmul.cuh`` too has the same name there:
+Variants, slow to fast; those also in ``cuda_impl/kernels/matmul.cuh`` have the same name there:
 
-* ``naive``: a program a small tile of c, one term of each element's sum at a time, straight from memory
-* ``tiled``: a program a tile of c, by ``tl.dot``: tensor cores, and every element read BLOCK times less
-* ``grouped``: as tiled, in an order in which programs that run together share what the L2 holds
-* ``autotuned``: as grouped, with the tile, warps and stages that are fastest here for these sizes
-* ``persistent``: a program a multiprocessor (fp32: four), which takes tile after tile; the copy engine (TMA)
-  moves them
-* ``gluon``: as persistent in Gluon, Triton's own lower level: who fetches, who multiplies, who waits for whom
+* ``naive``: one program per small tile of c, one term of every sum per iteration, straight from global memory
+* ``tiled``: one program per tile of c, ``tl.dot``: tensor cores, each element loaded BLOCK times less often
+* ``grouped``: as tiled, in grouped tile order: programs that run at a time share operands in the L2
+* ``autotuned``: as grouped, with tile, warps and stages autotuned for these sizes
+* ``persistent``: persistent kernel, one program per multiprocessor (fp32: four), round-robin tile scheduling;
+  TMA loads and stores
+* ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
 
-Matrices may lie any way: every kernel takes both strides of a and b, and c is dense.  Products of fp32 are
-those of IEEE, never TF32.
+Every kernel takes both strides of a and b; c is contiguous.  fp32 products have IEEE precision, never TF32.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def matmul_naive_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a tile of c, row by row.  Each term is a column of a times a row of b."""
+    """Grid: one program per tile of c, row by row.  Each term is the outer product of a column and a row."""
     tile = tl.program_id(0).to(tl.int64)
     tiles_n = tl.cdiv(N, BLOCK_N)
     m = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -57,7 +56,7 @@ def compute_tile(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, tile_m, tile_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile of c: BLOCK_M rows of a times BLOCK_N columns of b, BLOCK_K terms at a time."""
+    """One tile of c: BLOCK_M rows of a times BLOCK_N columns of b, BLOCK_K terms per iteration."""
     m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     k = tl.arange(0, BLOCK_K)
@@ -76,10 +75,10 @@ def compute_tile(
 
 @triton.jit
 def grouped_tile(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """Where the tile-th tile lies: down GROUP_M tiles, then one to the right, and so on.
+    """Coordinates of the tile-th tile in grouped order: down GROUP_M tiles, then one to the right, and so on.
 
-    The programs that run at a time then cover a block of c that is about as high as wide, which takes the
-    fewest rows of a and columns of b.
+    The programs that run at a time then cover a part of c about as high as wide.  That needs the fewest rows
+    of a and columns of b, which stay in the L2.
     """
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     group = tile // (GROUP_M * tiles_n)
@@ -94,7 +93,7 @@ def matmul_tiled_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a tile of c, row by row."""
+    """Grid: one program per tile of c, row by row."""
     tile = tl.program_id(0)
     tiles_n = tl.cdiv(N, BLOCK_N)
     compute_tile(
@@ -108,7 +107,7 @@ def matmul_grouped_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a tile of c, in groups of GROUP_M rows of tiles."""
+    """Grid: one program per tile of c, in grouped order (GROUP_M rows of tiles)."""
     tile_m, tile_n = grouped_tile(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
     compute_tile(
         a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
@@ -120,7 +119,7 @@ INTERPRETED = not isinstance(matmul_grouped_kernel, triton.JITFunction)
 
 
 def space() -> list[triton.Config]:
-    """What autotuned may choose from; the first two are grouped's own, of 16-bit elements and of fp32."""
+    """The search space of autotuned; the first two are the defaults for 16-bit elements and for fp32."""
     tiles = (
         # BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages
         (128, 128, 32, 4, 4),
@@ -143,11 +142,11 @@ def space() -> list[triton.Config]:
 
 
 WORTH_TUNING = 1 << 27
-"""Products below which any configuration takes less time than a launch."""
+"""M * N * K below which every configuration takes less time than a launch."""
 
 
 def worth_trying(configs: list[triton.Config], named: dict[str, object], **_: object) -> list[triton.Config]:
-    """The configurations to time: all, but for small products and for fp32, whose tiles are small."""
+    """The configurations to time: all, except for small products and for fp32, whose tiles are small."""
     sizes = [int(named[name]) for name in ("M", "N", "K")]  # type: ignore[call-overload]
     if sizes[0] * sizes[1] * sizes[2] < WORTH_TUNING:
         return [c for c in configs if c.kwargs["BLOCK_M"] == c.kwargs["BLOCK_N"] == c.kwargs["BLOCK_K"]]
@@ -156,7 +155,7 @@ def worth_trying(configs: list[triton.Config], named: dict[str, object], **_: ob
     return configs
 
 
-# The interpreter times nothing: it takes the default.
+# The interpreter does not time: it takes the default.
 matmul_autotuned_kernel = triton.autotune(
     space()[:1] if INTERPRETED else space(),
     key=["M", "N", "K", "stride_am", "stride_bk"],
@@ -171,12 +170,12 @@ def matmul_persistent_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):  # fmt: skip
-    """Grid: as many programs as run at a time; each takes every ``num_programs``-th tile.
+    """Grid: persistent, as many programs as are resident; tiles are assigned round-robin.
 
-    Loads go through descriptors, which know where a matrix ends and fill up with zeros.  Where FLATTEN, the
-    loops over tiles and over K are one, so that a tile's first loads start before the last one's output is
-    written.  The output leaves in two halves, which takes half the shared memory.  Every row of a and b
-    (column, where one does not lie by rows) starts on a 16-byte boundary; of c, where C_ALIGNED.
+    TMA loads through descriptors, which know the matrix bounds and fill with zeros.  With FLATTEN, the loops
+    over tiles and over K are one, so that a tile's first loads are issued before the last tile's output is
+    written. The output is stored in two halves, which halves its shared memory.  Rows of a and b (columns, if
+    column-major) are 16-byte aligned; rows of c, if C_ALIGNED.
     """
     if A_BY_ROWS:
         a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_a, 1], [BLOCK_M, BLOCK_K])
@@ -217,10 +216,10 @@ def matmul_persistent_kernel(
 
 
 # --------------------------------------------------------------------------- Gluon
-# Nothing is left to the compiler but registers and addresses.  Tiles in shared memory are made of pieces of
-# 64 x 64, as in CUDA, whose lines of 128 bytes the copy engine permutes.  sm_90a.
+# Only register allocation and addressing are left to the compiler.  Tiles in shared memory consist of 64 x 64
+# pieces, as in CUDA, whose rows of 128 bytes TMA swizzles.  sm_90a.
 
-# Triton 3.9 has new names for these two.
+# Triton 3.9 renamed these two.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
@@ -236,7 +235,7 @@ def produce_gluon(
     ring, operands, sizes, A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp: waits for a place in the ring to be empty, and starts the copies that fill it."""
+    """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it."""
     a_tiles, b_tiles, full, empty = ring
     a_desc, b_desc = operands
     M, N, K = sizes
@@ -261,7 +260,7 @@ def produce_gluon(
 
 @gluon.jit
 def halves(x):
-    """The left and the right half of a tile's columns; no element leaves its thread."""
+    """The left and the right half of a tile's columns; no element moves between threads."""
     return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
 
 
@@ -271,9 +270,9 @@ def consume_gluon(
     A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr, C_ALIGNED: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CONSUMER: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup: waits for a place to be full, multiplies its 64 rows, and gives the last place back.
+    """Consumer warpgroup: waits for a stage to be full, multiplies its 64 rows, releases the previous stage.
 
-    One product is in flight meanwhile.  The sums leave in four pieces, two of which may be on their way.
+    One wgmma is in flight meanwhile.  The sums are stored in four pieces, two of which may be in flight.
     """
     a_tiles, b_tiles, full, empty = ring
     c_desc, c_ptr, c_tiles = output
@@ -308,7 +307,7 @@ def consume_gluon(
             piece = pieces[i].to(c_ptr.dtype.element_ty)
             if C_ALIGNED:
                 c_tile = c_tiles.index(CONSUMER * 2 + i % 2)
-                tma.store_wait(1)  # what was here has left
+                tma.store_wait(1)  # the store that last read this buffer has finished
                 c_tile.store(piece)
                 hopper.fence_async_shared()
                 async_store(c_desc, [m, n + i * PIECE], c_tile)
@@ -327,11 +326,11 @@ def matmul_gluon_kernel(
     A_BY_ROWS: gl.constexpr, B_BY_ROWS: gl.constexpr, C_ALIGNED: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Grid: as many programs as run at a time; each takes every ``num_programs``-th tile, of 128 x BLOCK_N.
+    """Grid: persistent, as many programs as are resident; tiles of 128 x BLOCK_N are assigned round-robin.
 
-    A program is nine warps: two times four that multiply, each a half of the tile's rows, and one that
-    fetches for both.  A ring of STAGES places lies between them, each with a barrier that says when it is
-    full and one that says when it is empty.  Where C_ALIGNED, c leaves by the copy engine.
+    A program has nine warps: two consumer warpgroups, each with half of the tile's rows, and one producer
+    warp for both.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier.  If
+    C_ALIGNED, TMA stores c.
     """
     T: gl.constexpr = c_ptr.dtype.element_ty
     a_tiles = gl.allocate_shared_memory(T, [STAGES * CONSUMERS, PIECE, PIECE], a_desc.layout)
@@ -367,7 +366,7 @@ def matmul_gluon_kernel(
 
 
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
-    """M, N, K and an empty c."""
+    """M, N, K and an uninitialised c."""
     check_product("matmul", a, b)
     (M, K), N = a.shape, b.shape[1]
     return M, N, K, torch.empty((M, N), dtype=a.dtype, device=a.device)
@@ -391,7 +390,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def default_tile(a: torch.Tensor) -> dict[str, int]:
-    """The tile of the rungs that tune nothing.  fp32 has no tensor cores: less at a time."""
+    """The tile of the untuned variants.  fp32 does not use tensor cores: smaller tiles."""
     if a.dtype is torch.float32:
         return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16}
     return {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
@@ -423,7 +422,8 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @implementation("matmul", "triton.autotuned", rung="tensor_core", untuned="triton.grouped")
 def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Tunes at the first call of a size, which counts as compiling; later calls look up what it found."""
+    """Autotunes at the first call with new sizes, which counts as compiling; later calls look up the
+    result."""
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
         return c
@@ -436,12 +436,13 @@ def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def lies_by_rows(x: torch.Tensor) -> bool:
-    """Whether neighbours in a row are next to each other; else those in a column are."""
+    """Whether ``x`` is row-major; else it is column-major."""
     return x.stride(1) == 1 or x.stride(0) != 1
 
 
 def for_copy_engine(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows, or columns, are dense and start on 16-byte boundaries, else a copy like that."""
+    """``x`` if its rows (or columns) are contiguous and 16-byte aligned, as TMA requires, else such a
+    copy."""
     pack = 16 // x.element_size()
     inner, outer = (1, 0) if lies_by_rows(x) else (0, 1)
     pitch = x.stride(outer)
@@ -453,7 +454,7 @@ def for_copy_engine(x: torch.Tensor) -> torch.Tensor:
 
 
 def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Memory in which a kernel writes its descriptors down."""
+    """Memory in which a kernel builds its TMA descriptors."""
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
@@ -463,7 +464,7 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if c.numel() == 0:
         return c
     if K == 0:
-        return c.zero_()  # the copy engine takes no empty matrix
+        return c.zero_()  # TMA does not take an empty matrix
     a, b = for_copy_engine(a), for_copy_engine(b)
     narrow = a.dtype is not torch.float32
     tile = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64} if narrow else default_tile(a)
@@ -482,11 +483,11 @@ def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 MOST = (1 << 31) - 512
-"""Rows or columns, and their tiles' ends, are counted in 32 bits."""
+"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescriptor:
-    """What the copy engine must know of ``x``; of its transpose where it lies by columns."""
+    """The TMA descriptor of ``x``, or of its transpose if it is column-major."""
     if not by_rows:
         x, block = x.t(), block[::-1]
     return TensorDescriptor.from_tensor(x, block, SWIZZLED)

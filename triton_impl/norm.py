@@ -1,12 +1,12 @@
 """What layer_norm and rms_norm share, in Triton: kernels over rows of ``x[M,N]``, and their launch.
 
-rms_norm is layer_norm with a mean of 0 and without a bias: CENTERED tells them apart.  The ladder stands in
+rms_norm is layer_norm with a mean of 0 and without a bias: CENTERED selects.  The variants are listed in
 ``layer_norm.py`` and ``rms_norm.py``; ``cuda_impl/kernels/norm.cuh`` has CUDA's kernels.
 
-The variance is the mean of squared deviations from the mean, never the mean of the squares less the square of
-the mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of 0.06.
+The variance is the mean of squared deviations, never E[x^2] - E[x]^2.  For a row with mean 1000 and variance
+1 both terms are about 10^6, where the spacing of fp32 is 0.06.
 
-eps comes as the bits of an fp32: Triton's ahead-of-time tools hand over no float by value.
+eps is passed as the bits of an fp32: Triton's ahead-of-time tools pass no float by value.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def as_float(bits):
 
 @triton.jit
 def row_moments(x, inside, count, CENTERED: tl.constexpr):
-    """Of each row mean and sum of squared deviations; ``count`` elements are inside, the others are 0."""
+    """Mean and sum of squared deviations of each row; ``count`` elements are inside, the others are 0."""
     mean = 0.0
     deviation = x
     if CENTERED:
@@ -56,7 +56,7 @@ def row_moments(x, inside, count, CENTERED: tl.constexpr):
 
 @triton.jit
 def all_moments(x, inside, count, CENTERED: tl.constexpr):
-    """The same of all rows together."""
+    """`row_moments` over all rows together."""
     mean = 0.0
     deviation = x
     if CENTERED:
@@ -67,10 +67,11 @@ def all_moments(x, inside, count, CENTERED: tl.constexpr):
 
 @triton.jit
 def combine(mean, squares, count, total, CENTERED: tl.constexpr):
-    """Moments of all ``total`` elements from those of parts with ``count`` each.
+    """Combine the moments of parts with ``count`` elements each into those of all ``total`` elements.
 
     Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-    variances" (1979), for many parts at once: deviations within a part, and of its mean from the mean of all.
+    variances" (1979), for many parts at once: deviations within each part, and of its mean from the total
+    mean.
     """
     if CENTERED:
         of_all = tl.sum(count * mean, axis=0) / total
@@ -88,7 +89,7 @@ def normalised(x, mean, scale, weight, bias, CENTERED: tl.constexpr):
 
 @triton.jit
 def parameters(weight_ptr, bias_ptr, n, N, CENTERED: tl.constexpr):
-    """Weight and bias of these columns; the caches keep them, as every row needs them."""
+    """Weight and bias of these columns; evict_last, because every row needs them."""
     weight = tl.load(weight_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
     if CENTERED:
         return weight, tl.load(bias_ptr + n, mask=n < N, other=0.0, eviction_policy="evict_last")
@@ -100,7 +101,7 @@ def norm_online_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
     eps_bits, CENTERED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a row.  Each lane keeps the moments of what it has seen until the row ends.
+    """Grid: one program per row.  Each lane keeps running moments of its own elements until the row ends.
 
     Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
     """
@@ -135,10 +136,10 @@ def norm_onepass_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm,
     eps_bits, CENTERED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers.
+    """Grid: one program per BLOCK_M rows of N <= BLOCK_N columns, which stay in registers.
 
-    Of short rows the weights are asked for together with the rows, so that nothing is waited for after the
-    reduction; of long ones they come later, as registers bound how many programs run side by side.
+    For short rows the weights are loaded together with the rows, so that nothing waits after the reduction.
+    For long rows they are loaded later, because registers limit how many programs are resident.
     """
     WEIGHTS_FIRST: tl.constexpr = BLOCK_N <= 2048
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -157,7 +158,7 @@ def norm_onepass_kernel(
 
 @triton.jit
 def halves(words, DTYPE: tl.constexpr):
-    """Both elements of 16 bits in each word, as fp32."""
+    """Both 16-bit elements of each word, as fp32."""
     low = (words & 0xFFFF).to(tl.int16).to(DTYPE, bitcast=True)
     high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True)
     return low.to(tl.float32), high.to(tl.float32)
@@ -165,9 +166,9 @@ def halves(words, DTYPE: tl.constexpr):
 
 @triton.jit
 def stay_packed(words):
-    """The same words, though the compiler cannot know it.
+    """The same words, opaque to the compiler.
 
-    It would keep what an earlier pass has unpacked, in twice as many registers; now it unpacks them anew.
+    Otherwise it would keep the elements that an earlier pass unpacked, in twice as many registers.
     """
     if not INTERPRETED:
         words = tl.inline_asm_elementwise(
@@ -178,7 +179,7 @@ def stay_packed(words):
 
 @triton.jit
 def in_order(words, DTYPE: tl.constexpr):
-    """fp32 elements of words, which hold one each, or two of 16 bits."""
+    """The fp32 elements of words that hold one fp32 or two 16-bit elements each."""
     if DTYPE.primitive_bitwidth == 32:
         elements = words.to(tl.float32, bitcast=True)
     else:
@@ -192,11 +193,11 @@ def norm_packed_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm, eps_bits,
     CENTERED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a row, which it holds in registers as TILES tiles of BLOCK_N words, as they came.
+    """Grid: one program per row, which stays in registers as loaded: TILES tiles of BLOCK_N words.
 
-    Twice as many elements of 16 bits find room that way, and the weights come tile by tile: 64 registers a
-    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows.
-    x_ptr points to words of 32 bits; N and stride_xm count words.
+    Registers then hold twice as many 16-bit elements, and weights are loaded tile by tile.  64 registers per
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows. x_ptr points to 32-bit
+    words; N and stride_xm count words.
     """
     PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     m = tl.program_id(0).to(tl.int64)
@@ -206,9 +207,9 @@ def norm_packed_kernel(
     tiles = ()
     for t in tl.static_range(TILES):
         n = t * BLOCK_N + word
-        inside = (n < N) | (t + 1 < TILES)  # only the last tile is cut short
+        inside = (n < N) | (t + 1 < TILES)  # only the last tile is partial
         x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0)
-        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not know (*tiles, x)
+        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x)
 
     mean = 0.0
     if CENTERED:
@@ -222,7 +223,8 @@ def norm_packed_kernel(
         inside = (n < columns) | (t + 1 < TILES)
         deviation = tl.where(inside, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
         lane_squares += deviation * deviation
-    # A tile's weights are asked for before the tile in front of it is stored: no load may overtake a store.
+    # A tile's weights are loaded before the previous tile is stored: the compiler moves no load across a
+    # store.
     weight, bias = parameters(weight_ptr, bias_ptr, column, columns, CENTERED)
     scale = tl.rsqrt(tl.sum(lane_squares) / columns + as_float(eps_bits))
 
@@ -239,9 +241,9 @@ def norm_packed_kernel(
 
 @triton.jit
 def pack(mean, squares):
-    """Two floats in one 8-byte word, which arrives whole; squares have a sign, so that no word is 0.
+    """Two floats in one 8-byte word, written by one store; the sign bit of squares makes it never 0.
 
-    It is a product that gives 0 a sign: ``-squares`` is ``0 - squares``, and 0 of 0.
+    ``-squares`` would lose the sign of 0: Triton computes it as ``0 - squares``.  A product keeps it.
     """
     low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     return low | ((squares * -1.0).to(tl.int32, bitcast=True).to(tl.int64) << 32)
@@ -252,7 +254,7 @@ def wait_for_row(
     of_chunk_ptr, chunks, N,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PER_WORD: tl.constexpr, CENTERED: tl.constexpr,
 ):  # fmt: skip
-    """Moments of a row from all its chunks, as soon as all are there (not 0)."""
+    """Moments of a row from all its chunks; polls until every chunk's word is not 0."""
     c = tl.arange(0, BLOCK_C)
     part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
     while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
@@ -265,9 +267,9 @@ def wait_for_row(
 
 @triton.jit
 def widen(words, DTYPE: tl.constexpr):
-    """fp32 elements of words, which hold one each, or two of 16 bits: ``[BLOCK_N]`` or ``[BLOCK_N, 2]``.
+    """The fp32 elements of words that hold one or two each: ``[BLOCK_N]`` or ``[BLOCK_N, 2]``.
 
-    Every element that a loop carries takes a register of its own in Triton; two in a word take one.
+    In Triton every loop-carried element takes a register, of any width; two in a word take one.
     """
     if DTYPE.primitive_bitwidth == 32:
         elements = words.to(tl.float32, bitcast=True)
@@ -293,15 +295,15 @@ def norm_split_kernel(
     x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, eps_bits,
     CENTERED: tl.constexpr, DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Rows are cut into ``chunks`` chunks of BLOCK_N words, and a program has the same columns of many rows.
+    """Rows are split into ``chunks`` chunks of BLOCK_N words; a program has the same columns of many rows.
 
-    So its weights stay in the L1.  At every turn it reduces its chunk of a row, publishes the moments and
-    keeps the chunk; at the next the row's other programs have published theirs, and the output can be
-    written.  Every element is read once, and the next chunk is on its way meanwhile.
+    Its weights therefore stay in the L1.  Each iteration reduces its chunk of a row, publishes the moments
+    and keeps the chunk in registers.  One iteration later the row's other programs have published theirs, and
+    the output is written.  Every element is read once, and the next chunk is prefetched meanwhile.
 
-    Programs wait for each other: all of the grid, a multiple of ``chunks``, must be resident together; the
-    host ensures it.  of_chunk[M * chunks] starts as 0: a word is result and news in one.
-    Other pointers are to words of 32 bits; N and stride_xm count words.
+    Invariant: all programs are resident, because they wait for each other; their number is a multiple of
+    ``chunks``.  The host ensures both.  of_chunk[M * chunks] starts as 0: one nonzero word is both result and
+    flag. Other pointers are to 32-bit words; N and stride_xm count words.
     """
     PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
     c = tl.program_id(0) % chunks
@@ -311,7 +313,7 @@ def norm_split_kernel(
     count = tl.minimum(N - c * BLOCK_N, BLOCK_N) * PER_WORD
 
     x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0)
-    # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
+    # Not `kept = x`: Triton treats two names of one value as loop-invariant and drops the update.
     kept = tl.where(n < N, x, 0)
     for m in tl.range(first, M + step, step):
         if m < M:
@@ -335,12 +337,12 @@ def norm_split_kernel(
 
 
 # --------------------------------------------------------------------------- Gluon
-# As softmax's kernel, with weights in shared memory beside the rows.
+# As softmax's kernel, and the weights are in shared memory too.
 
 
 @gluon.jit
 def of_rows(words, there, count, N, eps_bits, CENTERED: gl.constexpr):
-    """Of each row mean and scale, from the words of all its chunks (`combine`, row by row)."""
+    """Mean and scale of each row, from the words of all its chunks (`combine`, row by row)."""
     mean = gl.where(there, words.to(gl.int32).to(gl.float32, bitcast=True), 0.0)
     squares = gl.where(there, -(words >> 32).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
     of_all = gl.sum(mean, axis=0)
@@ -357,15 +359,15 @@ def norm_gluon_kernel(
     CENTERED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """As split: a program has the same BLOCK_N columns of many rows, and is a turn late in writing them.
+    """As split: a program has the same BLOCK_N columns of many rows, and writes them one iteration later.
 
-    A turn is BLOCK_M rows, a warp each, so that a row's sums need no barrier and its words are polled by one
-    warp: two that poll the same may not see the same.  Tiles come into a ring of STAGES places in shared
-    memory: two are at work, that of this turn and that of the last, and others on their way.  Weights lie
-    beside the ring, read once for all rows.  A thread reads from the ring what it has itself copied, and
-    waits for no other's copies.
+    An iteration has BLOCK_M rows, one per warp: a row's sums need no block barrier, and one warp polls its
+    words. Two warps polling the same words could see different values.  Tiles are prefetched into a ring of
+    STAGES stages in shared memory: two are in use, this iteration's and the last one's; the others are in
+    flight.  Weights are in shared memory too, read once for all rows.  A thread reads only what it has copied
+    itself, so it waits for no other thread's copies.
 
-    Rows of x start on 16-byte boundaries; `packs` and `stride_packs` are N and x's stride in packs of 16.
+    Rows of x are 16-byte aligned; `packs` and `stride_packs` are N and x's stride in 16-byte vectors.
     """
     T: gl.constexpr = x_ptr.dtype.element_ty
     VEC: gl.constexpr = 128 // T.primitive_bitwidth
@@ -397,7 +399,7 @@ def norm_gluon_kernel(
     turn = 0
     for m in range(first, M + step, step):
         old_m = m - step
-        # Asked for now and looked at later: memory takes as long to answer as the reduction takes.
+        # Loaded now, used after the reduction, which takes as long as the load's latency.
         words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
         async_copy.wait_group(STAGES - 2)
         if m < M:
@@ -422,11 +424,11 @@ def norm_gluon_kernel(
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
         fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
-        turn += 1  # noqa: SIM113 - a kernel has no enumerate
+        turn += 1  # noqa: SIM113 - Triton has no enumerate
 
 
 class Rows(NamedTuple):
-    """Arguments as the kernels take them, and an output."""
+    """The kernels' tensor arguments, and an output."""
 
     x: torch.Tensor
     weight: torch.Tensor
@@ -435,12 +437,12 @@ class Rows(NamedTuple):
 
 
 def bits(value: float) -> int:
-    """Of the nearest fp32."""
+    """The bits of the nearest fp32."""
     return int.from_bytes(struct.pack("<f", value), "little", signed=True)
 
 
 def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
-    """Copies of what is not dense along a row; without a bias the weight, which is not read as one."""
+    """The arguments, copied where rows are not contiguous; without a bias the weight stands in, unread."""
     check_norm(op, x, **parameters)
     x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
     weight, *bias = (values.contiguous() for values in parameters.values())
@@ -474,8 +476,8 @@ def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) ->
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     BLOCK_N = triton.next_power_of_2(N)
-    BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # short rows share a program
-    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row a thread
+    BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
+    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
     norm_onepass_kernel[(triton.cdiv(M, BLOCK_M),)](
         *rows, M, N, rows.x.stride(0), bits(eps),
         CENTERED="bias" in parameters, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps,
@@ -486,14 +488,14 @@ def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) ->
 def whole_words(x: torch.Tensor) -> None:
     """
     Raises:
-        NotImplementedError: a row is not a whole number of words of 32 bits.
+        NotImplementedError: a row is not a whole number of 32-bit words.
     """
     if x.size(1) * x.element_size() % 4 != 0:
         raise NotImplementedError(f"N={x.size(1)}: elements of 16 bits are taken by twos")
 
 
 def as_words(values: torch.Tensor) -> torch.Tensor:
-    """The same memory as words of 32 bits; a copy where elements are not next to each other in pairs."""
+    """The same memory as 32-bit words; a copy if pairs of elements are not adjacent and aligned."""
     return aligned(values, 4).view(torch.int32)
 
 
@@ -515,7 +517,7 @@ def packed(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> 
     whole_words(x)
     words = as_words(rows.x)
     M, N = words.shape
-    num_warps = min(32, max(4, triton.next_power_of_2(N) // 1024))  # 32 words a thread, 16 bytes at a time
+    num_warps = min(32, max(4, triton.next_power_of_2(N) // 1024))  # 32 words per thread, 16-byte loads
     BLOCK_N = 128 * num_warps
     norm_packed_kernel[(M,)](
         words, rows.weight, rows.bias, y, N, words.stride(0), bits(eps),
@@ -535,11 +537,11 @@ def split(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> t
     (M, N), stride_xm = words[0].shape, words[0].stride(0)
     check_counts(M=M)
     num_warps = 4
-    PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # a multiprocessor
+    PROGRAMS = 4 if "bias" in parameters and x.element_size() == 2 else 5  # per multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 2048)
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
-    # Not fewer than there are threads: two threads that poll the same word may not see the same.
+    # At least one word per thread: two threads polling one word could see different values.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
     arguments = (*words, M, N, stride_xm, chunks, of_chunk, bits(eps))
     options = {"CENTERED": "bias" in parameters, "DTYPE": DTYPE, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C}
@@ -555,7 +557,7 @@ def in_gluon(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -
     rows = checked(op, x, **parameters)
     if rows.y.numel() > 0:
         x = in_packs(rows.x)
-        # Three tiles in the ring and 8 KB each of weight and bias: there is room for two programs.
+        # Three tiles in the ring and 8 KB each of weight and bias leave room for two programs.
         share_rows(
             norm_gluon_kernel, x, rows._replace(x=x), (bits(eps),),
             CENTERED="bias" in parameters, BLOCK_M=4, PROGRAMS=2,

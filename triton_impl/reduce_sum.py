@@ -1,14 +1,14 @@
 """reduce_sum in Triton: ``x[N] -> y[]``, in fp32.
 
-The ladder; ``cuda_impl/kernels/reduce_sum.cuh`` has the same variants under the same names, and ``shuffle``:
+Variants; ``cuda_impl/kernels/reduce_sum.cuh`` has the same under the same names, and ``shuffle``:
 
-* ``tree``: a program sums a block of elements; launched again on the programs' sums until one is left
-* ``vectorized``: 16 packs of 16 bytes a thread are on their way at once; few programs, which go on and on
-* ``atomic``: no second launch for the programs' sums: each adds its own to y, in no certain order
-* ``last_block``: the last program to be done adds them, in a certain order
+* ``tree``: a program sums a block of elements; launched again on the partial sums until one is left
+* ``vectorized``: 16 vectorized 16-byte loads per thread in flight; persistent programs, chunks round-robin
+* ``atomic``: no second launch: each program adds its sum to y atomically, in no fixed order
+* ``last_block``: the last program to finish adds the programs' sums in a fixed order
 
-How the threads of a program meet is not said here: ``tl.sum`` becomes additions within a thread, shuffles
-within a warp and shared memory between warps, which in CUDA are three things to write.
+Reduction within a program is one call: ``tl.sum`` compiles to additions within a thread, shuffles within a
+warp and shared memory between warps.  CUDA writes all three.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from triton_impl.shared_rows import resident_programs
 
 @triton.jit
 def reduce_sum_tree_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program for BLOCK_SIZE elements."""
+    """Grid: one program per BLOCK_SIZE elements."""
     block = tl.program_id(0)
     n = block.to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     x = tl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0)
@@ -39,8 +39,8 @@ def reduce_sum_tree_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr)
 def sum_of_chunks(x_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
     """The sum of every num_programs-th chunk of PACKS x LANES elements.
 
-    A row of a chunk is a pack of every thread: adding rows to each other stays within a thread, and no thread
-    waits for another before the chunks are over.
+    A row of a chunk is one 16-byte vector per thread.  Adding rows stays within a thread, so threads
+    synchronise only after the last chunk.
     """
     CHUNK: tl.constexpr = PACKS * LANES
     whole = N // CHUNK
@@ -49,7 +49,7 @@ def sum_of_chunks(x_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr)
     for chunk in range(tl.program_id(0), whole, tl.num_programs(0)):
         n = tl.cast(chunk, tl.int64) * CHUNK + place
         sums += tl.sum(tl.load(x_ptr + n * stride_xn).to(tl.float32), axis=0)
-    # The chunk that the end cuts short, apart: a mask on every load would cost an instruction an element.
+    # The partial last chunk, apart: a mask on every load would cost an instruction per element.
     if tl.program_id(0) == whole % tl.num_programs(0):
         n = tl.cast(whole, tl.int64) * CHUNK + place
         sums += tl.sum(tl.load(x_ptr + n * stride_xn, mask=n < N, other=0.0).to(tl.float32), axis=0)
@@ -58,13 +58,13 @@ def sum_of_chunks(x_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr)
 
 @triton.jit
 def reduce_sum_vectorized_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
-    """Grid: a few programs a multiprocessor."""
+    """Grid: persistent, a few programs per multiprocessor."""
     tl.store(y_ptr + tl.program_id(0), sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES))
 
 
 @triton.jit
 def reduce_sum_atomic_kernel(x_ptr, y_ptr, N, stride_xn, PACKS: tl.constexpr, LANES: tl.constexpr):
-    """Grid: as vectorized.  y starts as 0; the order, and so the rounding, is never the same."""
+    """Grid: as vectorized.  y starts as 0; the order, and so the rounding, varies from run to run."""
     tl.atomic_add(y_ptr, sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES), sem="relaxed")
 
 
@@ -74,11 +74,11 @@ def reduce_sum_last_block_kernel(
 ):
     """Grid: as vectorized.
 
-    Each writes its sum and counts itself in blocks_done, which starts as 0; who counts last adds them all.
+    Each program writes its sum, then increments blocks_done, which starts as 0.  The last one adds all sums.
     """
     block = tl.program_id(0)
     tl.store(of_block_ptr + block, sum_of_chunks(x_ptr, N, stride_xn, PACKS, LANES))
-    # Release: whoever sees the count sees the sum.  Acquire: the last sees all.
+    # Release: whoever sees the count sees the sum.  Acquire: the last program sees all sums.
     done = tl.atomic_add(blocks_done_ptr, 1, sem="acq_rel")
     if done == tl.num_programs(0) - 1:
         sums = tl.zeros([LANES], tl.float32)
@@ -90,7 +90,7 @@ def reduce_sum_last_block_kernel(
 
 @implementation("reduce_sum", "triton.tree", rung="naive")
 def tree(x: torch.Tensor) -> torch.Tensor:
-    """A program sums a block, and once more on the programs' sums until one is left."""
+    """A program sums a block; relaunched on the partial sums until one is left."""
     check_same("reduce_sum", 1, x=x)
     BLOCK_SIZE = 1024
     while True:
@@ -111,17 +111,17 @@ _resident: dict[tuple[object, ...], int] = {}
 def grid_of(
     kernel: Any, x: torch.Tensor, PACKS: int, WARPS: int, PROGRAMS: int, *scratch: torch.Tensor
 ) -> tuple[int, int]:
-    """How many programs share a vector, and their LANES.
+    """The number of programs that share a vector, and their LANES.
 
-    No more than a GPU holds at a time, at most PROGRAMS a multiprocessor: what is left over would run nearly
-    alone.  How many registers each takes only the compiler knows; it is asked once.
+    No more than are resident at a time, at most PROGRAMS per multiprocessor: a partial second wave would run
+    nearly alone.  Residency depends on the compiled kernel's registers, so the compiler is asked once.
     """
     LANES = 16 // x.element_size() * 32 * WARPS
     N = x.numel()
     chunks = max(1, triton.cdiv(N, PACKS * LANES))
     if chunks <= multiprocessors(x.device) or x.device.type != "cuda":
         return min(chunks, PROGRAMS * multiprocessors(x.device)), LANES
-    # All that Triton makes code of its own for.
+    # Everything for which Triton compiles a specialised version.
     layout = (N % 16 == 0, N < 2**31, x.stride(0) == 1, x.stride(0) % 16 == 0, x.data_ptr() % 16 == 0)
     key = (kernel, x.device, x.dtype, PACKS, WARPS, PROGRAMS, *layout)
     if key not in _resident:
@@ -134,7 +134,7 @@ def grid_of(
 
 @implementation("reduce_sum", "triton.vectorized", rung="tiled", tunable=SIZES)
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
-    """16 packs of 16 bytes a thread at a time, then once more on the programs' sums."""
+    """16 16-byte loads per thread in flight; relaunched on the partial sums until one is left."""
     check_same("reduce_sum", 1, x=x)
     while True:
         programs, LANES = grid_of(reduce_sum_vectorized_kernel, x, PACKS, WARPS, PROGRAMS)
@@ -149,7 +149,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
 
 @implementation("reduce_sum", "triton.atomic", rung="tiled", deterministic=False, tunable=SIZES)
 def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
-    """Each program adds its sum to y, in the order in which they are done."""
+    """Each program adds its sum to y, in the order of completion."""
     check_same("reduce_sum", 1, x=x)
     programs, LANES = grid_of(reduce_sum_atomic_kernel, x, PACKS, WARPS, PROGRAMS)
     y = x.new_zeros((), dtype=torch.float32)
@@ -161,7 +161,7 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 
 
 @implementation("reduce_sum", "triton.last_block", rung="tiled", tunable=SIZES)
 def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
-    """The last program to be done adds all programs' sums, in their order."""
+    """The last program to finish adds all programs' sums, in program order."""
     check_same("reduce_sum", 1, x=x)
     y = x.new_empty((), dtype=torch.float32)
     of_block = x.new_empty((PROGRAMS * multiprocessors(x.device),), dtype=torch.float32)

@@ -1,9 +1,9 @@
 """rotary in Triton: ``q[B,S,H,D], k[B,S,Hk,D], cos[S,D/2], sin[S,D/2] -> out[B,S,H+Hk,D]``, heads of q first.
 
-The ladder; ``cuda_impl/kernels/rotary.cuh`` has the same variants under the same names:
+Variants; ``cuda_impl/kernels/rotary.cuh`` has the same under the same names:
 
-* ``pairs``: a program turns a block of pairs, wherever they lie, and fetches a cosine and a sine for each
-* ``token``: a program turns all heads of a token, and keeps its cosines and sines for all of them
+* ``pairs``: a program rotates a block of pairs, with a load of cosine and sine for each
+* ``token``: a program rotates all heads of a token and reuses its cosines and sines for all of them
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def rotary_pairs_kernel(
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_cs, stride_ss,
     BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program for BLOCK_SIZE pairs: of half = D/2 in a head, of heads = H + Hk in a token."""
+    """Grid: one program per BLOCK_SIZE pairs; half = D/2 pairs per head, heads = H + Hk per token."""
     n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     inside = n < pairs
     d, head = n % half, n // half
@@ -44,7 +44,7 @@ def rotary_pairs_kernel(
 def turn_heads(
     x_ptr, stride_xh, cos, sin, out_ptr, heads, half, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr
 ):
-    """Turns ``heads`` heads, BLOCK_H of them at a time; cos[1,BLOCK_D] and sin[1,BLOCK_D] are theirs."""
+    """Rotate ``heads`` heads, BLOCK_H per iteration, with their cos[1,BLOCK_D] and sin[1,BLOCK_D]."""
     d = tl.arange(0, BLOCK_D)[None, :]
     for begin in range(0, heads, BLOCK_H):
         h = begin + tl.arange(0, BLOCK_H).to(tl.int64)[:, None]
@@ -63,8 +63,8 @@ def rotary_token_kernel(
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_cs, stride_ss,
     BLOCK_H: tl.constexpr, BLOCK_HK: tl.constexpr, BLOCK_D: tl.constexpr, VEC: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program a token.  Half a head is ``packs`` packs of VEC elements, which move together."""
-    half = packs * VEC  # says by what it can be divided, which is what the compiler has to know
+    """Grid: one program per token.  Half a head is ``packs`` vectors of VEC elements."""
+    half = packs * VEC  # the product tells the compiler the divisibility, so it can vectorize
     token = tl.program_id(0).to(tl.int64)
     s, b = token % S, token // S
     d = tl.arange(0, BLOCK_D)[None, :]
@@ -80,7 +80,7 @@ def rotary_token_kernel(
 def checked(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """The inputs, copies where the elements of heads or rows are not side by side; and the output."""
+    """The inputs, copied if heads or rows are not contiguous; and an uninitialised output."""
     check_heads("rotary", q, k, cos, sin)
     inputs = tuple(x if x.stride(-1) == 1 or x.size(-1) <= 1 else x.contiguous() for x in (q, k, cos, sin))
     B, S, H, D = q.shape
@@ -93,7 +93,7 @@ def strides_of(inputs: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
 
 
 def vec(inputs: tuple[torch.Tensor, ...]) -> int:
-    """Elements that may move at a time: 16 bytes' worth if every half of a head starts on such a boundary."""
+    """Elements per access: 16 bytes' worth if every half of a head is 16-byte aligned, else 1."""
     pack = 16 // inputs[0].element_size()
     aligned = inputs[2].shape[1] % pack == 0 and all(
         x.data_ptr() % 16 == 0 and all(stride % pack == 0 for stride in x.stride()[:-1]) for x in inputs
@@ -103,7 +103,7 @@ def vec(inputs: tuple[torch.Tensor, ...]) -> int:
 
 @implementation("rotary", "triton.pairs", rung="naive")
 def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """A program turns a block of pairs, wherever they lie."""
+    """A program rotates a block of pairs."""
     inputs, out = checked(q, k, cos, sin)
     count = out.numel() // 2
     if count == 0:
@@ -127,7 +127,7 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 
 @implementation("rotary", "triton.token", rung="tiled")
 def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """A program turns all heads of a token."""
+    """A program rotates all heads of a token."""
     inputs, out = checked(q, k, cos, sin)
     if out.numel() == 0:
         return out
@@ -135,7 +135,7 @@ def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     H, Hk = q.shape[2], k.shape[2]
     VEC = vec(inputs)
     BLOCK_D = triton.next_power_of_2(D // 2)
-    most = max(1, 2048 // BLOCK_D)  # 16 elements of either half a thread
+    most = max(1, 2048 // BLOCK_D)  # 16 elements of each half per thread
     rotary_token_kernel[(B * S,)](
         *inputs, out, S, H, Hk, D // 2 // VEC, *strides_of(inputs),
         BLOCK_H=min(most, triton.next_power_of_2(max(H, 1))),

@@ -1,7 +1,8 @@
-"""Rows that many programs share, and wait for each other: what softmax and the norms have in common.
+"""Rows shared by several programs that wait for each other: common code of softmax and the norms.
 
-In ``split`` and ``gluon`` a row is cut into chunks.  A program that has reduced one publishes what the row
-needs of it in a word of 8 bytes, never 0, and writes its chunk of the output when all of the row's have come.
+In ``split`` and ``gluon`` a row is split into chunks.  A program reduces a chunk and publishes the partial
+result as an 8-byte word that is never 0.  It writes its chunk of the output when all words of the row have
+arrived.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ INTERPRETED = triton.knobs.runtime.interpret
 
 
 def columns_of_a_chunk(N: int, BLOCK_N: int) -> int:
-    """BLOCK_N on a GPU.  Interpreted, a program cannot wait for others: it takes a row of N as one chunk."""
+    """BLOCK_N on a GPU.  The interpreter runs programs serially, so there a row of N is one chunk."""
     return min(triton.next_power_of_2(N), tl.TRITON_MAX_TENSOR_NUMEL) if INTERPRETED else BLOCK_N
 
 
 def resident_programs(
     launch: functools.partial[object], device: torch.device, threads: int, PROGRAMS: int, chunks: int = 1
 ) -> int:
-    """How many programs a GPU holds at a time, at most PROGRAMS a multiprocessor.
+    """How many programs are resident on a GPU at a time, at most PROGRAMS per multiprocessor.
 
-    They wait for each other, so all must be there; how many registers each takes only the compiler knows.
-    NotImplementedError where a row has more ``chunks`` than that; where it has more than PROGRAMS allow, the
-    compiler is not asked, which would take it minutes.
+    Programs wait for each other, so all must be resident; registers per program are known after compilation.
+
+    Raises:
+        NotImplementedError: a row has more ``chunks`` than that.  If it has more than PROGRAMS allows, this
+        is
+            raised before compiling, which would take minutes.
     """
-    programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted, one after another
+    programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted: serial
     if not INTERPRETED and device.type == "cuda" and chunks <= programs:
         from cuda.bindings import driver
 
@@ -54,7 +58,7 @@ def resident_programs(
 
 
 def aligned(values: torch.Tensor, boundary: int) -> torch.Tensor:
-    """``values`` if all rows start on such a boundary, a number of bytes, else a dense copy."""
+    """``values`` if all rows are aligned to ``boundary`` bytes, else a contiguous copy."""
     pack = boundary // values.element_size()
     fits = values.data_ptr() % boundary == 0 and all(stride % pack == 0 for stride in values.stride()[:-1])
     return values if fits else values.clone(memory_format=torch.contiguous_format)
@@ -62,29 +66,29 @@ def aligned(values: torch.Tensor, boundary: int) -> torch.Tensor:
 
 # --------------------------------------------------------------------------- Gluon
 
-# Triton 3.9 has a new name for it.
+# Triton 3.9 renamed it.
 async_load = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
 
 
 @gluon.jit
 def fetch(ring, turn, x_ptrs, inside, STAGES: gl.constexpr):
-    """Start the copies that fill a turn's place in the ring; zeros where nothing is inside."""
+    """Start the asynchronous copies that fill an iteration's stage of the ring; zeros outside."""
     async_load(ring.index(turn % STAGES), x_ptrs, mask=inside)
     async_copy.commit_group()
 
 
 @gluon.jit
 def published(of_chunk_ptr, m, c, M, chunks):
-    """The words of these chunks of these rows: 0 of what has not come yet, and not 0 where there is none."""
+    """These chunks' words of these rows: 0 if not yet published, nonzero if there is no such chunk."""
     there = (m >= 0) & (m < M) & (c < chunks)
     return gl.load(of_chunk_ptr + m * chunks + c, mask=there, other=-1, volatile=True)
 
 
 def in_packs(x: torch.Tensor) -> torch.Tensor:
-    """``x`` with rows on 16-byte boundaries; a copy where they are not.
+    """``x`` with 16-byte aligned rows; a copy if they are not.
 
     Raises:
-        NotImplementedError: a row is not a whole number of packs.
+        NotImplementedError: a row is not a whole number of 16-byte vectors.
     """
     pack = 16 // x.element_size()
     if x.size(1) % pack != 0:
@@ -96,15 +100,16 @@ def share_rows(
     kernel: Any, x: torch.Tensor, tensors: tuple[torch.Tensor, ...], more: tuple[int, ...] = (),
     *, BLOCK_M: int, PROGRAMS: int, **constants: bool,
 ) -> None:  # fmt: skip
-    """Launch a kernel in Gluon whose programs, PROGRAMS a multiprocessor at most, share rows of ``x[M,N]``.
+    """Launch a Gluon kernel whose programs, at most PROGRAMS per multiprocessor, share rows of ``x[M,N]``.
 
-    It is given ``tensors``, how rows are cut into chunks, and ``more``.  A tile of BLOCK_M rows is 32 KB.
+    Arguments of the kernel: ``tensors``, how rows are split into chunks, ``more``.  BLOCK_M rows are a 32 KB
+    tile.
     """
     pack = 16 // x.element_size()
     M, N = x.shape
     check_counts(M=M)
     BLOCK_N = 2048 // BLOCK_M * pack
-    STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # sm_86 has no room for 3 and weights
+    STAGES = 3 if shared_bytes_of_a_block(x.device) >= 128 << 10 else 2  # sm_86: 3 and weights do not fit
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
     BLOCK_C = max(32, triton.next_power_of_2(chunks))

@@ -1,15 +1,15 @@
 """softmax over rows, in Triton: ``x[M,N] -> y[M,N]``.
 
-The ladder; ``cuda_impl/kernels/softmax.cuh`` has the first three under the same names:
+Variants; ``cuda_impl/kernels/softmax.cuh`` has the first three under the same names:
 
 * ``online``: a program reads its row twice, tile by tile: any row length
-* ``onepass``: the row waits in registers between reduction and output, so it is read once: 65536 columns
-* ``split``: many programs share a row and tell each other their parts of the sum: long rows
-* ``gluon``: as split in Gluon, Triton's own lower level: the next chunks are on their way into shared memory,
-  and a row's parts are asked for before they are needed
+* ``onepass``: the row stays in registers between reduction and output, so it is read once: 65536 columns
+* ``split``: several programs share a row and exchange partial sums through global memory: long rows
+* ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
+  into shared memory, and a row's partial sums are loaded before they are needed
 
 ``fast_expf`` is CUDA's ``__expf``: the GPU's own instruction, which flushes subnormal results to zero.
-``tl.exp`` keeps them, at three more instructions an element.
+``tl.exp`` keeps them, at three more instructions per element.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from triton_impl.shared_rows import (
 
 @triton.jit
 def finite_shift(maximum):
-    """What to subtract before exp.  Where all is -inf so far, exp(-inf - -inf) would be NaN; it must be 0."""
+    """The shift before exp: 0 if the maximum is -inf, where exp(-inf - -inf) would be NaN instead of 0."""
     return tl.where(maximum == -float("inf"), 0.0, maximum)
 
 
 @triton.jit
 def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, BLOCK_N: tl.constexpr):
-    """Grid: a program a row.  Each lane keeps its own running maximum and sum until the row ends.
+    """Grid: one program per row.  Each lane keeps a running maximum and sum until the row ends.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
     """
@@ -74,7 +74,7 @@ def softmax_online_kernel(x_ptr, y_ptr, N, stride_xm, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def softmax_onepass_kernel(x_ptr, y_ptr, M, N, stride_xm, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Grid: a program for BLOCK_M rows, of N <= BLOCK_N columns, which it holds in registers."""
+    """Grid: one program per BLOCK_M rows of N <= BLOCK_N columns, which stay in registers."""
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     inside = (m < M) & (n < N)
@@ -87,14 +87,14 @@ def softmax_onepass_kernel(x_ptr, y_ptr, M, N, stride_xm, BLOCK_M: tl.constexpr,
 
 @triton.jit
 def pack(maximum, total):
-    """Two floats in one 8-byte word, which arrives whole."""
+    """Two floats in one 8-byte word, written by one store."""
     low = maximum.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     return low | (total.to(tl.int32, bitcast=True).to(tl.int64) << 32)
 
 
 @triton.jit
 def wait_for_row(of_chunk_ptr, chunks, BLOCK_C: tl.constexpr):
-    """Maximum and sum of a row from all its chunks, as soon as all are there (not 0)."""
+    """Maximum and sum of a row from all its chunks; polls until every chunk's word is not 0."""
     c = tl.arange(0, BLOCK_C)
     part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
     while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
@@ -111,27 +111,28 @@ def wait_for_row(of_chunk_ptr, chunks, BLOCK_C: tl.constexpr):
 def softmax_split_kernel(
     x_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr
 ):
-    """Rows are cut into ``chunks`` chunks of BLOCK_N columns; all chunks of all rows, in order, are dealt.
+    """Rows are split into ``chunks`` chunks of BLOCK_N columns, assigned round-robin to persistent programs.
 
-    At every turn a program reduces a chunk, publishes its maximum and sum and keeps the chunk in registers;
-    two turns later the other programs have published theirs, and the output can be written.  Every element
-    is read once, and the next chunk is on its way meanwhile.
+    Each iteration reduces a chunk, publishes its maximum and sum and keeps the chunk in registers.  Two
+    iterations later the other programs have published theirs, and the output is written.  Every element is
+    read once, and the next chunk is prefetched meanwhile.
 
-    Programs wait for each other: all of the grid must be resident together, and a row may have no more
-    chunks than there are programs nor than BLOCK_C; the host ensures it.  of_chunk[M * chunks] starts as
-    0: no chunk has maximum 0 and sum 0, so one word is both the result and the news that it is there.
+    Invariant: all programs are resident, because they wait for each other.  A row has no more chunks than
+    there are programs, nor than BLOCK_C.  The host ensures it.  of_chunk[M * chunks] starts as 0: no chunk
+    has maximum 0 and sum 0, so one nonzero word is both result and flag.
     """
     programs = tl.num_programs(0)
     first = tl.program_id(0)
     total = tl.cast(M, tl.int64) * chunks
     column = tl.arange(0, BLOCK_N)
-    # A chunk is the c-th of row m.  Counting on is cheaper than dividing at every turn.
+    # The current chunk is the c-th of row m: incremental, because that is cheaper than a division per
+    # iteration.
     step_m, step_c = programs // chunks, programs % chunks
     m, c = (first // chunks).to(tl.int64), first % chunks
 
     n = c * BLOCK_N + column
     x = tl.load(x_ptr + m * stride_xm + n, mask=(n < N) & (m < M), other=-float("inf"))
-    # Not `kept = x`: Triton takes two names for one value to be unchanged by the loop, and drops the update.
+    # Not `kept = x`: Triton treats two names of one value as loop-invariant and drops the update.
     kept, kept_m, kept_c = tl.where(n < N, x, x), m + 0, c + 0
     old, old_m, old_c = tl.where(n < N, x, x), m + 0, c + 0
     for chunk in tl.range(first, total + 2 * programs, programs):
@@ -155,12 +156,12 @@ def softmax_split_kernel(
 
 
 # --------------------------------------------------------------------------- Gluon
-# Which thread holds what, what lies in shared memory and when it has arrived: here it is all said.
+# Explicit: which thread holds which element, what is in shared memory, and when it has arrived.
 
 
 @gluon.jit
 def of_rows(words, there):
-    """Of each row maximum and sum, from the words of all its chunks (`wait_for_row`, row by row)."""
+    """Maximum and sum of each row, from the words of all its chunks (`wait_for_row`, row by row)."""
     maximum = gl.where(there, words.to(gl.int32).to(gl.float32, bitcast=True), -float("inf"))
     total = gl.where(there, (words >> 32).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
     row_max = gl.max(maximum, axis=0)
@@ -172,14 +173,14 @@ def softmax_gluon_kernel(
     x_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """As split, but a program has the same BLOCK_N columns of many rows, and is a turn late in writing them.
+    """As split, but a program has the same BLOCK_N columns of many rows, and writes them one iteration later.
 
-    A turn is BLOCK_M rows, a warp each, so that a row's sums need no barrier and its words are polled by one
-    warp: two that poll the same may not see the same.  Tiles come into a ring of STAGES places in shared
-    memory: two are at work, that of this turn and that of the last, and others on their way.  A thread reads
-    from the ring what it has itself copied, and waits for no other's copies.
+    An iteration has BLOCK_M rows, one per warp: a row's sums need no block barrier, and one warp polls its
+    words. Two warps polling the same words could see different values.  Tiles are prefetched into a ring of
+    STAGES stages in shared memory: two are in use, this iteration's and the last one's; the others are in
+    flight.  A thread reads only what it has copied itself, so it waits for no other thread's copies.
 
-    Rows of x start on 16-byte boundaries; `packs` and `stride_packs` are N and x's stride in packs of 16.
+    Rows of x are 16-byte aligned; `packs` and `stride_packs` are N and x's stride in 16-byte vectors.
     """
     T: gl.constexpr = x_ptr.dtype.element_ty
     VEC: gl.constexpr = 128 // T.primitive_bitwidth
@@ -204,7 +205,7 @@ def softmax_gluon_kernel(
     turn = 0
     for m in range(first, M + step, step):
         old_m = m - step
-        # Asked for now and looked at later: memory takes as long to answer as the reduction takes.
+        # Loaded now, used after the reduction, which takes as long as the load's latency.
         words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
         async_copy.wait_group(STAGES - 2)
         if m < M:
@@ -224,11 +225,11 @@ def softmax_gluon_kernel(
             gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
         rows = (m + (STAGES - 1) * step + r)[:, None]
         fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
-        turn += 1  # noqa: SIM113 - a kernel has no enumerate
+        turn += 1  # noqa: SIM113 - Triton has no enumerate
 
 
 def checked(x: torch.Tensor) -> torch.Tensor:
-    """``x`` with neighbouring columns next to each other; a copy where they are not."""
+    """``x`` with contiguous rows; a copy if they are not."""
     check_same("softmax", 2, x=x)
     return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
 
@@ -253,7 +254,7 @@ ONEPASS_COLUMNS = 65536
 
 @implementation("softmax", "triton.onepass", rung="tiled")
 def onepass(x: torch.Tensor) -> torch.Tensor:
-    """The row waits in registers: up to 65536 columns, which already spill."""
+    """The row stays in registers: up to 65536 columns, which already spill."""
     x = checked(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -262,8 +263,8 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     if N > ONEPASS_COLUMNS:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {ONEPASS_COLUMNS} columns")
     BLOCK_N = triton.next_power_of_2(N)
-    BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # short rows share a program
-    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row a thread
+    BLOCK_M = max(1, min(4, 2048 // BLOCK_N))  # several short rows per program
+    num_warps = max(4, BLOCK_N // 2048)  # 64 elements of a long row per thread
     grid = (triton.cdiv(M, BLOCK_M),)
     softmax_onepass_kernel[grid](
         x, y, M, N, x.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=num_warps
@@ -273,18 +274,18 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
 
 @implementation("softmax", "triton.split", rung="tiled")
 def split(x: torch.Tensor) -> torch.Tensor:
-    """Many programs share a row: rows as long as all programs together can hold."""
+    """Several programs share a row: up to as long as all resident programs can hold."""
     x = checked(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
     num_warps = 4
-    PROGRAMS = 5 if x.element_size() == 4 else 4  # a multiprocessor
+    PROGRAMS = 5 if x.element_size() == 4 else 4  # per multiprocessor
     BLOCK_N = columns_of_a_chunk(N, 8192 // x.element_size())
     chunks = triton.cdiv(N, BLOCK_N)
     of_chunk = torch.zeros(M * chunks, dtype=torch.int64, device=x.device)
-    # Not fewer than there are threads: two threads that poll the same word may not see the same.
+    # At least one word per thread: two threads polling one word could see different values.
     BLOCK_C = max(32 * num_warps, triton.next_power_of_2(chunks))
     arguments = (x, y, M, N, x.stride(0), chunks, of_chunk)
     options = {"BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "num_warps": num_warps, "num_stages": 1}
@@ -303,7 +304,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
     tunable={"BLOCK_M": (2, 4, 8), "PROGRAMS": (1, 2, 3)},
 )
 def in_gluon(x: torch.Tensor, *, BLOCK_M: int = 4, PROGRAMS: int = 2) -> torch.Tensor:
-    """Many programs share a row, and each fetches ahead: rows as long as all programs together can hold."""
+    """Several programs share a row and prefetch: up to as long as all resident programs can hold."""
     x = checked(x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() > 0:

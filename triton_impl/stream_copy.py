@@ -1,16 +1,16 @@
 """stream_copy in Triton: ``x[N] -> y[N]``.
 
-The ladder; ``cuda_impl/kernels/stream_copy.cuh`` has the same variants under the same names:
+Variants; ``cuda_impl/kernels/stream_copy.cuh`` has the same under the same names:
 
 * ``naive``: a program copies as many elements as it has threads
-* ``vectorized``: a program copies a chunk, of which the compiler makes accesses of 16 bytes, several a thread
-* ``hinted``: the same, and says what becomes of the lines in the caches
-* ``prefetch``: few programs, which go on and on; the next chunks are on their way into registers
-* ``cp_async``: the next chunks are on their way into shared memory, which takes the word ``num_stages``
-* ``tma``: a program for a tile again, but that the copy engine moves it, in and out: Hopper
+* ``vectorized``: a program copies a chunk with 16-byte vectorized accesses, several per thread
+* ``hinted``: as vectorized, with cache hints
+* ``prefetch``: persistent programs; the next chunks are prefetched into registers
+* ``cp_async``: as prefetch, into shared memory by cp.async, which ``num_stages`` requests
+* ``tma``: one tile per program again, loaded and stored by TMA: Hopper
 
-How many bytes an access has, which thread makes it, where a ring lies and who waits for what is not said
-here.  The compiler finds out, from the shape of a tensor and from what it knows of its addresses.
+Triton leaves bytes per access, element-to-thread layout, the ring buffer and its barriers to the compiler.
+It derives them from tensor shapes and from what it knows of addresses.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from compare.registry import implementation
 
 @triton.jit
 def stream_copy_naive_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program for BLOCK_SIZE elements, one a thread."""
-    # In 64 bits: program_id * BLOCK_SIZE passes 2^31 for vectors that a GPU has room for.
+    """Grid: one program per BLOCK_SIZE elements, one per thread."""
+    # 64-bit: program_id * BLOCK_SIZE exceeds 2^31 for vectors that fit in a GPU's memory.
     n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     inside = n < N
     tl.store(y_ptr + n, tl.load(x_ptr + n * stride_xn, mask=inside), mask=inside)
@@ -36,10 +36,10 @@ def stream_copy_naive_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexp
 
 @triton.jit
 def copy_rest(x_ptr, y_ptr, begin, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """The chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of them.
+    """The partial last chunk, at `begin`: whole vectors, then the elements after the last of them.
 
-    A mask that may end anywhere would have the compiler access every element by itself, and a thread hold
-    all their addresses.  One that ends at a multiple of 16 has packs inside or outside as a whole.
+    With an arbitrary mask the compiler would access single elements, and a thread would hold all their
+    addresses. A mask that ends at a multiple of 16 keeps accesses vectorized.
     """
     packed = N // 16 * 16
     n = begin + tl.arange(0, BLOCK_SIZE)
@@ -52,7 +52,7 @@ def copy_rest(x_ptr, y_ptr, begin, N, stride_xn, BLOCK_SIZE: tl.constexpr):
 
 @triton.jit
 def stream_copy_vectorized_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program a chunk of BLOCK_SIZE elements."""
+    """Grid: one program per chunk of BLOCK_SIZE elements."""
     begin = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     if begin + BLOCK_SIZE <= N:
         n = begin + tl.arange(0, BLOCK_SIZE)
@@ -67,7 +67,7 @@ def stream_copy_hinted_kernel(
     LOAD_CACHE: tl.constexpr, LOAD_EVICTION: tl.constexpr,
     STORE_CACHE: tl.constexpr, STORE_EVICTION: tl.constexpr,
 ):  # fmt: skip
-    """Grid: as vectorized.  A hint changes nothing of what is copied, only what the caches keep of it."""
+    """Grid: as vectorized.  A hint does not change the result, only what the caches keep."""
     begin = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     if begin + BLOCK_SIZE <= N:
         n = begin + tl.arange(0, BLOCK_SIZE)
@@ -79,10 +79,10 @@ def stream_copy_hinted_kernel(
 
 @triton.jit
 def stream_copy_prefetch_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a few programs a multiprocessor; each takes every ``num_programs``-th chunk.
+    """Grid: persistent, a few programs per multiprocessor; chunks are assigned round-robin.
 
-    Two of its chunks are on their way at a time: as soon as one is written, the registers that held it are
-    loaded again.  Two names, as Triton has no arrays of tensors to make a ring of.
+    Prefetch distance 2: as soon as a chunk is written, its registers are loaded again.  Two variables,
+    because Triton has no arrays of tensors.
     """
     whole = N // BLOCK_SIZE
     step = tl.num_programs(0)
@@ -108,8 +108,8 @@ def stream_copy_prefetch_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
 def stream_copy_cp_async_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.constexpr, STAGES: tl.constexpr):
     """Grid: as prefetch.
 
-    ``num_stages`` has the compiler turn the load into copies to shared memory, which start STAGES - 1 turns
-    before their values are used, and keep as many places for them.
+    ``num_stages`` makes the compiler turn the load into asynchronous copies to shared memory with a prefetch
+    distance of STAGES - 1 iterations, and allocate as many buffers.
     """
     whole = N // BLOCK_SIZE
     step = tl.num_programs(0)
@@ -122,11 +122,12 @@ def stream_copy_cp_async_kernel(x_ptr, y_ptr, N, stride_xn, BLOCK_SIZE: tl.const
 
 @triton.jit
 def stream_copy_tma_kernel(x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Grid: a program a tile, as vectorized.  The descriptors make rows of COLUMNS elements of the vectors.
+    """Grid: one program per tile, as vectorized.  The descriptors view the vectors as rows of COLUMNS
+    elements.
 
-    A tile comes into shared memory and leaves from there by the copy engine, which leaves out what lies past
-    the last row.  A tensor is a value here and no place, yet no register holds it: nothing is done with it
-    in between, and the compiler sees that the place in which it landed will do.
+    TMA loads a tile into shared memory and stores it from there; it clips at the last row.  A Triton tensor
+    is a value, yet no register holds it: nothing is computed, so the compiler stores from the buffer that was
+    loaded.
     """
     row = tl.program_id(0) * BLOCK_ROWS
     y_desc.store([row, 0], x_desc.load([row, 0]))
@@ -137,7 +138,7 @@ def stream_copy_tma_kernel(x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.const
 
 @implementation("stream_copy", "triton.naive", rung="naive", tunable={"WARPS": (1, 2, 4, 8, 16, 32)})
 def naive(x: torch.Tensor, *, WARPS: int = 8) -> torch.Tensor:
-    """An element a thread."""
+    """One element per thread."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
@@ -149,7 +150,7 @@ def naive(x: torch.Tensor, *, WARPS: int = 8) -> torch.Tensor:
 
 
 def chunk_size(x: torch.Tensor, PACKS: int, WARPS: int) -> int:
-    """Elements of a chunk: PACKS packs of 16 bytes for each thread of a program."""
+    """Elements of a chunk: PACKS 16-byte vectors for each thread of a program."""
     return PACKS * 32 * WARPS * 16 // x.element_size()
 
 
@@ -158,7 +159,7 @@ SIZES = {"PACKS": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8, 16)}
 
 @implementation("stream_copy", "triton.vectorized", rung="tiled", tunable=SIZES)
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tensor:
-    """16 bytes an access, PACKS of them a thread, all on their way at once."""
+    """16-byte vectorized accesses, PACKS per thread, all in flight at once."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
@@ -170,7 +171,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tens
 
 
 HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
-"""Cache modifier and eviction policy, by CUDA's numbers; for its fourth, NO_ALLOCATE, there is no word."""
+"""Cache modifier and eviction policy, by CUDA's numbers; Triton cannot express its fourth, NO_ALLOCATE."""
 
 
 @implementation(
@@ -182,7 +183,7 @@ HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
 def hinted(
     x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4, LOAD_HINT: int = 2, STORE_HINT: int = 0
 ) -> torch.Tensor:
-    """As `vectorized`, of lines that the caches need not keep."""
+    """As `vectorized`, with cache hints."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
@@ -195,7 +196,7 @@ def hinted(
 
 
 def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
-    """PROGRAMS a multiprocessor, or as many as there are chunks; one at least, for what is behind them."""
+    """PROGRAMS per multiprocessor, at most one per chunk; at least one, for the tail."""
     return max(1, min(chunks, PROGRAMS * multiprocessors(x.device)))
 
 
@@ -203,7 +204,7 @@ def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
     "stream_copy", "triton.prefetch", rung="tiled", tunable={**SIZES, "PROGRAMS": (1, 2, 3, 4, 6, 8, 16)}
 )
 def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 1) -> torch.Tensor:
-    """Two chunks a program on their way into registers."""
+    """Persistent; two chunks per program are prefetched into registers."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
@@ -228,7 +229,7 @@ def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int =
 def cp_async(
     x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, STAGES: int = 4, PROGRAMS: int = 1
 ) -> torch.Tensor:
-    """The next chunks on their way into shared memory."""
+    """Persistent; the next chunks are prefetched into shared memory by cp.async."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
@@ -242,7 +243,7 @@ def cp_async(
 
 
 def whole_packs(x: torch.Tensor) -> bool:
-    """Whether x is dense and starts on a 16-byte boundary, as the copy engine must have it."""
+    """Whether x is contiguous and 16-byte aligned, as TMA requires."""
     return (x.stride(0) == 1 or x.numel() <= 1) and x.data_ptr() % 16 == 0
 
 
@@ -254,10 +255,10 @@ def whole_packs(x: torch.Tensor) -> bool:
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768), "WARPS": (1, 2, 4, 8)},
 )
 def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096, WARPS: int = 1) -> torch.Tensor:
-    """A tile a program that the copy engine moves; what it does not take as it lies goes by `vectorized`."""
+    """One tile per program, moved by TMA; an input that TMA does not take uses `vectorized`."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
-    COLUMNS = 128 // x.element_size()  # a row is what the engine permutes as one in shared memory
+    COLUMNS = 128 // x.element_size()  # 128 bytes: the widest row of TMA's 128-byte swizzle
     if not whole_packs(x) or N < COLUMNS:
         return vectorized(x)
     y = x.new_empty(N)

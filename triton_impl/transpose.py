@@ -1,14 +1,14 @@
 """transpose in Triton: ``x[M,N] -> y[N,M]``.
 
-The ladder; ``cuda_impl/kernels/transpose.cuh`` has these two under the same names, and three between them:
+Variants; ``cuda_impl/kernels/transpose.cuh`` has these two under the same names, and three between them:
 
-* ``naive``: a program moves a stretch of x's elements, which land M elements apart
-* ``vectorized``: a program moves a tile, and the compiler finds out how
-  (where rows begin anywhere, each row of y is cut where its own sectors begin)
+* ``naive``: coalesced loads, stores M elements apart: uncoalesced
+* ``vectorized``: one tile per program, transposed through shared memory by the compiler
+  (unaligned rows: each row of y is split at its own sector boundaries)
 
-What CUDA's ``shared``, ``padded`` and ``swizzled`` do by hand cannot be said here, nor kept from happening. A
-tile's load and its store each get a layout of their own, that in which neighbouring threads have neighbouring
-addresses, and between the two the compiler moves the tile through shared memory, swizzled as it sees fit.
+What CUDA's ``shared``, ``padded`` and ``swizzled`` do explicitly, Triton neither expresses nor prevents.  A
+tile's load and its store each get a coalesced layout.  Between the two the compiler moves the tile through
+shared memory with a swizzle of its choice.
 """
 
 import torch
@@ -21,9 +21,9 @@ from compare.registry import implementation
 
 @triton.jit
 def transpose_naive_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program for BLOCK_SIZE elements of x, counted row by row.
+    """Grid: one program per BLOCK_SIZE elements of x, in row-major order.
 
-    However the compiler shares these out, neighbouring threads have neighbours of x, and none of y.
+    In any layout of the compiler's, neighbouring threads have neighbouring addresses in x, but not in y.
     """
     begin = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     i = begin + tl.arange(0, BLOCK_SIZE)
@@ -35,9 +35,10 @@ def transpose_naive_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK_SIZE:
 
 @triton.jit
 def transpose_vectorized_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK: tl.constexpr):
-    """Grid: a program a tile of BLOCK x BLOCK; tiles are counted along x's rows.
+    """Grid: one program per BLOCK x BLOCK tile; tiles are numbered along x's rows.
 
-    Where M, N and x's strides are multiples of 16, which the compiler is told, it moves 16 bytes a thread.
+    Accesses are 16-byte vectorized if M, N and x's strides are multiples of 16, which Triton's specialization
+    sees.
     """
     tiles_n = (N - 1) // BLOCK + 1
     tile = tl.program_id(0)
@@ -52,13 +53,13 @@ def transpose_vectorized_kernel(x_ptr, y_ptr, M, N, stride_xm, stride_xn, BLOCK:
 def transpose_windowed_kernel(
     x_ptr, y_ptr, M, N, stride_xm, stride_xn, SECTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Grid: a program a tile of ROWS x COLUMNS, counted down x's columns.
+    """Grid: one program per tile of ROWS x COLUMNS, numbered down x's columns.
 
-    x is no smaller than a tile, and tiles that would reach past its end lie against it: no load has a mask.
+    x is no smaller than a tile.  Tiles at the end are shifted back inside: no load has a mask.
 
-    Memory takes far longer for a sector of 32 bytes of which two programs write a part each than for a whole
-    one. So a tile reads SECTOR rows more than a WINDOW is wide, and writes of each row of y the window that
-    begins with a sector. The compiler is not told that it does: it moves an element a thread and access.
+    Two programs writing parts of one 32-byte sector take far longer than one program writing it whole.  So a
+    tile reads SECTOR rows more than a WINDOW is wide, and writes the window of each row of y that starts at a
+    sector. The compiler cannot know that alignment: accesses are one element per thread.
     """
     WINDOW: tl.constexpr = ROWS - SECTOR
     tiles_m = (M + SECTOR - 2) // WINDOW + 1
@@ -68,7 +69,7 @@ def transpose_windowed_kernel(
     n = tl.minimum(right, N - COLUMNS) + tl.arange(0, COLUMNS)
     m = tl.arange(0, ROWS)
     x = tl.load(x_ptr + (begin + m)[:, None] * stride_xm + n[None, :] * stride_xn)
-    # Numbers within the tile, so that the mask is made of 32 bits.
+    # Offsets within the tile, so that the mask is computed in 32 bits.
     first = (window - begin - n * M % SECTOR).to(tl.int32)[:, None]
     inside = (m[None, :] >= first) & (m[None, :] < first + WINDOW)
     tl.store(y_ptr + (n * M + begin)[:, None] + m[None, :], tl.trans(x), mask=inside)
@@ -76,7 +77,7 @@ def transpose_windowed_kernel(
 
 @implementation("transpose", "triton.naive", rung="naive")
 def naive(x: torch.Tensor) -> torch.Tensor:
-    """Neighbours are read together and written M elements apart."""
+    """Coalesced loads, stores M elements apart."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))
@@ -94,7 +95,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     tunable={"ROW_BYTES": (256, 512), "WARPS": (4, 8, 16, 32)},
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> torch.Tensor:
-    """A tile at a time, which the compiler turns round in shared memory; rows of odd lengths, by windows."""
+    """A tile at a time, transposed through shared memory; rows of odd lengths by windows."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))

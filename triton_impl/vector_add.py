@@ -1,8 +1,8 @@
 """vector_add in Triton: ``x[N], y[N] -> z[N]``.
 
-The ladder; ``cuda_impl/kernels/vector_add.cuh`` climbs the same way from one element a thread to 16 bytes:
+Variants; ``cuda_impl/kernels/vector_add.cuh`` goes from one element per thread to 16-byte vectors:
 
-* ``blocked``: a program adds a block of elements, and the compiler shares them out over its threads
+* ``blocked``: one block of elements per program; the compiler distributes them over threads
 """
 
 import torch
@@ -15,14 +15,14 @@ from compare.registry import implementation
 
 @triton.jit
 def vector_add_blocked_kernel(x_ptr, y_ptr, z_ptr, N, BLOCK_SIZE: tl.constexpr):
-    """Grid: a program for BLOCK_SIZE elements of x, y and z, all contiguous."""
-    # In 64 bits: program_id * BLOCK_SIZE passes 2^31 for vectors that a GPU has room for.
+    """Grid: one program per BLOCK_SIZE elements of x, y and z, all contiguous."""
+    # 64-bit: program_id * BLOCK_SIZE exceeds 2^31 for vectors that fit in a GPU's memory.
     begin = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     n = begin + tl.arange(0, BLOCK_SIZE)
     inside = n < N
     x = tl.load(x_ptr + n, mask=inside)
     y = tl.load(y_ptr + n, mask=inside)
-    # fp16 and bf16 are summed in fp32, so that all ways round once, at the end.
+    # fp16 and bf16 are added in fp32, so that every implementation rounds once, at the end.
     tl.store(z_ptr + n, x.to(tl.float32) + y.to(tl.float32), mask=inside)
 
 
@@ -37,7 +37,7 @@ def blocked(x: torch.Tensor, y: torch.Tensor, *, BLOCK_SIZE: int = 1024, WARPS: 
     x, y = x.contiguous(), y.contiguous()
     z = torch.empty_like(x)
     N = x.numel()
-    # By default 16 bytes a thread and load, twice over for fp32: enough in flight to keep the memory busy.
+    # Default: one 16-byte access per thread and load, two for fp32: enough in flight to keep the memory busy.
     if N > 0:
         grid = (triton.cdiv(N, BLOCK_SIZE),)
         vector_add_blocked_kernel[grid](x, y, z, N, BLOCK_SIZE=BLOCK_SIZE, num_warps=WARPS)

@@ -1,4 +1,4 @@
-"""batched_matmul: many products of small square matrices, with sums in fp32."""
+"""batched_matmul: many products of small square matrices, accumulated in fp32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``a[B,N,N]`` and ``b[B,N,N]``; an unusual fill is a's alone: it spoils rows of c, not all."""
+    """``a[B,N,N]`` and ``b[B,N,N]``; a special fill applies to a alone, so it spoils rows of c, not all."""
     a = tensor(_shape(case), of_input(case, "a"), generator, device)
     return a, tensor(_shape(case), replace(of_input(case, "b"), fill="normal"), generator, device)
 
@@ -28,12 +28,12 @@ def oracle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What every element is the sum of, without signs: where terms cancel, their roundings do not."""
+    """The sum of the terms' magnitudes: where terms cancel, their rounding errors do not."""
     return a.abs() @ b.abs()
 
 
 def cost(case: Case) -> Cost:
-    """A multiplication and an addition for each of B * N^3 terms: N / 3 operations a byte in 16 bits."""
+    """A multiplication and an addition for each of B * N^3 terms: N / 3 operations per byte in 16 bits."""
     return Cost(
         flops=2 * case["B"] * case["N"] ** 3,
         read_bytes=sum(stored_bytes(_shape(case), of_input(case, name)) for name in ("a", "b")),
@@ -42,17 +42,18 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """What sums of N products in fp32 lose, of the sum of the products' magnitudes.
+    """Error of an fp32 sum of N products, relative to the sum of the products' magnitudes.
 
-    Rounded to nearest that is a random walk, a few roundings however long the sum; tensor cores cut off, once
-    for every 4 to 16 products and always the same way: N^1/2 / 15 expected, four times as much allowed.
+    With round-to-nearest the error is a random walk: a few roundings, however long the sum.  Tensor cores
+    truncate once per 4 to 16 products, always in the same direction.  Expected N^1/2 / 15, allowed 4 times
+    that.
     """
     cut_off = 0.0 if case.dtype == "fp32" else math.sqrt(case["N"]) / 4
     return Tolerance(least=8.0 + cut_off)
 
 
 DTYPES = ("fp32", "fp16", "bf16")
-# Of one operand alone: one that lies as the other does hides a stride taken for the other's.
+# Layouts of one operand alone: equal layouts would hide a kernel that uses the other operand's stride.
 _LAYOUTS = (*LAYOUTS, "a_transposed", "b_transposed", "a_expanded", "b_expanded")
 _EDGES = ((0, 16), (1, 0), (1, 1), (5, 3), (2, 17), (1, 127))
 
@@ -65,12 +66,12 @@ CASES = Cases(
     ),
     edge=(
         *(case(dtype, B=count, N=size) for dtype in DTYPES for count, size in _EDGES),
-        # Every size of tile, rows of whole packs that are shorter than it, and a last group of matrices that
-        # is no whole one.
+        # Every tile size, rows of whole 16-byte vectors shorter than the tile, and a partial last group of
+        # matrices.
         *(case("fp16", B=3, N=size) for size in (32, 40, 64, 80, 96, 128)),
-        # A later group begins between two 16-byte boundaries.
+        # A later group starts at an address that is not 16-byte aligned.
         case("fp16", B=5, N=17),
-        # So many that a block takes more groups, one after another, than it has places for.
+        # A block takes more groups than it has pipeline stages.
         case("fp16", B=13, N=112),
         *(
             case(dtype, layout, B=3, N=size)
@@ -78,15 +79,15 @@ CASES = Cases(
             if layout != "contiguous"
             for dtype, size in (("fp32", 20), ("fp16", 32), ("bf16", 19))
         ),
-        # Where a tile is larger than the matrix, 0 times what is none of it has to be 0; packs and elements.
+        # Where a tile is larger than the matrix, the padding must add 0; vectorized and element by element.
         *(
             case(dtype, fill=fill, B=3, N=size)
             for dtype, size in (("fp32", 20), ("fp16", 24), ("bf16", 20))
             for fill in ("neg_inf", "nan")
         ),
-        # fp32 sums hold the products of fp16's largest numbers, and of no other dtype's.
+        # Only fp16: fp32 sums hold the products of its largest numbers.
         case("fp16", fill="huge", B=3, N=48),
-        # The same for a GPU, which runs thousands at a time.
+        # The same for a GPU, which runs thousands of groups at a time.
         case("fp16", B=20011, N=16),
         # More than 2^31 elements.
         case("bf16", B=2**20 + 3, N=48),
@@ -108,11 +109,11 @@ CASES = Cases(
         case("bf16", B=65536, N=48),
         case("fp32", B=65536, N=48),
         case("fp32", B=32768, N=64),
-        # Rows of whole packs, and no multiple of any tile; rows that begin between two packs.
+        # Rows of whole 16-byte vectors but no multiple of any tile; unaligned rows.
         case("fp16", B=65536, N=40),
         case("fp16", B=65536, N=47),
         case("fp16", "transposed", B=65536, N=48),
-        # Few matrices: a launch's own time.
+        # Few matrices: launch latency.
         case("fp16", B=1024, N=48),
         case("fp16", B=64, N=64),
     ),

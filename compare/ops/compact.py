@@ -1,13 +1,13 @@
-"""compact: the elements of a vector that are greater than 0, in order and without gaps: stream compaction.
+"""compact: the elements of a vector that are greater than 0, in order and without gaps (stream compaction).
 
-How many are kept depends on values, and outputs have a shape that does not.  So y has room for all of x, and
-ends early, as text does in C: behind the last kept element stands a NaN, if there is room.  A NaN is greater
-than nothing, so no element that is kept looks like that end.  What stands behind it is left open, and nobody
-looks at it: filling it would be up to as many writes again, and a compaction that made them would not be one.
-With the end in y a wrong count shows in the values, and y is a tensor like every other op's.
+The number kept depends on the values, but an output's shape cannot.  So y has x's size and ends early, as a
+string does in C: after the last kept element comes a NaN, if there is room.  No kept element is a NaN,
+because a NaN is not greater than 0.  What follows the NaN is unspecified and not checked: filling it could
+double the writes, and would no longer be a compaction.  With the NaN inside y, a wrong count shows in the
+values, and y is an ordinary tensor.
 
-A case says how many are kept: ``N=4096,K=2048`` has 2048 of 4096 elements above 0, in places drawn at random.
-The ways are not told K.
+A case gives the number kept: ``N=4096,K=2048`` has 2048 of 4096 elements above 0, at random places.
+Implementations do not receive K.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from compare.inputs import ITEM_BYTES, stored_bytes, tensor
 from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
 
 _PIECE = 1 << 24
-"""Elements whose places are drawn together; each piece keeps its share."""
+"""Elements whose places are drawn together; each piece keeps its share of K."""
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[N]``; K elements are above 0, some by less than any normal number, and of the rest some are 0.
+    """``x[N]`` with K elements above 0, some of them subnormal; some of the others are 0.
 
-    What a fill says holds of either: ``nan`` has infinities among the kept and NaN among the rest.
+    A special fill applies to both: ``nan`` puts infinities among the kept elements and NaN among the others.
 
     Raises:
         UsageError: K is greater than N.
@@ -35,7 +35,7 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     N, K = case["N"], case["K"]
     if K > N:
         raise UsageError(f"case {case}: of N={N} elements no K={K} can be kept. Say K={N} or less")
-    # Not with the fill's own infinities and NaN: signs are given below.
+    # Without the fill's own infinities and NaN: signs are set below.
     drawn = replace(case, fill="huge" if case.fill == "huge" else "normal")
     x = tensor((N,), drawn, generator, device)
     if device.type == "meta":
@@ -64,7 +64,7 @@ def oracle(x: torch.Tensor) -> torch.Tensor:
     if x.is_meta:
         return y
     count = 0
-    for piece in x.split(_PIECE):  # what PyTorch needs to select from a piece is several times its size
+    for piece in x.split(_PIECE):  # selecting takes several times a piece's memory
         kept = piece[piece > 0]
         y[count : count + kept.numel()] = kept
         count += kept.numel()
@@ -73,27 +73,27 @@ def oracle(x: torch.Tensor) -> torch.Tensor:
 
 
 def settle(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-    """Zeros behind the end, where anything may stand."""
+    """Zeros after the end, where any value is allowed."""
     (x,) = inputs
     output[int((x > 0).sum()) + 1 :] = 0.0
 
 
 def cost(case: Case) -> Cost:
-    """Every element read, those that are kept written, and the end of them."""
+    """Every element read; the kept elements and the NaN after them written."""
     N, K = case["N"], case["K"]
     written = min(K + 1, N)
     return Cost(flops=0, read_bytes=stored_bytes((N,), case), written_bytes=written * ITEM_BYTES[case.dtype])
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Nothing is lost: an element of fp32 that is off by its last bit is off by half a rounding and more."""
+    """Exact: an fp32 element off by one bit is off by at least half a rounding."""
     return Tolerance(least=0.25)
 
 
 DTYPES = ("fp32", "fp16", "bf16")
 _LAYOUTS = ("sliced", "misaligned")
 _EDGES = ((0, 0), (1, 0), (1, 1), (127, 60), (1025, 0), (1025, 1), (1025, 1024), (1025, 1025), (70001, 30000))
-"""Nothing, one element, all but one and everything kept; several tiles."""
+"""Empty, one element; nothing, one, all but one and all kept; several tiles."""
 
 CASES = Cases(
     default=case("fp32", N=2**28, K=2**27),

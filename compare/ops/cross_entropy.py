@@ -1,4 +1,4 @@
-"""cross_entropy: how unlikely each row's logits make its target.  One pass over long rows."""
+"""cross_entropy: the negative log-likelihood of each row's target.  One pass over long rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ IGNORED = -100
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``logits[M,V]``, and ``targets[M]`` in int64.  None is ignored where a case's fill is the usual one.
+    """``logits[M,V]`` and int64 ``targets[M]``.  With the default fill no target is ignored.
 
-    The rows' outliers, at 6 to 10, lie far above the rest: a loss is nearly always positive.
+    Each row's outliers, at 6 to 10, lie far above the rest, so nearly every loss is positive.
     """
     logits = tensor(case.shape, case, generator, device)
     return logits, indices((case["M"],), case["V"], case, generator, device, none=IGNORED)
 
 
 def oracle(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """PyTorch's, with reduction none; but a target that is none of the columns makes a loss of NaN."""
+    """F.cross_entropy with reduction="none", except that an out-of-range target gives a loss of NaN."""
     targets = targets.long()
     inside = (targets >= 0) & (targets < logits.shape[1])
     loss = torch.full_like(targets, math.nan, dtype=logits.dtype)
@@ -36,12 +36,12 @@ def oracle(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def magnitude(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """1: roundings of a sum of exponentials are a share of the sum, and so an addend to its logarithm."""
+    """1: a relative error of the sum of exponentials is an absolute error of its logarithm."""
     return torch.ones_like(targets, dtype=logits.dtype)
 
 
 def cost(case: Case) -> Cost:
-    """Maximum, subtraction, exponential and sum count as one operation an element each."""
+    """Maximum, subtraction, exponential and sum: one operation each per element."""
     M, V = case["M"], case["V"]
     return Cost(
         flops=4 * M * V,
@@ -51,11 +51,11 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """What the sum of exponentials loses at worst, as an addend to the loss.
+    """Worst-case error of the sum of exponentials, as an absolute error of the loss.
 
-    The exponential of -t is wrong by 2 t roundings or so (softmax says why), and those that count most in a
-    row of a million have t near 10; with the instruction's own error 24, and what a sum by halves loses.  A
-    loss of a few units, with the 1 that is added, is held to a third of that and less.
+    exp(-t) is off by about 2 t roundings (softmax explains).  In a row of a million, the largest terms have t
+    near 10; with the instruction's own error that makes 24, plus what a pairwise sum loses.  A loss of a few
+    units, with the magnitude of 1 added, is allowed at most a third of that.
     """
     return Tolerance(least=8.0 + math.log2(max(case["V"], 1)) / 4)
 
@@ -80,10 +80,10 @@ CASES = Cases(
         ),
         case("fp32", M=5, V=0),
         *(case(dtype, layout, M=4, V=133) for dtype in DTYPES for layout in _LAYOUTS),
-        # Rows that begin anywhere between two 16-byte boundaries, read by a whole block.
+        # Rows at any alignment, each read by a whole block.
         *(case(dtype, layout, M=9, V=9001) for dtype in DTYPES for layout in ("padded", "misaligned")),
         *(case(dtype, fill=fill, M=11, V=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
-        case("fp32", fill="huge", M=4, V=520),  # rows of whole packs
+        case("fp32", fill="huge", M=4, V=520),  # rows of whole 16-byte vectors
         case("fp32", "padded", "neg_inf", M=3, V=10007),
         case("bf16", M=65537, V=32768),
         case("fp32", M=16385, V=131072),
@@ -94,9 +94,9 @@ CASES = Cases(
         *(case("bf16", M=2**28 // V, V=V) for V in _VOCABULARIES),
         *(case("fp32", M=2**27 // V, V=V) for V in (4096, 32768, 262144)),
         case("fp16", M=4096, V=32000),
-        # GPT-2's vocabulary: no two rows begin alike.
+        # GPT-2's vocabulary: consecutive rows have different alignments.
         case("bf16", M=4096, V=50257),
-        # Few rows, of Llama 3's.
+        # Few rows, with Llama 3's vocabulary.
         *(case("bf16", M=M, V=128256) for M in (1, 32)),
         case("bf16", M=128, V=2**21),
     ),

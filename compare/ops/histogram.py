@@ -1,12 +1,12 @@
 """histogram: how often each of the 256 values of a byte occurs in a vector.
 
-The field's standard case: grey values of an image, letters of a text, digits of a radix sort; it is what
-CUB's ``DeviceHistogram::HistogramEven`` does with 8-bit samples and 256 bins.  An element is its bin, so that
-nothing is computed but counts.  They are int64: one value alone may occur more than 2^31 times.
+The standard case: grey values of an image, letters of a text, digits of a radix sort.  CUB's
+``DeviceHistogram::HistogramEven`` does the same with 8-bit samples and 256 bins.  An element is its own bin,
+so all work is counting.  Counts are int64: one value may occur more than 2^31 times.
 
-A case says how the values are spread: with ``SKEW=0`` all are equally frequent, with ``SKEW=90`` 90 of 100
-elements, in places drawn at random, are one and the same value, and the rest are equally frequent.  Who
-counts in shared memory meets others at the same address then.  The ways are not told SKEW.
+A case gives the distribution.  With ``SKEW=0`` all values are equally frequent.  With ``SKEW=90``, 90% of the
+elements, at random places, have one value and the rest are uniform.  Shared-memory atomics then conflict on
+one address.  Implementations do not receive SKEW.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
 BINS = 256
 
 FREQUENT = 7
-"""The value that a skew favours."""
+"""The value that SKEW favours."""
 
 _PIECE = 1 << 24
-"""Elements that are worked on together: drawing and counting need several times their bytes."""
+"""Elements processed together: drawing and counting need several times their bytes."""
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
-    """``x[N]`` of uint8; unless SKEW is 100 the first and the last are 0 and 255, so that a lost end shows.
+    """``x[N]`` of uint8.  Unless SKEW is 100, the first is 0 and the last 255: an uncounted end shows.
 
     Raises:
-        UsageError: SKEW is more than 100, as it is in percent.
+        UsageError: SKEW, a percentage, is more than 100.
     """
     N, SKEW = case["N"], case["SKEW"]
     if SKEW > 100:
@@ -63,13 +63,13 @@ def all_counted(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str |
 
 
 def cost(case: Case) -> Cost:
-    """An addition an element; every element read, and a count for each bin written."""
+    """One addition per element; every element read, one count per bin written."""
     N = case["N"]
     return Cost(flops=N, read_bytes=stored_bytes((N,), case), written_bytes=BINS * 8)
 
 
 def tolerance(case: Case) -> Tolerance:
-    """None: a count is right or wrong."""
+    """Zero: counts are exact."""
     return Tolerance(least=0.0)
 
 

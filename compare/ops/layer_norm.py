@@ -1,4 +1,4 @@
-"""layer_norm: each row brought to mean 0 and variance 1, then scaled and shifted column by column."""
+"""layer_norm: each row normalised to mean 0 and variance 1, then scaled and shifted per column."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 
 EPS = 1e-5
-"""Added to the variance: PyTorch's own default."""
+"""Added to the variance: PyTorch's default."""
 
 FAR = 1000.0
-"""The mean of every fourth row, whose variance is about 1, as the activations behind some layers are."""
+"""The mean of every fourth row, whose variance is about 1, as after some layers."""
 
 
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``x[M,N]``, ``weight[N]`` and ``bias[N]``; a fill other than the usual is x's alone.
+    """``x[M,N]``, ``weight[N]`` and ``bias[N]``; a special fill applies to x alone.
 
-    Every fourth row lies far from 0: there the mean of the squares less the square of the mean, which is the
-    variance only on paper, has none of its digits right in fp32.
+    Every fourth row has a mean far from 0.  There E[x^2] - E[x]^2, equal to the variance only in exact
+    arithmetic, has no correct digit in fp32.
     """
     x = tensor((case["M"], case["N"]), of_input(case, "x"), generator, device)
     if case.fill == "normal" and case.layout != "expanded" and device.type != "meta":
@@ -42,10 +42,10 @@ def oracle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
 
 
 def magnitude(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """x and the mean taken from it, scaled; what the mean itself may be off by goes with its terms."""
+    """|x| and |mean|, scaled.  The mean's own error is covered by its terms' magnitudes."""
     variance = x.var(dim=1, keepdim=True, correction=0)
     terms = x.abs()
-    # In place: of a row of a billion elements a GPU's memory holds but few in fp64.
+    # In place: for a row of a billion elements a GPU has memory for only a few fp64 copies.
     terms += terms.mean(dim=1, keepdim=True)
     terms /= torch.sqrt(variance + EPS)
     terms *= weight.abs()
@@ -65,7 +65,7 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Two sums by halves lose log2(N) at worst; root, scaling and shifting a few roundings."""
+    """Two pairwise sums lose log2(N) roundings at worst; root, scale and shift a few more."""
     return Tolerance(least=8.0 + math.log2(max(case["N"], 1)))
 
 
@@ -77,7 +77,7 @@ _SWEPT = (
     (4096, 128),
     (4096, 1024),
     (4096, 4096),
-    # Rows of every length with 2^27 elements in all.
+    # 2^27 elements in all, with rows of many lengths.
     *((2 ** (27 - power), 2**power) for power in (10, 12, 13, 14, 15, 16, 17, 18)),
 )
 
@@ -94,19 +94,19 @@ CASES = Cases(
             for dtype in DTYPES
             for rows, columns in ((0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (3, 129))
         ),
-        # Rows of whole packs that start between two 16-byte boundaries, and weights that do.
+        # Rows of whole 16-byte vectors that are not 16-byte aligned, and weights that are not.
         *(
             case(dtype, layout, M=4, N=128)
             for dtype in ("fp32", "fp16")
             for layout in ("padded", "misaligned", "weight_misaligned")
         ),
         *(case("bf16", layout, M=4, N=133) for layout in NORM_LAYOUTS if layout != "contiguous"),
-        # Rows that share a block, and the last are not as many as it takes.
+        # Several rows per block, and a partial last block.
         *(case(dtype, M=29, N=16) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("neg_inf", "nan")),
-        # The largest numbers of fp16; the squares of the others' are beyond fp32.
+        # The largest numbers of fp16; those of the other types have squares beyond fp32.
         case("fp16", fill="huge", M=6, N=517),
-        # A row for many threads, and one that outgrows the registers of a block.
+        # A row that needs many threads, and one larger than a block's registers.
         case("bf16", M=2, N=16392),
         case("fp32", M=2, N=20011),
         case("bf16", M=65537, N=32768),

@@ -1,4 +1,4 @@
-"""linear_gelu: a layer of a transformer's MLP, a product with a bias and GELU behind it, sums in fp32."""
+"""linear_gelu: a layer of a transformer's MLP: matmul, bias and GELU, accumulated in fp32."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Tolerance, ca
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``x[M,K]``, ``w[K,N]`` and ``bias[N]``; a fill other than the usual is x's alone.
+    """``x[M,K]``, ``w[K,N]`` and ``bias[N]``; a special fill applies to x alone.
 
-    w is about K^(1/2) times smaller than x, as a trained layer's weights are: the sums are then near 0, where
-    GELU bends. It is smaller still where x is huge: the sums have to fit into the dtype, as PyTorch rounds
+    w is about K^(1/2) times smaller than x, like a trained layer's weights: the sums are near 0, where GELU
+    is nonlinear.  Where x is huge, w is smaller still: the sums must fit the dtype, because PyTorch rounds
     them before GELU.
     """
     x = tensor((case["M"], case["K"]), _of(case, "x"), generator, device)
     plain = replace(case, fill="normal")
     w = tensor((case["K"], case["N"]), _of(plain, "w"), generator, device)
     bias = tensor((case["N"],), _of(plain, "bias"), generator, device)
-    # In place, which leaves every layout as it is; by powers of two, which leaves every digit.
+    # In place, which keeps every layout; by powers of two, which is exact.
     smaller = round(math.log2(max(case["K"], 1)) / 2) + (6 if case.fill == "huge" else 0)
     for values, power in ((w, smaller), (bias, 2)):
         one_row = values.stride(0) == 0  # expanded
@@ -46,17 +46,17 @@ def oracle(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor
 
 
 def magnitude(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """What every sum is the sum of, without signs: GELU is nowhere much steeper than 1."""
+    """The sum of the terms' magnitudes: GELU's slope is nowhere much above 1."""
     return x.abs() @ w.abs() + bias.abs()
 
 
 EPILOGUE_FLOPS = 8
-"""For the bias an addition; for GELU a square, a multiply-add, which is two, a product, an exponential, an
-addition and a division."""
+"""Bias: an addition. GELU: a square, a multiply-add (two), a product, an exponential, an addition, a
+division."""
 
 
 def cost(case: Case) -> Cost:
-    """A multiplication and an addition for each of M * N * K terms, and what follows for M * N sums."""
+    """A multiplication and an addition for each of M * N * K terms, and the epilogue of M * N sums."""
     M, N, K = case["M"], case["N"], case["K"]
     return Cost(
         flops=2 * M * N * K + EPILOGUE_FLOPS * M * N,
@@ -68,10 +68,10 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """What the product loses, as matmul's, and one rounding of the sum to the dtype before GELU.
+    """matmul's tolerance, and one rounding of the sum to the dtype before GELU.
 
-    PyTorch makes that rounding between its two kernels, and so does whatever is not fused; it is half a unit
-    of a sum that is about K^1/2 times smaller than its terms' magnitudes together.
+    PyTorch rounds between its two kernels, as every unfused implementation does.  That costs half a unit of a
+    sum that is about K^1/2 times smaller than the sum of its terms' magnitudes.
     """
     walk = math.sqrt(max(case["K"], 1))
     rounded = ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
@@ -85,7 +85,7 @@ _EMPTY = ((0, 0, 8), (0, 16, 8), (16, 0, 8), (16, 8, 0))
 
 
 def layer(dtype: str, M: int, size: int, layout: str = "contiguous") -> Case:
-    """A square layer on M rows."""
+    """A square layer applied to M rows."""
     return case(dtype, layout, M=M, N=size, K=size)
 
 
@@ -107,7 +107,7 @@ CASES = Cases(
         *(case(dtype, fill=fill, M=40, N=36, K=48) for dtype in DTYPES for fill in ("neg_inf", "nan")),
         # The largest numbers of fp16; those of bf16 have squares beyond fp32.
         case("fp16", fill="huge", M=40, N=36, K=48),
-        # Larger than a GPU's tiles, and no multiple of them: kernels choose by size.
+        # Larger than a GPU's tiles but no multiple of them: kernels are chosen by size.
         *(case("bf16", layout, M=1500, N=1528, K=200) for layout in ("contiguous", "transposed")),
         # More than 2^31 elements in x, in w and in y.
         case("bf16", M=65537, N=48, K=32768),

@@ -1,4 +1,4 @@
-"""matmul: the product of two matrices, with sums in fp32."""
+"""matmul: the product of two matrices, accumulated in fp32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``a[M,K]`` and ``b[K,N]``; a fill other than the usual is a's alone: it spoils rows of c, not all."""
+    """``a[M,K]`` and ``b[K,N]``; a special fill applies to a alone, so it spoils rows of c, not all."""
     a = tensor((case["M"], case["K"]), _of(case, "a"), generator, device)
     b = tensor((case["K"], case["N"]), replace(_of(case, "b"), fill="normal"), generator, device)
     return a, b
@@ -31,7 +31,7 @@ def oracle(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def magnitude(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """What every element is the sum of, without signs: where terms cancel, their roundings do not."""
+    """The sum of the terms' magnitudes: where terms cancel, their rounding errors do not."""
     return a.abs() @ b.abs()
 
 
@@ -46,16 +46,16 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """What sums of K products in fp32 lose, of the sum of the products' magnitudes.
+    """Error of an fp32 sum of K products, relative to the sum of the products' magnitudes.
 
-    Rounded to nearest, K additions are a random walk of K^1/2 steps, each a rounding of a partial sum that
-    is itself K^1/2 times smaller than the magnitudes' sum: a few roundings, however long the sum.  Tensor
-    cores cut off instead, which always goes the same way, once for every 4 to 16 products: K^1/2 / 15
-    expected, and four times as much allowed.  Products of fp32 inputs are made without tensor cores.
+    With round-to-nearest, K additions make a random walk of K^1/2 steps.  Each step rounds a partial sum that
+    is itself K^1/2 times smaller than the sum of magnitudes: a few roundings, however long the sum.  Tensor
+    cores truncate once per 4 to 16 products, always in the same direction: K^1/2 / 15 expected, 4 times that
+    allowed.  fp32 products do not use tensor cores.
     """
     walk = math.sqrt(max(case["K"], 1))
     cut_off = 0.0 if case.dtype == "fp32" else walk / 4
-    # An input cut off is wrong by two roundings at most, a product by four; of many, signs cancel.
+    # A truncated input is off by at most two roundings, a product by four; over many terms the signs cancel.
     return Tolerance(least=8.0 + cut_off, least_rounded=min(2.0, 20 / walk))
 
 
@@ -87,9 +87,9 @@ CASES = Cases(
         ),
         *(case(dtype, "transposed", M=33, N=35, K=37) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=40, N=36, K=48) for dtype in DTYPES for fill in ("neg_inf", "nan")),
-        # fp32 sums hold the products of fp16's largest numbers, and of no other dtype's.
+        # Only fp16: fp32 sums hold the products of its largest numbers.
         case("fp16", fill="huge", M=40, N=36, K=48),
-        # Larger than a GPU's tiles, and no multiple of them: kernels choose by size.
+        # Larger than a GPU's tiles but no multiple of them: kernels are chosen by size.
         *(case("bf16", layout, M=1500, N=1528, K=200) for layout in ("contiguous", "transposed")),
         # More than 2^31 elements in a, in b and in c.
         case("bf16", M=65537, N=48, K=32768),

@@ -1,7 +1,7 @@
-"""reduce_sum: the sum of all elements of a vector.  Everything is read, and one number is left.
+"""reduce_sum: the sum of all elements of a vector.  Everything is read, one number is written.
 
-The output is fp32 whatever the input is, as ``torch.sum(x, dtype=torch.float32)`` has it: a sum of many fp16
-elements would leave fp16's range, and one of bf16 would keep 8 bits of what was added in 24.
+The output is fp32 for every input type, as with ``torch.sum(x, dtype=torch.float32)``: a sum of many fp16
+elements would overflow, and a bf16 result would keep only 8 of the accumulator's 24 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def oracle(x: torch.Tensor) -> torch.Tensor:
 
 
 def magnitude(x: torch.Tensor) -> torch.Tensor:
-    """What is added, without signs: where terms cancel, their roundings do not."""
+    """The sum of magnitudes: where terms cancel, their rounding errors do not."""
     return x.abs().sum()
 
 
@@ -31,17 +31,17 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """What a sum by parts loses, of the sum of magnitudes.
+    """Error of a sum in parts, relative to the sum of magnitudes.
 
-    Each of the parts is a running sum of some thousand elements at most, which rounds off a random walk of
-    one rounding a step; parts round off one way as often as the other, so together they lose less than each.
+    Each part is a running sum of at most some thousand elements: a random walk of one rounding per step.
+    Errors of the parts have random signs, so the total loses less than each part does.
     """
     return Tolerance(least=4.0)
 
 
 DTYPES = ("fp32", "fp16", "bf16")
 
-# Of any op that takes a vector: smoke cases, how it may lie, and more than 2^31 elements.
+# For every op on a vector: smoke cases, layouts, and more than 2^31 elements.
 SMOKE = (case("fp32", N=4096), case("fp16", N=1000), case("bf16", N=16383))
 LYING = tuple(
     case(dtype, layout, N=1031) for dtype in DTYPES for layout in ("sliced", "misaligned", "expanded")
@@ -57,7 +57,7 @@ CASES = Cases(
         *(case(dtype, N=size) for dtype in DTYPES for size in _SIZES),
         *LYING,
         *(case(dtype, fill=fill, N=515) for dtype in DTYPES for fill in ("neg_inf", "nan")),
-        # Of more than two, some orders pass through infinity and some do not.
+        # With more than two elements, some summation orders overflow and others do not.
         case("fp16", fill="huge", N=515),
         case("fp32", fill="huge", N=2),
         case("bf16", fill="huge", N=2),

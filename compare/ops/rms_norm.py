@@ -1,11 +1,11 @@
-"""rms_norm: each row divided by the root of its mean square, then scaled column by column.
+"""rms_norm: each row divided by its root mean square, then scaled per column.
 
-Cases, tolerance and eps are those of layer_norm, of which this is a part.
+Cases, tolerance and eps are layer_norm's, of which this is a part.
 
-A row that holds both infinite and finite elements is left undefined, as PyTorch's own kernels differ: one,
-for rows of whole packs, gives 0 where x is finite, as the formula does; the other, which gets the mean
-square from a mean and a variance, gives NaN throughout.  A row with a NaN in it is NaN throughout, and so
-is one of nothing but infinities.
+A row with both infinite and finite elements is left undefined, because PyTorch's own two kernels differ.  The
+kernel for rows of whole 16-byte vectors gives 0 where x is finite, as the formula does.  The other, which
+derives the mean square from mean and variance, gives NaN throughout.  A row with a NaN is NaN throughout, and
+so is a row of infinities only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from compare.spec import Case, Cost, Op
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x[M,N]`` and ``weight[N]``; a fill other than the usual is x's alone.
+    """``x[M,N]`` and ``weight[N]``; a special fill applies to x alone.
 
-    No row holds infinite and finite elements: where it would, `FAR` stands for infinity.
+    No row mixes infinite and finite elements: there `FAR` replaces infinity.
     """
     x = tensor((case["M"], case["N"]), of_input(case, "x"), generator, device)
     if case.fill != "normal" and case.layout != "expanded" and device.type != "meta":

@@ -1,4 +1,4 @@
-"""rotary: queries and keys turned by their position, both in one launch.  Nothing but traffic."""
+"""rotary: rotary position embedding of queries and keys, both in one launch.  Bound by memory traffic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from compare.spec import Case, Cases, Cost, Op, Tolerance, UsageError, case
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``q[B,S,H,D]``, ``k[B,S,Hk,D]``, ``cos[S,D/2]`` and ``sin[S,D/2]``; an unusual fill is q's and k's.
+    """``q[B,S,H,D]``, ``k[B,S,Hk,D]``, ``cos[S,D/2]``, ``sin[S,D/2]``; a special fill applies to q and k.
 
-    Angles are those of positions 1 to S, as Llama has them: at position 0 nothing would turn.
+    Angles are Llama's for positions 1 to S: at position 0 the rotation is the identity.
     """
     B, S, H, Hk, D = case.shape
     if D % 2 != 0:
@@ -28,26 +28,26 @@ def make_inputs(
     angle = torch.arange(1, S + 1, dtype=torch.float64, device=device)[:, None] * frequency
     for values, table in ((cos, angle.cos()), (sin, angle.sin())):
         rows = values[:1] if values.stride(0) == 0 else values  # expanded
-        rows.copy_(table[: len(rows)])  # in place, which leaves every layout as it is
+        rows.copy_(table[: len(rows)])  # in place, which keeps every layout
     return q, k, cos, sin
 
 
 def oracle(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Halves of a head turn together: (first, second) by the angle of their place."""
+    """The halves of a head form pairs: (first, second) is rotated by its position's angle."""
     first, second = torch.cat((q, k), dim=2).chunk(2, dim=-1)
-    cos, sin = cos[:, None], sin[:, None]  # the same for all heads
+    cos, sin = cos[:, None], sin[:, None]  # broadcast over heads
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def magnitude(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """What every sum of two products is the sum of, without signs."""
+    """The sum of the two products' magnitudes."""
     first, second = torch.cat((q, k), dim=2).abs().chunk(2, dim=-1)
     cos, sin = cos.abs()[:, None], sin.abs()[:, None]
     return torch.cat((first * cos + second * sin, second * cos + first * sin), dim=-1)
 
 
 def cost(case: Case) -> Cost:
-    """Two products and an addition for each element."""
+    """Two products and an addition per element."""
     B, S, H, Hk, D = case.shape
     elements = B * S * (H + Hk) * D
     return Cost(
@@ -60,7 +60,7 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Two products and a sum, each rounded to fp32 at most: a unit and a half of the products together."""
+    """Two products and a sum, each rounded to fp32: at most 1.5 units of the sum of magnitudes."""
     return Tolerance(least=2.0)
 
 
@@ -73,7 +73,7 @@ def heads(dtype: str, B: int, S: int, H: int, Hk: int, D: int, layout: str = "co
 
 
 CASES = Cases(
-    # Llama 3's 8 billion: four queries share a key.
+    # Llama 3 8B: four query heads share a key head.
     default=heads("bf16", 8, 4096, 32, 8, 128),
     smoke=(
         heads("fp32", 2, 3, 4, 2, 64),
@@ -90,10 +90,10 @@ CASES = Cases(
             )
         ),
         *(heads(dtype, 2, 3, 4, 2, 32, layout) for dtype in DTYPES for layout in _LAYOUTS),
-        # A head longer than a block has threads, and one of more packs.
+        # A head with more elements than a block has threads, and one with more 16-byte vectors.
         heads("fp32", 1, 2, 1, 1, 1030),
         heads("bf16", 1, 2, 5, 2, 4112),
-        # Rows of cosines at no distance, whose length is no multiple of 16 bytes.
+        # Rows of cosines with stride 0, whose length is no multiple of 16 bytes.
         heads("fp16", 2, 3, 2, 1, 24, "expanded"),
         *(
             case(dtype, fill=fill, B=2, S=3, H=4, Hk=2, D=16)
@@ -108,16 +108,16 @@ CASES = Cases(
         heads("bf16", 8, 4096, 32, 8, 128),
         heads("bf16", 1, 32768, 32, 8, 128),
         heads("bf16", 4, 4096, 64, 8, 128),
-        # A key for every query.
+        # One key head per query head.
         heads("bf16", 4, 4096, 32, 32, 128),
         heads("bf16", 16, 4096, 32, 8, 64),
         heads("bf16", 16, 4096, 8, 4, 256),
-        # 40 of a head's 80 elements are five packs, and no power of two.
+        # Half of D = 80 is five 16-byte vectors: not a power of two.
         heads("bf16", 8, 4096, 32, 32, 80),
         heads("fp16", 8, 4096, 32, 8, 128),
         heads("fp32", 8, 4096, 32, 8, 128),
         heads("bf16", 8, 4096, 32, 8, 128, "misaligned"),
-        # A step of decoding, and a short prompt.
+        # A decoding step, and a short prompt.
         heads("bf16", 64, 1, 32, 8, 128),
         heads("bf16", 1, 512, 32, 8, 128),
     ),

@@ -1,4 +1,4 @@
-"""softmax: each row's exponentials over their sum, shifted by the row's maximum so that none overflows."""
+"""softmax: each row's exponentials over their sum, shifted by the row's maximum to avoid overflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def oracle(x: torch.Tensor) -> torch.Tensor:
 
 
 def cost(case: Case) -> Cost:
-    """Maximum, subtraction, exponential, sum and division count as one operation an element each."""
+    """Maximum, subtraction, exponential, sum and division: one operation each per element."""
     elements = case["M"] * case["N"]
     return Cost(
         flops=5 * elements,
@@ -30,21 +30,20 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """What fp32 loses at worst on the way, each step with hardware's approximations.
+    """Worst-case error of fp32 steps with the hardware's approximations.
 
-    The exponential of -t is wrong by t roundings for the shift and t more for the factor log2(e): under a
-    floor of 2^-10 no more than 9 of the unit.  It, the division and the scaling are good to 2 or 3 each,
-    and a sum by halves loses log2(N).
+    exp(-t) is off by t roundings for the shift and t more for the factor log2(e).  With a floor of 2^-10 that
+    is at most 9 units.  Exponential, division and scaling add 2 or 3 each, and a pairwise sum loses log2(N).
     """
     return Tolerance(least=16.0 + math.log2(max(case["N"], 1)), reduced_dim=-1, floor=2.0**-10)
 
 
 def rows_sum_to_one(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str | None:
-    """Every row of probabilities without NaN sums to 1, give or take the rounding of its elements."""
+    """Every row without NaN sums to 1, up to the rounding of its elements."""
     if output.numel() == 0:
         return None
     sums = output.sum(dim=-1, dtype=torch.float64)
-    # Rounding moves an element by half a unit in its last place, or by half the smallest number there is.
+    # Rounding moves an element by half a unit in the last place, or by half the smallest subnormal.
     finfo = torch.finfo(output.dtype)
     slack = finfo.eps / 2 + output.shape[-1] * finfo.smallest_normal * finfo.eps / 2 + 1e-4
     wrong = (sums.isfinite() & ~((sums - 1).abs() <= slack)).nonzero()
@@ -61,9 +60,9 @@ _SWEPT = (
     (32, 1024),
     (128, 4096),
     (1, 131072),
-    # 4096 rows until they hold 2^27 elements ...
+    # 4096 rows, up to 2^27 elements ...
     *((4096, 2**power) for power in range(7, 15)),
-    # ... rows of every length with 2^27 elements in all, and two with 2^29.
+    # ... then 2^27 elements in all with rows of many lengths, and two cases of 2^29.
     *((2 ** (27 - power), 2**power) for power in (10, 12, 14, 15, 16, 17, 18, 20)),
     *((2 ** (29 - power), 2**power) for power in (17, 20)),
 )
@@ -82,9 +81,9 @@ CASES = Cases(
             for rows, columns in ((0, 16), (16, 0), (1, 1), (3, 1), (5, 127), (4, 128), (3, 129), (1, 20011))
         ),
         *(case(dtype, layout, M=4, N=133) for dtype in DTYPES for layout in _LAYOUTS),
-        # Rows of whole packs that start between two 16-byte boundaries.
+        # Rows of whole 16-byte vectors that are not 16-byte aligned.
         *(case(dtype, layout, M=4, N=128) for dtype in DTYPES for layout in ("padded", "misaligned")),
-        # Rows that share a block or come to it in turn, and the last are not as many as it takes.
+        # Several rows per block, or several blocks' worth of rows, with a partial last one.
         *(case(dtype, M=29, N=16) for dtype in DTYPES),
         *(case(dtype, fill=fill, M=6, N=517) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
         case("fp32", "padded", "neg_inf", M=3, N=4101),

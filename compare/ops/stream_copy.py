@@ -1,4 +1,4 @@
-"""stream_copy: a vector is copied.  Nothing but memory, and the many ways of asking for it."""
+"""stream_copy: a vector is copied.  Memory traffic only, requested in several ways."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Nothing is lost: an element of fp32 that is off by its last bit is off by half a rounding and more."""
+    """Exact: an fp32 element off by one bit is off by at least half a rounding."""
     return Tolerance(least=0.25)
 
 
 def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str | None:
-    """Elements are moved and not computed with: zero keeps its sign; of NaN no more is asked than to stay."""
+    """A copy keeps every bit: zero keeps its sign.  A NaN must stay a NaN, with any payload."""
     (x,) = inputs
     bits = torch.int32 if x.itemsize == 4 else torch.int16
     if torch.equal(output.view(bits), x.view(bits)):
@@ -48,10 +48,10 @@ CASES = Cases(
     smoke=SMOKE,
     edge=(
         *(case(dtype, N=size) for dtype in DTYPES for size in (0, 1, 127, 1024, 1025)),
-        # Enough that what is few and goes on and on does go on: past every place of a ring, and round again.
+        # Large enough that persistent blocks loop, past every stage of a ring and around again.
         case("fp32", N=200003),
         case("bf16", N=300007),
-        case("bf16", N=2**24 + 5),  # of a GPU's own size
+        case("bf16", N=2**24 + 5),  # the same on a GPU
         *LYING,
         *(case(dtype, fill=fill, N=515) for dtype in DTYPES for fill in ("huge", "neg_inf", "nan")),
         *HUGE,

@@ -1,4 +1,4 @@
-"""transpose: rows become columns, in memory.  Nothing is computed; what counts is the order of the bytes."""
+"""transpose: rows become columns, in memory.  No arithmetic: the cost is the order of accesses."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Nothing is lost: an element of fp32 that is off by its last bit is off by half a rounding and more."""
+    """Exact: an fp32 element off by one bit is off by at least half a rounding."""
     return Tolerance(least=0.25)
 
 
 def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> str | None:
-    """Elements are moved and not computed with: zero keeps its sign; of NaN no more is asked than to stay."""
+    """A copy keeps every bit: zero keeps its sign.  A NaN must stay a NaN, with any payload."""
     (x,) = inputs
     bits = torch.int32 if x.itemsize == 4 else torch.int16
     y = output.t()
@@ -47,7 +47,7 @@ _SIZES = ((0, 16), (16, 0), (1, 1), (1, 129), (127, 3), (33, 65), (64, 128), (52
 
 CASES = Cases(
     default=case("fp32", M=8192, N=8192),
-    # Whole packs of 16 bytes and whole sectors of 32, and more than one tile of each size; then neither.
+    # First whole 16-byte vectors and 32-byte sectors, more than one tile of each size; then neither.
     smoke=(
         case("fp32", M=72, N=100),
         case("fp16", M=144, N=104),

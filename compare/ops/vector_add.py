@@ -1,4 +1,4 @@
-"""vector_add: the sum of two vectors, element by element.  Nothing but memory traffic."""
+"""vector_add: the elementwise sum of two vectors.  Memory traffic only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """One addition in fp32, correctly rounded: nothing is lost but the last rounding."""
+    """One fp32 addition, correctly rounded, and one rounding to the dtype."""
     return Tolerance(least=1.0)
 
 

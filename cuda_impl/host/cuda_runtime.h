@@ -1,5 +1,5 @@
-// Stands in for CUDA's runtime when g++ compiles a file that launches kernels: same types (from CUDA's own
-// headers), same calls, and the kernel runs on the CPU before the launch returns.
+// Replaces CUDA's runtime when g++ compiles a file that launches kernels: the same types (from CUDA's own
+// headers) and the same functions. The kernel runs on the CPU before the launch returns.
 #pragma once
 
 #include <driver_types.h>
@@ -11,7 +11,7 @@
 #include "launch.h"
 
 namespace host {
-constexpr int MULTIPROCESSORS = 4;  // as compare.device.CPU_MULTIPROCESSORS says
+constexpr int MULTIPROCESSORS = 4;  // equals compare.device.CPU_MULTIPROCESSORS
 inline thread_local std::string last_error;
 }  // namespace host
 

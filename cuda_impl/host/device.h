@@ -1,8 +1,7 @@
-// What CUDA gives device code beyond C++: barriers, warp-level calls, atomics, cache hints, intrinsics.
-// A call that makes threads wait for each other is a switch of fibers; the rest is plain C++.
+// What CUDA adds to C++ in device code: barriers, warp-level functions, atomics, cache hints, intrinsics. A
+// function in which threads wait for each other switches fibers; the rest is plain C++.
 //
-// `-ftz` and the hardware's approximations (`__expf`) are not imitated: the host's results are the more
-// accurate ones.
+// `-ftz` and the hardware's approximations (`__expf`) are not emulated: the host's results are more accurate.
 #pragma once
 
 #include <math.h>
@@ -23,7 +22,7 @@
 #undef __grid_constant__
 #define __grid_constant__
 #undef __forceinline__
-#define __forceinline__ inline  // always_inline and the sanitizers do not mix
+#define __forceinline__ inline  // always_inline is incompatible with the sanitizers
 
 #define DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(host::dynamic_shared())
 #define SPIN_WAIT() host::spin()
@@ -44,7 +43,7 @@ inline int __syncthreads_and(int predicate) {
     return votes.nonzero == votes.threads;
 }
 
-// One thread runs at a time, and a turn passes through a mutex: memory is always in order.
+// One thread runs at a time, and control passes through a mutex: memory is sequentially consistent.
 inline void __threadfence_block() {}
 inline void __threadfence() {}
 inline void __threadfence_system() {}
@@ -52,7 +51,7 @@ inline void __nanosleep(unsigned) {
     SPIN_WAIT();
 }
 
-// ---- warp-level calls --------------------------------------------------------------------------------
+// ---- warp-level functions ----------------------------------------------------------------------------
 
 namespace host {
 
@@ -63,7 +62,7 @@ T shuffle(unsigned mask, T value, int source, const char* call) {
     std::memcpy(&bits, &value, sizeof(T));
     const Meeting meeting = meet(mask, bits, call);
     bits = meeting.values[source];
-    // What a lane that took no part gives is undefined: all ones is NaN in every floating-point type.
+    // The value of a lane that did not take part is undefined: all ones is NaN in every floating-point type.
     if ((meeting.present >> source & 1) == 0) bits = ~std::uint64_t(0);
     std::memcpy(&value, &bits, sizeof(T));
     return value;
@@ -143,7 +142,7 @@ T __reduce_min_sync(unsigned mask, T value) {
 }
 
 // ---- memory ------------------------------------------------------------------------------------------
-// Cache hints mean nothing here; atomics need nothing, as only one thread runs at a time.
+// Cache hints have no effect here. Atomics need no synchronisation, because only one thread runs at a time.
 
 template <typename T>
 T __ldg(const T* ptr) {
@@ -188,7 +187,7 @@ void __stwt(T* ptr, T value) {
 
 namespace host {
 template <typename T>
-using Same = std::common_type_t<T>;  // the pointer alone decides an atomic's type
+using Same = std::common_type_t<T>;  // only the pointer determines an atomic's type
 
 template <typename T>
 T exchange(T* ptr, T value) {
@@ -235,7 +234,7 @@ inline unsigned atomicInc(unsigned* ptr, unsigned limit) {
 }
 
 // ---- arithmetic --------------------------------------------------------------------------------------
-// The C library declares __expf and its kin for itself, so they can only be macros.
+// Macros, because the C library declares __expf and similar names for itself.
 
 #define __expf(x) expf(x)
 #define __exp10f(x) exp10f(x)

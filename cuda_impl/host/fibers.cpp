@@ -1,4 +1,4 @@
-// The scheduler behind fibers.h: what a fiber, a warp, a block and a launch are while they run.
+// The scheduler behind fibers.h: the state of a fiber, a warp, a block and a launch while they run.
 #include "fibers.h"
 
 #include <link.h>
@@ -28,10 +28,10 @@ __thread dim3 gridDim;
 namespace host {
 namespace {
 
-constexpr std::size_t STACK_BYTES = 256 << 10;  // of address space; a page costs memory once touched
-constexpr unsigned IDLE_TURNS = 1000;           // for each live block, until a launch counts as deadlocked
+constexpr std::size_t STACK_BYTES = 256 << 10;  // of address space; a page uses memory once touched
+constexpr unsigned IDLE_TURNS = 1000;           // per live block, until a launch counts as deadlocked
 
-// ---- the sanitizer has to know which stack is in use -------------------------------------------------
+// ---- AddressSanitizer must know the current stack ----------------------------------------------------
 
 struct Stack {
     const void* bottom = nullptr;
@@ -58,8 +58,8 @@ struct Memory {
     std::size_t bytes = 0;
 };
 
-// The calling thread's copy of the thread-local variables of the shared object around `address`; empty as
-// long as the thread has touched none of them.
+// The calling thread's copy of the thread-local variables of the shared object that contains `address`; empty
+// until the thread has touched one of them.
 Memory thread_locals(const void* address) {
     struct Search {
         std::uintptr_t address;
@@ -85,7 +85,7 @@ Memory thread_locals(const void* address) {
     return search.found;
 }
 
-// ---- one thread, one warp-level call, one block ------------------------------------------------------
+// ---- one thread, one warp-level function, one block --------------------------------------------------
 
 enum class State { ready, waiting, spinning, done };
 
@@ -103,12 +103,12 @@ struct Fiber {
     const char* call = "";
     Stack stack;
     void* fake_stack = nullptr;
-    std::vector<Copy> copies;              // started, in no group yet
-    std::deque<std::vector<Copy>> groups;  // that nobody has waited for
+    std::vector<Copy> copies;              // started, not yet committed to a group
+    std::deque<std::vector<Copy>> groups;  // committed, not yet waited for
 };
 
-// Where the lanes of one mask meet. Two rounds' values are kept: a lane may be in the next round while
-// another has not yet read the last.
+// The synchronisation point of the lanes of one mask. Keeps the values of two rounds: a lane may enter the
+// next round while another has not yet read the last one's.
 struct MeetingPoint {
     unsigned mask = 0;
     unsigned arrived = 0;
@@ -119,7 +119,7 @@ struct MeetingPoint {
 
 struct Warp {
     unsigned alive = 0;
-    std::deque<MeetingPoint> points;  // a deque's elements stay where they are
+    std::deque<MeetingPoint> points;  // a deque does not move its elements
 
     MeetingPoint& point(unsigned mask) {
         for (MeetingPoint& known : points) {
@@ -130,7 +130,7 @@ struct Warp {
     }
 };
 
-// Where all threads of a block meet.
+// The synchronisation point of all threads of a block.
 struct Barrier {
     unsigned arrived = 0;
     unsigned round = 0;
@@ -187,7 +187,7 @@ class Block {
 
 thread_local Block* current_block = nullptr;
 
-// ---- one launch: whose turn it is --------------------------------------------------------------------
+// ---- one launch: which block runs --------------------------------------------------------------------
 
 class Launch {
   public:
@@ -207,7 +207,7 @@ class Launch {
         return error_;
     }
 
-    // The block whose turn it is can only spin: others go first. False: the launch has failed.
+    // The running block can only spin: let others run first. False: the launch has failed.
     bool pass_turn(bool progressed) {
         const unsigned self = turn_;
         idle_turns_ = progressed ? 0 : idle_turns_ + 1;
@@ -234,14 +234,14 @@ class Launch {
     void* const state;
     const void* const object;
     bool reverse;  // the last thread of a block first
-    bool apart;    // a warp goes as far as barriers let it before the next one moves
+    bool apart;    // a warp runs to its next barrier before the next warp runs
 
   private:
     static constexpr unsigned NOBODY = ~0u;
 
     std::uint64_t blocks() const { return std::uint64_t(grid.x) * grid.y * grid.z; }
 
-    // Takes block after block, as a multiprocessor does, until none is left.
+    // Runs one block after another, as a multiprocessor does, until none is left.
     void work(unsigned self) {
         wait_for_turn(self);
         {
@@ -292,7 +292,7 @@ class Launch {
     std::uint64_t next_block_ = 0;
     std::uint64_t idle_turns_ = 0;
     std::string error_;
-    std::vector<unsigned> workers_;  // those alive, in the order of their turns
+    std::vector<unsigned> workers_;  // live ones, in round-robin order
     std::deque<std::thread> helpers_;
     std::mutex mutex_;
     std::condition_variable changed_;
@@ -323,7 +323,7 @@ Block::~Block() {
     if (stacks_ == nullptr) return;
     const std::size_t bytes = STACK_BYTES * fibers_.size();
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(stacks_, bytes);  // whatever is mapped here next starts clean
+    __asan_unpoison_memory_region(stacks_, bytes);  // the next mapping at this address starts clean
 #endif
     munmap(stacks_, bytes);
 }
@@ -336,8 +336,8 @@ bool Block::run(uint3 index) {
     alive_ = launch_.threads();
     barrier_ = {};
     warps_.assign((alive_ + LANES - 1) / LANES, {});
-    // Nothing promises that shared memory starts as zeros: all ones is NaN. Exactly the bytes asked for, so
-    // that the sanitizer sees their end.
+    // Shared memory is not initialised to zeros: all ones is NaN. Exactly the requested bytes, so that
+    // AddressSanitizer sees their end.
     if (launch_.object != nullptr) {
         if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
         if (static_shared_.bytes != 0) std::memset(static_shared_.start, 0xff, static_shared_.bytes);
@@ -349,7 +349,7 @@ bool Block::run(uint3 index) {
     shared_.reset(shared);
     for (Fiber& fiber : fibers_) start(fiber);
 
-    bool progressed = false;  // since the block last passed its turn
+    bool progressed = false;  // since the block last let others run
     while (alive_ > 0) {
         bool moved = false;
         for (std::size_t begin = 0; begin < order_.size();) {
@@ -372,7 +372,7 @@ bool Block::run(uint3 index) {
     return true;
 }
 
-// Where in `order_` the warp ends whose first thread is at `begin`.
+// The end, in `order_`, of the warp whose first thread is at `begin`.
 std::size_t Block::end_of_warp(std::size_t begin) const {
     const unsigned warp = order_[begin]->linear / LANES;
     std::size_t end = begin;
@@ -380,8 +380,8 @@ std::size_t Block::end_of_warp(std::size_t begin) const {
     return end;
 }
 
-// Each thread in that part of `order_` that can goes on to where it has to wait. False: none can, or the
-// launch has failed.
+// Runs every ready thread of that part of `order_` to its next wait. False: none was ready, or the launch has
+// failed.
 bool Block::step(std::size_t begin, std::size_t end, bool& progressed) {
     bool moved = false;
     for (std::size_t i = begin; i < end; ++i) {
@@ -432,7 +432,7 @@ void Block::leave(State state, const char* call) {
     after_switch(fiber.fake_stack, &scheduler_stack_);
 }
 
-// The last to arrive has been made ready by `complete` and goes on without a switch.
+// `complete` has made the last thread to arrive ready: it continues without a switch.
 void Block::wait(const char* call) {
     if (running_->state == State::waiting) leave(State::waiting, call);
 }
@@ -463,7 +463,7 @@ Meeting Block::meet(unsigned mask, std::uint64_t value, const char* call) {
     Warp& warp = warps_[running_->linear / LANES];
     if ((mask >> lane & 1) == 0) {
         launch_.fail(std::string(call) + ": lane " + std::to_string(lane) + " is not in its own mask");
-        leave(State::waiting, call);  // for good: the launch ends
+        leave(State::waiting, call);  // never resumed: the launch ends
     }
     MeetingPoint& point = warp.point(mask);
     const unsigned slot = point.round % 2;
@@ -500,7 +500,7 @@ void Block::wait_for_copies(std::size_t pending) {
     }
 }
 
-// A thread that has returned is no longer waited for.
+// A thread that has returned no longer counts in barriers.
 void Block::exit_thread() {
     const unsigned lane = running_->linear % LANES;
     Warp& warp = warps_[running_->linear / LANES];
@@ -509,7 +509,7 @@ void Block::exit_thread() {
     complete(barrier_);
     for (MeetingPoint& point : warp.points) complete(warp, point, running_->linear - lane);
     leave(State::done, "");
-    std::abort();  // a thread that is done is never resumed
+    std::abort();  // a thread that has returned is never resumed
 }
 
 std::string Block::stuck() const {

@@ -1,16 +1,16 @@
-// Runs a CUDA kernel on the CPU, with g++ and no GPU: a block's threads are fibers (ucontext), and
+// Runs a CUDA kernel on the CPU, with g++ and without a GPU: a block's threads are fibers (ucontext), and
 // blocks run one after another in launch order.
 //
-// A block whose threads poll memory that another block writes (SPIN_WAIT) cannot simply run to its end.
-// So every block has an operating-system thread to itself while it lives, and `__shared__` is
-// thread-local: a block that can only spin hands the turn to the next live block, or to one that has not
-// begun. One thread runs at a time and the turn moves in a fixed order, so every run is the same.
+// A block whose threads poll memory written by another block (SPIN_WAIT) cannot simply run to its end. So
+// every live block has its own operating-system thread, and `__shared__` is thread-local. A block that can
+// only spin yields to the next live block, or to one that has not started. One thread runs at a time, in a
+// fixed order, so every run is the same.
 //
-// Nothing here is parallel, and that is its limit: it finds out-of-bounds accesses, undefined
-// arithmetic, deadlocks and missing barriers, but it is no proof against every race. A missing barrier shows
-// in an order of threads that it was to prevent, so run in each that HOST_THREAD_ORDER knows:
-//   forward (the default), reverse   all threads go on to their next barrier or shuffle, first or last first
-//   apart, reverse-apart             a warp goes on to its next barrier before the next warp moves
+// Limit: nothing runs in parallel. This finds out-of-bounds accesses, undefined arithmetic, deadlocks and
+// missing barriers, but it is no proof against every race. A missing barrier shows only in a thread order
+// that it should have prevented, so run with every value of HOST_THREAD_ORDER:
+//   forward (the default), reverse   all threads run to their next barrier or shuffle, first or last first
+//   apart, reverse-apart             a warp runs to its next barrier before the next warp runs
 #pragma once
 
 #include <vector_types.h>
@@ -31,13 +31,13 @@ namespace host {
 
 constexpr unsigned LANES = 32;
 
-// Runs thread(state) for every thread of every block. Empty if all went well, else what went wrong.
-// `object` is any address within the shared object whose thread-local variables are all __shared__: they are
-// overwritten before every block, lest one finds there what a former block left. Null leaves them.
+// Runs thread(state) for every thread of every block. Returns an empty string, or an error message. `object`
+// is any address within the shared object whose thread-local variables are all __shared__: they are
+// overwritten before every block, so that no block reads what a previous one left. Null disables that.
 std::string run(dim3 grid, dim3 block, std::size_t shared_bytes, void (*thread)(void*), void* state,
                 const void* object);
 
-// ---- what the running thread may ask; `call` names the CUDA function for the message of a deadlock ----
+// ---- functions for the running thread; `call` is the CUDA function's name for the deadlock message ----
 
 struct Votes {
     unsigned threads, nonzero;
@@ -52,13 +52,13 @@ struct Meeting {
 // Waits for all lanes in `mask` that have not returned.
 Meeting meet(unsigned mask, std::uint64_t value, const char* call);
 
-// A copy of `size` bytes, of which only the first `bytes` are read and the others become 0. It happens when
-// its group is waited for and not before: a wait that is missing shows.
+// An asynchronous copy of `size` bytes: the first `bytes` are read, the others become 0. It is executed when
+// its group is waited for and not before, so that a missing wait shows.
 void start_copy(void* to, const void* from, std::size_t bytes, std::size_t size);
-void commit_copies();                       // makes a group of the copies started since the last one
-void wait_for_copies(std::size_t pending);  // for all groups but the last `pending`
+void commit_copies();                       // commits the copies started since the last commit as one group
+void wait_for_copies(std::size_t pending);  // for all but the latest `pending` groups
 
-void spin();  // lets every other thread of every block go first
+void spin();  // lets every other thread of every block run first
 unsigned lane();
 void* dynamic_shared();
 

@@ -1,11 +1,11 @@
-// The part of a launch that is the same for every kernel: what is asked for is checked, and said to be wrong.
+// The part of a launch that is the same for every kernel: validation of the request, with error messages.
 #include "launch.h"
 
 namespace host {
 namespace {
 
 constexpr unsigned MAX_BLOCK_THREADS = 1024;
-constexpr std::size_t MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the most there is
+constexpr std::size_t MAX_SHARED_BYTES = 227 << 10;  // of a block on sm_90, the maximum of any GPU
 
 bool fits(const Parameter& parameter, const Argument& argument) {
     const bool alike = argument.kind == parameter.kind || (parameter.kind == 'i' && argument.kind == 'P');
@@ -20,7 +20,7 @@ std::string described(const Parameter& parameter) {
     return std::string(kind) + " of " + std::to_string(parameter.size) + " bytes";
 }
 
-// Empty if the arguments are what the kernel takes.
+// Empty if the arguments are what the kernel takes, else an error message.
 std::string unfit(const Parameter* parameters, std::size_t takes, const Argument* arguments,
                   std::size_t count) {
     if (count != takes) {

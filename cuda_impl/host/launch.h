@@ -1,5 +1,5 @@
-// Launches a kernel on the host with arguments that come as raw bytes, as the driver API takes them.
-// What is the same for every kernel is in launch.cpp, compiled once.
+// Launches a kernel on the host with arguments as raw bytes, as the driver API takes them. The part that is
+// the same for every kernel is in launch.cpp, compiled once.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace host {
 
-// Empty if the GPU would take this launch, else why it would not.
+// Empty if the GPU would take this launch, else the reason why not.
 std::string invalid(dim3 grid, dim3 block, std::size_t shared_bytes);
 
 template <typename... Parameters>
@@ -25,15 +25,15 @@ std::string launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::si
     return run(grid, block, shared_bytes, one, &thread, object);
 }
 
-// How one argument came: a letter of Python's `struct` module for numbers, 'P' for an address or another
-// plain integer of 64 bits, 'V' for anything else by value.
+// The kind of one argument: a letter of Python's `struct` module for numbers, 'P' for an address or another
+// 64-bit integer, 'V' for anything else by value.
 struct Argument {
     const void* bytes;
     std::size_t size;
     char kind;
 };
 
-// What a kernel takes, in the same letters.
+// The kernel's parameters, in the same letters.
 struct Parameter {
     std::size_t size;
     char kind;
@@ -55,19 +55,19 @@ T unpack(const Argument& argument) {
     return value;
 }
 
-// What `host_launch` is asked for.
+// The arguments of `host_launch`.
 struct Request {
     const unsigned* grid;
     const unsigned* block;
     std::size_t shared_bytes;
     const Argument* arguments;
     std::size_t count;
-    char* error;  // takes what went wrong
+    char* error;  // receives the error message
     std::size_t error_bytes;
-    const void* object;  // as `run` takes it
+    const void* object;  // as for `run`
 };
 
-// Checks the request and runs thread(state) for every thread. 1 if anything went wrong.
+// Validates the request and runs thread(state) for every thread. Returns 1 on error.
 int answer(const Request& request, const Parameter* parameters, std::size_t count, void (*thread)(void*),
            void* state);
 
@@ -86,7 +86,7 @@ int launch_packed(void (*kernel)(Parameters...), const Request& request) {
 
 }  // namespace host
 
-// The one function that a shared object made for Python exports: `error` takes what went wrong.
+// The only export of a shared object made for Python: `error` receives the error message.
 #define HOST_ENTRY(...)                                                                               \
     extern "C" int host_launch(const unsigned* grid, const unsigned* block, std::size_t shared_bytes, \
                                const host::Argument* arguments, std::size_t count, char* error,       \

@@ -1,5 +1,6 @@
-// Tensor cores on the host: what kernels/tensor_core.cuh has as PTX, in plain C++ from the PTX manual's
-// layouts. A warp's lanes meet, look at each other's parts, and meet again before any of them goes on.
+// Tensor cores on the host: the functions of kernels/tensor_core.cuh in plain C++, with the layouts of the
+// PTX ISA. A warp's lanes synchronise, read each other's parts, and synchronise again before any of them
+// continues.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +10,7 @@
 
 namespace host {
 
-// ---- what lanes hand to each other: the address of their own part ----------------------------------------
+// ---- exchange between lanes: each passes the address of its own part -------------------------------------
 
 template <typename Part, typename Work>
 void with_parts(const Part* own, const char* call, Work work) {

@@ -1,30 +1,30 @@
-// batched_matmul: a[B,N,N] @ b[B,N,N] -> c[B,N,N],  products of small matrices, sums in fp32
+// batched_matmul: a[B,N,N] @ b[B,N,N] -> c[B,N,N],  products of small matrices, accumulated in fp32
 //
-// The ladder, slow to fast:
-//   naive        a thread an element of c, straight from memory: every element is asked for N times
-//   tiled        a block whole matrices, each read once; a thread ROWS x 4 elements, without tensor cores
-//   tensor_core  a block whole matrices, a warp 16 rows of one, by tensor cores
-//   pipelined    as tensor_core, and a block takes group after group: the next are fetched meanwhile
+// Variants, slow to fast:
+//   naive        one thread per element of c, straight from global memory: every element is loaded N times
+//   tiled        a block holds whole matrices, loaded once; ROWS x 4 elements per thread, no tensor cores
+//   tensor_core  a block holds whole matrices, a warp 16 rows of one; on tensor cores
+//   pipelined    as tensor_core, persistent: loads of the next groups overlap with multiplication
 //
-// A matrix of 16 bits an element takes N / 3 operations a byte, so from tensor_core on memory is what binds,
-// and what counts is how much of it is on its way at a time. Tiles have BLOCK_N rows: N if that is a multiple
-// of 16, the height of what tensor cores multiply, else the next. Triton's are powers of two: 64 for N = 48.
+// A 16-bit matrix needs N / 3 operations per byte, so from tensor_core on the kernels are memory-bound: bytes
+// in flight decide. A tile has BLOCK_N rows: N rounded up to a multiple of 16, the height of a tensor core's
+// matrix. Triton's tiles are powers of two: 64 for N = 48.
 //
-// PACKED operands, whose rows are whole packs of 16 bytes that start on such a boundary, move so; all others,
-// whatever their strides, element by element. For tensor cores it may be columns (A_BY_ROWS, B_BY_ROWS),
-// which they take out of a tile as well; and what only begins between boundaries still moves in packs:
-// matrices without gaps, of an N that is no multiple of 16, and c always.
+// PACKED operands have rows of whole, aligned 16-byte vectors and use vectorized accesses. All others, of any
+// strides, are accessed element by element. Tensor cores also take column-major operands (A_BY_ROWS,
+// B_BY_ROWS). Two unaligned cases are vectorized all the same: contiguous matrices whose N is no multiple of
+// 16, and c.
 #pragma once
 
 #include "tensor_core.cuh"
 
-// Elements from one matrix, row and column of an operand to the next.
+// Strides in elements, from one matrix, row and column of an operand to the next.
 struct Strides {
     index_t matrix, row, column;
 };
 
 // ---- naive -------------------------------------------------------------------------------------------
-// Grid: THREADS elements of c a block, neighbouring threads beside each other.
+// Grid: one block per THREADS elements of c; neighbouring threads have neighbouring elements.
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* a_ptr, const T* b_ptr,
@@ -45,19 +45,19 @@ __global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* 
 }
 
 // ---- tiled -------------------------------------------------------------------------------------------
-// Grid: a block `matrices` matrices. A thread computes ROWS x 4 elements of c, so that for every 4 terms
-// ROWS + 4 reads of 16 bytes from shared memory, where a and b lie in fp32, serve 16 * ROWS multiplications.
-// Rows of a tile are `side` long, N or as many more as make it a multiple of ROWS, and a pack further apart.
-// A thread's rows are far apart and its neighbours' between them, so that what is read at a time lies mostly
-// in different banks.
+// Grid: one block per `matrices` matrices. Register tiling: a thread computes ROWS x 4 elements of c. For
+// every 4 terms, ROWS + 4 16-byte loads from shared memory, which holds a and b in fp32, serve 16 * ROWS
+// multiplications. A tile has `side` rows and columns: N rounded up to a multiple of ROWS. Rows are padded by
+// 16 bytes. A thread's rows are far apart and its neighbours' rows lie between them: mostly no bank
+// conflicts.
 
-// Brings the matrices from `first` on into tiles below each other; zeros where there is nothing. A thread has
-// the same columns of many rows, AHEAD of them on their way before the first is waited for.
+// Loads the matrices from `first` on into tiles, one after another; zeros outside. A thread has the same
+// columns of many rows and keeps AHEAD loads in flight.
 template <typename T, bool PACKED>
 __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t first, index_t B, int N,
                                              int side, int matrices, const Strides& stride) {
     constexpr int VEC = PACKED ? 16 / sizeof(T) : 1, WIDE = PACKED ? 4 : 1, AHEAD = 4;
-    const int packs = side / VEC;  // of a row; N is a whole number of them
+    const int packs = side / VEC;  // per row; N is a whole number of them
     const int pitch = side + 4, step = blockDim.x / packs;
     const int begin = threadIdx.x / packs, j = threadIdx.x % packs * VEC;
     if (begin >= step) return;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t
     }
 }
 
-// Four neighbours of c, each rounded once, in one instruction.
+// Four neighbours of c, each rounded once, stored by one instruction.
 __device__ __forceinline__ void store_four(float* ptr, const float (&value)[4]) {
     Pack<float, 4> pack;
     set(pack, value);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_four(T* ptr, const float (&value)[4]) {
     *reinterpret_cast<Words*>(ptr) = words;
 }
 
-// Threads of a block: for each of its matrices side / ROWS * side / 4.
+// Threads of a block: side / ROWS * side / 4 per matrix.
 constexpr int most_threads(int ROWS) {
     return 4096 / ROWS;
 }
@@ -161,20 +161,21 @@ __global__ __launch_bounds__(most_threads(ROWS)) void batched_matmul_tiled_kerne
 }
 
 // ---- tensor_core -------------------------------------------------------------------------------------
-// Grid: a block MATRICES matrices, a warp 16 rows of one. T is a 16-bit type. Tiles lie below each other in
-// shared memory, so that rows of all of a block's matrices are numbered through: warp w has rows 16 * w on.
+// Grid: one block per MATRICES matrices, one warp per 16 rows of one. T is a 16-bit type. The tiles are
+// contiguous in shared memory, so that a block's rows are numbered across its matrices: warp w starts at row
+// 16 * w.
 
 template <int BLOCK_N>
 struct HalfTile {
     static_assert(BLOCK_N % 16 == 0, "tensor cores multiply 16 rows at a time");
     static constexpr int ELEMENTS = BLOCK_N * BLOCK_N;
-    static constexpr int PACKS = BLOCK_N / 8;  // of a row
+    static constexpr int PACKS = BLOCK_N / 8;  // 16-byte vectors per row
 
-    // Where a row's pack begins, in elements. ldmatrix reads a pack of each of 8 rows at a time, and 8 packs
-    // are what all banks hold: packs meet in a bank if their places are the same modulo 8. Rows begin
-    // PACKS places apart, so of 8 rows TWOS, the greatest common divisor of PACKS and 8, begin in the same
-    // one, 8 / TWOS rows apart. These are numbered, and an exclusive or with its number sends a row's packs
-    // to others of its own places, for no two such rows alike. After 8 rows the pattern repeats.
+    // XOR swizzle: the offset of a row's 16-byte vector, in elements, so that ldmatrix is conflict-free.
+    // ldmatrix reads one vector from each of 8 rows, and 8 vectors cover all 32 banks: two conflict if their
+    // positions are equal modulo 8. Rows start PACKS positions apart. So TWOS = gcd(PACKS, 8) of 8 rows start
+    // in the same banks; they are 8 / TWOS rows apart. The XOR with the row's index among those sends equal
+    // columns to different banks. The pattern repeats every 8 rows.
     static constexpr int TWOS = PACKS % 8 == 0 ? 8 : PACKS % 4 == 0 ? 4 : 2;
     static __device__ __forceinline__ int place(int row, int pack) {
         return (row * PACKS + (pack ^ (row / (8 / TWOS) % TWOS))) * 8;
@@ -186,11 +187,11 @@ __device__ __forceinline__ Strides as_it_lies(index_t matrix, index_t row, index
     return BY_ROWS ? Strides{matrix, row, column} : Strides{matrix, column, row};
 }
 
-// What a thread brings of an operand: of the tile of matrix `own`, this pack of this row and of every 16th
-// row from there on. Neighbours' addresses follow each other if the rows do.
+// A thread's share of an operand: in the tile of matrix `own`, one 16-byte vector of `row` and of every 16th
+// row after it. Loads are coalesced if rows are contiguous.
 template <int BLOCK_N>
 struct Share {
-    static constexpr int THREADS = 2 * BLOCK_N;  // of a matrix
+    static constexpr int THREADS = 2 * BLOCK_N;  // per matrix
     const int own = threadIdx.x / THREADS;
     const int row = threadIdx.x % THREADS / HalfTile<BLOCK_N>::PACKS;
     const int pack = threadIdx.x % HalfTile<BLOCK_N>::PACKS;
@@ -201,9 +202,9 @@ struct Share {
     }
 };
 
-// Starts the copies of the matrices from `first` on, zeros where there is nothing: all packs are on their way
-// at once, and none passes through a register. Matrices that lie by columns come as they lie: their strides
-// say that columns are rows, and so they are in the tiles.
+// cp.async of the matrices from `first` on, zeros outside: all copies are in flight at once, and bypass
+// registers. A column-major matrix is copied as it is: its strides swap rows and columns, and so do the rows
+// and columns of its tile.
 template <typename T, int BLOCK_N>
 __device__ __forceinline__ void fetch_packs(T* tiles, const T* ptr, index_t first, index_t B, int N,
                                             const Strides& stride) {
@@ -218,16 +219,16 @@ __device__ __forceinline__ void fetch_packs(T* tiles, const T* ptr, index_t firs
     }
 }
 
-// Elements between a 16-byte boundary and `ptr`.
+// Elements between the preceding 16-byte boundary and `ptr`.
 template <typename T>
 __device__ __forceinline__ int skew(const T* ptr) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(ptr) / sizeof(T) % 8);
 }
 
-// Matrices without gaps, by rows or by columns, are a run of elements, and packs hold it wherever it begins.
-// Starts the copies of those that hold `matrices` from `first` on, into the place of their tiles, which have
-// ROOM for so many elements; returns where the first matrix then is. That is where it was, if there is no run
-// or no room for it, or if it shares a pack with what is not the operand's.
+// Contiguous matrices, row- or column-major, form one run of elements, which 16-byte vectors cover at any
+// alignment. Starts cp.async of the vectors that cover `matrices` matrices from `first` on, into the space of
+// their tiles, of ROOM elements. Returns the first matrix's new address. Returns the old one if the matrices
+// are not contiguous, do not fit, or share a vector with memory outside the operand.
 template <int ROOM, typename T>
 __device__ __forceinline__ const T* fetch_run(T* tiles, const T* ptr, index_t first, int matrices, index_t B,
                                               int N, const Strides& stride) {
@@ -243,9 +244,9 @@ __device__ __forceinline__ const T* fetch_run(T* tiles, const T* ptr, index_t fi
     return tiles + before;
 }
 
-// Makes tiles of matrices that lie any way, the first at `ptr` in either memory. A thread's packs come
-// element by element into registers, so that many are on their way before the first is waited for; and before
-// tiles take the place of a run, all threads have read it.
+// Builds the tiles of matrices of any layout; `ptr` is the first, in global or shared memory. A thread loads
+// its vectors element by element into registers, so that many loads are in flight. The barrier lets all
+// threads read a run before tiles overwrite it.
 template <int BLOCK_N, typename T>
 __device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices, int N,
                                            const Strides& stride) {
@@ -270,9 +271,9 @@ __device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices,
     for (int i = 0; i < BLOCK_N / 16; ++i) *reinterpret_cast<Pack<T, 8>*>(to + i * 16 * BLOCK_N) = packs[i];
 }
 
-// 16 x 16 elements of an operand from (row, column) on, as four 8 x 8 matrices: the upper left one, the one
-// below it, and the two to their right. In the tile of an operand that lies by columns, `below` is to the
-// right. TRANS: the two elements that a lane gets of each are neighbours down the tile and not along it.
+// Loads 16 x 16 elements of an operand at (row, column) as four 8 x 8 matrices: upper left, lower left, and
+// the two to their right. In the tile of a column-major operand, `below` is to the right. TRANS: a lane's two
+// elements of each matrix are neighbours down the tile and not along it.
 template <bool BY_ROWS, bool TRANS, int BLOCK_N, typename T>
 __device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile, int row, int column) {
     using Tile = HalfTile<BLOCK_N>;
@@ -286,8 +287,8 @@ __device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile
     }
 }
 
-// A warp's copy of a run that lies in shared memory as far behind a 16-byte boundary as it will: whole packs,
-// and what is before and behind these, up to 7 elements each, a lane each.
+// A warp copies a run from shared to global memory. Both have the same offset from a 16-byte boundary: whole
+// vectors, and up to 7 elements before and 7 after these, one per lane.
 template <typename T>
 __device__ __forceinline__ void store_run(T* ptr, const T* run, int count) {
     const int lane = threadIdx.x % WARP, before = (8 - skew(ptr)) % 8;
@@ -297,16 +298,16 @@ __device__ __forceinline__ void store_run(T* ptr, const T* run, int count) {
     for (int e = begin + lane * 8; e < end; e += WARP * 8) store(ptr + e, load<T, 8>(run + e));
 }
 
-// A warp's 16 rows of c: its rows of a times all of b. A lane's sums are pairs, scattered over 8 rows; so
-// that they leave in packs they go by way of shared memory, into the place of the same rows of a's tile.
-// Where a lies by rows no other warp reads these. Where it lies by columns they hold a little of every warp's
-// rows, and all have to be done with them. Rows of c that are no whole packs lie there as they will in c: a
-// run.
+// A warp's 16 rows of c: its rows of a times all of b. A lane's sums are pairs, spread over 8 rows, so c
+// passes through shared memory to be stored with 16-byte accesses. It reuses the space of the same rows of
+// a's tile. If a is row-major, no other warp reads these rows. If a is column-major, they hold parts of every
+// warp's rows, and a block barrier is needed first. Rows of c that are not whole vectors are laid out as in
+// c: as a run.
 template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, bool PACKED, typename T>
 __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c_ptr, index_t first,
                                               index_t B, int N) {
     using Tile = HalfTile<BLOCK_N>;
-    constexpr int WARPS = BLOCK_N / 16;  // of a matrix
+    constexpr int WARPS = BLOCK_N / 16;  // per matrix
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int own = warp / WARPS, begin = warp % WARPS * 16;
     T* a_tile = a_tiles + own * Tile::ELEMENTS;
@@ -396,10 +397,9 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2) void batched_matmul_tensor_
 }
 
 // ---- pipelined ---------------------------------------------------------------------------------------
-// Grid: as many blocks as run at a time, BLOCKS a multiprocessor; each takes every gridDim-th group of
-// MATRICES matrices. STAGES groups have a place in shared memory: one is multiplied, the others are on their
-// way, so that the memory is never idle while tensor cores are at work. Only packs are copied past the
-// registers: operands that are none are tensor_core's.
+// Grid: persistent, BLOCKS blocks per multiprocessor; groups of MATRICES matrices are assigned round-robin. A
+// pipeline of STAGES stages in shared memory: one group is multiplied while the others are in flight, so that
+// loads overlap with the tensor cores. cp.async needs PACKED operands; others use tensor_core.
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
@@ -416,7 +416,7 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul
             fetch_packs<T, BLOCK_N>(a_tiles, a_ptr, first, B, N, a_stride);
             fetch_packs<T, BLOCK_N>(a_tiles + OPERAND, b_ptr, first, B, N, b_stride);
         }
-        cp_async_commit();  // of nothing too: groups are waited for by their number
+        cp_async_commit();  // an empty group is committed too: wait_group counts groups
     };
     index_t first = index_t(blockIdx.x) * MATRICES;
 #pragma unroll
@@ -424,7 +424,7 @@ __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul
     int stage = 0, free = STAGES - 1;
     for (; first < B; first += step) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // this group is there, and all are done with the one before, whose place is free
+        __syncthreads();  // this group has landed, and all have read the last one, whose stage is free
         fetch(free, first + (STAGES - 1) * step);
         T* a_tiles = tiles + stage * 2 * OPERAND;
         multiply_rows<A_BY_ROWS, B_BY_ROWS, BLOCK_N, true>(a_tiles, a_tiles + OPERAND, c_ptr, first, B, N);

@@ -1,4 +1,4 @@
-// What every kernel file uses: element types, and packs of 16 bytes.
+// What every kernel file uses: element types, and 16-byte vectorized access.
 //
 // Device code only, and no standard headers: the same text is compiled by NVRTC, by nvcc and, with
 // HOST_BUILD defined, by g++ for machines without a GPU.
@@ -8,11 +8,11 @@
 #include <cuda_fp16.h>
 
 #ifndef HOST_BUILD
-// Shared memory whose size the launch decides. One declaration serves all types of a template.
+// Shared memory whose size the launch sets. One declaration serves all types of a template.
 #define DYNAMIC_SHARED(type, name)                                \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     type* name = reinterpret_cast<type*>(name##_bytes)
-// In the body of a loop that polls memory until another block has written it.
+// For the body of a loop that polls memory written by another block.
 #define SPIN_WAIT() __nanosleep(32)
 #endif
 
@@ -52,10 +52,9 @@ __device__ __forceinline__ float negative_infinity() {
     return __int_as_float(0xff800000);
 }
 
-// ---- packs: VEC neighbours that move in one instruction ---------------------------------------------
-// VEC is either 16 bytes' worth (the widest access a thread has) or 1, for rows that are not aligned. The 16
-// bytes stay the four words that registers hold, because 16-bit halves taken out of them early would cost
-// an instruction each.
+// ---- Pack: VEC neighbouring elements in one vectorized access -------------------------------------------
+// VEC is 16 bytes' worth, the widest access of a thread, or 1 for unaligned rows. The 16 bytes are kept as
+// four 32-bit words, as registers hold them: extracting 16-bit halves early would cost an instruction each.
 
 template <typename T, int VEC>
 struct alignas(16) Pack {
@@ -78,11 +77,11 @@ __device__ __forceinline__ void store(T* ptr, const Pack<T, 1>& pack) {
 }
 template <typename T, int VEC>
 __device__ __forceinline__ void store(T* ptr, const Pack<T, VEC>& pack) {
-    // An assignment may become four stores of a word; this is one instruction, and does the same.
+    // An assignment may compile to four 4-byte stores; this is one 16-byte store of the same cache policy.
     __stwb(reinterpret_cast<uint4*>(ptr), make_uint4(pack.word[0], pack.word[1], pack.word[2], pack.word[3]));
 }
 
-// Element v of a pack, in fp32.
+// Element v, in fp32.
 template <typename T>
 __device__ __forceinline__ float get(const Pack<T, 1>& pack, int) {
     return to_float(pack.element);
@@ -99,7 +98,7 @@ __device__ __forceinline__ float get(const Pack<__nv_bfloat16, 8>& pack, int v) 
     return __uint_as_float(v % 2 == 0 ? two << 16 : two & 0xffff0000u);
 }
 
-// A pack of VEC fp32 values, each rounded once.
+// Rounds VEC fp32 values once each.
 template <typename T>
 __device__ __forceinline__ void set(Pack<T, 1>& pack, const float (&value)[1]) {
     pack.element = from_float<T>(value[0]);

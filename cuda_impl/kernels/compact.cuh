@@ -1,22 +1,22 @@
-// compact: x[N] -> y[N],  the x[n] > 0 in order, then NaN if there is room, then anything
+// compact: x[N] -> y[N],  the x[n] > 0 in order, then NaN if there is room; the rest unspecified
 //
-// Where an element goes is how many before it are kept. The ladder, slow to fast, the first two as in
-// triton_impl/compact.py; what changes is how a block learns what the blocks before it keep:
-//   twopass  one launch counts the kept of every tile, a second adds up the counts, a third reads x again
-//            and writes: x is read twice
-//   onepass  a tile is counted, and looks back at what the tiles before it have published: x is read once
-//   ring     as onepass, but a block publishes the next tile's count before it looks back from this one
-//            (Hopper: the copy engine brings tiles into a ring in shared memory)
+// An element's output index is the number of kept elements before it. Variants, slow to fast, the first two
+// as in triton_impl/compact.py; they differ in how a block learns what the blocks before it keep:
+//   twopass  three launches: count each tile, scan the counts, read x again and scatter: x is read twice
+//   onepass  single-pass scan with decoupled look-back: a tile reads the counts that earlier tiles have
+//            published: x is read once
+//   ring     as onepass, and a block publishes the next tile's count before it looks back from this one
+//            (Hopper: TMA prefetches tiles into a ring in shared memory)
 //
-// A tile is a block's: elements that are neighbours, and so is a warp's part of it. At every step a warp
-// looks at 32 neighbours, an element a lane. x's elements are stride_xn apart, on any boundary.
+// A block has one tile of consecutive elements, a warp a consecutive part of it. In each step a warp tests 32
+// consecutive elements, one per lane. x's elements are stride_xn apart, at any alignment.
 #pragma once
 
 #include "bulk.cuh"
 #include "common.cuh"
 
-// value > 0, which for NaN is false and for subnormals true. In C++ these are compared as 0, as all
-// arithmetic here takes them (-ftz=true); in PTX that is said or not, instruction by instruction.
+// value > 0: false for NaN, true for subnormals. Inline PTX, because in C++ -ftz=true flushes subnormals to 0
+// in comparisons too; in PTX each instruction states it.
 __device__ __forceinline__ bool is_kept(float value) {
 #ifdef HOST_BUILD
     return value > 0.0f;
@@ -27,7 +27,7 @@ __device__ __forceinline__ bool is_kept(float value) {
 #endif
 }
 
-// Lanes below this one.
+// Mask of the lanes below this one.
 __device__ __forceinline__ unsigned lanes_before() {
     return (1u << threadIdx.x % WARP) - 1;
 }
@@ -37,7 +37,7 @@ __device__ __forceinline__ T not_a_number() {
     return from_float<T>(__int_as_float(0x7fc00000));
 }
 
-// The sum over the lanes up to and including this one.
+// Inclusive scan over the warp's lanes.
 template <typename Count>
 __device__ __forceinline__ Count warp_running_sum(Count sum) {
     const int lane = threadIdx.x % WARP;
@@ -49,8 +49,8 @@ __device__ __forceinline__ Count warp_running_sum(Count sum) {
     return sum;
 }
 
-// What the warps before this one have, and what all of the block have. Between two calls there must be
-// another barrier: of_warp is used again.
+// Exclusive sum over the warps before this one, and the block's total. Needs another barrier between two
+// calls: of_warp is reused.
 struct Counted {
     int before;
     int all;
@@ -67,8 +67,9 @@ __device__ __forceinline__ Counted among_warps(int count) {
     return {warp == 0 ? 0 : before, __shfl_sync(FULL_WARP, sum, WARPS - 1)};
 }
 
-// A warp writes what it keeps of 32 neighbours: one ballot tells each lane which of them are kept, and one
-// popc how many of those are before its own. What is kept lies side by side, so the stores of a step are too.
+// Stream compaction of 32 consecutive elements by a warp: one ballot tells which lanes keep theirs, and one
+// popc how many of those are before this lane. Kept elements are consecutive, so a step's stores are
+// coalesced.
 template <typename T>
 __device__ __forceinline__ void store_kept(T*& place, T x, bool keep) {
     const unsigned kept = __ballot_sync(FULL_WARP, keep);
@@ -76,22 +77,22 @@ __device__ __forceinline__ void store_kept(T*& place, T x, bool keep) {
     place += __popc(kept);
 }
 
-// What ends y, if there is room.
+// The NaN that ends y, if there is room.
 template <typename T>
 __device__ __forceinline__ void store_end(T* y_ptr, index_t count, index_t N) {
     if (threadIdx.x == 0 && count < N) y_ptr[count] = not_a_number<T>();
 }
 
-// A tile in registers: this thread's elements, and how many of the warp's are kept.
+// A tile in registers: this thread's elements, and the number of elements that the warp keeps.
 template <typename T, int ITEMS, int THREADS>
 struct Tile {
     static_assert(ITEMS <= 32, "a bit a step");
     T x[ITEMS];
-    unsigned kept = 0;  // of this thread's: comparing again would have the compiler keep all of x in fp32
+    unsigned kept = 0;  // a bit per element: comparing again would make the compiler keep all of x in fp32
     int count;
 
-    // All loads are on their way before the first is looked at: a condition on each could have the compiler
-    // wait between, so only a tile that x's end cuts short has one.
+    // All loads are in flight before the first is used. A condition on each could make the compiler wait in
+    // between, so only the partial tile at x's end has one.
     __device__ __forceinline__ Tile(const T* x_ptr, index_t N, index_t stride_xn, index_t tile) {
         const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
         const index_t begin = tile * (THREADS * ITEMS), first = begin + warp * (WARP * ITEMS) + lane;
@@ -117,7 +118,7 @@ struct Tile {
 };
 
 // ---- twopass -------------------------------------------------------------------------------------------
-// Grid of the first and the third launch: a block for a tile.
+// Grid of the first and the third launch: one block per tile.
 
 template <typename T, int ITEMS, int THREADS>
 __global__ __launch_bounds__(THREADS) void compact_count_kernel(const T* __restrict__ x_ptr, index_t N,
@@ -128,7 +129,7 @@ __global__ __launch_bounds__(THREADS) void compact_count_kernel(const T* __restr
     if (threadIdx.x == 0) of_tile[blockIdx.x] = counted.all;
 }
 
-// A single block turns every tile's count into the sum of those before it; of_tile[tiles] is the sum of all.
+// Grid: one block. Exclusive scan of the tiles' counts, in place; of_tile[tiles] gets the total.
 template <int THREADS>
 __global__ __launch_bounds__(THREADS) void compact_scan_kernel(index_t* of_tile, index_t tiles) {
     index_t before = 0;
@@ -156,27 +157,27 @@ __global__ __launch_bounds__(THREADS) void compact_scatter_kernel(const T* __res
 }
 
 // ---- onepass -------------------------------------------------------------------------------------------
-// Grid: a block for a tile. After Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled
+// Grid: one block per tile. Source: Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled
 // Look-back", 2016.
 //
-// Every tile has a word: what it knows, and the number. First it knows only what itself keeps; when it has
-// added up the tiles before it, what all up to itself keep. Who comes later adds up the former until it meets
-// one of the latter, so nobody waits for a chain of tiles. State and number are one word of 8 bytes, written
-// and read by one instruction: no fence is needed, as nothing else is handed over.
+// Every tile has a word of state and count. First it publishes its own count (OWN). When it has added the
+// counts of all tiles before it, it publishes the inclusive sum (ALL). A later tile adds OWN counts backwards
+// until it meets an ALL, so no tile waits for a chain of tiles. State and count are one 8-byte word, written
+// and read by one instruction. No fence is needed, because no other data is handed over.
 //
-// Blocks wait for tiles before theirs. They take tiles by ticket and not by blockIdx: whoever has a ticket is
-// running, so all tiles before its own are someone's who runs, in whatever order the GPU starts blocks.
-// words[0] counts tickets, words[1 + tile] are the tiles'; all start as 0.
+// Blocks wait for earlier tiles. They take tiles by ticket and not by blockIdx: a block with a ticket is
+// running, so all earlier tiles belong to running blocks, in whatever order the GPU starts blocks. words[0]
+// counts tickets, words[1 + tile] is the tile's; all start as 0.
 
 using word_t = unsigned long long;
-constexpr word_t UNKNOWN = 0, OWN = 1, ALL = 2;  // in the lowest two bits; the number is above
+constexpr word_t UNKNOWN = 0, OWN = 1, ALL = 2;  // the lowest two bits; the count is above
 
-// An int, as tiles are. A counter of 2^31 tiles would be one of more memory than there is.
+// int, as tile indices are: 2^31 tiles would need more memory than any GPU has.
 __device__ __forceinline__ int take_ticket(word_t* words) {
     return atomicAdd(reinterpret_cast<int*>(words), 1);
 }
 
-// Past the L1, which does not see what other blocks write.
+// volatile bypasses the L1, which is not coherent with other blocks' writes.
 __device__ __forceinline__ void publish(word_t* of_tile, word_t state, index_t count) {
     *static_cast<volatile word_t*>(of_tile) = static_cast<word_t>(count) << 2 | state;
 }
@@ -184,18 +185,19 @@ __device__ __forceinline__ word_t look(const word_t* of_tile) {
     return *static_cast<const volatile word_t*>(of_tile);
 }
 
-// How many all tiles before this one keep. A whole warp looks, at 32 tiles at a time, the nearest first. Each
-// time is a way to the L2 and back, while the GPU begins more tiles: tiles must be so large that these are
-// fewer than 32. Looking at more at a time has the L2 answer for words that nobody needed.
+// How many elements all tiles before this one keep. A warp reads 32 tiles per iteration, the nearest first.
+// An iteration takes one L2 round trip, during which the GPU starts more tiles: tiles must be large enough
+// that these are fewer than 32. Reading more tiles per iteration would load the L2 with words that are not
+// needed.
 __device__ __forceinline__ index_t look_back(const word_t* of_tile, int tile) {
     const int lane = threadIdx.x % WARP;
-    index_t sum = 0;  // of what this lane has seen
+    index_t sum = 0;  // per lane
     for (int nearest = tile - 1;;) {
         const int other = nearest - lane;
         const word_t word =
             other >= 0 ? look(of_tile + other) : ALL;  // before the first tile nothing is kept
         const unsigned knows_all = __ballot_sync(FULL_WARP, (word & 3) == ALL);
-        // Lanes up to the first that knows all: its lowest bit, and those below. All lanes if none does.
+        // Lanes up to the first with ALL: its lowest bit, and those below. All lanes if there is none.
         const unsigned needed = knows_all ^ (knows_all - 1);
         if ((__ballot_sync(FULL_WARP, (word & 3) == UNKNOWN) & needed) != 0) {
             SPIN_WAIT();
@@ -210,8 +212,8 @@ __device__ __forceinline__ index_t look_back(const word_t* of_tile, int tile) {
     return sum;
 }
 
-// The same for a block: one warp looks and publishes, and all get to know. Between two calls there must be
-// another barrier.
+// look_back for a block: one warp looks back and publishes, then the result is broadcast. Needs another
+// barrier between two calls.
 __device__ __forceinline__ index_t block_look_back(word_t* of_tile, int tile, int count) {
     __shared__ index_t shared_before;
     if (threadIdx.x < WARP) {
@@ -229,7 +231,7 @@ template <typename T, int ITEMS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const T* __restrict__ x_ptr,
                                                                           T* __restrict__ y_ptr, index_t N,
                                                                           index_t stride_xn, word_t* words) {
-    __shared__ index_t shared_ticket;  // 8 bytes as the others have: no compiler leaves a gap between
+    __shared__ index_t shared_ticket;  // 8 bytes like the other variables: no compiler-dependent padding
     word_t* of_tile = words + 1;
     if (threadIdx.x == 0) shared_ticket = take_ticket(words);
     __syncthreads();
@@ -237,7 +239,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
 
     const Tile<T, ITEMS, THREADS> tile(x_ptr, N, stride_xn, ticket);
     const Counted counted = among_warps<THREADS>(tile.count);
-    // Others wait for this, so it comes before all that only this block needs.
+    // Published first, because later tiles wait for it.
     if (threadIdx.x == 0) publish(of_tile + ticket, OWN, counted.all);
     const index_t before = block_look_back(of_tile, ticket, counted.all);
     tile.store(y_ptr + before + counted.before);
@@ -245,19 +247,19 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void compact_onepass_kernel(const 
 }
 
 // ---- ring ----------------------------------------------------------------------------------------------
-// Grid: a block a multiprocessor, or fewer; each takes tile after tile. x's elements are neighbours.
+// Grid: persistent, at most one block per multiprocessor; tiles are taken by ticket. x is contiguous.
 //
-// In onepass a block waits three times and has nothing on its way meanwhile: for x, for the tiles before its
-// own to be counted, and for its look at them. Here tiles come into a ring of STAGES places in shared memory,
-// which needs no registers, so they are larger and fewer, and the next two are on their way all the time. And
-// a tile is counted and published a whole tile's time before anyone in this block looks back from it: by then
-// the tiles before it, which other blocks took at about the same time, have long been published as well.
+// In onepass a block has nothing in flight while it waits, three times: for x, for the earlier tiles' counts,
+// and for its own look-back. Here TMA prefetches tiles into a ring of STAGES stages in shared memory. That
+// needs no registers, so tiles are larger and fewer, and the next two are always in flight. A tile's count is
+// published one whole iteration before its block looks back from it. By then other blocks have published the
+// tiles before it.
 //
-// Blocks finish their tiles in the order of their tickets. So the first tile that is not finished is one that
-// its block is at, and all that it waits for is finished.
+// Invariant: blocks finish their tiles in ticket order. So the block of the first unfinished tile is working
+// on it, and all that it waits for is finished: no deadlock.
 //
-// The copy engine moves whole packs of 16 bytes between 16-byte boundaries. So tile 0 begins `skew` elements
-// before x, on such a boundary, and threads bring what they can of a tile that x does not fill.
+// TMA copies whole 16-byte vectors between aligned addresses. So tile 0 starts `skew` elements before x, at
+// such an address, and threads copy the tiles that x does not fill.
 
 template <typename T, int STAGES, int TILE_BYTES, int THREADS>
 __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(const T* __restrict__ x_ptr,
@@ -282,7 +284,7 @@ __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(const T* __res
         if (bytes > 0)
             bulk_copy_to_shared(ring + stage * SIZE, x_ptr + begin_of(tile), bytes, &landed[stage]);
     };
-    // How many of its part of the tile this warp keeps.
+    // Number of elements that this warp keeps of its part of the tile.
     const auto count_kept = [&](int tile, int stage, int phase) {
         T* x = ring + stage * SIZE + part;
         mbarrier_wait(&landed[stage], phase);
@@ -291,7 +293,7 @@ __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(const T* __res
                 const index_t n = begin_of(tile) + part + i;
                 x[i] = 0 <= n && n < N ? x_ptr[n] : from_float<T>(0.0f);  // 0 is not kept
             }
-            fence_proxy_async();  // the copy engine writes here next
+            fence_proxy_async();  // TMA overwrites this stage next
             __syncwarp();
         }
         int count = 0;

@@ -2,14 +2,14 @@
 //
 //   loss[m] = log(sum_v exp(logits[m,v])) - logits[m,targets[m]]
 //
-// The ladder. triton_impl/cross_entropy.py has the same variants under the same names, but for the last, for
-// which Triton has no words:
+// Variants; triton_impl/cross_entropy.py has the same under the same names except the last, which Triton
+// cannot express:
 //   online   a warp or a block reads a row once, tile by tile, with a running maximum and sum
-//   split    many blocks share a row; the last one to finish puts their parts together: few long rows
-//   cluster  the blocks of a cluster share a row, and send their parts to the first one: Hopper
+//   split    several blocks share a row; the last to finish combines the partial results: few long rows
+//   cluster  the blocks of a cluster share a row and send partial results to the first block: Hopper
 //
-// Nothing of a row has to be kept, as no output is as long as it: what counts is how many bytes are on their
-// way at a time. Rows of logits are stride_lm elements apart, and begin anywhere.
+// The output is one number per row, so nothing of a row needs to be kept: bytes in flight decide. Rows of
+// logits are stride_lm elements apart, at any alignment.
 #pragma once
 
 #include "common.cuh"
@@ -17,11 +17,11 @@
 #include "reduction.cuh"
 #include "running.cuh"
 
-constexpr index_t IGNORED = -100;  // as PyTorch's ignore_index: the loss of such a row is 0
+constexpr index_t IGNORED = -100;  // PyTorch's ignore_index: the loss of such a row is 0
 
-// What THREADS threads see of `count` elements that lie side by side; each gets its own share. Most are read
-// in packs of 16 bytes, PACKS of them on their way at a time, from the first 16-byte boundary on. What lies
-// before it and what is left at the end are less than two packs together: an element a thread.
+// Reduces `count` consecutive elements; each of THREADS threads returns its share. Vectorized 16-byte loads,
+// PACKS in flight per thread, start at the first 16-byte boundary. The elements before it and after the last
+// vector are fewer than two vectors together: one per thread.
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int thread) {
     constexpr int VEC = 16 / sizeof(T);
@@ -32,7 +32,7 @@ __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int 
     const index_t edges = count - packs * VEC;
     const T* body_ptr = part_ptr + head;
 
-    T edge = from_float<T>(0.0f);  // looked at when the rest has come
+    T edge = from_float<T>(0.0f);  // used at the end, so that its load overlaps with the rest
     if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
 
     Running seen = nothing_seen();
@@ -55,21 +55,20 @@ __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int 
     return seen;
 }
 
-// The logit that the loss is about; NaN where the target is none of the row's columns.
+// The target's logit; NaN for an out-of-range target.
 template <typename T>
 __device__ __forceinline__ float pick(const T* row_ptr, index_t V, index_t target) {
     return target >= 0 && target < V ? to_float(row_ptr[target]) : __int_as_float(0x7fc00000);
 }
 
-// log(sum(exp(x))) - picked, in an order that loses nothing of the logarithm where maximum and picked are
-// large.
+// log(sum(exp(x))) - picked. This order keeps the logarithm's precision where maximum and picked are large.
 __device__ __forceinline__ float loss_of(Running row, float picked, index_t target) {
     return target == IGNORED ? 0.0f : logf(row.sum) - (picked - row.max);
 }
 
 // ---- online --------------------------------------------------------------------------------------------
-// Grid: a block for BLOCK_M rows. THREADS / BLOCK_M threads share a row: a warp, or all of them.
-// The target comes with the row. Its logit is fetched when the row has been read, while threads combine.
+// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row: one warp, or the whole block. The
+// target is loaded with the row. Its logit is loaded after the row, and overlaps with the final reduction.
 
 template <typename T, int PACKS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_kernel(
@@ -94,9 +93,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_online_
 }
 
 // ---- split ---------------------------------------------------------------------------------------------
-// Grid: `splits` blocks for a row, each with `slice` columns of it. A block leaves its part in
-// of_part[M,splits] and counts itself in arrived[M], which starts as 0; the one that finds all others counted
-// combines the parts, in the order of the columns, whichever block it is. No block waits for another.
+// Grid: `splits` blocks per row, each with `slice` columns of it. A block writes its partial result to
+// of_part[M,splits], then increments arrived[M], which starts as 0. The block that finds all others counted
+// combines the partial results, in column order whichever block it is. No block waits for another.
 
 template <typename T, int PACKS, int THREADS>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_kernel(
@@ -116,16 +115,16 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void cross_entropy_split_k
     const float picked = pick(row_ptr, V, target);
     Running row = nothing_seen();
     for (int s = threadIdx.x; s < splits; s += WARP) {
-        row = combine(row, from_word(__ldcg(of_part + m * splits + s)));  // past the L1, which may be older
+        row = combine(row, from_word(__ldcg(of_part + m * splits + s)));  // bypasses the L1, maybe stale
     }
     row = warp_combine<WARP>(row);
     if (threadIdx.x == 0) loss_ptr[m] = loss_of(row, picked, target);
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it, or fewer, or none at its end.
-// Every block sends its part into the shared memory of the cluster's first one, which combines them: nothing
-// passes through global memory, and nothing has to begin as 0.
+// Grid: one cluster of CLUSTER blocks per row, each with `slice` columns of it, or fewer or none at its end.
+// Every block sends its partial result into the shared memory of the cluster's first block, which combines
+// them. No global memory is involved, and none needs to be zeroed.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS)
@@ -142,7 +141,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
     const index_t count = begin >= V ? 0 : begin + slice < V ? slice : V - begin;
     const index_t target = targets_ptr[m * stride_tm];
 
-    if (rank == 0 && threadIdx.x == 0) {  // all tell the first block
+    if (rank == 0 && threadIdx.x == 0) {  // all blocks signal the first one
         mbarrier_init(&heard, 1);
         mbarrier_init_fence();
     }
@@ -153,9 +152,9 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS)
     const float picked = pick(row_ptr, V, target);
     const Running part = block_combine<THREADS>(seen);
 
-    cluster_wait();  // all blocks of the cluster have started: the first one's shared memory is there
+    cluster_wait();  // all blocks of the cluster have started: the first one's shared memory may be written
     if (threadIdx.x == 0) {
-        if (rank == 0) mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));  // some may have come before
+        if (rank == 0) mbarrier_arrive_expect_bytes(&heard, sizeof(of_block));  // bytes may arrive earlier
         store_async_to_block(&of_block[rank], 0, to_word(part), &heard);
     }
     if (rank != 0 || threadIdx.x >= WARP) return;

@@ -1,13 +1,13 @@
 // histogram: x[N] -> y[256],  y[b] = how many x[n] are b,  x of bytes, y of 64-bit counts that start as 0
 //
-// Every element adds 1 somewhere, and all of them at the same time. The ladder, slow to fast; what changes is
-// who shares a counter. triton_impl/histogram.py has the first two, and the last in Gluon:
-//   global  everybody: an atomic addition in global memory for every element
+// Every element is an atomic increment of a counter, so conflicts decide. Variants, slow to fast; they differ
+// in which threads share a counter. triton_impl/histogram.py has the first two, and the last in Gluon:
+//   global  all threads: an atomic addition in global memory per element
 //   shared  a block: its counters are in shared memory, and are added to y once, at its end
-//   warps   a warp: each has 256 counters of its own; and 16 bytes of x move at a time
-//   lanes   a lane: each of a warp's has its own, in a memory bank of its own; all warps of a block use them
+//   warps   a warp: 256 counters each; 16-byte vectorized loads of x
+//   lanes   a lane: one private counter per bin, in a bank of its own, shared by all warps of a block
 //
-// x's elements are stride_xn apart. A block counts in 32 bits, so it takes 2^32 elements at most.
+// x's elements are stride_xn apart. A block counts in 32 bits, so it takes at most 2^32 elements.
 #pragma once
 
 #include "common.cuh"
@@ -18,7 +18,7 @@ using count_t = unsigned long long;  // y's int64
 constexpr int BINS = 256;
 
 // ---- global --------------------------------------------------------------------------------------------
-// Grid: a thread an element.
+// Grid: one thread per element.
 
 template <int THREADS>
 __global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t* __restrict__ x_ptr,
@@ -29,8 +29,8 @@ __global__ __launch_bounds__(THREADS) void histogram_global_kernel(const byte_t*
 }
 
 // ---- shared --------------------------------------------------------------------------------------------
-// Grid: a few blocks a multiprocessor, which take every gridDim.x-th tile of THREADS elements. As many
-// threads as there are bins, so that each sees to one of the block's counters.
+// Grid: persistent, a few blocks per multiprocessor; tiles of THREADS elements are assigned round-robin.
+// THREADS equals BINS, so that each thread initialises and flushes one counter.
 
 template <int THREADS>
 __global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t* __restrict__ x_ptr,
@@ -50,12 +50,11 @@ __global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t*
 }
 
 // ---- warps, lanes --------------------------------------------------------------------------------------
-// Grid: as many blocks as the GPU holds, or fewer. x is cut into chunks of THREADS * PACKS packs, and the
-// blocks take every gridDim.x-th. The first `head` elements lie before a 16-byte boundary, where packs begin;
-// block 0 counts them one by one, and those behind the last whole pack. A strided x has packs of one element,
-// and no such ends.
+// Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * PACKS 16-byte vectors are
+// assigned round-robin. The first `head` elements lie before a 16-byte boundary, where vectors begin; block 0
+// counts them one by one, and those after the last whole vector. A strided x has VEC = 1, and no such ends.
 
-// Element v of a pack.
+// Byte v.
 __device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 1>& pack, int) {
     return pack.element;
 }
@@ -63,13 +62,13 @@ __device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 16>& pack, int v)
     return pack.word[v / 4] >> v % 4 * 8 & 0xff;
 }
 
-// A chunk's packs, of which `packs` are there, `step` elements from one to the next.
+// Counts a chunk of `packs` vectors, `step` elements from one to the next.
 template <int VEC, int PACKS, int THREADS, typename Counters>
 __device__ __forceinline__ void count_chunk(const Counters& counters, const byte_t* chunk_ptr, index_t step,
                                             index_t packs) {
     const byte_t* own_ptr = chunk_ptr + threadIdx.x * step;
     if (packs >= PACKS * THREADS) {
-        Pack<byte_t, VEC> x[PACKS];  // all loads are on their way before the first is counted
+        Pack<byte_t, VEC> x[PACKS];  // all loads are in flight before the first is counted
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) x[p] = load<byte_t, VEC>(own_ptr + p * THREADS * step);
 #pragma unroll
@@ -104,8 +103,8 @@ __device__ __forceinline__ void count_chunks(const Counters& counters, const byt
 }
 
 // ---- warps ---------------------------------------------------------------------------------------------
-// A warp's counters lie together. Two of its lanes may still be at the same counter, which the GPU adds up by
-// itself, or at two in the same bank, which wait for each other.
+// A warp's counters are contiguous. Two lanes may still update one counter, which the GPU combines, or two
+// counters in one bank: a bank conflict.
 
 struct OfWarp {
     unsigned* count;
@@ -133,16 +132,16 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const 
 }
 
 // ---- lanes ---------------------------------------------------------------------------------------------
-// Shared memory: BINS * COPIES counters. A bin's lie together, and lane l's are all in bank l, whatever the
-// elements are. There are two for each lane, one for the even warps of a block and one for the odd, so that a
-// bin's are 256 bytes apart: an element is then the upper byte of its counter's place and the lane the lower,
-// and putting them together is all the arithmetic there is.
+// Shared memory: BINS * COPIES counters, a bin's copies together. Lane l's copies are all in bank l, whatever
+// the elements: no bank conflicts, and no two lanes of a warp on one counter. There are two copies per lane,
+// one for even warps and one for odd. A bin's copies take 256 bytes, so a counter's address is byte << 8 |
+// lane offset: one instruction.
 
 constexpr int COPIES = 64;
 
 struct OfLane {
     byte_t* count;
-    unsigned lower;  // of a place, in bytes
+    unsigned lower;  // byte offset of the lane's copy
 
     __device__ __forceinline__ void add(unsigned byte) const {
         atomicAdd(reinterpret_cast<unsigned*>(count + (byte << 8 | lower)), 1u);
@@ -162,7 +161,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const 
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;
-        // Every thread of a warp begins with another copy, in another bank.
+        // Every thread of a warp starts at another copy: conflict-free.
         for (int copy = 0; copy < COPIES; ++copy) all += count[bin * COPIES + (copy + bin) % COPIES];
         if (all != 0) atomicAdd(y_ptr + bin, count_t(all));
     }

@@ -1,7 +1,6 @@
 // What only Hopper (sm_90) and later have: bulk asynchronous copies that complete on an mbarrier, and
-// thread-block clusters whose blocks see each other's shared memory. Each function is one PTX instruction
-// (or two), named after it.
-// Source: PTX ISA, "mbarrier", "cp.async.bulk", "mapa", "barrier.cluster".
+// thread-block clusters with distributed shared memory. Each function is one or two PTX instructions, named
+// after them. Source: PTX ISA, "mbarrier", "cp.async.bulk", "mapa", "barrier.cluster".
 #pragma once
 
 #if !defined(HOST_BUILD) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
@@ -9,7 +8,7 @@
 #define CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 #else
 #define HAS_HOPPER_UNITS 0
-#define CLUSTER_OF(blocks)  // earlier compilers' targets do not even take the attribute
+#define CLUSTER_OF(blocks)  // earlier targets reject the attribute
 #endif
 
 #if HAS_HOPPER_UNITS
@@ -20,13 +19,13 @@ __device__ __forceinline__ unsigned shared_address(const void* ptr) {
     return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
 }
 
-// ---- mbarrier: counts arrivals, and bytes that a bulk copy still owes ---------------------------------
+// ---- mbarrier: counts pending arrivals and pending bytes of asynchronous copies ------------------------
 
 __device__ __forceinline__ void mbarrier_init(mbarrier_t* barrier, unsigned arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
 
-// Makes the initialisation visible to the copy engine and to the other blocks of the cluster.
+// Makes the initialisation visible to TMA and to the cluster's other blocks.
 __device__ __forceinline__ void mbarrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -37,7 +36,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_bytes(mbarrier_t* barrier
                  : "memory");
 }
 
-// Returns once the phase of that parity (0 for the first, then 1, 0 ...) is complete.
+// Returns when the phase of that parity (0 for the first, then 1, 0 ...) is complete.
 __device__ __forceinline__ void mbarrier_wait(mbarrier_t* barrier, unsigned parity) {
     asm volatile(
         "{\n"
@@ -50,7 +49,7 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier_t* barrier, unsigned pari
         : "memory");
 }
 
-// ---- bulk copy: one thread starts it, the copy engine does it -----------------------------------------
+// ---- bulk copy: one thread issues it, TMA executes it ---------------------------------------------------
 // Both addresses and the size are multiples of 16 bytes.
 
 __device__ __forceinline__ void bulk_copy_to_shared(void* to, const void* from, unsigned bytes,
@@ -70,8 +69,8 @@ __device__ __forceinline__ int cluster_block_rank() {
     return rank;
 }
 
-// All threads of all blocks of the cluster meet. "Relaxed" promises nothing about what they wrote before, but
-// for mbarriers behind their fence, and so waits for no write.
+// Barrier over all threads of all blocks of the cluster. "relaxed" orders no earlier writes except mbarrier
+// initialisations behind their fence, and so does not wait for writes.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -79,14 +78,14 @@ __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The address of the same variable in another block of the cluster.
+// The address of the same variable in another block of the cluster (distributed shared memory).
 __device__ __forceinline__ unsigned address_in_block(const void* ptr, int rank) {
     unsigned remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(ptr)), "r"(rank));
     return remote;
 }
 
-// Writes 8 bytes into the same variable of another block of the cluster, and tells that block's barrier.
+// Writes 8 bytes to the same variable in another block of the cluster, and completes 8 bytes on its mbarrier.
 __device__ __forceinline__ void store_async_to_block(unsigned long long* ptr, int rank,
                                                      unsigned long long value, mbarrier_t* barrier) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(

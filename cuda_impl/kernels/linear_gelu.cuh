@@ -1,19 +1,19 @@
-// linear_gelu: x[M,K], w[K,N], bias[N] -> y[M,N],  y = gelu(x @ w + bias), summed in fp32, GELU by tanh
+// linear_gelu: x[M,K], w[K,N], bias[N] -> y[M,N],  y = gelu(x @ w + bias), accumulated in fp32, GELU by tanh
 //
-// The ladder:
-//   tensor_core  bias and GELU on the sums in registers, in matmul's kernel of that name; sm_75, bf16 sm_80
+// Variants:
+//   tensor_core  matmul's tensor_core with bias and GELU as its epilogue, in registers; sm_75, bf16 sm_80
 //   unfused      matmul's tma_store, then a kernel that reads and writes all of y again; sm_90a
-//   fused        bias and GELU on the sums in registers, in matmul's tma_store; sm_90a
+//   fused        matmul's tma_store with bias and GELU as its epilogue, in registers; sm_90a
 //
-// The product is matmul's: matmul.cuh has all of it but what happens to a sum before it is written.
+// The product is matmul.cuh's; this file adds the epilogue.
 #pragma once
 
 #include "matmul.cuh"
 
 // ---- bias and GELU -----------------------------------------------------------------------------------
 // gelu(v) = v / 2 * (1 + tanh(u)) with u = (2 / pi)^(1/2) * (v + 0.044715 * v^3), which is v / (1 + e^(-2u)):
-// one exponential and one reciprocal, both good to the last bits for any v, where tanh's own approximation
-// would leave 11. Source: Hendrycks and Gimpel, "Gaussian Error Linear Units".
+// one exponential and one reciprocal, both accurate to the last bits for any v. The tanh.approx instruction
+// has about 11 bits. Source: Hendrycks and Gimpel, "Gaussian Error Linear Units".
 
 __device__ __forceinline__ float gelu(float v) {
     constexpr float LINEAR = -2.302208198f;  // -2 * log2(e) * (2 / pi)^(1/2)
@@ -21,7 +21,7 @@ __device__ __forceinline__ float gelu(float v) {
     return __fdividef(v, 1.0f + exp2f(v * (CUBIC * (v * v) + LINEAR)));
 }
 
-// The two elements of a word.
+// The two 16-bit elements of a word, as fp32.
 template <typename T>
 __device__ __forceinline__ float2 two_floats(unsigned word);
 template <>
@@ -30,16 +30,16 @@ __device__ __forceinline__ float2 two_floats<__half>(unsigned word) {
                        __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16))));
 }
 template <>
-__device__ __forceinline__ float2 two_floats<__nv_bfloat16>(unsigned word) {  // the upper half of fp32
+__device__ __forceinline__ float2 two_floats<__nv_bfloat16>(unsigned word) {  // bf16: the upper half of fp32
     return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-// In the place of matmul's AsTheyAre. The bias starts on a 4-byte boundary. N_EVEN: N is.
+// An epilogue, in place of matmul's AsTheyAre. The bias is 4-byte aligned. N_EVEN: N is even.
 template <typename T, bool N_EVEN>
 struct BiasGelu {
     const T* bias_ptr;
 
-    // The biases of columns n and n + 1 in one word; 0 where there is no such column.
+    // The biases of columns n and n + 1 in one word; 0 outside.
     template <typename Index>
     __device__ __forceinline__ unsigned of(Index n, Index N) const {
         if (!N_EVEN && n + 1 == N) return *reinterpret_cast<const unsigned short*>(bias_ptr + n);
@@ -66,8 +66,8 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
         x_ptr, w_ptr, y_ptr, M, N, K, ldx, ldw, BiasGelu<T, false>{bias_ptr});
 }
 
-// ---- unfused: what follows matmul's kernel ---------------------------------------------------------------
-// Grid: THREADS packs of y a block. y is overwritten. A row is whole packs (VEC divides N), or VEC is 1.
+// ---- unfused: the kernel after matmul's ------------------------------------------------------------------
+// Grid: one block per THREADS vectors of y, which is overwritten. VEC divides N, or is 1.
 
 template <typename T, int VEC, int THREADS>
 __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* bias_ptr, T* y_ptr, index_t M,
@@ -85,7 +85,7 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* b
 }
 
 // ---- fused -----------------------------------------------------------------------------------------------
-// Grid: as matmul's tma_store. A consumer fetches the biases of its tile while its last product goes on.
+// Grid: as matmul's tma_store. A consumer loads its tile's biases while its last wgmma is in flight.
 
 template <typename T, bool X_BY_ROWS, bool W_BY_ROWS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)

@@ -1,29 +1,29 @@
-// matmul: a[M,K], b[K,N] -> c[M,N],  c[m,n] = sum_k a[m,k] * b[k,n], summed in fp32
+// matmul: a[M,K], b[K,N] -> c[M,N],  c[m,n] = sum_k a[m,k] * b[k,n], accumulated in fp32
 //
-// The ladder; each step changes one thing:
-//   naive        a thread an element of c; a warp's threads below each other, so every read is another line
-//   coalesced    the same; a warp's threads beside each other, so they read one line of b and write one of c
-//   shared       a block a tile of c; tiles of a and b wait in shared memory, read once for the whole block
-//   register     a thread a tile of c; it reads 8 + 16 elements from shared memory for 128 products, 16 bytes
-//                at a time and a step ahead, while copies of the next tiles are on their way
-//   tensor_core  a warp a tile of c, multiplied by tensor cores; sm_75, bf16 from sm_80
+// Variants, slow to fast; each changes one thing:
+//   naive        one thread per element of c; a warp's threads on consecutive rows: uncoalesced loads of a
+//   coalesced    the same; a warp's threads on consecutive columns: coalesced loads of b and stores of c
+//   shared       one block per tile of c; tiles of a and b in shared memory, loaded once per block
+//   register     register tiling: per 128 products a thread loads 8 + 16 elements from shared memory, 16
+//                bytes at a time and one step ahead (double buffering); cp.async prefetches the next tiles
+//   tensor_core  one tile of c per warp, multiplied on tensor cores; sm_75, bf16 from sm_80
 // from here on with Hopper's own units, sm_90a:
-//   wgmma        four warps a tile of c, multiplied straight from shared memory, which the copy engine fills
-//   specialized  one warp does nothing but fetch, eight others nothing but multiply
-//   persistent   a block a multiprocessor takes tile after tile: the next is fetched while c is written
-//   multicast    two blocks that need the same tile of b fetch half of it each, for both
-//   tma_store    c leaves by the copy engine, while the next tile is multiplied; small c, small tiles
+//   wgmma        one tile of c per warpgroup, operands read from shared memory, filled by TMA
+//   specialized  warp specialization: one producer warp fetches, eight consumer warps multiply
+//   persistent   one block per multiprocessor, round-robin tiles: prefetch while c is written
+//   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
+//   tma_store    TMA stores c while the next tile is multiplied; smaller tiles for a small c
 //
-// The first three take any strides. The others take operands by rows or by columns (A_BY_ROWS, B_BY_ROWS)
-// whose rows, or columns, start on 16-byte boundaries, ld elements apart. c is dense. Any size goes: what
-// lies outside of a and b counts as 0, and what lies outside of c is not written.
+// The first three take any strides. The others take row- or column-major operands (A_BY_ROWS, B_BY_ROWS)
+// whose rows, or columns, are 16-byte aligned and ld elements apart. c is contiguous. Any size is supported:
+// out-of-bounds elements of a and b count as 0, and those of c are not written.
 #pragma once
 
 #include "common.cuh"
 #include "tensor_core.cuh"
 #include "wgmma.cuh"
 
-// ---- naive and coalesced: a thread an element --------------------------------------------------------
+// ---- naive and coalesced: one thread per element -----------------------------------------------------
 
 template <typename T>
 __device__ __forceinline__ void compute_element(const T* a_ptr, const T* b_ptr, T* c_ptr, index_t m,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void compute_element(const T* a_ptr, const T* b_ptr, 
     c_ptr[m * N + n] = from_float<T>(sum);
 }
 
-// Grid: a block a tile of c, row by row; its warps beside each other.
+// Grid: one block per tile of c, row by row. Consecutive threads map to consecutive rows: uncoalesced.
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void matmul_naive_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
                                                                index_t M, index_t N, index_t K,
@@ -54,7 +54,7 @@ __global__ __launch_bounds__(THREADS) void matmul_naive_kernel(const T* a_ptr, c
     compute_element(a_ptr, b_ptr, c_ptr, m, n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn);
 }
 
-// Grid: a block a tile of c, row by row; its warps below each other.
+// Grid: one block per tile of c, row by row. Consecutive threads map to consecutive columns: coalesced.
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void matmul_coalesced_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
                                                                    index_t M, index_t N, index_t K,
@@ -68,8 +68,8 @@ __global__ __launch_bounds__(THREADS) void matmul_coalesced_kernel(const T* a_pt
 }
 
 // ---- shared ------------------------------------------------------------------------------------------
-// Grid: a block of BLOCK x BLOCK threads a tile of c of that size, row by row. Each thread brings one element
-// of a and one of b, then takes BLOCK products from what all have brought.
+// Grid: one block of BLOCK x BLOCK threads per tile of c of that size, row by row. Each thread loads one
+// element of a and one of b into shared memory, then adds BLOCK products from the block's tiles.
 
 template <typename T, int BLOCK>
 __global__ __launch_bounds__(BLOCK* BLOCK) void matmul_shared_kernel(const T* a_ptr, const T* b_ptr, T* c_ptr,
@@ -97,14 +97,15 @@ __global__ __launch_bounds__(BLOCK* BLOCK) void matmul_shared_kernel(const T* a_
     if (m < M && n < N) c_ptr[m * N + n] = from_float<T>(sum);
 }
 
-// ---- which tile a block computes ---------------------------------------------------------------------
+// ---- tile order --------------------------------------------------------------------------------------
 
 struct TilePlace {
     int m, n;
 };
 
-// Down GROUP_M tiles, then one to the right, and so on: the blocks that run at a time then cover a part of c
-// about as high as wide, which takes the fewest rows of a and columns of b, and those stay in the L2.
+// Grouped order: down GROUP_M tiles, then one to the right, and so on. The blocks that run at a time then
+// cover a part of c about as high as wide. That needs the fewest rows of a and columns of b, which stay in
+// the L2.
 template <int GROUP_M>
 __device__ __forceinline__ TilePlace grouped_tile(unsigned tile, int tiles_m, int tiles_n) {
     const unsigned of_group = static_cast<unsigned>(GROUP_M) * tiles_n;
@@ -115,16 +116,16 @@ __device__ __forceinline__ TilePlace grouped_tile(unsigned tile, int tiles_m, in
 }
 
 // ---- tiles in shared memory --------------------------------------------------------------------------
-// A tile lies as in global memory, but where it says otherwise: in LINES lines of LENGTH elements that are
-// neighbours there, along K where a lies by rows or b by columns, else across. BLOCK is its size along M or
-// N.
+// A tile has the same layout as in global memory unless stated otherwise: LINES lines of LENGTH contiguous
+// elements. Lines run along K if a is row-major or b is column-major, else along M or N. BLOCK is the tile's
+// size along M or N.
 
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
 struct TileShape {
     static constexpr int VEC = 16 / sizeof(T);
     static constexpr int LINES = ALONG_K ? BLOCK : BLOCK_K;
     static constexpr int LENGTH = ALONG_K ? BLOCK_K : BLOCK;
-    static constexpr int PACKS = LENGTH / VEC;  // of a line
+    static constexpr int PACKS = LENGTH / VEC;  // 16-byte vectors per line
     static_assert(LENGTH % VEC == 0, "lines are whole packs");
 };
 
@@ -132,13 +133,13 @@ __device__ __forceinline__ int at_most(index_t count, int limit) {
     return static_cast<int>(count < limit ? count : limit);
 }
 
-// How a block brings tile after tile along K: a thread always the same packs of a tile.
-// Place::at(line, pack) is where in the shared tile a pack goes, in elements.
+// cp.async of a block's tiles, one after another along K; a thread copies the same vectors of every tile.
+// `Place::at(line, pack)` is the offset of a 16-byte vector in the shared tile, in elements.
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int THREADS, typename Place>
 struct TileFetch {
     using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
     static constexpr int COPIES = Shape::LINES * Shape::PACKS / THREADS;
-    static constexpr int STEP = THREADS / Shape::PACKS;  // lines between a thread's packs
+    static constexpr int STEP = THREADS / Shape::PACKS;  // lines between a thread's vectors
     static_assert(COPIES * THREADS == Shape::LINES * Shape::PACKS && STEP * Shape::PACKS == THREADS,
                   "threads share a tile evenly");
     static_assert(COPIES == 1 || STEP % Place::PERIOD == 0, "packs below each other lie below each other");
@@ -146,10 +147,10 @@ struct TileFetch {
     const T* from;
     index_t ld;
     int place;
-    int along;   // elements that are left of the thread's line along K, or lines below it across K
-    int across;  // how far below its line along K the last is, or elements that are left of its line across K
+    int along;   // along K: elements left in the thread's line; across K: lines left below it
+    int across;  // along K: lines from the thread's to the last; across K: elements left in the thread's line
 
-    // `begin` is where the tile starts along M or N, and `size` is that dimension.
+    // The tile starts at `begin` along M or N, and `size` is that dimension.
     __device__ __forceinline__ TileFetch(const T* ptr, index_t ld, index_t begin, index_t size, index_t K)
         : ld(ld) {
         const int line = threadIdx.x / Shape::PACKS, pack = threadIdx.x % Shape::PACKS;
@@ -160,9 +161,9 @@ struct TileFetch {
         across = at_most(size - begin, BLOCK) - (ALONG_K ? line + 1 : column);
     }
 
-    // Starts the copies of the next tile. Of a tile that is not `whole`, what lies past the end of K becomes
-    // 0; past all of it, everything. Lines along K that are not there become the last that is: they add to no
-    // element of c that is.
+    // Starts the copies of the next tile. If the tile is not `whole`, elements past the end of K become 0,
+    // and a tile past all of K becomes all 0. Missing lines along K repeat the last line: they contribute to
+    // no valid element of c.
     __device__ __forceinline__ void next(T* tile, bool whole) {
         if (whole) {
             const T* line = from;
@@ -172,7 +173,7 @@ struct TileFetch {
             }
         } else {
             const int elements =
-                max(min(ALONG_K ? along : across, Shape::VEC), 0);  // of a pack that are there
+                max(min(ALONG_K ? along : across, Shape::VEC), 0);  // valid elements of a vector
 #pragma unroll
             for (int i = 0; i < COPIES; ++i) {
                 const int here = ALONG_K || along > i * STEP ? elements : 0;
@@ -187,25 +188,27 @@ struct TileFetch {
 };
 
 // ---- register ----------------------------------------------------------------------------------------
-// Grid: a block a tile of c, of BLOCK_M x BLOCK_N, grouped. A warp is 4 threads high and 8 wide. A thread has
-// THREAD_M x THREAD_N elements of it, spread so that a warp's reads of shared memory meet in no bank. STAGES
-// tiles of a and b are there at a time: one is used, the others are on their way.
+// Grid: one block per tile of c of BLOCK_M x BLOCK_N, grouped order. Register tiling: a thread has THREAD_M x
+// THREAD_N elements; a warp is 4 threads high and 8 wide. Its elements are interleaved with other threads',
+// so that reads of shared memory are bank-conflict-free. Pipeline of STAGES stages: one tile of a and b is
+// used, the others are in flight.
 
-// A line along K ends with a pack that is not used, so that the same pack of 8 lines lies in 8 places.
+// Lines along K are padded by 16 bytes: vectors at one position of 8 consecutive lines are in different
+// banks.
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
 struct PaddedTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
     using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
     static constexpr bool LIES_ALONG_K = ALONG_K;
     static constexpr int PITCH = Shape::LENGTH + (ALONG_K ? Shape::VEC : 0);
-    static constexpr int PERIOD = 1;  // lines after which packs lie in the same order
+    static constexpr int PERIOD = 1;  // the layout repeats after this many lines
     static constexpr int ELEMENTS = Shape::LINES * PITCH;
 
     static __device__ __forceinline__ int at(int line, int pack) { return line * PITCH + pack * Shape::VEC; }
 };
 
-// Elements of 4 bytes can be copied one by one, and lie across K whichever way they came: a thread then reads
-// what one step needs and no more, which leaves it registers for the step after. Lines are a pack further
-// apart, so that what a warp copies, of 8 lines and 4 neighbours, lies in 32 banks.
+// fp32 can be copied by 4-byte cp.async, which transposes: lines run across K whatever the source's order. A
+// thread then reads only the current step's elements, which leaves registers for the next step's. Lines are
+// padded by 4 elements: a warp's copies, of 8 lines and 4 neighbours, go to 32 different banks.
 template <int BLOCK, int BLOCK_K>
 struct PaddedTile<float, true, BLOCK, BLOCK_K> : TileShape<float, false, BLOCK, BLOCK_K> {
     static constexpr bool LIES_ALONG_K = false;
@@ -218,12 +221,12 @@ struct PaddedTile<float, true, BLOCK, BLOCK_K> : TileShape<float, false, BLOCK, 
 template <int BLOCK, int BLOCK_K, int THREADS>
 struct TileFetch<float, true, BLOCK, BLOCK_K, THREADS, PaddedTile<float, true, BLOCK, BLOCK_K>> {
     using Tile = PaddedTile<float, true, BLOCK, BLOCK_K>;
-    static constexpr int STEP = THREADS / 8;  // rows (columns, of b) between a thread's elements
+    static constexpr int STEP = THREADS / 8;  // rows (of b: columns) between a thread's elements
     static_assert(BLOCK % STEP == 0 && BLOCK_K % 8 == 0, "threads share a tile evenly");
 
     const float* from;
     index_t ld;
-    int place, along, across;  // as above
+    int place, along, across;  // as in the general TileFetch
 
     __device__ __forceinline__ TileFetch(const float* ptr, index_t ld, index_t begin, index_t size, index_t K)
         : ld(ld) {
@@ -249,20 +252,20 @@ struct TileFetch<float, true, BLOCK, BLOCK_K, THREADS, PaddedTile<float, true, B
     }
 };
 
-// What one of THREADS threads has of a tile of a (of b): elements of COUNT rows (columns). A pack read along
-// K serves VEC steps, a pack read across K serves one.
+// One of THREADS threads' share of a tile of a (b): elements of COUNT rows (columns). A vector along K serves
+// VEC steps, a vector across K serves one.
 template <typename T, typename Tile, int THREADS, int COUNT>
 struct Fragment {
     static constexpr bool ALONG_K = Tile::LIES_ALONG_K;
     static constexpr int VEC = Tile::VEC, PACKS = ALONG_K ? COUNT : COUNT / VEC;
     Pack<T, VEC> pack[PACKS];
 
-    // Where in the tile the thread's i-th row is.
+    // The tile's row (column) that is the thread's i-th.
     static __device__ __forceinline__ int index_of(int i, int thread) {
         return ALONG_K ? i * THREADS + thread : (i / VEC * THREADS + thread) * VEC + i % VEC;
     }
 
-    // For every k in turn, with the fragment `before`, of k - 1.
+    // Called for k = 0, 1, 2 ...; `before` is the fragment of k - 1.
     __device__ __forceinline__ void load_from(const T* tile, int k, int thread, const Fragment& before) {
         if (ALONG_K && k % VEC != 0) {
             *this = before;
@@ -276,7 +279,7 @@ struct Fragment {
         }
     }
 
-    // For the thread's i-th row, of the k that was loaded.
+    // The element of the thread's i-th row at the k last loaded.
     __device__ __forceinline__ float value(int i, int k) const {
         return ALONG_K ? get(pack[i], k % VEC) : get(pack[i / VEC], i % VEC);
     }
@@ -305,15 +308,14 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     const index_t begin_m = static_cast<index_t>(place.m) * BLOCK_M;
     const index_t begin_n = static_cast<index_t>(place.n) * BLOCK_N;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    // Eight lanes' packs are read at a time: they are of 2 rows and 4 columns, which is fewer than of 1
-    // and 8.
+    // An 8-lane phase of 16-byte reads covers 2 rows and 4 columns: fewer distinct vectors than 1 row and 8.
     const int thread_m = warp / (THREADS_N / 8) * 4 + lane / 16 * 2 + lane % 2;
     const int thread_n = warp % (THREADS_N / 8) * 8 + lane / 2 % 8;
 
     TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
     TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
     const bool inside = begin_m + BLOCK_M <= M && begin_n + BLOCK_N <= N;
-    int whole = inside ? at_most(K / BLOCK_K, 0x7fffffff) : 0;  // tiles that are, of those to be fetched
+    int whole = inside ? at_most(K / BLOCK_K, 0x7fffffff) : 0;  // complete tiles not yet fetched
     const auto fetch = [&](int stage) {
         T* a_tile = a_tiles + stage * ATile::ELEMENTS;
         T* b_tile = b_tiles + stage * BTile::ELEMENTS;
@@ -330,7 +332,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
 
     float sum[THREAD_M][THREAD_N] = {};
-    AFragment a[2] = {};  // of a step, and of the next: they take turns
+    AFragment a[2] = {};  // double buffering: this step's fragment and the next one's
     BFragment b[2] = {};
     const auto load_step = [&](int stage, int k) {
         a[k % 2].load_from(a_tiles + stage * ATile::ELEMENTS, k, thread_m, a[(k + 1) % 2]);
@@ -341,7 +343,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
         for (int i = 0; i < THREAD_M; ++i) {
 #pragma unroll
             for (int step = 0; step < THREAD_N; ++step) {
-                const int j = i % 2 == 0 ? step : THREAD_N - 1 - step;  // there and back: an operand stays
+                const int j = i % 2 == 0 ? step : THREAD_N - 1 - step;  // serpentine order: operand reuse
                 sum[i][j] += a[k % 2].value(i, k) * b[k % 2].value(j, k);
             }
         }
@@ -352,7 +354,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     int stage = 0, free_stage = STAGES - 1;
     const int tiles_k = at_most((K + BLOCK_K - 1) / BLOCK_K, 0x7fffffff);
     for (int tile = 0; tile < tiles_k; ++tile) {
-        multiply_step(BLOCK_K - 1);  // of the tile before, at first of zeros: the first of this one arrives
+        multiply_step(BLOCK_K - 1);  // previous tile's last step (at first zeros) during the loads
 #pragma unroll
         for (int k = 1; k < BLOCK_K; ++k) {
             load_step(stage, k);
@@ -362,7 +364,7 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
         free_stage = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // the next tile is there, and all are done with this one
+        __syncthreads();  // the next tile has landed, and all have read this one
         load_step(stage, 0);
     }
     multiply_step(BLOCK_K - 1);
@@ -393,9 +395,9 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     }
 }
 
-// ---- what becomes of two neighbouring sums before they are rounded and written: here, nothing ----------
-// Another op may put its own in this place: `of(n, N)` is what it has to know of columns n and n + 1, where n
-// is even, and `apply` what it makes of two sums there.
+// ---- epilogue: applied to sums before they are rounded and written; here the identity ------------------
+// Another op may pass its own epilogue: `of(n, N)` loads what it needs for columns n (even) and n + 1, and
+// `apply` maps two sums in these columns to the outputs.
 
 struct AsTheyAre {
     struct Nothing {};
@@ -407,11 +409,11 @@ struct AsTheyAre {
 };
 
 // ---- tensor_core -------------------------------------------------------------------------------------
-// Grid: a block of WARPS_M x WARPS_N warps a tile of c, of BLOCK_M x BLOCK_N, grouped; a warp computes an
-// even share of it, in matrices of 16 x 8. T is a 16-bit type. STAGES as above.
+// Grid: one block of WARPS_M x WARPS_N warps per tile of c of BLOCK_M x BLOCK_N, grouped order. A warp
+// computes an equal share as 16 x 8 matrices. T is a 16-bit type. STAGES as in register.
 
-// Packs of a line change places, by an exclusive or with the line's number, so that eight rows of a matrix,
-// which ldmatrix reads at a time, lie in eight different places, and no space is lost.
+// XOR swizzle, so that ldmatrix is conflict-free: a vector's position is its index XOR the line's number. The
+// eight rows that ldmatrix reads at a time are in different banks, and no memory is spent on padding.
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K>
 struct SwizzledTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
     using Shape = TileShape<T, ALONG_K, BLOCK, BLOCK_K>;
@@ -425,16 +427,16 @@ struct SwizzledTile : TileShape<T, ALONG_K, BLOCK, BLOCK_K> {
     }
 };
 
-// Where in a tile a lane finds its row of four 8x8 matrices, for every 16 of K and every 16 rows (columns) of
-// a warp's share, which begins at `begin`. What lies 16 lines on is permuted alike: those it adds, the others
-// it keeps.
+// A lane's ldmatrix row offsets, for every 16 of K and every 16 rows (columns) of a warp's share, which
+// starts at `begin`. The swizzle repeats every 16 lines: offsets along lines are stored, those across lines
+// are added.
 template <typename T, typename Tile, bool ALONG_K, int COUNT, int STEPS>
 struct MatrixReads {
     static constexpr int LINES_16 = 16 * Tile::LENGTH;
     int offset[ALONG_K ? STEPS : COUNT];
 
-    // Lanes 8 to 15 read the matrix `across1` and k1 further than the first, 16 to 23 the one `across2` and
-    // k2 further, 24 to 31 the one further by both.
+    // Lanes 8 to 15 address the matrix `across1` and k1 away from the first, lanes 16 to 23 the one `across2`
+    // and k2 away, lanes 24 to 31 the one at the sum of both distances.
     __device__ __forceinline__ MatrixReads(int begin, int across1, int k1, int across2, int k2) {
         const int lane = threadIdx.x % WARP, row = lane % 8;
         const bool first = lane / 8 % 2, second = lane / 16;
@@ -487,7 +489,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     TileFetch<T, A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS, ATile> a_fetch(a_ptr, lda, begin_m, M, K);
     TileFetch<T, !B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS, BTile> b_fetch(b_ptr, ldb, begin_n, N, K);
     const bool inside = begin_m + BLOCK_M <= M && begin_n + BLOCK_N <= N;
-    int whole = inside ? at_most(K / BLOCK_K, 0x7fffffff) : 0;  // tiles that are, of those to be fetched
+    int whole = inside ? at_most(K / BLOCK_K, 0x7fffffff) : 0;  // complete tiles not yet fetched
     const auto fetch = [&](int stage) {
         T* a_tile = a_tiles + stage * ATile::ELEMENTS;
         T* b_tile = b_tiles + stage * BTile::ELEMENTS;
@@ -504,7 +506,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
 
     float sum[MATRICES_M][MATRICES_N][4] = {};
-    unsigned a[2][MATRICES_M][4] = {}, b[2][MATRICES_N / 2][4] = {};  // of a step, and of the next, in turns
+    unsigned a[2][MATRICES_M][4] = {}, b[2][MATRICES_N / 2][4] = {};  // double buffering
     const MatrixReads<T, ATile, A_BY_ROWS, MATRICES_M, STEPS> a_reads(warp_m, 8, 0, 0, 8);
     const MatrixReads<T, BTile, !B_BY_ROWS, MATRICES_N / 2, STEPS> b_reads(warp_n, 0, 8, 8, 0);
     const auto load_step = [&](int stage, int step) {
@@ -520,7 +522,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
         for (int i = 0; i < MATRICES_M; ++i) {
 #pragma unroll
             for (int turn = 0; turn < MATRICES_N; ++turn) {
-                const int j = i % 2 == 0 ? turn : MATRICES_N - 1 - turn;  // there and back: an operand stays
+                const int j = i % 2 == 0 ? turn : MATRICES_N - 1 - turn;  // serpentine order: operand reuse
                 const unsigned (&b_two)[4] = b[step % 2][j / 2];
                 mma_m16n8k16<T>(sum[i][j], a[step % 2][i], b_two[j % 2 * 2], b_two[j % 2 * 2 + 1]);
             }
@@ -532,7 +534,7 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
     int stage = 0, free_stage = STAGES - 1;
     const int tiles_k = at_most((K + BLOCK_K - 1) / BLOCK_K, 0x7fffffff);
     for (int tile = 0; tile < tiles_k; ++tile) {
-        multiply_step(STEPS - 1);  // of the tile before, at first of zeros: the first of this one arrives
+        multiply_step(STEPS - 1);  // previous tile's last step (at first zeros) during the loads
 #pragma unroll
         for (int step = 1; step < STEPS; ++step) {
             load_step(stage, step);
@@ -542,16 +544,16 @@ __device__ __forceinline__ void multiply_by_tensor_cores(const T* a_ptr, const T
         free_stage = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // the next tile is there, and all are done with this one
+        __syncthreads();  // the next tile has landed, and all have read this one
         load_step(stage, 0);
     }
-    decltype(epilogue.of(N, N)) of_columns[MATRICES_N];  // fetched while the last step is multiplied
+    decltype(epilogue.of(N, N)) of_columns[MATRICES_N];  // loads overlap with the last step
     const index_t lane_n = begin_n + warp_n + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < MATRICES_N; ++j) of_columns[j] = epilogue.of(lane_n + j * 8, N);
     multiply_step(STEPS - 1);
 
-    const bool in_pairs = N % 2 == 0;  // every row of c starts on a 4-byte boundary
+    const bool in_pairs = N % 2 == 0;  // every row of c is 4-byte aligned
 #pragma unroll
     for (int i = 0; i < MATRICES_M; ++i) {
 #pragma unroll
@@ -586,22 +588,22 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
         a_ptr, b_ptr, c_ptr, M, N, K, lda, ldb, AsTheyAre());
 }
 
-// ---- tiles for the copy engine and wgmma -----------------------------------------------------------------
-// A tile is a line of pieces, of 64 x 64 elements of 16 bits. A line of a piece is 128 bytes, the longest
-// whose 16-byte packs the copy engine permutes, so that eight lines' packs lie in eight different places.
+// ---- tiles for TMA and wgmma -----------------------------------------------------------------------------
+// A tile is a sequence of pieces of 64 x 64 16-bit elements. A row of a piece is 128 bytes, the widest that
+// TMA swizzles (128-byte swizzle): a column of 16-byte vectors in eight rows is in different banks.
 
 constexpr int PIECE = 64;
 constexpr int PIECE_BYTES = PIECE * PIECE * 2;
 
 #if HAS_WGMMA
 
-// The permutation repeats every 1024 bytes and begins at a multiple of it; dynamic shared memory need not.
+// The 128-byte swizzle repeats every 1024 bytes and needs that alignment; dynamic shared memory may lack it.
 __device__ __forceinline__ unsigned char* align_1024(unsigned char* shared) {
     return shared + (-shared_address(shared) & 1023);
 }
 
-// Fetches the tile whose first element is number `begin` along M or N, and k. `copy` starts one copy: of all
-// of the tile where its lines run along K, else of a piece, because a box is no wider than 128 bytes.
+// Fetches the tile at `begin` along M or N, and k. `copy` issues one TMA load: of the whole tile if its lines
+// run along K, else of one piece, because a swizzled box is at most 128 bytes wide.
 template <bool ALONG_K, int BLOCK, typename Copy>
 __device__ __forceinline__ void fetch_tile(unsigned char* tile, int begin, int k, Copy copy) {
     if constexpr (ALONG_K) {
@@ -612,7 +614,7 @@ __device__ __forceinline__ void fetch_tile(unsigned char* tile, int begin, int k
     }
 }
 
-// Fetches a tile of a, and behind it one of b. `landed` will be complete when both are there.
+// Fetches a tile of a, and after it one of b. The phase of `landed` completes when both have arrived.
 template <bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_M, int BLOCK_N>
 __device__ __forceinline__ void fetch_tiles(unsigned char* tiles, const TensorMap* a_map,
                                             const TensorMap* b_map, int m, int n, int k, mbarrier_t* landed) {
@@ -626,8 +628,8 @@ __device__ __forceinline__ void fetch_tiles(unsigned char* tiles, const TensorMa
     });
 }
 
-// sum (+)= a piece of a @ a tile of b: four products of 16 of K each. Nothing is transposed: lines along K
-// and across it are both what wgmma takes.
+// sum (+)= a piece of a @ a tile of b: four wgmma of 16 of K each. No transposition: wgmma takes lines along
+// K and across K.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int COUNT>
 __device__ __forceinline__ void multiply(float (&sum)[COUNT], const unsigned char* a, const unsigned char* b,
                                          bool add) {
@@ -641,7 +643,7 @@ __device__ __forceinline__ void multiply(float (&sum)[COUNT], const unsigned cha
     }
 }
 
-// The place in a ring of STAGES that is next, and the parity of the turn it is in.
+// The current stage of a ring of STAGES, and its mbarriers' phase parity.
 template <int STAGES>
 struct Ring {
     int stage = 0;
@@ -667,7 +669,7 @@ __device__ __forceinline__ unsigned two_of(float x, float y) {
     }
 }
 
-// Writes a warpgroup's sums, whose first is (m, n) of c: two neighbours at a time if all rows are even.
+// Stores a warpgroup's sums, whose first is (m, n) of c: two neighbours per store if N is even.
 template <typename T, int COUNT>
 __device__ __forceinline__ void store_sums(T* c_ptr, const float (&sum)[COUNT], int m, int n, int M, int N) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
@@ -698,9 +700,8 @@ __device__ __forceinline__ void store_sums(T* c_ptr, const float (&sum)[COUNT], 
 #endif  // HAS_WGMMA
 
 // ---- wgmma -----------------------------------------------------------------------------------------------
-// Grid: a block of one warpgroup a tile of c, of 128 x 128, row by row. One thread starts the copies: STAGES
-// tiles of a and of b are on their way or at hand, and a place is filled again when all warps are done with
-// it.
+// Grid: one block of one warpgroup per tile of c of 128 x 128, row by row. One thread issues the TMA loads of
+// a pipeline of STAGES stages. A stage is refilled when all warps have read it.
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
 __global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(const __grid_constant__ TensorMap a_map,
@@ -737,7 +738,7 @@ __global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(const __grid_co
         wgmma_commit_group();
         wgmma_wait_group<0>(top);
         wgmma_wait_group<0>(bottom);
-        __syncthreads();  // all warps are done with this place
+        __syncthreads();  // all warps have read this stage
         if (threadIdx.x == 0 && tile + STAGES < tiles_k) fetch(ring.stage, (tile + STAGES) * BLOCK_K);
     }
     store_sums(c_ptr, top, m, n, M, N);
@@ -746,10 +747,11 @@ __global__ __launch_bounds__(WARPGROUP) void matmul_wgmma_kernel(const __grid_co
 }
 
 // ---- specialized -----------------------------------------------------------------------------------------
-// Grid: a block of three warpgroups a tile of c, of 128 x BLOCK_N, row by row. One thread of the first, the
-// producer, fetches: a place of the ring is its own once it is `empty`, and the consumers' once it is `full`.
-// Each of the two consumers has 64 rows of c, and the registers that the producer gives away: what the sums
-// of a larger tile need. One product is on its way while the last one's place is given back.
+// Grid: one block of three warpgroups per tile of c of 128 x BLOCK_N, row by row. One thread of the first,
+// the producer, issues TMA loads. A stage of the ring belongs to the producer while `empty` and to the
+// consumers while `full`. Each of the two consumer warpgroups has 64 rows of c. The producer gives its
+// registers to them (setmaxnreg), which a larger tile's sums need. One wgmma is in flight while the previous
+// stage is released.
 
 constexpr int CONSUMERS = 2;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // of 65536, for 128 + 256 threads
@@ -782,7 +784,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
         for (int tile = 0; tile < tiles_k; ++tile, ring.advance()) {
-            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first turn, all are
+            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first round all stages are empty
             fetch_tiles<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, m,
                                                                 n, tile * BLOCK_K, &full[ring.stage]);
         }
@@ -797,7 +799,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
             wgmma_fence();
             multiply<T, A_BY_ROWS, B_BY_ROWS>(sum, a + consumer * PIECE_BYTES, a + A_BYTES, tile > 0);
             wgmma_commit_group();
-            wgmma_wait_group<1>(sum);  // this product goes on; the one before it is done with its place
+            wgmma_wait_group<1>(sum);  // this wgmma is in flight; the previous one has read its stage
             if (tile > 0 && threadIdx.x % WARPGROUP == 0) mbarrier_arrive(&empty[before]);
             before = ring.stage;
         }
@@ -808,8 +810,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
 }
 
 // ---- persistent ------------------------------------------------------------------------------------------
-// As specialized, but that a block for every multiprocessor takes tile after tile, grouped. The ring goes on
-// from tile to tile: while the consumers write c, the producer fetches for the next.
+// As specialized, and persistent: one block per multiprocessor, tiles assigned round-robin in grouped order.
+// The ring continues across tiles: while the consumers write c, the producer prefetches the next tile.
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
@@ -874,9 +876,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
 }
 
 // ---- multicast -------------------------------------------------------------------------------------------
-// As persistent, but that the two blocks of a cluster take tiles of c one below the other, which need the
-// same tile of b: each fetches half of it, and the copy engine writes that into both. So a place is empty
-// once the consumers of both blocks are done with it, and full once both producers' copies have landed.
+// As persistent, and the two blocks of a cluster have tiles of c in one column, which need the same tile of
+// b: each loads half of it, and TMA multicast writes that half into both. So a stage is empty when the
+// consumers of both blocks have released it, and full when both producers' copies have landed.
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
@@ -895,7 +897,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N;
     const int tiles_c = tiles_m * tiles_n, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
     const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);  // known to be the warp's
+    const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);  // now warp-uniform
 
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a_map);
@@ -908,7 +910,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     }
     __syncwarp();
     cluster_arrive_relaxed();
-    cluster_wait();  // no copy and no arrival before the barriers of both blocks are there
+    cluster_wait();  // both blocks' mbarriers are initialised before any copy or arrival
 
     Ring<STAGES> ring;
     if (warpgroup == 0) {
@@ -922,7 +924,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 unsigned char* const b = a + A_BYTES + rank * HALF_N * BLOCK_K * 2;
                 mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                mbarrier_arrive_expect_bytes(landed, BYTES);  // of its own copies, and the other's of b
+                mbarrier_arrive_expect_bytes(landed, BYTES);  // own copies and the other block's half of b
                 fetch_tile<A_BY_ROWS, BLOCK_M>(a, m, k, [&](unsigned char* to, int column, int row) {
                     tensor_copy_to_shared(to, &a_map, column, row, landed);
                 });
@@ -931,14 +933,14 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 });
             }
         }
-        // The other block tells this one's barriers until all places are empty: they must be there till then.
+        // The other block still arrives on this block's mbarriers: do not exit until all stages are empty.
         for (int stage = 0; stage < STAGES; ++stage, ring.advance()) {
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = warpgroup - 1;
-        const auto release = [&](int stage) {  // thread r of a consumer tells block r
+        const auto release = [&](int stage) {  // thread r of a consumer arrives at block r's mbarrier
             const int r = threadIdx.x % WARPGROUP;
             if (r < CLUSTER) mbarrier_arrive_in_block(&empty[stage], r);
         };
@@ -966,20 +968,19 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 }
 
 // ---- tma_store -------------------------------------------------------------------------------------------
-// As multicast, but that c goes from registers to shared memory, 64 columns at a time, and from there the
-// copy engine takes it to memory in whole lines, while the consumers go on. A warp has one to three such
-// places (C_PLACES) of its own, for its 16 rows, and waits for no other warp. Rows of c start on 16-byte
-// boundaries.
+// As multicast, but c goes from registers to shared memory, 64 columns at a time, and TMA stores it from
+// there in coalesced rows while the consumers continue. A warp has one to three such buffers (C_PLACES) of
+// its own for its 16 rows, and waits for no other warp. Rows of c are 16-byte aligned.
 //
-// BLOCK_N is 256, 192 or 64: that with which the last multiprocessor is done first. Where halves of a tile of
-// b are not whole pieces, the blocks of a cluster lie beside each other and share a. And where the launch
-// allows it, all that comes before the first copy is done while the grid before still runs.
+// BLOCK_N is 256, 192 or 64, whichever makes the last multiprocessor finish first. If half a tile of b is not
+// whole pieces, the blocks of a cluster are side by side and share a instead. If the launch allows it
+// (programmatic dependent launch), everything before the first copy overlaps with the previous grid.
 
 template <int BLOCK_N>
 constexpr bool SHARES_B = BLOCK_N % (2 * PIECE) == 0;  // else a
 
-// A warp's places for pieces of c. They are taken in turn, and a tile begins with the first: an even number
-// of pieces gets by with two.
+// A warp's buffers for pieces of c, used round-robin; a tile starts with the first. For an even number of
+// pieces two are enough.
 template <int BLOCK_N>
 constexpr int C_PLACES = BLOCK_N / PIECE % 2 == 0 ? 2 : BLOCK_N / PIECE;
 
@@ -995,7 +996,7 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
     constexpr int CLUSTER_M = SHARE_B ? CLUSTER : 1, CLUSTER_N = SHARE_B ? 1 : CLUSTER;
     constexpr int HALF = (SHARE_B ? BLOCK_N : BLOCK_M) / CLUSTER;
     constexpr int PIECES_N = BLOCK_N / PIECE, PLACES = C_PLACES<BLOCK_N>;
-    constexpr bool MANY_SUMS = BLOCK_N > 64;    // more than registers that all threads have alike would hold
+    constexpr bool MANY_SUMS = BLOCK_N > 64;    // more than an equal share of registers per thread holds
     constexpr int WARP_BYTES = 16 * PIECE * 2;  // a warp's 16 rows of a piece of c
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
@@ -1027,7 +1028,7 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
     if (warpgroup == 0) {
         if constexpr (MANY_SUMS) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
-        previous_grid_wait();  // the consumers need not: they write nothing before the first copy has landed
+        previous_grid_wait();  // consumers need no wait: they write nothing before the first copy has landed
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + (SHARE_B ? 0 : rank * HALF);
@@ -1087,19 +1088,18 @@ __device__ __forceinline__ void multiply_and_tma_store(const TensorMap& a_map, c
             }
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * PIECE + warp * 16;
             const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
-            decltype(epilogue.of(n, N)) of_columns[BLOCK_N / 8];  // fetched while the last product goes on
+            decltype(epilogue.of(n, N)) of_columns[BLOCK_N / 8];  // loads overlap with the last wgmma
 #pragma unroll
             for (int j = 0; j < BLOCK_N / 8; ++j) of_columns[j] = epilogue.of(n + j * 8 + lane % 4 * 2, N);
             wgmma_wait_group<0>(sum);
             release(before);
 
-            // Lane l writes 16 bytes of row l % 16, of the columns that l / 16 says, permuted as c_map has
-            // it.
+            // Lane l writes 16 bytes of row l % 16, in the column group of l / 16, swizzled as c_map expects.
             const int row = lane % 16, first = lane / 16;
 #pragma unroll
             for (int piece = 0; piece < PIECES_N; ++piece) {
                 unsigned char* const c = c_warp + piece % PLACES * WARP_BYTES;
-                if (lane == 0) bulk_wait_group_read<PLACES - 1>();  // what was here has left
+                if (lane == 0) bulk_wait_group_read<PLACES - 1>();  // TMA has read this buffer
                 __syncwarp();
 #pragma unroll
                 for (int j = 0; j < PIECE / 8; j += 2) {  // 8 columns, and the 8 next to them

@@ -1,17 +1,17 @@
-// What layer_norm and rms_norm share: rows of x[M,N] are brought to one scale, and scaled column by column.
+// What layer_norm and rms_norm share: rows of x[M,N] are normalised, then scaled per column.
 //
 //   LayerNorm  y[m,n] = (x[m,n] - mean_m) / sqrt(mean of (x[m,n] - mean_m)^2 + eps) * weight[n] + bias[n]
 //   RmsNorm    y[m,n] =  x[m,n]           / sqrt(mean of  x[m,n]^2           + eps) * weight[n]
 //
-// The second is the first with a mean of 0 and without a bias: Norm::CENTERED tells them apart. The ladder
-// stands in layer_norm.cuh and in rms_norm.cuh.
+// The second is the first with a mean of 0 and without a bias: Norm::CENTERED selects. The variants are
+// listed in layer_norm.cuh and rms_norm.cuh.
 //
-// The variance is the mean of squared deviations from the mean, never the mean of the squares less the square
-// of the mean: of a row with mean 1000 and variance 1 these are both about 10^6, where fp32 goes in steps of
-// 0.06. While a row is in registers the second pass over it costs a few instructions and no memory.
+// The variance is the mean of squared deviations, never E[x^2] - E[x]^2. For a row with mean 1000 and
+// variance 1 both terms are about 10^6, where the spacing of fp32 is 0.06. For a row in registers the second
+// pass over it costs a few instructions and no memory traffic.
 //
-// Rows of x are stride_xm elements apart, weight, bias and y are dense. VEC elements move at a time: 16
-// bytes' worth where every row starts on a 16-byte boundary, else 1. A pack is inside the row or outside.
+// Rows of x are stride_xm elements apart; weight, bias and y are contiguous. VEC is 16 bytes' worth of
+// elements if every row is 16-byte aligned, else 1. A vector is completely inside the row or outside.
 #pragma once
 
 #include "common.cuh"
@@ -20,8 +20,8 @@
 
 // ---- sums ----------------------------------------------------------------------------------------------
 
-// Every thread of the block gets the sum over all THREADS. Turns alternate between two rows of shared memory:
-// who writes into one again has met at the other's barrier all who read it.
+// Every thread of the block gets the sum over all THREADS. Calls alternate between two rows of shared memory
+// (double buffering): before a row is overwritten, all its readers have passed the other call's barrier.
 template <int THREADS>
 struct BlockSum {
     static constexpr int WARPS = THREADS / WARP;
@@ -38,16 +38,16 @@ struct BlockSum {
     }
 };
 
-// ---- moments: what of some elements their normalisation rests on -----------------------------------------
+// ---- moments: mean and sum of squared deviations ---------------------------------------------------------
 
 struct alignas(8) Moments {
     float mean;     // RmsNorm: 0
     float squares;  // the sum of the squared deviations from the mean
 };
 
-// Lane by lane the moments of `count` elements become those of all `total` elements of WIDTH lanes. Source:
+// Combines each lane's moments of `count` elements into those of all `total` elements of WIDTH lanes. Source:
 // Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
-// (1979), for many parts at once: deviations within a part, and of each part's mean from the mean of all.
+// (1979), for many parts at once: deviations within each part, and of its mean from the total mean.
 template <typename Norm, typename Sum>
 __device__ __forceinline__ Moments combine(Moments part, float count, float total, Sum&& sum) {
     Moments all = {0.0f, part.squares};
@@ -64,7 +64,7 @@ __device__ __forceinline__ float scale_of(Moments row, index_t N, float eps) {
     return rsqrtf(row.squares / static_cast<float>(N) + eps);
 }
 
-// ---- tiles: PACKS packs a thread, THREADS packs apart; columns from `columns` on are not there ------------
+// ---- tiles: PACKS vectors per thread, THREADS vectors apart; zeros from `columns` on ----------------------
 
 template <typename T, int VEC, int PACKS, int THREADS>
 __device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns,
@@ -76,8 +76,8 @@ __device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* til
     }
 }
 
-// Does nothing, and the compiler cannot know: what it has unpacked into fp32 it would otherwise keep for the
-// next time, in twice the registers.
+// An opaque no-op: otherwise the compiler would keep the unpacked fp32 elements for the next pass, in twice
+// the registers.
 template <typename T, int VEC, int PACKS>
 __device__ __forceinline__ void stay_packed(Pack<T, VEC> (&x)[PACKS]) {
     if constexpr (VEC > 1) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ float tile_squares(const Pack<T, VEC> (&x)[PACKS], fl
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        if (Norm::CENTERED && (p * THREADS + thread) * VEC >= columns) continue;  // is 0, and the mean is not
+        if (Norm::CENTERED && (p * THREADS + thread) * VEC >= columns) continue;  // padding: x is 0, mean not
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             const float deviation = Norm::CENTERED ? get(x[p], v) - mean : get(x[p], v);
@@ -117,7 +117,7 @@ __device__ __forceinline__ float tile_squares(const Pack<T, VEC> (&x)[PACKS], fl
     return squares;
 }
 
-// The moments of a tile that THREADS threads hold: `sum` adds up over whoever holds `count` elements of it.
+// The moments of a tile held by THREADS threads: `sum` adds over the threads that hold its `count` elements.
 template <typename Norm, int THREADS, typename T, int VEC, int PACKS, typename Sum>
 __device__ __forceinline__ Moments tile_moments(Pack<T, VEC> (&x)[PACKS], int columns, int thread, int count,
                                                 Sum&& sum) {
@@ -129,15 +129,15 @@ __device__ __forceinline__ Moments tile_moments(Pack<T, VEC> (&x)[PACKS], int co
     return tile;
 }
 
-// How many elements of a tile one of a block's warps holds.
+// Number of a tile's elements held by one warp of the block.
 template <int VEC, int THREADS>
 __device__ __forceinline__ int warp_elements(int columns, int warp) {
     const int packs = columns / VEC, last = packs % THREADS - warp * WARP;
     return (packs / THREADS * WARP + min(max(last, 0), WARP)) * VEC;
 }
 
-// The moments of a tile that a block holds, for all its threads: a warp finds those of its own part, and
-// behind the only barrier each puts all parts together. To be called once.
+// The moments of a tile held by a block, for all its threads. Each warp reduces its own part; after the only
+// barrier each warp combines all parts. To be called once.
 template <typename Norm, int THREADS, typename T, int VEC, int PACKS>
 __device__ __forceinline__ Moments block_moments(Pack<T, VEC> (&x)[PACKS], int columns) {
     constexpr int WARPS = THREADS / WARP;
@@ -153,7 +153,7 @@ __device__ __forceinline__ Moments block_moments(Pack<T, VEC> (&x)[PACKS], int c
     return combine<Norm>(of_warp[other], other_count, columns, of_warps);
 }
 
-// What the columns of a tile are scaled by and shifted by.
+// Weight and bias of a tile's columns.
 template <typename Norm, typename T, int VEC, int PACKS>
 struct Parameters {
     Pack<T, VEC> weight[PACKS];
@@ -192,14 +192,14 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Pack<T, VEC> (&x)[
     }
 }
 
-// How many columns of a row of N a tile of `most` has that begins at `begin`.
+// Number of columns in the tile at `begin`, of at most `most`, in a row of N.
 __device__ __forceinline__ int tile_columns(index_t N, index_t begin, int most) {
     return static_cast<int>(begin >= N ? 0 : N - begin < most ? N - begin : most);
 }
 
 // ---- online --------------------------------------------------------------------------------------------
-// Grid: a block a row, tile by tile. Each thread keeps the moments of what it has seen, and at the row's end
-// these are combined. The second read finds in the L2 what of the row is still there.
+// Grid: one block per row, tile by tile. Each thread keeps running moments, which are combined at the row's
+// end. The second read hits the L2 for what is still cached.
 
 // Adds `count` elements with these moments to `seen_count` elements.
 template <typename Norm>
@@ -207,7 +207,7 @@ __device__ __forceinline__ void include(Moments& seen, float& seen_count, Moment
     if constexpr (Norm::CENTERED) {
         const float share = count / (seen_count + count), further = tile.mean - seen.mean;
         seen.mean += further * share;
-        seen.squares += (further * seen_count) * (further * share);  // 0 of the first, be it ever so far
+        seen.squares += (further * seen_count) * (further * share);  // 0 for the first tile, for any mean
     }
     seen.squares += tile.squares;
     seen_count += count;
@@ -248,10 +248,10 @@ __global__ __launch_bounds__(THREADS) void norm_online_kernel(const T* x_ptr, co
 }
 
 // ---- onepass -------------------------------------------------------------------------------------------
-// Grid: a block for BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS packs
-// each: N <= THREADS / BLOCK_M * PACKS * VEC. Rows of more than one warp have a block to themselves.
-// Weights are asked for together with the row, so that nothing is waited for after the reduction. Registers
-// are so few that several blocks share a multiprocessor: one reads while another writes.
+// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors
+// each: N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. Weights are
+// loaded together with the row, so that nothing waits after the reduction. Registers are limited so that
+// several blocks share a multiprocessor: one reads while another writes.
 
 #if __CUDA_ARCH__ >= 800
 constexpr int MOST_THREADS = 1536;
@@ -259,7 +259,7 @@ constexpr int MOST_THREADS = 1536;
 constexpr int MOST_THREADS = 1024;
 #endif
 
-// Threads that a multiprocessor is to have room for: of 40 registers, of 72 for blocks of two warps, of 64.
+// Resident threads per multiprocessor: 40 registers for PACKS == 2, 72 for blocks of two warps, else 64.
 constexpr int onepass_room(int PACKS, int THREADS) {
     return PACKS == 2 ? MOST_THREADS : THREADS == 64 ? 896 : 1024;
 }
@@ -289,12 +289,12 @@ __global__ __launch_bounds__(THREADS, onepass_room(PACKS, THREADS) / THREADS) vo
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// Grid: a cluster of CLUSTER blocks for BLOCK_M rows, each block with the same `slice` columns of all of
-// them. The copy engine brings the slices into shared memory, while the weights come into registers, once for
-// all rows. A block reduces its part of a row and sends the moments into the shared memory of all; then it
-// writes its part of the row before, whose moments have come meanwhile. Registers are so few that a
-// multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, others work. Rows of x
-// start on 16-byte boundaries; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
+// Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
+// them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
+// rows. A block reduces its slice of a row and sends the moments into the shared memory of all blocks. Then
+// it writes its slice of the previous row, whose moments have arrived meanwhile. Registers are limited so
+// that a multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, the others
+// work. Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
 // BLOCK_M <= 4.
 
 using word_t = unsigned long long;
@@ -369,7 +369,7 @@ __global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
                                   columns, thread);
     };
 
-    cluster_wait();  // all blocks of the cluster have started: their shared memory is there
+    cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
     for (int row = 0; row <= rows; ++row) {
         if (row < rows) reduce(row);
         if (row > 0) write(row - 1);

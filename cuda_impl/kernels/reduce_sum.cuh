@@ -1,25 +1,24 @@
 // reduce_sum: x[N] -> y[],  y = sum_n x[n], in fp32
 //
-// The ladder, slow to fast. Every element is read once and added once; what changes is how threads meet, how
-// much of x is on its way at a time, and what becomes of the blocks' sums. triton_impl/reduce_sum.py has the
-// same but for shuffle, which its compiler does by itself:
-//   tree        an element a thread; a block's threads add in halves, in shared memory, and meet at each
-//   shuffle     the same, but that warps add from register to register, and the block meets once
-//   vectorized  16 packs of 16 bytes a thread are on their way at once; few blocks, which go on and on
-//   atomic      no second kernel for the blocks' sums: each block adds its own to y, in no certain order
-//   last_block  the last block to be done adds them, in a certain order
+// Variants, slow to fast. Every element is read once and added once; they differ in how threads communicate,
+// how many bytes are in flight, and how the blocks' sums are added. triton_impl/reduce_sum.py has the same
+// except shuffle, which its compiler applies by itself:
+//   tree        one element per thread; tree reduction in shared memory, with a barrier per step
+//   shuffle     as tree, but warp shuffles reduce in registers: one barrier per block
+//   vectorized  16 vectorized 16-byte loads per thread in flight; persistent blocks, chunks round-robin
+//   atomic      no second launch: each block adds its sum to y atomically, in no fixed order
+//   last_block  the last block to finish adds the blocks' sums in a fixed order
 //
-// The first three leave a sum for each block and are launched again, on these, until one is left.
-// x's elements are stride_xn apart. VEC elements move at a time: 16 bytes' worth where they are neighbours.
+// The first three write one sum per block and are launched again on these until one is left.
+// x's elements are stride_xn apart. VEC is 16 bytes' worth of elements if x is contiguous, else 1.
 #pragma once
 
 #include "common.cuh"
 #include "reduction.cuh"
 
-// ---- from threads to a block ---------------------------------------------------------------------------
+// ---- reduction within a block --------------------------------------------------------------------------
 
-// Every thread gets the sum over the block. Between two calls there must be another barrier: of_warp is used
-// again.
+// Every thread gets the sum over the block. Needs another barrier between two calls: of_warp is reused.
 template <int THREADS>
 __device__ __forceinline__ float block_sum(float sum) {
     constexpr int WARPS = THREADS / WARP;
@@ -31,8 +30,8 @@ __device__ __forceinline__ float block_sum(float sum) {
 }
 
 // ---- tree ----------------------------------------------------------------------------------------------
-// Grid: a block for THREADS elements. At every step the first half of the threads that are left adds what the
-// second half has, and all meet.
+// Grid: one block per THREADS elements. In each step the first half of the remaining threads adds the second
+// half's sums; then a barrier.
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void reduce_sum_tree_kernel(const T* __restrict__ x_ptr,
@@ -64,23 +63,23 @@ __global__ __launch_bounds__(THREADS) void reduce_sum_shuffle_kernel(const T* __
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: as many blocks as the GPU holds, or fewer. x is cut into chunks of THREADS * PACKS packs, and the
-// blocks take every gridDim.x-th. No thread waits for another before the chunks are over.
+// Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * PACKS 16-byte vectors are
+// assigned round-robin. Threads synchronise only after the last chunk.
 //
-// The first `head` elements lie before a 16-byte boundary, where packs begin; block 0 adds them one by one,
-// and those behind the last whole pack. A strided x has packs of one element, and no such ends.
+// The first `head` elements lie before a 16-byte boundary, where vectors begin; block 0 adds them one by one,
+// and those after the last whole vector. A strided x has VEC = 1, and no such ends.
 
-// Sums that do not wait for each other.
+// Independent accumulators, for instruction-level parallelism.
 constexpr int SUMS = 4;
 
-// Adds a chunk's packs, of which `packs` are there, `step` elements from one to the next.
+// Adds a chunk of `packs` vectors, `step` elements from one to the next.
 template <typename T, int VEC, int PACKS, int THREADS>
 __device__ __forceinline__ void add_chunk(float (&sum)[SUMS], const T* chunk_ptr, index_t step,
                                           index_t packs) {
     Pack<T, VEC> x[PACKS];
     const T* own_ptr = chunk_ptr + threadIdx.x * step;
-    // All loads are on their way before the first is added. A condition on each would have the compiler wait
-    // between, so only the last chunk has one.
+    // All loads are in flight before the first is added. A condition on each would make the compiler wait in
+    // between, so only the partial last chunk has one.
     if (packs >= PACKS * THREADS) {
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) x[p] = load<T, VEC>(own_ptr + p * THREADS * step);
@@ -128,8 +127,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_vectorized_kernel(
 }
 
 // ---- atomic --------------------------------------------------------------------------------------------
-// Grid: as vectorized. y starts as 0. Which block comes first is different every time, and with it how the
-// sum is rounded.
+// Grid: as vectorized. y starts as 0. The order of the blocks, and so the rounding, varies from run to run.
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(const T* __restrict__ x_ptr,
@@ -141,8 +139,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(cons
 }
 
 // ---- last_block ----------------------------------------------------------------------------------------
-// Grid: as vectorized. Every block writes its sum to of_block and counts itself in blocks_done, which starts
-// as 0. Who counts last knows that all sums are there, and adds them in the order of the blocks.
+// Grid: as vectorized. Every block writes its sum to of_block, then increments blocks_done, which starts as
+// 0. The last block sees all sums, and adds them in block order.
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
@@ -153,7 +151,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
     if (!arrives_last(blocks_done, gridDim.x)) return;
 
     float total = 0.0f;
-    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) total += __ldcg(of_block + i);  // past the L1
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += THREADS) total += __ldcg(of_block + i);  // not from L1
     total = block_sum<THREADS>(total);
     if (threadIdx.x == 0) *y_ptr = total;
 }

@@ -1,4 +1,4 @@
-// What several kernels that reduce have in common: the sum over a warp's lanes, and which block is the last.
+// Shared by the kernels that reduce: the sum over a warp's lanes, and detection of the last block.
 #pragma once
 
 #include "common.cuh"
@@ -13,15 +13,15 @@ __device__ __forceinline__ float warp_sum(float value) {
     return value;
 }
 
-// Counts the block in `arrived`, which starts as 0, and tells all its threads whether it is the last of
-// `blocks`: then what the others' first threads have written before is there, to be read past the L1. No
-// block waits for another. To be called once: who reads is_last meets nobody after that.
+// Increments `arrived`, which starts as 0, and returns to all threads whether this block is the last of
+// `blocks`. Then everything that the other blocks' first threads wrote before is visible to reads that bypass
+// the L1. No block waits for another. To be called once: no barrier follows the reads of is_last.
 __device__ __forceinline__ bool arrives_last(unsigned long long* arrived, unsigned blocks) {
-    __shared__ unsigned long long is_last;  // less than 8 bytes nvcc and NVRTC fill up in different ways
+    __shared__ unsigned long long is_last;  // 8 bytes: nvcc and NVRTC pad smaller types differently
     if (threadIdx.x == 0) {
-        __threadfence();  // whoever sees the count sees what was written before
+        __threadfence();  // release: whoever sees the count sees the writes before it
         is_last = atomicAdd(arrived, 1ull) == blocks - 1;
-        __threadfence();  // and the block, behind its barrier, what this thread has seen
+        __threadfence();  // acquire: after the barrier the block sees what this thread has seen
     }
     __syncthreads();
     return is_last;

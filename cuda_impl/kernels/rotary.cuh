@@ -3,18 +3,18 @@
 //   out[..., d]       = x[..., d] * cos[s, d] - x[..., d + D/2] * sin[s, d]      d < D/2
 //   out[..., d + D/2] = x[..., d + D/2] * cos[s, d] + x[..., d] * sin[s, d]
 //
-// The ladder. triton_impl/rotary.py has the same variants under the same names:
-//   pairs  a thread turns one pair of elements, and fetches its cosine and sine for it alone
-//   token  threads share the heads of a token, and keep their places' cosines and sines for all of them
+// Variants; triton_impl/rotary.py has the same under the same names:
+//   pairs  a thread rotates one pair of elements, with its own loads of cosine and sine
+//   token  threads share the heads of a token and reuse its cosines and sines for all of them
 //
-// q and k have any strides but that elements of a head lie side by side; so have rows of cos and sin. out is
-// dense. Arithmetic is in fp32.
+// Heads of q and k and rows of cos and sin are contiguous; other strides are arbitrary. out is contiguous.
+// Arithmetic is in fp32.
 #pragma once
 
 #include "common.cuh"
 
 // ---- pairs ---------------------------------------------------------------------------------------------
-// Thread n turns the n-th pair: of half = D/2 in a head, of heads = H + Hk in a token.
+// Thread n rotates the n-th pair; half = D/2 pairs per head, heads = H + Hk per token.
 
 template <typename T>
 __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos_ptr, const T* sin_ptr,
@@ -36,13 +36,13 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
 }
 
 // ---- token ---------------------------------------------------------------------------------------------
-// Grid: `pieces` blocks for `block_tokens` tokens. Of a token's token_threads threads, `lanes` lie along half
-// a head, or a piece of it, a pack each; the next as many have the next head, and so on. A thread has two
-// packs of each of HEADS heads on their way at a time: one of either half. VEC is 16 bytes' worth where all
-// halves start on 16-byte boundaries, else 1. At most 96 registers a thread, so that five blocks share a
-// multiprocessor.
+// Grid: `pieces` blocks per `block_tokens` tokens. A token has token_threads threads: `lanes` consecutive
+// ones cover half a head, or a piece of it, with one vector each; the next `lanes` have the next head, and so
+// on. A thread has 2 * HEADS loads in flight: both halves of each of HEADS heads. VEC is 16 bytes' worth of
+// elements if all halves are 16-byte aligned, else 1. At most 96 registers per thread, so that five blocks
+// share a multiprocessor.
 
-// Turns every groups-th of so many heads from head `group` on; cos and sin are those of the thread's place.
+// Rotates every groups-th of `heads` heads from head `group` on, with the thread's cosines and sines.
 template <int HEADS, typename T, int VEC>
 __device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh, const Pack<T, VEC>& cos,
                                            const Pack<T, VEC>& sin, T* to_ptr, index_t half, int heads,

@@ -1,11 +1,10 @@
-// The maximum of numbers seen so far and the sum of their exponentials, which many threads keep each for
-// their own share and combine. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"
-// (2018).
+// Online softmax state: a running maximum and sum of exponentials, kept per thread and then combined. Source:
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
 #pragma once
 
 #include "common.cuh"
 
-// Of the elements seen so far: their maximum, and sum(exp(x - maximum)).
+// The maximum of the elements seen so far, and sum(exp(x - maximum)).
 struct alignas(8) Running {
     float max;
     float sum;
@@ -15,7 +14,7 @@ __device__ __forceinline__ Running nothing_seen() {
     return {negative_infinity(), 0.0f};
 }
 
-// What to subtract before exp. Where all is -inf so far, exp(-inf - -inf) would be NaN; it must be 0.
+// The shift before exp: 0 if the maximum is -inf, where exp(-inf - -inf) would be NaN instead of 0.
 __device__ __forceinline__ float finite_shift(float max) {
     return max == negative_infinity() ? 0.0f : max;
 }
@@ -40,8 +39,8 @@ __device__ __forceinline__ Running warp_combine(Running seen) {
     return {max, sum};
 }
 
-// Every thread of the block gets the combination of all THREADS, for each of COUNT values at once.
-// Between two calls there must be another barrier: of_warp is used again.
+// Every thread of the block gets the combination over all THREADS, for each of COUNT values.
+// Needs another barrier between two calls: of_warp is reused.
 template <int THREADS, int COUNT>
 __device__ __forceinline__ void block_combine(Running (&seen)[COUNT]) {
     constexpr int WARPS = THREADS / WARP;
@@ -63,8 +62,8 @@ __device__ __forceinline__ Running block_combine(Running seen) {
     return one[0];
 }
 
-// A pack more: its maximum first, so that what was summed is scaled once for all of it. A pack is summed by
-// itself: beside the sum of a long row its elements, one by one, would all be rounded the same way.
+// Includes a vector: its maximum first, so that the old sum is rescaled once per vector. A vector is summed
+// by itself: added one by one to the sum of a long row, its elements would all be rounded the same way.
 template <typename T, int VEC>
 __device__ __forceinline__ Running include(Running seen, const Pack<T, VEC>& x) {
     float max = seen.max;
@@ -77,7 +76,7 @@ __device__ __forceinline__ Running include(Running seen, const Pack<T, VEC>& x) 
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 
-// Both in one word of 8 bytes, which arrives whole.
+// Both in one 8-byte word, written and read by one instruction.
 using word_t = unsigned long long;
 
 __device__ __forceinline__ word_t to_word(Running value) {

@@ -1,22 +1,22 @@
 // softmax over rows: x[M,N] -> y[M,N],  y[m,n] = exp(x[m,n] - max_m) / sum_n exp(x[m,n] - max_m)
 //
-// The ladder. triton_impl/softmax.py has the same variants under the same names, but for the last two,
-// for which Triton has no words:
+// Variants; triton_impl/softmax.py has the same under the same names except the last two, which Triton cannot
+// express:
 //   online   a block reads its row twice, tile by tile: any row length
-//   onepass  the row waits in registers between reduction and output, so it is read once: 32768 columns
-//   split    many blocks share a row and tell each other their parts of the sum: long rows, any GPU
-//   cluster  the blocks of a cluster share a row, which waits in their shared memory: Hopper
-//   ring     as split, but that the copy engine fetches ahead into shared memory: Hopper
+//   onepass  the row stays in registers between reduction and output, so it is read once: 32768 columns
+//   split    several blocks share a row and exchange partial sums through global memory: long rows, any GPU
+//   cluster  the blocks of a cluster share a row, which stays in their shared memory: Hopper
+//   ring     as split, and TMA prefetches the next chunks into shared memory: Hopper
 //
-// Rows of x are stride_xm elements apart, y is dense. VEC elements move at a time: 16 bytes' worth where
-// every row starts on a 16-byte boundary, else 1.
+// Rows of x are stride_xm elements apart, y is contiguous. VEC is 16 bytes' worth of elements if every row is
+// 16-byte aligned, else 1.
 #pragma once
 
 #include "common.cuh"
 #include "hopper.cuh"
 #include "running.cuh"
 
-// ---- tiles: PACKS packs a thread, THREADS packs apart; columns from `columns` on are not there ------------
+// ---- tiles: PACKS vectors per thread, THREADS vectors apart; -inf from `columns` on -----------------------
 
 template <typename T, int VEC, int PACKS, int THREADS>
 __device__ __forceinline__ void load_tile(Pack<T, VEC> (&x)[PACKS], const T* tile_ptr, int columns,
@@ -46,7 +46,7 @@ __device__ __forceinline__ float tile_max(const Pack<T, VEC> (&x)[PACKS]) {
     return max;
 }
 
-// A tile more: as running.cuh's of a pack, but that what was summed is scaled once for all packs.
+// Includes a tile: as running.cuh's include, but the old sum is rescaled once per tile.
 template <typename T, int VEC, int PACKS>
 __device__ __forceinline__ Running include(Running seen, const Pack<T, VEC> (&x)[PACKS]) {
     const float max = fmaxf(seen.max, tile_max(x));
@@ -76,14 +76,14 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Pack<T, VEC> (&x)[
     }
 }
 
-// How many columns of a row of N a tile has that begins at `begin`.
+// Number of columns in the tile at `begin` of a row of N.
 template <int BLOCK_N>
 __device__ __forceinline__ int tile_columns(index_t N, index_t begin) {
     return static_cast<int>(N - begin < BLOCK_N ? N - begin : BLOCK_N);
 }
 
 // ---- online --------------------------------------------------------------------------------------------
-// Grid: a block a row. The second read finds in the L2 what of the row is still there.
+// Grid: one block per row. The second read hits the L2 for what is still cached.
 
 template <typename T, int VEC, int PACKS, int THREADS>
 __global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* x_ptr, T* y_ptr, index_t N,
@@ -108,10 +108,10 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* x_ptr,
 }
 
 // ---- onepass -------------------------------------------------------------------------------------------
-// Grid: a block for BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS packs
-// each: N <= THREADS / BLOCK_M * PACKS * VEC. Rows of more than one warp have a block to themselves.
-// A thread takes its exponentials relative to its own maximum while it waits for the row's, so that each
-// is computed once. At most 64 registers a thread: where two blocks fit, one reads while the other writes.
+// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors
+// each: N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. A thread
+// computes its exponentials relative to its own maximum while it waits for the row's, so that each is
+// computed once. At most 64 registers per thread: where two blocks fit, one reads while the other writes.
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kernel(const T* x_ptr, T* y_ptr,
@@ -157,16 +157,16 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
 }
 
 // ---- split ---------------------------------------------------------------------------------------------
-// Rows are cut into `chunks` chunks of BLOCK_N columns, and all chunks of all rows, in order, are dealt to
-// the blocks like cards. At every turn a block reduces a chunk, publishes its maximum and sum and keeps the
-// chunk in registers; two turns later the other blocks have published theirs, and the output can be
-// written. Every element is read once, and the next chunk is on its way meanwhile.
+// Rows are split into `chunks` chunks of BLOCK_N columns, assigned round-robin to persistent blocks. Each
+// iteration reduces a chunk, publishes its maximum and sum and keeps the chunk in registers. Two iterations
+// later the other blocks have published theirs, and the output is written. Every element is read once, and
+// the next chunk is prefetched meanwhile.
 //
-// Blocks wait for each other: all of the grid must be resident together, and a row may have no more chunks
-// than there are blocks; the host ensures both. of_chunk[M * chunks] starts as 0: no chunk has maximum 0
-// and sum 0, so one 8-byte word is both the result and the news that it is there.
+// Invariant: all blocks are resident, because they wait for each other. A row has no more chunks than there
+// are blocks. The host ensures both. of_chunk[M * chunks] starts as 0: no chunk has maximum 0 and sum 0, so
+// one nonzero 8-byte word is both result and flag.
 
-// Past the L1, which does not see what other blocks write.
+// volatile bypasses the L1, which is not coherent with other blocks' writes.
 __device__ __forceinline__ void publish(word_t* of_chunk, Running value) {
     *static_cast<volatile word_t*>(of_chunk) = to_word(value);
 }
@@ -174,8 +174,8 @@ __device__ __forceinline__ word_t look(const word_t* of_chunk) {
     return *static_cast<const volatile word_t*>(of_chunk);
 }
 
-// Thread c waits for the c-th chunk of a row, and for every THREADS-th after it; the result is what it has
-// waited for. `early` is what look_early saw: a look takes a while, which the caller fills with work.
+// Thread c waits for the c-th chunk of a row and every THREADS-th after it, and returns their combination.
+// `early` is look_early's result: that load is issued first, and the caller's work hides its latency.
 __device__ __forceinline__ word_t look_early(const word_t* of_row, int chunks) {
     const int c = threadIdx.x;
     return c < chunks ? look(of_row + c) : 0;
@@ -192,11 +192,12 @@ __device__ __forceinline__ Running wait_for_row(const word_t* of_row, int chunks
         }
         seen = combine(seen, from_word(word));
     }
-    __syncwarp();  // lanes that waited less would go on by themselves, and the rest would take twice as long
+    __syncwarp();  // reconverge: else lanes that waited less go on apart, which takes twice as long
     return seen;
 }
 
-// A chunk by its row and its number in the row. Counting on is cheaper than dividing at every turn.
+// A chunk: its row and its number in the row. Incremental, because that is cheaper than a division per
+// iteration.
 struct Place {
     index_t m;
     int c;
@@ -216,7 +217,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T*
                                                                         index_t N, index_t stride_xm,
                                                                         int chunks, word_t* of_chunk) {
     constexpr int BLOCK_N = THREADS * PACKS * VEC;
-    Pack<T, VEC> next[PACKS], x[PACKS], kept[PACKS], old[PACKS];  // a chunk's way through the turns
+    Pack<T, VEC> next[PACKS], x[PACKS], kept[PACKS], old[PACKS];  // a chunk's register pipeline
     const int blocks = gridDim.x, block = blockIdx.x;
     const Place first = {block / chunks, block % chunks}, step = {blocks / chunks, blocks % chunks};
     Place at_next = first, at = first, at_old = first;
@@ -241,7 +242,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T*
         const word_t* of_row = of_chunk + at_old.m * chunks;
         const word_t early = writes ? look_early(of_row, chunks) : 0;
 
-        Running seen[2] = {nothing_seen(), nothing_seen()};  // of the new chunk, and of the old one's row
+        Running seen[2] = {nothing_seen(), nothing_seen()};  // the new chunk's, and the old chunk's row's
         if (reduces) seen[0] = include(seen[0], x);
         load_next();
         if (writes) seen[1] = wait_for_row<THREADS>(of_row, chunks, early);
@@ -259,11 +260,10 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_split_kernel(const T*
 }
 
 // ---- cluster -------------------------------------------------------------------------------------------
-// Grid: a cluster of CLUSTER blocks for a row, each with `slice` columns of it, in tiles of BLOCK_N. The
-// copy engine brings all tiles into shared memory; they are reduced in the order in which they land. Each
-// block sends its part of the sum into the shared memory of all, and writes its slice when it has heard
-// from all.
-// Rows of x start on 16-byte boundaries; N and slice are multiples of VEC.
+// Grid: one cluster of CLUSTER blocks per row, each with `slice` columns of it, in tiles of BLOCK_N. TMA
+// loads all tiles into shared memory; each is reduced as it lands. Each block sends its partial sum into the
+// shared memory of all, and writes its slice when all partial sums have arrived. Rows of x are 16-byte
+// aligned; N and slice are multiples of VEC.
 
 template <typename T, int PACKS, int THREADS, int CLUSTER>
 __global__ __launch_bounds__(THREADS)
@@ -308,7 +308,7 @@ __global__ __launch_bounds__(THREADS)
     }
     part = block_combine<THREADS>(part);
 
-    cluster_wait();  // all blocks of the cluster have started: their shared memory is there
+    cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
     if (threadIdx.x < CLUSTER) {
         store_async_to_block(&of_block[rank], threadIdx.x, to_word(part), &heard);
     }
@@ -324,13 +324,12 @@ __global__ __launch_bounds__(THREADS)
 }
 
 // ---- ring ----------------------------------------------------------------------------------------------
-// As split, but that chunks wait in a ring of SLOTS places in shared memory, which the copy engine fills
-// ahead of time: a chunk is reduced when it has landed and written out LAG turns later, and its place is
-// filled again at once. Reading pauses neither for writing nor for other blocks.
+// As split, but TMA prefetches chunks into a ring of SLOTS buffers in shared memory. A chunk is reduced when
+// it has landed and written LAG iterations later; then its buffer is refilled at once. Loads stall neither
+// for stores nor for other blocks.
 //
-// A row may have no more than (LAG - 1) * gridDim.x chunks: by the time a row is waited for, every block
-// can have published its chunks of it in an earlier turn. Rows of x start on 16-byte boundaries; N is a
-// multiple of VEC.
+// A row has at most (LAG - 1) * gridDim.x chunks: before a block waits for a row, every block can have
+// published its chunks of it in an earlier iteration. Rows of x are 16-byte aligned; N is a multiple of VEC.
 
 template <typename T, int PACKS, int THREADS, int SLOTS, int LAG, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* x_ptr, T* y_ptr, index_t M,
@@ -369,7 +368,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void softmax_ring_kernel(const T* 
         const word_t* of_row = of_chunk + at_old.m * chunks;
         const word_t early = writes ? look_early(of_row, chunks) : 0;
 
-        Running seen[2] = {nothing_seen(), nothing_seen()};  // of the new chunk, and of the old one's row
+        Running seen[2] = {nothing_seen(), nothing_seen()};  // the new chunk's, and the old chunk's row's
         if (reduces) {
             mbarrier_wait(&landed[slot], parity);
             const int columns = tile_columns<BLOCK_N>(N, static_cast<index_t>(at.c) * BLOCK_N);

@@ -1,21 +1,20 @@
 // stream_copy: x[N] -> y[N],  y[n] = x[n]
 //
-// The ladder. Nothing is computed, so it is about how much is asked of memory at a time, and who holds it on
-// the way: a multiprocessor needs tens of kilobytes on their way before memory is busy.
-// triton_impl/stream_copy.py has the same variants under the same names:
-//   naive       a thread copies one element
-//   vectorized  a thread copies PACKS packs of 16 bytes, and has all its loads on their way at once
-//   hinted      the same, and says what becomes of the lines in the caches
-//   prefetch    few blocks, which go on and on; the next chunks are on their way into registers
-//   cp_async    the next chunks are on their way into shared memory, past the registers
-//   tma         a block for a chunk again, but that the copy engine moves it, in and out: Hopper
-// prefetch and cp_async are one thing twice: a ring of STAGES places, in which a chunk waits until it is
-// written and which is then filled again. The others leave it to the GPU to keep enough chunks on their way:
-// where a block ends, it starts the next.
+// No arithmetic: bytes in flight decide, and where they are held on the way. A multiprocessor needs tens of
+// kilobytes in flight to keep the memory busy. Variants; triton_impl/stream_copy.py has the same under the
+// same names:
+//   naive       one element per thread
+//   vectorized  PACKS 16-byte vectorized accesses per thread, all loads in flight at once
+//   hinted      as vectorized, with cache hints
+//   prefetch    persistent blocks; the next chunks are prefetched into registers
+//   cp_async    as prefetch, into shared memory by cp.async, bypassing registers
+//   tma         one chunk per block again, loaded and stored by TMA: Hopper
+// prefetch and cp_async have a ring of STAGES stages: a chunk stays in its stage until it is written, then
+// the stage is refilled. The others rely on the GPU to keep enough chunks in flight: where a block ends, it
+// starts the next.
 //
-// Elements are moved and not computed with, so a kernel knows no more of a T than how long it is: T is an
-// unsigned integer. y is dense and starts on a 16-byte boundary. naive and vectorized take any x, the others
-// one that lies as y does.
+// A copy needs only the size of T, which is an unsigned integer. y is contiguous and 16-byte aligned. naive
+// and vectorized take any x, the others a contiguous, 16-byte aligned one.
 #pragma once
 
 #include "bulk.cuh"
@@ -23,7 +22,7 @@
 #include "tensor_core.cuh"
 
 // ---- naive ---------------------------------------------------------------------------------------------
-// Grid: a block for blockDim.x elements.
+// Grid: one block per blockDim.x elements.
 
 template <typename T>
 __global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N,
@@ -33,11 +32,11 @@ __global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restr
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: a block for a chunk, of PACKS * THREADS packs that lie side by side; neighbouring threads take
-// neighbouring packs. An x that is not PACKED, strided or between two boundaries, is read element by element,
-// and y still written 16 bytes at a time.
+// Grid: one block per chunk of PACKS * THREADS consecutive 16-byte vectors; neighbouring threads have
+// neighbouring vectors: coalesced. If x is not PACKED (strided or unaligned), it is read element by element,
+// and y is still written with 16-byte stores.
 
-// A pack of elements `step` apart, wherever they begin.
+// A vector of elements `step` apart, at any alignment.
 template <typename T>
 __device__ __forceinline__ Pack<T, 16 / sizeof(T)> gather(const T* ptr, index_t step) {
     constexpr int PER_WORD = 4 / sizeof(T);
@@ -53,7 +52,7 @@ __device__ __forceinline__ Pack<T, 16 / sizeof(T)> gather(const T* ptr, index_t 
     return pack;
 }
 
-// What a thread has of a chunk, on its way from x to y.
+// A thread's part of a chunk.
 template <typename T, int PACKS, int THREADS>
 struct Part {
     static constexpr int VEC = 16 / sizeof(T);
@@ -76,8 +75,8 @@ struct Part {
     }
 };
 
-// Copies the chunk at `begin` that the end cuts short: whole packs, then the elements behind the last of
-// them. Apart, because a condition on every load would cost an instruction each.
+// Copies the partial last chunk, at `begin`: whole vectors, then the elements after the last of them. A
+// separate function, because a condition on every load would cost an instruction each.
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
                                           index_t N) {
@@ -119,14 +118,14 @@ __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T
 }
 
 // ---- hinted --------------------------------------------------------------------------------------------
-// Grid: as vectorized. A hint changes nothing of what is copied, only what the caches keep of it. In x and y
-// no line is touched twice, so none is worth keeping for this kernel; whoever runs next may see it otherwise.
+// Grid: as vectorized. A hint does not change the result, only what the caches keep. This kernel touches no
+// line twice, so none is worth keeping; a kernel that follows may benefit from other hints.
 
 enum Hint {
     NO_HINT,
-    EVICT_FIRST,  // of both caches' lines, this one goes first
-    L2_ONLY,      // ".cg": past the L1
-    NO_ALLOCATE,  // of loads: the L1 keeps no line for it. Triton has no word for this one
+    EVICT_FIRST,  // evict these lines before others, from both caches
+    L2_ONLY,      // ".cg": cached in L2, not in L1
+    NO_ALLOCATE,  // loads only: no L1 line is allocated. Triton has no equivalent
 };
 
 __device__ __forceinline__ uint4 load_without_line(const uint4* ptr) {
@@ -184,9 +183,8 @@ __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __
 }
 
 // ---- prefetch ------------------------------------------------------------------------------------------
-// Grid: at most BLOCKS blocks a multiprocessor, all of which run at once; each takes every gridDim.x-th
-// chunk. STAGES of its chunks are on their way at a time: as soon as one is written, the registers that held
-// it are loaded again.
+// Grid: persistent, at most BLOCKS blocks per multiprocessor, all resident; chunks are assigned round-robin.
+// Prefetch distance STAGES: as soon as a chunk is written, its registers are loaded again.
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(const T* __restrict__ x_ptr,
@@ -194,7 +192,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(c
                                                                                index_t N) {
     using Own = Part<T, PACKS, THREADS>;
     const index_t whole = N / Own::CHUNK, step = gridDim.x;
-    Own ring[STAGES];  // unrolled loops alone index it: registers have no addresses
+    Own ring[STAGES];  // indexed by unrolled loops only: registers have no addresses
 
     index_t chunk = blockIdx.x;
 #pragma unroll
@@ -214,9 +212,9 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(c
 }
 
 // ---- cp_async ------------------------------------------------------------------------------------------
-// Grid: as prefetch, and STAGES chunks of dynamic shared memory. The ring is there now, and holds what no
-// register has to. A thread writes the very packs that it has asked for, so it waits for its own copies alone
-// and the block never meets.
+// Grid: as prefetch, with STAGES chunks of dynamic shared memory. The ring is in shared memory, so it takes
+// no registers. A thread writes only the vectors that it has copied itself, so it waits for its own copies
+// alone: no block barrier.
 
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(const T* __restrict__ x_ptr,
@@ -233,7 +231,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
                 cp_async_16(ring + stage * Own::CHUNK + offset, x_ptr + chunk * Own::CHUNK + offset, 16);
             }
         }
-        cp_async_commit();  // an empty group as well: groups are waited for by their number
+        cp_async_commit();  // an empty group is committed too: wait_group counts groups
     };
 
     for (int stage = 0; stage < STAGES; ++stage) fetch(stage, blockIdx.x + stage * step);
@@ -250,19 +248,19 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
 }
 
 // ---- tma -----------------------------------------------------------------------------------------------
-// Grid: a block for a chunk, as vectorized; blocks of one warp, of which one thread works. The copy engine
-// brings the chunk into shared memory and tells a barrier, and takes it away again without any register in
-// between. A block has nothing to do but to wait, so there are many: one's chunk lands while another's
-// leaves, and the next block begins where one has ended. That is a ring that nobody has to turn.
+// Grid: one block per chunk, as vectorized; a block is one warp, of which one thread works. TMA loads the
+// chunk into shared memory and completes an mbarrier, then TMA stores it: no register holds data. A block
+// only waits, so many blocks are resident: one's chunk lands while another's is stored, and where a block
+// ends the next one starts. The block scheduler thus provides the pipeline.
 
 template <typename T, int CHUNK_BYTES>
 __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T* y_ptr, index_t N) {
 #if HAS_HOPPER_UNITS
     constexpr int CHUNK = CHUNK_BYTES / sizeof(T), VEC = 16 / sizeof(T);
-    // The barrier lies behind the chunk: what a launch asks for is then all the shared memory that there is.
+    // The mbarrier is behind the chunk, so that all shared memory is dynamic.
     DYNAMIC_SHARED(T, part);
     mbarrier_t* landed = reinterpret_cast<mbarrier_t*>(part + CHUNK);
-    const index_t packed = N / VEC * VEC;  // elements that the copy engine moves: it knows only whole packs
+    const index_t packed = N / VEC * VEC;  // elements that TMA copies: whole 16-byte vectors only
     const index_t begin = index_t(blockIdx.x) * CHUNK;
 
     if (threadIdx.x == 0 && begin < packed) {
@@ -274,7 +272,7 @@ __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T
         mbarrier_wait(landed, 0);
         bulk_copy_to_global(y_ptr + begin, part, bytes);
         bulk_copy_commit_group();
-        bulk_copy_wait_group_read<0>();  // shared memory is the next block's as soon as this one ends
+        bulk_copy_wait_group_read<0>();  // when this block ends, its shared memory is the next block's
     }
     const index_t behind = packed + threadIdx.x;
     if (blockIdx.x == 0 && behind < N) y_ptr[behind] = x_ptr[behind];

@@ -1,7 +1,7 @@
-// Tensor cores as sm_75 and later have them, and the copies that feed them: each function is one PTX
-// instruction, named after it. Lanes work together: all 32 of a warp call, with their parts of the matrices.
-// Where an older GPU lacks one, its lesser instructions do the same.
-// Source: PTX ISA, "mma.m16n8k16", "ldmatrix", "cp.async".
+// Tensor cores of sm_75 and later, and the copies that feed them. Each function is one PTX instruction, named
+// after it. All 32 lanes of a warp call it together, each with its part of the matrices. An older GPU that
+// lacks an instruction uses smaller ones to the same effect. Source: PTX ISA, "mma.m16n8k16", "ldmatrix",
+// "cp.async".
 #pragma once
 
 #include "common.cuh"
@@ -13,10 +13,9 @@ __device__ __forceinline__ unsigned in_shared(const void* ptr) {
     return static_cast<unsigned>(__cvta_generic_to_shared(ptr));
 }
 
-// ---- asynchronous copies: 16 or 4 bytes from global to shared memory, past the registers
-// ----------------------
+// ---- cp.async: 16 or 4 bytes from global to shared memory, bypassing registers ----------------------------
 
-// The first `bytes` of 16 are copied, the rest becomes 0; with 0 bytes nothing is read.
+// Copies the first `bytes` of 16 and fills the rest with 0; with 0 bytes nothing is read.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes)
@@ -36,7 +35,7 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, int byte
 #endif
 }
 
-// All 4 bytes are copied, or with `bytes` 0 become 0.
+// Copies 4 bytes, or writes 0 if `bytes` is 0.
 __device__ __forceinline__ void cp_async_4(void* to, const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes)
@@ -46,14 +45,14 @@ __device__ __forceinline__ void cp_async_4(void* to, const void* from, int bytes
 #endif
 }
 
-// Makes a group of all copies that this thread has started since the last one.
+// Commits all copies that this thread has started since the last commit as one group.
 __device__ __forceinline__ void cp_async_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-// Waits for all of this thread's groups but the last PENDING.
+// Waits for all but the latest PENDING groups of this thread.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -62,8 +61,8 @@ __device__ __forceinline__ void cp_async_wait() {
 }
 
 // ---- ldmatrix: four 8x8 matrices of 16-bit elements from shared memory -----------------------------------
-// Lanes 8*i to 8*i+7 give the addresses of the rows of matrix i, 16 bytes each. Lane l gets of every matrix
-// elements 2*(l%4) and the next of row l/4; of column l/4, with "trans".
+// Lanes 8*i to 8*i+7 give the addresses of the rows of matrix i, 16 bytes each. Of every matrix, lane l gets
+// elements 2*(l%4) and 2*(l%4)+1 of row l/4; of column l/4, with "trans".
 
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&matrix)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -80,7 +79,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&matrix)[4], const v
 }
 
 // ---- mma: c[16,8] += a[16,16] * b[16,8] ------------------------------------------------------------------
-// With g = lane / 4 and t = lane % 4, a lane has
+// With g = lane / 4 and t = lane % 4, a lane holds
 //   of a  in words 0..3 the elements 2t and 2t+1 of: row g; row g+8; row g, k 8 further; row g+8, k 8 further
 //   of b  in words 0, 1 the elements k = 2t and 2t+1 of: column g; column g, k 8 further
 //   of c  columns 2t and 2t+1 of row g, then of row g+8
@@ -119,7 +118,7 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    __trap();  // Turing's tensor cores know no bf16; the host refuses
+    __trap();  // sm_75 tensor cores do not support bf16; the host refuses it
 #endif
 }
 

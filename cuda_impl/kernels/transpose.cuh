@@ -1,21 +1,20 @@
 // transpose: x[M,N] -> y[N,M],  y[n,m] = x[m,n]
 //
-// The ladder, slow to fast. Nothing is computed, so what counts is that a warp's accesses fill whole lines of
-// memory, on both sides, and that enough of them are on their way. triton_impl/transpose.py has the first and
-// the last rung; those between are what its compiler does by itself:
-//   naive       neighbours are read together and written M elements apart
-//   shared      a tile passes through shared memory, so neighbours are written together too
-//   padded      its rows are one element longer, so that its columns lie in different banks
-//   swizzled    the same without the extra element: columns change places, in every row in another way
-//   vectorized  16 bytes a thread and access on both sides, and tiles whose rows are 256 bytes long
-//               (where rows begin anywhere, to y alone, and each row of y is cut where its own sectors begin)
+// Variants, slow to fast. No arithmetic: coalesced access on both sides and bytes in flight decide.
+// triton_impl/transpose.py has the first and the last; its compiler applies the steps between by itself:
+//   naive       coalesced loads, stores M elements apart: uncoalesced
+//   shared      coalesced loads and stores through a tile in shared memory: 32-way bank conflicts
+//   padded      rows of the tile padded by one element: conflict-free
+//   swizzled    XOR swizzle of the columns: conflict-free without padding
+//   vectorized  16-byte vectorized accesses on both sides, and tiles whose rows are 256 bytes long
+//               (unaligned rows: vectorized stores only, each row of y split at its own sector boundaries)
 //
-// x lies as its strides say, for vectorized in rows of whole packs of 16 bytes; y is dense.
+// x has any strides, for vectorized rows of whole, aligned 16-byte vectors; y is contiguous.
 #pragma once
 
 #include "common.cuh"
 
-// ---- which tile a block has: they are counted along x's rows ---------------------------------------------
+// ---- which tile a block has: numbered along x's rows -----------------------------------------------------
 
 struct Corner {
     index_t m, n;
@@ -28,15 +27,15 @@ __device__ __forceinline__ Corner tile_of_block(index_t N) {
             static_cast<index_t>(blockIdx.x % tiles_n) * BLOCK};
 }
 
-// How many rows, or columns, the tile has that begins at `begin` of `size`.
+// Number of rows, or columns, of the tile at `begin` of `size`.
 template <int BLOCK>
 __device__ __forceinline__ int part_of_tile(index_t size, index_t begin) {
     return static_cast<int>(size - begin < BLOCK ? size - begin : BLOCK);
 }
 
 // ---- naive ---------------------------------------------------------------------------------------------
-// Grid: a block a tile of TILE x TILE. A warp reads 32 neighbours of a row of x, and writes each to another
-// row of y.
+// Grid: one block per tile of TILE x TILE. A warp reads 32 consecutive elements of a row of x (coalesced),
+// and writes each to another row of y (uncoalesced).
 
 constexpr int TILE = 32;
 
@@ -54,23 +53,24 @@ __global__ __launch_bounds__(THREADS) void transpose_naive_kernel(const T* __res
 }
 
 // ---- shared, padded, swizzled ----------------------------------------------------------------------------
-// Grid: a block a tile of TILE x TILE. A warp reads a row of the tile from x and later writes a column of it,
-// as a row, to y. The three differ in where an element of the tile lies in shared memory, whose 32 banks of 4
-// bytes serve a word each at a time: words that a warp wants from one bank are served one after the other.
+// Grid: one block per tile of TILE x TILE. A warp reads a row of the tile from x and later writes a column of
+// it, as a row, to y: both coalesced. The three differ in the tile's layout in shared memory. It has 32 banks
+// of 4 bytes, each serving one word at a time: a warp's accesses to different words of one bank are
+// serialised (bank conflict).
 
-// A column lies in one bank (of 16-bit elements in two, for two rows are one line of banks).
+// A column is in one bank: 32-way bank conflict. Of 16-bit elements, in two banks: 16-way.
 struct Shared {
     static constexpr int ELEMENTS = TILE * TILE;
     static __device__ __forceinline__ int place(int row, int column) { return row * TILE + column; }
 };
 
-// An element more, and each row begins in the bank next to where the one above began.
+// Padding: one more element per row, so that consecutive rows start in consecutive banks. Conflict-free.
 struct Padded {
     static constexpr int ELEMENTS = TILE * (TILE + 1);
     static __device__ __forceinline__ int place(int row, int column) { return row * (TILE + 1) + column; }
 };
 
-// An exclusive or with a row's number maps the 32 columns onto themselves, for no two rows alike.
+// XOR swizzle: the column's position is column ^ row, a different permutation for every row. Conflict-free.
 struct Swizzled {
     static constexpr int ELEMENTS = TILE * TILE;
     static __device__ __forceinline__ int place(int row, int column) { return row * TILE + (column ^ row); }
@@ -125,13 +125,12 @@ __global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: a block a tile of BLOCK x BLOCK, BLOCK * BLOCK elements of dynamic shared memory. Rows of x and of y
-// are whole packs that start on 16-byte boundaries.
+// Grid: one block per tile of BLOCK x BLOCK, with BLOCK * BLOCK elements of dynamic shared memory. Rows of x
+// and of y are whole 16-byte vectors, aligned.
 //
-// A thread takes squares of VEC x VEC elements: VEC packs, one below the other. Those hold the packs of y's
-// rows as well, in other words of other registers, so a square is turned before it goes anywhere. What is
-// left for shared memory is to change who has which pack: it takes and gives 16 bytes an access, and a warp
-// then writes to y as it has read from x, stretches of a tile's row, 256 bytes long.
+// A thread takes squares of VEC x VEC elements: one vector from each of VEC rows. It transposes a square in
+// registers, which yields vectors of y's rows. Shared memory then only redistributes vectors among threads,
+// with 16-byte accesses. A warp writes y as it has read x: parts of a tile's row, 256 bytes long.
 
 template <typename T, int BLOCK>
 struct Packed {
@@ -139,14 +138,15 @@ struct Packed {
     static constexpr int ROW_PACKS = BLOCK / VEC;
     static_assert(ROW_PACKS % 8 == 0, "a row is a whole number of lines of banks");
 
-    // Eight lanes that turned squares beside each other have packs of rows that are VEC apart, and one number
-    // in the row: what changes places are the 8 packs of 128 bytes, in every VEC rows in another way.
+    // XOR swizzle: eight lanes with neighbouring squares store vectors to rows VEC apart, at one position.
+    // The XOR permutes the 8 vectors of each 128 bytes, with another pattern for every VEC rows:
+    // conflict-free.
     static __device__ __forceinline__ int place(int row, int pack) {
         return row * ROW_PACKS + (pack ^ (row / VEC % 8));
     }
 };
 
-// Row j of what a square is when it is turned.
+// Row j of the transposed square.
 __device__ __forceinline__ Pack<float, 4> turned(const Pack<float, 4> (&square)[4], int j) {
     Pack<float, 4> row;
 #pragma unroll
@@ -164,8 +164,8 @@ __device__ __forceinline__ Pack<T, 8> turned(const Pack<T, 8> (&square)[8], int 
     return row;
 }
 
-// Twice the 64 / sizeof(T) registers that a square takes, and no more: half of a multiprocessor's registers
-// can then be squares on their way.
+// Register limit: twice the 64 / sizeof(T) registers of a square. Half of a multiprocessor's registers can
+// then hold loads in flight.
 template <typename T, int BLOCK, int THREADS>
 __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T* __restrict__ x_ptr,
                                                                          T* __restrict__ y_ptr, index_t M,
@@ -178,9 +178,8 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     const Corner corner = tile_of_block<BLOCK>(N);
     const int rows = part_of_tile<BLOCK>(M, corner.m), columns = part_of_tile<BLOCK>(N, corner.n);
 
-    // All loads of a square are on their way before the thread waits for the first. Where the tile is cut
-    // short, its last squares are read again instead: a condition on each load would have the compiler wait
-    // between.
+    // All loads of a square are in flight before the thread waits for the first. A partial tile reads its
+    // last squares again instead of none: a condition on each load would make the compiler wait in between.
 #pragma unroll
     for (int s = 0; s < SQUARES / THREADS; ++s) {
         const int at = threadIdx.x + s * THREADS;
@@ -204,32 +203,32 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     }
 }
 
-// ---- vectorized, where rows begin anywhere ---------------------------------------------------------------
-// Grid: a block a tile of WORDS x COLUMNS words, counted down x's columns. x is no smaller than a tile, and
-// tiles that would reach past its end lie against it instead: no load has a condition.
+// ---- vectorized, unaligned rows --------------------------------------------------------------------------
+// Grid: one block per tile of WORDS x COLUMNS words, numbered down x's columns. x is no smaller than a tile.
+// Tiles at the end are shifted back inside: no load has a condition.
 //
-// Where rows of y begin anywhere, tiles cut them within sectors of 32 bytes, of which two blocks then write a
-// part each. Memory takes far longer for that than for a whole one. So each row of y has cuts of its own
-// here, where sectors begin: a tile reads SECTOR rows more than a WINDOW is wide, and writes of each row of y
-// the window that begins with a sector.
+// If rows of y are unaligned, tile boundaries fall inside 32-byte sectors, so that two blocks write a part
+// each. Memory takes far longer for that than for a whole sector. So each row of y is split at its own sector
+// boundaries: a tile reads SECTOR rows more than a WINDOW is wide, and writes the window of each row of y
+// that starts at a sector.
 
 template <typename T>
 struct Windowed {
     static constexpr int PER_WORD = 4 / sizeof(T), VEC = 16 / sizeof(T), SECTOR = 32 / sizeof(T);
     static constexpr int COLUMNS = 64, WORDS = 64, ROWS = WORDS * PER_WORD, WINDOW = ROWS - SECTOR;
 
-    // Elements of 16 bits share a word of shared memory with the one below.
+    // In 16 bits an element shares a word of shared memory with the one below.
     struct alignas(4) Word {
         T element[PER_WORD];
     };
-    // Padded. The 16 packs that a warp takes from each of two columns want each bank twice.
+    // Padding. 2-way conflict: the 16 vectors that a warp takes from each of two columns use each bank twice.
     static __device__ __forceinline__ int place(int word, int column) {
         return word * (COLUMNS + 1) + column;
     }
 };
 
-// ALONG_M: neighbours in x's columns are neighbours in memory, so a warp reads along these.
-// 48 registers are enough for all loads of a thread to be on their way at once.
+// ALONG_M: x is contiguous along its columns, so a warp reads along these.
+// 48 registers suffice for all loads of a thread in flight at once.
 template <typename T, bool ALONG_M, int THREADS>
 __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr,
                                                           index_t M, index_t N, index_t stride_xm,
@@ -262,7 +261,8 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
     }
     __syncthreads();
 
-    // A thread has the same pack of every STEP-th row of y. These rows begin alike, so it shifts them alike.
+    // A thread has the same vector of every STEP-th row of y. These rows have one alignment, so one shift
+    // serves all.
     constexpr int PACKS = Tile::ROWS / VEC, STEP = THREADS / PACKS;
     static_assert(STEP % SECTOR == 0, "rows that are STEP apart are whole sectors apart");
     const int pack = threadIdx.x % PACKS, first = threadIdx.x / PACKS;
@@ -273,7 +273,7 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
 #pragma unroll
     for (int n = first; n < first + Tile::COLUMNS; n += STEP, y += STEP * M) {
         if (m >= 0 && m + VEC < Tile::ROWS) {
-            unsigned part[5];  // a pack of 16-bit elements may begin with the second half of a word
+            unsigned part[5];  // a vector of 16-bit elements may start in the middle of a word
 #pragma unroll
             for (int w = 0; w < 5; ++w) {
                 part[w] = reinterpret_cast<const unsigned&>(tile[Tile::place(m / PER_WORD + w, n)]);

@@ -1,10 +1,10 @@
 // vector_add: x[N], y[N] -> z[N],  z[n] = x[n] + y[n]
 //
-// The ladder, slow to fast; both are bound by memory, and differ in bytes per instruction:
-//   scalar      a thread adds one element
-//   vectorized  a thread adds PACKS packs of 16 bytes, and has all its loads in flight at once
+// Variants, slow to fast; both are memory-bound and differ in bytes per instruction:
+//   scalar      one element per thread
+//   vectorized  PACKS 16-byte vectorized accesses per thread, all loads in flight at once
 //
-// Arrays are dense; arithmetic is in fp32.
+// Arrays are contiguous; arithmetic is in fp32.
 #pragma once
 
 #include "common.cuh"
@@ -17,8 +17,8 @@ __global__ void vector_add_scalar_kernel(const T* __restrict__ x_ptr, const T* _
     if (n < N) z_ptr[n] = from_float<T>(to_float(x_ptr[n]) + to_float(y_ptr[n]));
 }
 
-// A block adds PACKS * blockDim.x packs that lie side by side; neighbouring threads take neighbouring
-// packs. All three arrays start on a 16-byte boundary.
+// A block adds PACKS * blockDim.x consecutive 16-byte vectors; neighbouring threads have neighbouring
+// vectors: coalesced. All three arrays are 16-byte aligned.
 template <typename T, int PACKS>
 __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
                                              T* __restrict__ z_ptr, index_t N) {
@@ -45,7 +45,7 @@ __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const 
             Pack<T, VEC> z;
             set(z, sum);
             store(z_ptr + n, z);
-        } else {  // the one pack that the end of the arrays cuts short, and those beyond it
+        } else {  // the partial last vector, and those beyond it
 #pragma unroll 1
             for (index_t tail = n; tail < N; ++tail) {
                 z_ptr[tail] = from_float<T>(to_float(x_ptr[tail]) + to_float(y_ptr[tail]));

@@ -1,7 +1,7 @@
-// What Hopper multiplies matrices with (sm_90a, and no later GPU has all of it): copies of boxes of a matrix,
-// registers that change hands between warps, and products by a whole warpgroup, straight from shared memory.
-// Each function is one PTX instruction (or two), named after it.
-// Source: PTX ISA, "cp.async.bulk.tensor", "griddepcontrol", "setmaxnreg", "stmatrix", "wgmma".
+// Hopper's matrix multiplication (sm_90a; no later GPU has all of it): TMA tensor copies, setmaxnreg to move
+// registers between warpgroups, and wgmma, which reads operands from shared memory. Each function is one or
+// two PTX instructions, named after them. Source: PTX ISA, "cp.async.bulk.tensor", "griddepcontrol",
+// "setmaxnreg", "stmatrix", "wgmma".
 #pragma once
 
 #include "common.cuh"
@@ -13,19 +13,19 @@
 #define HAS_WGMMA 0
 #endif
 
-// Four warps, whose registers a product is spread over.
+// Four warps, whose registers together hold the sums.
 constexpr int WARPGROUP = 4 * WARP;
 
-// What <cuda.h>, which NVRTC cannot include, calls CUtensorMap: where a matrix lies in memory and which box
-// of it a copy moves. The host encodes it; a kernel takes it as `const __grid_constant__`.
+// CUtensorMap of <cuda.h>, which NVRTC cannot include: a matrix's layout in memory and the box that a copy
+// moves. The host encodes it; a kernel takes it as `const __grid_constant__`.
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
 
 #if HAS_WGMMA
 
-// ---- tensor copy: a box of a matrix, its place given as (column, row) ------------------------------------
-// What of the box lies outside the matrix is read as zeros, which count as bytes, and is not written.
+// ---- TMA tensor copy: a box of a matrix at (column, row) -------------------------------------------------
+// Elements outside the matrix are read as zeros, which count as bytes, and are not written.
 
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -40,7 +40,7 @@ __device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap*
         : "memory");
 }
 
-// Into the same place of every block of the cluster whose bit is set, and told to that block's barrier.
+// Multicast: to the same address in every block whose bit is set; completes on that block's mbarrier.
 __device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap* from, int column, int row,
                                                       mbarrier_t* barrier, unsigned short blocks) {
     asm volatile(
@@ -61,49 +61,48 @@ __device__ __forceinline__ void tensor_copy_to_global(const TensorMap* to, int c
 __device__ __forceinline__ void bulk_commit_group() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Returns once all but the latest PENDING groups have read their shared memory, which may then be written.
+// Returns when all but the latest PENDING groups have read their shared memory, which may then be
+// overwritten.
 template <int PENDING>
 __device__ __forceinline__ void bulk_wait_group_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-// Makes what this thread wrote to shared memory visible to the copy engine and the tensor cores.
+// Makes this thread's writes to shared memory visible to TMA and the tensor cores (the async proxy).
 __device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- barriers of a cluster's blocks
-// ------------------------------------------------------------------------
+// ---- mbarriers of a cluster's blocks ---------------------------------------------------------------------
 
 __device__ __forceinline__ void mbarrier_arrive(mbarrier_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Tells the same barrier of another block of the cluster (or of this one) that the caller is done reading. It
-// publishes nothing that the caller wrote: for that, ".release.cluster" first waits on a fence of the whole
-// GPU, hundreds of cycles long.
+// Arrives at the same mbarrier of another block of the cluster (or of this one): the caller has finished
+// reading. It publishes none of the caller's writes: ".release.cluster" would first wait on a GPU-wide fence
+// of hundreds of cycles.
 __device__ __forceinline__ void mbarrier_arrive_in_block(mbarrier_t* barrier, int rank) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in_block(barrier, rank))
                  : "memory");
 }
 
-// ---- grids that overlap
-// ------------------------------------------------------------------------------------ Where the launch
-// allows it, a grid may begin while the one before it in its stream still runs.
+// ---- programmatic dependent launch: overlapping grids ----------------------------------------------------
+// If the launch allows it, a grid may start while the previous one in its stream still runs.
 
-// Once all blocks have called it, or ended, the next grid may begin.
+// Once all blocks have called it, or ended, the next grid may start.
 __device__ __forceinline__ void next_grid_may_start() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-// Returns once the grid before has ended, and all that it wrote is there.
+// Returns when the previous grid has ended and its writes are visible.
 __device__ __forceinline__ void previous_grid_wait() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // ---- registers of a warpgroup ---------------------------------------------------------------
 
-// All warps of the warpgroup give registers back, or wait until there are so many for each of their threads.
-// The kernel must have __launch_bounds__.
+// All warps of the warpgroup release registers, or wait until that many are available for each of their
+// threads. The kernel must have __launch_bounds__.
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -113,8 +112,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// Four 8 x 8 matrices of 16-bit elements from a warp's registers: lane l has elements 2 * (l % 4) and the
-// next of row l / 4 of each. Row l % 8 of matrix l / 8 goes to the 16 bytes at lane l's `row`.
+// Stores four 8 x 8 matrices of 16-bit elements: of each, lane l has elements 2 * (l % 4) and the next of row
+// l / 4. Row l % 8 of matrix l / 8 goes to the 16 bytes at lane l's `row`.
 __device__ __forceinline__ void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
@@ -123,31 +122,32 @@ __device__ __forceinline__ void stmatrix_x4(void* row, unsigned m0, unsigned m1,
 }
 
 // ---- wgmma: d[64, N] (+)= a[64, 16] @ b[16, N], by the 128 threads of a warpgroup -------------------------
-// a and b lie in shared memory, where descriptors say. A thread's part of d: d[4 * j + 2 * h + i] is row
+// Descriptors locate a and b in shared memory. A thread's part of d: d[4 * j + 2 * h + i] is row
 // 16 * warp + 8 * h + lane / 4, column 8 * j + 2 * (lane % 4) + i.
 
 using matrix_t = unsigned long long;
 
-// A matrix of 16-bit elements as a tensor copy with 128-byte swizzle lays it out: blocks of 1024 bytes, 8
-// rows of 128 bytes, whose 16-byte pieces are permuted within their row by the row's number.
+// A matrix of 16-bit elements in the layout of a TMA tensor copy with 128-byte swizzle: blocks of 1024 bytes,
+// 8 rows of 128 bytes. The 16-byte pieces of a row are permuted by XOR with the row's number.
 //   rows run along K:      8 rows of M (or N), 64 of K; the next 8 rows are 1024 bytes on
 //   rows run along M or N: 8 rows of K, 64 of M (or N); the next 8 rows are 1024 bytes on, and the next 64 of
 //                          M or N `next_64` bytes
-// The start may be some pieces into a row, or some blocks on.
+// `start` may be some pieces into a row, or some blocks on.
 __device__ __forceinline__ matrix_t matrix_descriptor(const void* start, unsigned next_64) {
     const auto encode = [](unsigned bytes) { return static_cast<matrix_t>((bytes & 0x3ffff) >> 4); };
     constexpr matrix_t SWIZZLE_128 = 1;
     return encode(shared_address(start)) | encode(next_64) << 16 | encode(1024) << 32 | SWIZZLE_128 << 62;
 }
 
-// Before the first product, and wherever registers of d were touched since.
+// Required before the first wgmma, and after any other access to registers of d.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit_group() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Returns once all but the latest PENDING groups are done. d is named so that no use of it moves up before.
+// Returns when all but the latest PENDING groups are done. d is an operand so that no use of it moves before
+// the wait.
 template <int PENDING, int COUNT>
 __device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
@@ -197,7 +197,7 @@ constexpr bool IS_BF16 = false;
 template <>
 constexpr bool IS_BF16<__nv_bfloat16> = true;
 
-// The registers of d decide N. With `add` false, d is overwritten.
+// The number of registers of d determines N. With `add` false, d is overwritten.
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ __forceinline__ void wgmma(float (&d)[32], matrix_t a, matrix_t b, bool add) {
     if constexpr (IS_BF16<T>) {

@@ -1,7 +1,7 @@
-"""CUDA through pybind11: C++ host code around the same kernels, built ahead of time or on the first call.
+"""CUDA through pybind11: C++ host code for the same kernels, built ahead of time or on the first call.
 
 ``pybind/<op>.cu`` exports one function per variant; each becomes ``pybind.<variant>`` beside the cupy
-implementation of the same kernel.  ``pybind/library/<op>.cu`` calls a library for the same work: a yardstick,
+implementation of the same kernel.  ``pybind/library/<op>.cu`` calls a library for the same work: a baseline,
 ``library.<name>``, for GPUs only.
 """
 
@@ -26,12 +26,12 @@ Run = Callable[..., torch.Tensor]
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
-    """Register ``pybind.<variant>`` for every cupy implementation that ``pybind/<op>.cu`` has as well, and
-    ``library.<name>`` for all that ``pybind/library/<op>.cu`` has.
+    """Register ``pybind.<variant>`` for every cupy implementation that ``pybind/<op>.cu`` also exports, and
+    ``library.<name>`` for every export of ``pybind/library/<op>.cu``.
 
     Args:
         op: the op's name.
-        implementations: those of the op that are known so far.
+        implementations: the op's implementations known so far.
     """
     exported = _exported(op)
     known = list(implementations)
@@ -54,7 +54,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
 
 
 def _exported(name: str) -> list[str]:
-    """What the module ``pybind/<name>.cu`` exports; nothing where there is none."""
+    """The names that the module ``pybind/<name>.cu`` exports; empty if there is no such file."""
     file = build.PYBIND / f"{name}.cu"
     return re.findall(r'\bm\.def\("(\w+)"', file.read_text()) if file.is_file() else []
 
@@ -75,7 +75,8 @@ def _lazy(op: str, variant: str, name: str) -> Run:
 
 
 def _device(argument: object, name: str) -> torch.device:
-    """Where a tensor lies; for what is none any device that the module is for, as all refuse it alike."""
+    """A tensor's device.  For anything else, any device that the module supports: all raise the same
+    error."""
     if isinstance(argument, torch.Tensor):
         return argument.device
     if build.calls_a_library(name) and torch.cuda.is_available():
@@ -84,11 +85,11 @@ def _device(argument: object, name: str) -> torch.device:
 
 
 def module(name: str, device: torch.device) -> types.ModuleType:
-    """The module of ``pybind/<name>.cu`` for a device, built if there is none yet.
+    """The module of ``pybind/<name>.cu`` for a device, built if necessary.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
-        TypeError: the device is neither a GPU nor the CPU, or the CPU where that has no such module.
+        TypeError: the device is neither a GPU nor the CPU, or it is the CPU and the module is for GPUs only.
     """
     target = _target(device)
     if target is None or (target == "host" and build.calls_a_library(name)):
@@ -98,21 +99,21 @@ def module(name: str, device: torch.device) -> types.ModuleType:
 
 
 def building(impls: Iterable[Implementation], device: torch.device) -> dict[str, Building]:
-    """Begin to build, in the background, the modules that ``impls`` will load and that are not there yet.
+    """Start building, in the background, the modules that ``impls`` will load and that are not built yet.
 
     Args:
         impls: implementations of one op, of any route.
-        device: where they are going to run.
+        device: where they will run.
 
     Returns:
-        By the name that `module_of` has for them.
+        The builds, by `module_of` name.
     """
     target = _target(device)
     found: dict[str, Building] = {}
     if target is None:
         return found
     for name in dict.fromkeys(module_of(impl) for impl in impls if supports(impl, device) is None):
-        # Where a compiler is missing, loading the module says so.
+        # If a compiler is missing, loading the module reports it.
         with contextlib.suppress(build.BuildError, OSError):
             if name and not build.pybind_is_built(name, target):
                 found[name] = Building(name, target)
@@ -120,14 +121,14 @@ def building(impls: Iterable[Implementation], device: torch.device) -> dict[str,
 
 
 def module_of(impl: Implementation) -> str:
-    """The module of this project that stands behind one of `register`'s; empty for all others."""
+    """The project's module behind an implementation that `register` made; empty for any other."""
     if impl.origin != __file__:
         return ""
     return f"{LIBRARY}/{impl.op}" if impl.route == LIBRARY else impl.op
 
 
 def _target(device: torch.device) -> str | None:
-    """What to build for: ``host``, or a GPU's architecture."""
+    """The build target: ``host``, or a GPU's architecture."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         return f"sm_{major}{minor}"
@@ -137,7 +138,7 @@ def _target(device: torch.device) -> str | None:
 @functools.cache
 def _load(name: str, target: str) -> types.ModuleType:
     path = build.pybind_module(name, target)
-    # Named after the target as well: pybind11 takes modules of one name for one module.
+    # The target is part of the name: pybind11 treats two modules of one name as the same.
     spec = importlib.util.spec_from_file_location(f"{target}.{name.replace('/', '.')}", path)
     if spec is None or spec.loader is None:
         raise build.BuildError(f"{path} is no Python module")

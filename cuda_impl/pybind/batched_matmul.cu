@@ -14,7 +14,7 @@ struct Batch {
     bool empty() const { return B == 0 || N == 0; }
 };
 
-// a, b and an empty c; a TypeError or ValueError, which compare.arguments words, if they are no such batches.
+// a, b and an uninitialised c. Raises compare.arguments' TypeError or ValueError for other arguments.
 static Batch checked(const py::object& a, const py::object& b) {
     const auto tensors = check_same("batched_matmul", 3, {{"a", a}, {"b", b}});
     if (tensors[0].shape[1] != tensors[0].shape[2]) {
@@ -23,7 +23,7 @@ static Batch checked(const py::object& a, const py::object& b) {
     return {tensors[0], tensors[1], tensors[0].empty_like(), tensors[0].shape[0], tensors[0].shape[1]};
 }
 
-// A thread an element.
+// One element per thread.
 static py::object naive(py::object a_object, py::object b_object) {
     const Batch p = checked(a_object, b_object);
     if (p.empty()) return p.c.object;
@@ -37,7 +37,7 @@ static py::object naive(py::object a_object, py::object b_object) {
     return p.c.object;
 }
 
-constexpr int LARGEST = 128;  // rows of a matrix that a block holds whole
+constexpr int LARGEST = 128;  // maximum N: a block holds whole matrices
 
 static void check_size(const Batch& p) {
     if (p.N <= LARGEST) return;
@@ -45,7 +45,7 @@ static void check_size(const Batch& p) {
               std::to_string(LARGEST) + " rows; torch.eager takes any");
 }
 
-// Refuses what needs more shared memory than a block may have on this GPU.
+// Raises NotImplementedError if a block needs more shared memory than this GPU allows.
 static void check_shared(const Batch& p, int bytes) {
     if (p.a.device < 0) return;
     static std::map<int, int> known;
@@ -57,14 +57,14 @@ static void check_shared(const Batch& p, int bytes) {
               "; fewer or smaller matrices a block take less, and torch.eager takes any");
 }
 
-// Whether its rows, or else its columns, are whole packs of 16 bytes that start on such a boundary.
+// Whether rows (or columns) are whole 16-byte vectors, aligned.
 static bool is_packed(const Tensor& x, bool by_rows = true) {
     const int VEC = 16 / x.element_size, along = by_rows ? 2 : 1;
     return x.strides[along] == 1 && x.shape[1] % VEC == 0 && x.strides[3 - along] % VEC == 0 &&
            x.strides[0] % VEC == 0 && x.address % 16 == 0;
 }
 
-// Calls `packed` with whether a and b lie by rows, as constants, or if not both are packed `others`.
+// Calls `packed` with a's and b's row-major flags as constants, or `others` if not both are packed.
 template <typename Packed, typename Others>
 static void dispatch_lie(const Batch& p, Packed packed, Others others) {
     const bool a_by_rows = p.a.strides[2] == 1, b_by_rows = p.b.strides[2] == 1;
@@ -86,14 +86,14 @@ static void launch_group(const Batch& p, const LaunchShape& shape, Kernel* kerne
 
 constexpr int ROWS = 4;
 
-// Whole matrices in shared memory, ROWS x 4 elements a thread.
+// Whole matrices in shared memory, ROWS x 4 elements per thread.
 static py::object tiled(py::object a_object, py::object b_object) {
     const Batch p = checked(a_object, b_object);
     if (p.empty()) return p.c.object;
     check_size(p);
     const int side = int(ceil_div(p.N, ROWS)) * ROWS;
-    const int each = side / ROWS * side / 4;       // threads of a matrix
-    const int matrices = std::max(128 / each, 1);  // of 128 threads, but one at least
+    const int each = side / ROWS * side / 4;       // threads per matrix
+    const int matrices = std::max(128 / each, 1);  // 128 threads, at least one matrix
     const int shared_bytes = 2 * matrices * side * (side + 4) * 4;
     const LaunchShape shape = {ceil_div(p.B, matrices), matrices * each, shared_bytes};
     dispatch(p.a, [&](auto zero) {
@@ -105,7 +105,7 @@ static py::object tiled(py::object a_object, py::object b_object) {
     return p.c.object;
 }
 
-// Calls `function` with an element of the operands' 16-bit type, and with BLOCK_N, the next multiple of 16.
+// Calls `function` with a value of the operands' 16-bit type, and BLOCK_N: N rounded up to a multiple of 16.
 template <int BLOCK_N = 16, typename Function>
 static void dispatch_tiles(const Batch& p, Function function) {
     if constexpr (BLOCK_N < LARGEST) {
@@ -116,12 +116,12 @@ static void dispatch_tiles(const Batch& p, Function function) {
     });
 }
 
-// MATRICES of a block: so many that it has 4 to 8 warps, each 16 rows.
+// MATRICES per block: 4 to 8 warps, with 16 rows each.
 constexpr int matrices_of(int BLOCK_N) {
     return (64 + BLOCK_N - 1) / BLOCK_N;
 }
 
-// Of a group's tiles of a and b.
+// Bytes of a group's tiles of a and b.
 constexpr int group_bytes(int BLOCK_N) {
     return 2 * matrices_of(BLOCK_N) * BLOCK_N * BLOCK_N * 2;
 }
@@ -134,7 +134,7 @@ static void launch_tensor_core(const Batch& p) {
                     &batched_matmul_tensor_core_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, MATRICES, PACKED>);
 }
 
-// Whole matrices in shared memory, 16 rows a warp.
+// Whole matrices in shared memory, 16 rows per warp.
 static py::object tensor_core(py::object a_object, py::object b_object) {
     const Batch p = checked(a_object, b_object);
     check_tensor_cores(p.a);
@@ -151,13 +151,13 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
 
 constexpr int STAGES = 3;
 
-// BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for.
+// BLOCKS per multiprocessor, limited by 227 KB of shared memory and by the registers of 1536 threads.
 constexpr int blocks_of(int BLOCK_N) {
     return std::min((227 << 10) / (STAGES * group_bytes(BLOCK_N) + 1024),
                     1536 / (matrices_of(BLOCK_N) * BLOCK_N * 2));
 }
 
-// Group after group, the next on their way meanwhile.
+// Persistent: the next groups are prefetched while one is multiplied.
 static py::object pipelined(py::object a_object, py::object b_object) {
     const Batch p = checked(a_object, b_object);
     check_tensor_cores(p.a);

@@ -3,7 +3,7 @@
 
 #include "tensor.h"
 
-// Count every tile, add up the counts, read x again and write.
+// Count each tile, scan the counts, read x again and scatter.
 static py::object twopass(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0], y = x.empty_like();
     const std::int64_t N = x.numel();
@@ -22,7 +22,7 @@ static py::object twopass(py::object x_object) {
     return y.object;
 }
 
-// Tiles look back at what those before them have published.
+// Single-pass scan: tiles look back at the counts that earlier tiles have published.
 static py::object onepass(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0], y = x.empty_like();
     const std::int64_t N = x.numel();
@@ -38,7 +38,7 @@ static py::object onepass(py::object x_object) {
     return y.object;
 }
 
-// Tiles come into shared memory, and are counted and published one ahead; neighbours only.
+// TMA prefetches tiles; a tile's count is published one iteration ahead. A strided x uses `onepass`.
 static py::object ring(py::object x_object) {
     const Tensor x = check_same("compact", 1, {{"x", x_object}})[0];
     const std::int64_t N = x.numel();

@@ -11,7 +11,7 @@ struct Rows {
     std::int64_t M, V;
 };
 
-// The arguments, logits with neighbouring columns next to each other, and where the loss goes.
+// The arguments, with logits' rows contiguous, and an output for the loss.
 static Rows checked(const py::object& logits_object, const py::object& targets_object) {
     Rows rows;
     rows.logits = check_same("cross_entropy", 2, {{"logits", logits_object}})[0];
@@ -30,7 +30,7 @@ static Rows checked(const py::object& logits_object, const py::object& targets_o
 }
 
 constexpr int PACKS = 8, THREADS = 256;
-constexpr int TILE_PACKS = PACKS * THREADS;  // that a block has on their way at a time: 32 KB
+constexpr int TILE_PACKS = PACKS * THREADS;  // 16-byte vectors of a block in flight: 32 KB
 
 // A row is read once, tile by tile: any row length.
 static py::object online(py::object logits_object, py::object targets_object) {
@@ -54,19 +54,20 @@ static py::object online(py::object logits_object, py::object targets_object) {
     return rows.loss.object;
 }
 
-// Columns of a block's slice in `split`: as many tiles as leave 16 blocks for every multiprocessor.
+// Columns of a block's slice in `split`: slices of so many tiles that every multiprocessor has 16 blocks.
 static std::int64_t slice_columns(std::int64_t tiles, const Rows& rows, int TILE) {
     return std::max<std::int64_t>(1, tiles * rows.M / (16 * multiprocessors(rows.logits))) * TILE;
 }
 
-// Many blocks share a row: few rows, of any length.
+// Several blocks share a row: few rows, of any length.
 static py::object split(py::object logits_object, py::object targets_object) {
     const Rows rows = checked(logits_object, targets_object);
     if (rows.M == 0) return rows.loss.object;
     const int TILE = TILE_PACKS * 16 / rows.logits.element_size;
     const std::int64_t slice = slice_columns(ceil_div(rows.V, TILE), rows, TILE);
     const std::int64_t splits = std::max<std::int64_t>(1, ceil_div(rows.V, slice));
-    // The parts, and how many of a row's are there: only these have to begin as 0, but one launch does both.
+    // Partial results, and arrival counters per row. Only the counters must be 0, but one allocation is one
+    // launch.
     const Tensor workspace = rows.logits.zeros(rows.M * splits + rows.M);
     dispatch(rows.logits, [&](auto zero) {
         using T = decltype(zero);
@@ -78,7 +79,7 @@ static py::object split(py::object logits_object, py::object targets_object) {
     return rows.loss.object;
 }
 
-// The blocks of a cluster share a row, and need no memory to meet in.
+// The blocks of a cluster share a row and exchange partial results in distributed shared memory.
 static py::object cluster(py::object logits_object, py::object targets_object) {
     const Rows rows = checked(logits_object, targets_object);
     if (rows.M == 0) return rows.loss.object;
@@ -87,14 +88,14 @@ static py::object cluster(py::object logits_object, py::object targets_object) {
     dispatch(rows.logits, [&](auto zero) {
         using T = decltype(zero);
         const auto launch_cluster = [&](auto CLUSTER) {
-            // Slices are of whole packs, so that they begin as the row does.
+            // Slices are whole 16-byte vectors, so that they have the row's alignment.
             const std::int64_t slice = ceil_div(ceil_div(rows.V, CLUSTER), 64) * 64;
             launch(rows.logits, {rows.M * CLUSTER, THREADS},
                    cross_entropy_cluster_kernel<T, PACKS, THREADS, CLUSTER>, rows.logits.data<T>(),
                    rows.targets.data<index_t>(), rows.loss.data<float>(), rows.V, rows.logits.strides[0],
                    rows.targets.strides[0], slice);
         };
-        if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());  // two tiles a block
+        if (tiles <= 2 * 2) return launch_cluster(std::integral_constant<int, 2>());  // two tiles per block
         if (tiles <= 4 * 2) return launch_cluster(std::integral_constant<int, 4>());
         return launch_cluster(std::integral_constant<int, 8>());  // or more
     });

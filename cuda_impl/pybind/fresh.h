@@ -1,16 +1,16 @@
-// Outputs that are not like an input: fresh tensors of any shape, on the device of one that is there.
+// Outputs unlike any input: new tensors of any shape, on the device of a given tensor.
 #pragma once
 
 #include <initializer_list>
 
 #include "tensor.h"
 
-// What `like.METHOD(shape)` returns: a dense tensor of that shape on the device of `like`. With `fp32` it
-// holds fp32, else what `like` holds.
+// `like.METHOD(shape)`: a contiguous tensor of that shape on the device of `like`, of dtype fp32 if `fp32`,
+// else of the dtype of `like`.
 inline Tensor fresh(const py::str& method, const Tensor& like, std::initializer_list<std::int64_t> shape,
                     bool fp32) {
     static const py::tuple& of_dtype = *new py::tuple(py::make_tuple(Torch::name("dtype")));
-    Tensor made_of = like;  // the device is known, and perhaps the dtype
+    Tensor made_of = like;  // copies device and dtype
     if (fp32) {
         made_of.element = Element::FP32;
         made_of.element_size = 4;
@@ -31,7 +31,7 @@ inline Tensor fresh(const py::str& method, const Tensor& like, std::initializer_
     return made_of;
 }
 
-// Of the dtype of `like`.
+// With the dtype of `like`.
 inline Tensor new_empty(const Tensor& like, std::initializer_list<std::int64_t> shape) {
     static const py::str& method = *new py::str(Torch::name("new_empty"));
     return fresh(method, like, shape, false);

@@ -5,7 +5,7 @@
 
 #include "whole.h"
 
-// An atomic addition in global memory for every element.
+// An atomic addition in global memory per element.
 static py::object globally(py::object x_object) {
     constexpr int THREADS = 256;
     const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
@@ -15,7 +15,7 @@ static py::object globally(py::object x_object) {
     return y.object;
 }
 
-// A block counts in shared memory, and adds its counts to y at its end.
+// A block counts in shared memory and adds its counts to y at its end.
 static py::object shared(py::object x_object) {
     constexpr int THREADS = 256, BLOCKS = 8;
     const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
@@ -26,12 +26,12 @@ static py::object shared(py::object x_object) {
     return y.object;
 }
 
-constexpr int PACKS = 4;  // of 16 bytes a thread, on their way at once
+constexpr int PACKS = 4;  // 16-byte loads per thread in flight
 constexpr int THREADS = 512;
-constexpr int BLOCKS = 2;  // a multiprocessor
+constexpr int BLOCKS = 2;  // per multiprocessor
 
-// Chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are chunks. `kernel_for` gives
-// the kernel for packs of VEC.
+// Chunks of THREADS * PACKS vectors, for as many blocks as a GPU holds, at most one per chunk. `kernel_for`
+// returns the kernel for vectors of VEC elements.
 template <typename KernelFor>
 static py::object by_chunks(const py::object& x_object, int shared_bytes, KernelFor kernel_for) {
     const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
@@ -51,12 +51,12 @@ static py::object by_chunks(const py::object& x_object, int shared_bytes, Kernel
     return y.object;
 }
 
-// A warp has counters of its own.
+// One set of counters per warp.
 static py::object warps(py::object x) {
     return by_chunks(x, 0, [](auto VEC) { return histogram_warps_kernel<VEC, PACKS, THREADS, BLOCKS>; });
 }
 
-// Every lane has counters of its own, in a bank of its own.
+// One private counter per lane, in a bank of its own.
 static py::object lanes(py::object x) {
     constexpr int SHARED_BYTES = BINS * COPIES * 4;
     return by_chunks(x, SHARED_BYTES,

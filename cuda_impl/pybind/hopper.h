@@ -1,6 +1,5 @@
-// What launches on Hopper take beside tensor.h: tensor maps, which tell the copy engine how a matrix lies in
-// memory and which box of it a copy moves (the same as cuda_impl/tensor_map.py makes), and launches that need
-// not wait for the grid before them to end.
+// What Hopper launches need beyond tensor.h: tensor maps for TMA, which describe a matrix's layout in memory
+// and the box that a copy moves (as cuda_impl/tensor_map.py makes them), and programmatic dependent launch.
 #pragma once
 
 #ifndef HOST_BUILD
@@ -13,12 +12,12 @@
 #include "tensor.h"
 #include "wgmma.cuh"
 
-// The map of a matrix of 16-bit elements whose rows, or columns, are dense and start on 16-byte boundaries,
+// The tensor map of a matrix of 16-bit elements whose rows (or columns) are contiguous, 16-byte aligned and
 // ld elements apart. A copy moves `box_lines` of them, 64 elements of each.
 inline TensorMap tensor_map(const Tensor& x, bool by_rows, std::int64_t ld, int box_lines) {
     TensorMap map = {};
 #ifndef HOST_BUILD
-    // The driver's own function: asked of the runtime, so that nothing is linked with the driver.
+    // The driver's function, looked up through the runtime, so that the module does not link with the driver.
     static const auto encode = [] {
         void* function = nullptr;
         cudaDriverEntryPointQueryResult found;
@@ -45,8 +44,8 @@ inline TensorMap tensor_map(const Tensor& x, bool by_rows, std::int64_t ld, int 
     return map;
 }
 
-// As `launch`, but that the kernel may begin while the one before it on the stream still runs; it waits for
-// that one's output itself.
+// As `launch`, with programmatic dependent launch: the kernel may start while the previous one on the stream
+// still runs, and itself waits for that one's output.
 template <typename... Parameters, typename... Arguments>
 void launch_overlapping(const Tensor& on, const LaunchShape& shape, void (*kernel)(Parameters...),
                         Arguments... arguments) {

@@ -10,7 +10,7 @@ static py::object online(py::object x, py::object weight, py::object bias, float
     return launch_online<LayerNorm>(checked("layer_norm", x, {{"weight", weight}, {"bias", bias}}), eps);
 }
 
-// The row waits in registers: up to 64 KB of them.
+// The row stays in registers: up to 64 KB.
 static py::object onepass(py::object x, py::object weight, py::object bias, float eps) {
     return launch_onepass<LayerNorm>(checked("layer_norm", x, {{"weight", weight}, {"bias", bias}}), eps);
 }

@@ -21,7 +21,7 @@ static bool is_good(const Layer& layer) {
            is_here(bias);
 }
 
-// All but y; a TypeError or ValueError, which compare.arguments words, if they are no layer.
+// Everything but y. Raises compare.arguments' TypeError or ValueError for other arguments.
 static Layer checked(const py::object& x, const py::object& w, const py::object& bias) {
     if (is_matrix(x) && is_matrix(w) && is_matrix(bias)) {
         Layer layer;
@@ -37,7 +37,7 @@ static Layer checked(const py::object& x, const py::object& w, const py::object&
     throw std::runtime_error("linear_gelu: these arguments are not taken");
 }
 
-// The bias if it is dense and starts on a 16-byte boundary, else a copy that does.
+// The bias if it is contiguous and 16-byte aligned, else such a copy.
 static Tensor packed(const Tensor& bias) {
     if (bias.strides[0] == 1 && bias.address % 16 == 0) return bias;
     return Tensor(bias.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
@@ -63,13 +63,13 @@ static py::object launch_tensor_core(Layer& layer) {
     return p.c.object;
 }
 
-// As matmul's, with bias and GELU on the sums in registers.
+// matmul's kernel with bias and GELU as its epilogue, in registers.
 static py::object tensor_core(py::object x, py::object w, py::object bias) {
     Layer layer = checked(x, w, bias);
     return launch_tensor_core(layer);
 }
 
-// matmul's tma_store, then bias and GELU in a kernel of their own.
+// matmul's tma_store, then bias and GELU in a separate kernel.
 static py::object unfused(py::object x, py::object w, py::object bias_object) {
     Layer layer = checked(x, w, bias_object);
     Product& p = layer.product;
@@ -103,8 +103,8 @@ static py::object unfused(py::object x, py::object w, py::object bias_object) {
     return p.c.object;
 }
 
-// matmul's tma_store, with bias and GELU on the sums in registers. As tensor_core where the copy engine
-// cannot: rows of y that do not start on 16-byte boundaries, or K = 0.
+// matmul's tma_store with bias and GELU as its epilogue, in registers. Falls back to tensor_core where TMA
+// cannot be used: rows of y that are not 16-byte aligned, or K = 0.
 static py::object fused(py::object x, py::object w, py::object bias_object) {
     Layer layer = checked(x, w, bias_object);
     Product& p = layer.product;

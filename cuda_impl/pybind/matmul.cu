@@ -7,7 +7,7 @@
 #include "product.h"
 #include "tensor.h"
 
-// a, b and an empty c; a TypeError or ValueError, which compare.arguments words, if they are no product.
+// a, b and an uninitialised c. Raises compare.arguments' TypeError or ValueError for other arguments.
 static Product checked(const py::object& a, const py::object& b) {
     if (is_matrix(a) && is_matrix(b)) {
         Product p;
@@ -45,7 +45,7 @@ static void launch_strided(const Product& p, std::int64_t BLOCK_M, std::int64_t 
            p.a.strides[0], p.a.strides[1], p.b.strides[0], p.b.strides[1]);
 }
 
-// A thread an element; a warp's threads below each other.
+// One element per thread; a warp's threads on consecutive rows: uncoalesced.
 static py::object naive(py::object a, py::object b) {
     const Product p = checked(a, b);
     check_slow(p);
@@ -57,7 +57,7 @@ static py::object naive(py::object a, py::object b) {
     return p.c.object;
 }
 
-// A thread an element; a warp's threads beside each other.
+// One element per thread; a warp's threads on consecutive columns: coalesced.
 static py::object coalesced(py::object a, py::object b) {
     const Product p = checked(a, b);
     check_slow(p);
@@ -69,7 +69,7 @@ static py::object coalesced(py::object a, py::object b) {
     return p.c.object;
 }
 
-// A block a tile, from tiles in shared memory.
+// One tile per block, from tiles in shared memory.
 static py::object shared(py::object a, py::object b) {
     const Product p = checked(a, b);
     check_slow(p);
@@ -81,9 +81,9 @@ static py::object shared(py::object a, py::object b) {
     return p.c.object;
 }
 
-// ---- 16 bytes at a time ----------------------------------------------------------------------------------
+// ---- 16-byte vectorized access ---------------------------------------------------------------------------
 
-// Whether the GPU that a tensor is on is older than sm_80.
+// Whether the tensor's GPU is older than sm_80.
 static bool is_turing(const Tensor& x) {
     if (x.device < 0) return false;
     int major = 0;
@@ -93,7 +93,8 @@ static bool is_turing(const Tensor& x) {
 
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
 static void launch_register(const Product& p, const Operand& a, const Operand& b) {
-    // 16-bit elements are read along K where they lie so, a pack of every row: that leaves fewer registers.
+    // 16-bit elements contiguous along K are read as one vector per row, which leaves fewer registers:
+    // smaller tile.
     constexpr int BLOCK_M = 128, BLOCK_K = 16, THREAD_M = 8;
     constexpr int BLOCK_N = sizeof(T) == 4 ? 256 : 128, THREAD_N = sizeof(T) == 4 ? 16 : 8;
     constexpr int a_tile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>::ELEMENTS;
@@ -106,7 +107,7 @@ static void launch_register(const Product& p, const Operand& a, const Operand& b
            a.tensor.data<T>(), b.tensor.data<T>(), p.c.data<T>(), p.M, p.N, p.K, a.ld, b.ld);
 }
 
-// A thread a tile, copies on their way meanwhile.
+// Register tiling; cp.async prefetches the next tiles.
 static py::object register_(py::object a_object, py::object b_object) {
     const Product p = checked(a_object, b_object);
     if (p.empty()) return p.c.object;
@@ -114,7 +115,7 @@ static py::object register_(py::object a_object, py::object b_object) {
     dispatch(p.a, [&](auto zero) {
         dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
             using T = decltype(zero);
-            // Turing's shared memory holds no third tile of fp32, nor are its copies asynchronous.
+            // sm_75: shared memory has no room for a third stage in fp32, and cp.async does not exist.
             if constexpr (sizeof(T) == 4) {
                 if (is_turing(p.a)) return launch_register<T, A_BY_ROWS, B_BY_ROWS, 2>(p, a, b);
             }
@@ -124,7 +125,7 @@ static py::object register_(py::object a_object, py::object b_object) {
     return p.c.object;
 }
 
-// A warp a tile, by tensor cores.
+// One tile per warp, on tensor cores.
 static py::object tensor_core(py::object a_object, py::object b_object) {
     const Product p = checked(a_object, b_object);
     check_tensor_cores(p.a);
@@ -151,8 +152,7 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
 
 // ---- Hopper's own units ----------------------------------------------------------------------------------
 
-// Checks, and calls `launch_kernel` with the product and its operands; c is zeros where there is nothing to
-// add.
+// Checks the arguments, then calls `launch_kernel` with the product and its operands. c is zeros if K is 0.
 template <typename Launch>
 static py::object multiplied(const py::object& a, const py::object& b, Launch launch_kernel) {
     const Product p = checked(a, b);
@@ -163,7 +163,7 @@ static py::object multiplied(const py::object& a, const py::object& b, Launch la
     return p.c.object;
 }
 
-// A warpgroup a tile, which the copy engine fetches.
+// One tile per warpgroup, fetched by TMA.
 static py::object wgmma_(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
         constexpr int BLOCK_M = 128, BLOCK_N = 128, STAGES = 3;
@@ -179,7 +179,7 @@ static py::object wgmma_(py::object a_object, py::object b_object) {
     });
 }
 
-// A warp fetches, eight others multiply.
+// One producer warp, eight consumer warps.
 static py::object specialized(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
         launch_specialized<false, 1>(p, a, b, [](auto zero, auto A, auto B, auto BLOCK_N, auto STAGES) {
@@ -188,7 +188,7 @@ static py::object specialized(py::object a_object, py::object b_object) {
     });
 }
 
-// A block a multiprocessor takes tile after tile.
+// Persistent: one block per multiprocessor, round-robin tile scheduling.
 static py::object persistent(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
         launch_specialized<true, 1>(p, a, b, [](auto zero, auto A, auto B, auto BLOCK_N, auto STAGES) {
@@ -197,12 +197,12 @@ static py::object persistent(py::object a_object, py::object b_object) {
     });
 }
 
-// Two blocks share what they fetch of b.
+// TMA multicast: two blocks share their loads of b.
 static py::object multicast(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, launch_matmul_multicast);
 }
 
-// c leaves by the copy engine; as multicast where rows of c do not start on 16-byte boundaries.
+// TMA stores c. Falls back to multicast if rows of c are not 16-byte aligned.
 static py::object tma_store(py::object a_object, py::object b_object) {
     return multiplied(a_object, b_object, [](const Product& p, const Operand& a, const Operand& b) {
         if (p.N * p.c.element_size % 16 != 0) return launch_matmul_multicast(p, a, b);

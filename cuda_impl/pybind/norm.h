@@ -26,15 +26,15 @@ inline bool is_parameter(const Tensor& parameter, const Tensor& x) {
            parameter.device == x.device && get(parameter.object, Torch::get().is_here).ptr() == Py_True;
 }
 
-// The vector if it is dense and starts on a 16-byte boundary, else a copy that does.
+// The vector if it is contiguous and 16-byte aligned, else such a copy.
 inline Tensor packed(const Tensor& parameter) {
     if (parameter.strides[0] == 1 && parameter.address % 16 == 0) return parameter;
     return Tensor(parameter.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
 }
 
-// Copies of what does not lie as the kernels take it, and an output; a TypeError or ValueError, which
-// compare.arguments words, for what is not taken. `parameters`: weight, and bias if there is one; without one
-// the weight stands for it, which none reads there.
+// The arguments, copied where the kernels do not take their layout, and an output. Raises compare.arguments'
+// TypeError or ValueError for other arguments. `parameters`: weight, and bias if there is one; otherwise the
+// weight stands in for it, unread.
 inline Rows checked(const char* op, const py::object& x, std::initializer_list<Named> parameters) {
     const bool has_bias = parameters.size() == 2;
     const Named *weight = parameters.begin(), *bias = parameters.end() - 1;
@@ -66,13 +66,13 @@ inline Rows checked(const char* op, const py::object& x, std::initializer_list<N
     throw py::error_already_set();
 }
 
-// Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary.
+// Elements per access: 16 bytes' worth if all rows of x and y are 16-byte aligned, else 1.
 inline int vec(const Tensor& x) {
     const int pack = 16 / x.element_size;
     return x.address % 16 == 0 && x.strides[0] % pack == 0 && x.shape[1] % pack == 0 ? pack : 1;
 }
 
-// Calls `function` with an element of x's type and VEC as a constant: 16 bytes' worth where rows allow it.
+// Calls `function` with a value of x's type, and VEC as a constant.
 template <typename Function>
 void dispatch_vec(const Tensor& x, Function function) {
     dispatch(x, [&](auto zero) {
@@ -107,19 +107,19 @@ void launch_onepass_shape(const Rows& rows, float eps) {
            eps);
 }
 
-// The row waits in registers: up to 64 KB of them. PACKS and THREADS are the least that hold it.
+// The row stays in registers: up to 64 KB. The smallest PACKS and THREADS that hold it.
 template <typename Norm>
 py::object launch_onepass(const Rows& rows, float eps) {
     if (rows.y.numel() == 0) return rows.y.object;
     dispatch_vec(rows.x, [&](auto zero, auto VEC_) {
         using T = decltype(zero);
-        constexpr int VEC = VEC_, PACKS = VEC > 1 ? 4 : 8;  // an element alone moves few bytes
+        constexpr int VEC = VEC_, PACKS = VEC > 1 ? 4 : 8;  // single elements need more loads in flight
         const std::int64_t packs = ceil_div(rows.N, VEC);
         if (packs <= 16) return launch_onepass_shape<Norm, T, VEC, 1, 128, 8>(rows, eps);
-        if (packs <= 32) return launch_onepass_shape<Norm, T, VEC, 1, 128, 4>(rows, eps);  // a warp a row
+        if (packs <= 32) return launch_onepass_shape<Norm, T, VEC, 1, 128, 4>(rows, eps);  // one row per warp
         if (packs <= 32 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 128, 4>(rows, eps);
         if (packs <= 64 * PACKS) return launch_onepass_shape<Norm, T, VEC, PACKS, 64, 1>(rows, eps);
-        // Twice the threads with half the packs need fewer registers each, and half as many again find room.
+        // Twice the threads with half the vectors need fewer registers each: 1.5 times as many are resident.
         constexpr int SHARE = VEC > 1 ? 2 : 1, FEWER = PACKS / SHARE;
         if (packs <= 128 * PACKS) return launch_onepass_shape<Norm, T, VEC, FEWER, 128 * SHARE, 1>(rows, eps);
         if (packs <= 256 * PACKS) return launch_onepass_shape<Norm, T, VEC, FEWER, 256 * SHARE, 1>(rows, eps);
@@ -131,7 +131,7 @@ py::object launch_onepass(const Rows& rows, float eps) {
     return rows.y.object;
 }
 
-constexpr std::int64_t FEW_ROWS = 256;  // a cluster for each keeps a GPU busy
+constexpr std::int64_t FEW_ROWS = 256;  // from here on, one cluster per row keeps a GPU busy
 
 // The blocks of a cluster share rows: up to 512 KB each.
 template <typename Norm>
@@ -151,7 +151,7 @@ py::object launch_cluster(Rows& rows, float eps) {
         const std::int64_t packs = rows.N / VEC;
         const auto launch_blocks = [&](auto CLUSTER, auto THREADS) {
             const std::int64_t slice_packs = ceil_div(packs, CLUSTER);
-            // Several rows share the weights; few, so that the last clusters are not alone for long.
+            // Several rows per cluster reuse the weights; few, so that the last clusters finish together.
             const int BLOCK_M = rows.M < FEW_ROWS ? 1 : slice_packs <= 512 ? 4 : 2;
             launch(rows.x,
                    {ceil_div(rows.M, BLOCK_M) * CLUSTER, THREADS, int(BLOCK_M * slice_packs * 16), CLUSTER},
@@ -159,7 +159,7 @@ py::object launch_cluster(Rows& rows, float eps) {
                    rows.weight.template data<T>(), rows.bias.template data<T>(), rows.y.template data<T>(),
                    rows.M, rows.N, rows.x.strides[0], int(slice_packs * VEC), BLOCK_M, eps);
         };
-        const std::int64_t of_128 = ceil_div(packs, 128 * PACKS);  // blocks that it takes
+        const std::int64_t of_128 = ceil_div(packs, 128 * PACKS);  // blocks of 128 threads needed
         using std::integral_constant;
         if (of_128 <= 4) return launch_blocks(integral_constant<int, 4>(), integral_constant<int, 128>());
         if (of_128 <= 8) return launch_blocks(integral_constant<int, 4>(), integral_constant<int, 256>());

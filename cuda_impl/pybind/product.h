@@ -1,4 +1,4 @@
-// What the host code of products shares: their operands, and launches of kernels on tiles.
+// What the host code of matmul and linear_gelu shares: their operands, and launches of kernels on tiles.
 #pragma once
 
 #include "matmul.cuh"
@@ -16,7 +16,7 @@ struct Product {
     bool empty() const { return M == 0 || N == 0; }
 };
 
-// A fresh, dense matrix of the dtype and on the device of `like`.
+// A new contiguous matrix of the dtype and on the device of `like`.
 inline Tensor empty(std::int64_t rows, std::int64_t columns, const Tensor& like) {
     const Torch& torch = Torch::get();
     static const py::object& torch_empty = *new py::object(torch.torch.attr("empty"));
@@ -26,7 +26,7 @@ inline Tensor empty(std::int64_t rows, std::int64_t columns, const Tensor& like)
     const py::tuple shape = py::make_tuple(rows, columns);
     const py::object on = get(like.object, torch.device);
     PyObject* arguments[] = {shape.ptr(), dtype.ptr(), on.ptr()};
-    Tensor fresh = like;  // all that is known of it already
+    Tensor fresh = like;  // copies dtype and device
     fresh.object = made(PyObject_Vectorcall(torch_empty.ptr(), arguments, 1, torch.of_zeros.ptr()));
     fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
     fresh.shape[0] = rows, fresh.shape[1] = columns;
@@ -48,7 +48,7 @@ inline bool is_taken(const Tensor& x) {
     throw py::error_already_set();
 }
 
-// ---- operands: 16 bytes at a time ------------------------------------------------------------------------
+// ---- operands: 16-byte vectorized access -----------------------------------------------------------------
 
 struct Operand {
     Tensor tensor;
@@ -56,11 +56,11 @@ struct Operand {
     std::int64_t ld;  // elements between rows (columns)
 };
 
-// The tensor if its rows, or columns, are dense and start on 16-byte boundaries, else a copy whose do.
+// The tensor if its rows (or columns) are contiguous and 16-byte aligned, else such a copy.
 inline Operand aligned(const Tensor& x) {
     const int pack = 16 / x.element_size;
     const bool by_rows = x.strides[1] == 1 || x.strides[0] != 1;
-    const int line = by_rows ? 0 : 1;  // the dimension that lines follow each other in
+    const int line = by_rows ? 0 : 1;  // the outer dimension
     const std::int64_t ld = x.strides[line], length = x.shape[1 - line];
     if (x.strides[1 - line] == 1 && ld >= length && ld % pack == 0 && x.address % 16 == 0) {
         return {x, by_rows, ld};
@@ -73,7 +73,7 @@ inline Operand aligned(const Tensor& x) {
     return {padded, by_rows, pitch};
 }
 
-// Calls `function` with how two operands lie as constants.
+// Calls `function` with both operands' row-major flags as constants.
 template <typename Function>
 void dispatch_layouts(const Operand& a, const Operand& b, Function function) {
     const auto with_b = [&](auto A_BY_ROWS) {
@@ -90,7 +90,7 @@ void dispatch_layouts(const Operand& a, const Operand& b, Function function) {
     }
 }
 
-// Refuses what the tensor cores of this GPU cannot multiply.
+// Raises NotImplementedError for a dtype that this GPU's tensor cores do not support.
 inline void check_tensor_cores(const Tensor& x) {
     if (x.element == Element::FP32) not_taken("fp32: tensor cores would multiply it as TF32");
     if (x.element != Element::BF16 || x.device < 0) return;
@@ -105,8 +105,8 @@ inline void check_tensor_cores(const Tensor& x) {
 
 // ---- Hopper's own units ----------------------------------------------------------------------------------
 
-constexpr int PERMUTED_BYTES = 1024;  // tiles begin at a multiple of it; dynamic shared memory need not
-constexpr std::int64_t MOST = (std::int64_t(1) << 31) - 512;  // rows and columns are counted in 32 bits
+constexpr int PERMUTED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
+constexpr std::int64_t MOST = (std::int64_t(1) << 31) - 512;  // TMA coordinates are 32-bit
 
 inline void check_copy_engine(const Product& p) {
     if (std::max({p.M, p.N, p.K}) <= MOST) return;
@@ -114,7 +114,7 @@ inline void check_copy_engine(const Product& p) {
               ": at most " + std::to_string(MOST) + " of each");
 }
 
-// The map of an operand whose tiles are BLOCK of M or N by 64 of K.
+// The tensor map of an operand with tiles of BLOCK along M or N by 64 along K.
 inline TensorMap operand_map(const Operand& x, bool along_k, int BLOCK) {
     return tensor_map(x.tensor, x.by_rows, x.ld, along_k ? BLOCK : PIECE);
 }
@@ -123,7 +123,7 @@ constexpr int tile_ring_bytes(int BLOCK_M, int BLOCK_N, int STAGES) {
     return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + PERMUTED_BYTES;
 }
 
-// Calls `function` with an element of the operands' 16-bit type, and with how they lie as constants.
+// Calls `function` with a value of the operands' 16-bit type, and both row-major flags as constants.
 template <typename Function>
 void dispatch_operands(const Operand& a, const Operand& b, Function function) {
     dispatch(a.tensor, [&](auto zero) {
@@ -134,8 +134,8 @@ void dispatch_operands(const Operand& a, const Operand& b, Function function) {
     });
 }
 
-// A producer and two consumers a block: `kernel_of` gives the kernel. PERSISTENT: a block for every
-// multiprocessor, else for every tile. CLUSTER: blocks below each other that share a tile of b.
+// One producer and two consumer warpgroups per block; `kernel_of` returns the kernel. PERSISTENT: one block
+// per multiprocessor, else one per tile. CLUSTER: blocks in one column of tiles, which share a tile of b.
 template <bool PERSISTENT, int CLUSTER, typename KernelOf>
 void launch_specialized(const Product& p, const Operand& a, const Operand& b, KernelOf kernel_of) {
     constexpr int BLOCK_M = 128, BLOCK_N = 256, STAGES = 4, THREADS = (1 + CONSUMERS) * WARPGROUP;
@@ -152,9 +152,8 @@ void launch_specialized(const Product& p, const Operand& a, const Operand& b, Ke
     });
 }
 
-// Launches a kernel that works as matmul's tma_store, with this tile: two blocks a cluster, persistent, c by
-// the copy engine. `kernel_of` gives the kernel; it takes vectors of the operands' type, `more`, behind the
-// maps.
+// Launches a kernel that works as matmul's tma_store, with this tile: clusters of two blocks, persistent, TMA
+// stores. `kernel_of` returns the kernel; after the maps it takes vectors of the operands' type, `more`.
 template <int BLOCK_N, int STAGES, typename KernelOf, typename... More>
 void launch_tma_store_tile(const Product& p, const Operand& a, const Operand& b, KernelOf kernel_of,
                            const More&... more) {
@@ -176,8 +175,8 @@ void launch_tma_store_tile(const Product& p, const Operand& a, const Operand& b,
     });
 }
 
-// The same with the tile with which the last multiprocessor is done first: a tile takes as long as it is
-// wide, and about 96 columns more to begin and to end; a cluster takes so many one after another.
+// Chooses the tile with which the last multiprocessor finishes first. A tile costs its width plus about 96
+// columns for prologue and epilogue, times the number of tiles that a cluster processes in sequence.
 template <typename KernelOf, typename... More>
 void launch_tma_store(const Product& p, const Operand& a, const Operand& b, KernelOf kernel_of,
                       const More&... more) {

@@ -6,13 +6,13 @@
 #include "fresh.h"
 #include "tensor.h"
 
-// A vector of so many fp32 elements; of one, a number.
+// A vector of `count` fp32 elements; for 1 a scalar.
 static Tensor sums(const Tensor& x, std::int64_t count) {
     return count > 1 ? new_empty_fp32(x, {count}) : new_empty_fp32(x, {});
 }
 
-// An element a thread, and once more on the blocks' sums until one is left. `kernel_for` gives the kernel for
-// elements of the type of its argument.
+// One element per thread; relaunched on the blocks' sums until one is left. `kernel_for` returns the kernel
+// for elements of its argument's type.
 template <typename KernelFor>
 static py::object by_elements(const py::object& x_object, KernelFor kernel_for) {
     constexpr int THREADS = 256;
@@ -32,22 +32,22 @@ static py::object by_elements(const py::object& x_object, KernelFor kernel_for) 
 
 #define KERNEL_FOR(name) [](auto zero, auto THREADS) { return name<decltype(zero), THREADS>; }
 
-// Threads add in halves, in shared memory.
+// Tree reduction in shared memory.
 static py::object tree(py::object x) {
     return by_elements(x, KERNEL_FOR(reduce_sum_tree_kernel));
 }
 
-// Warps add from register to register.
+// Warp shuffles reduce in registers.
 static py::object shuffle(py::object x) {
     return by_elements(x, KERNEL_FOR(reduce_sum_shuffle_kernel));
 }
 
-constexpr int PACKS = 16;  // of 16 bytes a thread, on their way at once: 64 registers
+constexpr int PACKS = 16;  // 16-byte loads per thread in flight: 64 registers
 constexpr int THREADS = 256;
-constexpr int BLOCKS = 3;  // a multiprocessor
+constexpr int BLOCKS = 3;  // per multiprocessor
 
-// How a vector is shared out: chunks of THREADS * PACKS packs, for as many blocks as a GPU holds or there are
-// chunks.
+// The partition of a vector: chunks of THREADS * PACKS vectors, for as many blocks as a GPU holds, at most
+// one per chunk.
 struct Chunks {
     std::int64_t blocks;
     bool dense;
@@ -65,7 +65,8 @@ static Chunks chunks_of(const Tensor& x) {
     return {std::max<std::int64_t>(1, std::min(chunks, most)), dense, head};
 }
 
-// Calls `function` with an element of x's type and VEC as a constant: 16 bytes' worth where x is dense.
+// Calls `function` with a value of x's type, and VEC as a constant: 16 bytes' worth if x is contiguous, else
+// 1.
 template <typename Function>
 static void dispatch_vec(const Tensor& x, bool dense, Function function) {
     dispatch(x, [&](auto zero) {
@@ -78,7 +79,7 @@ static void dispatch_vec(const Tensor& x, bool dense, Function function) {
     });
 }
 
-// 16 packs of 16 bytes a thread at a time, then once more on the blocks' sums.
+// 16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left.
 static py::object vectorized(py::object x_object) {
     Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
     for (;;) {
@@ -94,7 +95,7 @@ static py::object vectorized(py::object x_object) {
     }
 }
 
-// Each block adds its sum to y, in the order in which they are done.
+// Each block adds its sum to y, in the order of completion.
 static py::object atomic(py::object x_object) {
     const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0], y = new_zeros_fp32(x, {});
     const Chunks of = chunks_of(x);
@@ -106,12 +107,12 @@ static py::object atomic(py::object x_object) {
     return y.object;
 }
 
-// The last block to be done adds all blocks' sums, in their order.
+// The last block to finish adds all blocks' sums, in block order.
 static py::object last_block(py::object x_object) {
     const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
     const Chunks of = chunks_of(x);
     const Tensor blocks_done = x.zeros(1);
-    // One request for y and the blocks' sums would leave y a view.
+    // Two allocations: in a single one y would be a view.
     const Tensor y = new_empty_fp32(x, {}), of_block = new_empty_fp32(blocks_done, {of.blocks});
     dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
         using T = decltype(zero);

@@ -10,7 +10,7 @@ static py::object online(py::object x, py::object weight, float eps) {
     return launch_online<RmsNorm>(checked("rms_norm", x, {{"weight", weight}}), eps);
 }
 
-// The row waits in registers: up to 64 KB of them.
+// The row stays in registers: up to 64 KB.
 static py::object onepass(py::object x, py::object weight, float eps) {
     return launch_onepass<RmsNorm>(checked("rms_norm", x, {{"weight", weight}}), eps);
 }

@@ -10,7 +10,7 @@ struct Rotary {
     std::int64_t S, H, heads, half;
 };
 
-// The inputs with the elements of heads and rows side by side, copies where they are not; and the output.
+// The inputs, copied if heads or rows are not contiguous, and an uninitialised output.
 static Rotary checked(const py::object& q, const py::object& k, const py::object& cos,
                       const py::object& sin) {
     Rotary r;
@@ -37,7 +37,7 @@ static Rotary checked(const py::object& q, const py::object& k, const py::object
     return r;
 }
 
-// Launches a kernel on the inputs: `count` tokens or pairs, and what else it takes.
+// Launches a kernel on the inputs: `count` tokens or pairs, then the other arguments.
 template <typename T, typename Kernel, typename... More>
 static void launch_on(const Rotary& r, const LaunchShape& shape, Kernel kernel, std::int64_t count,
                       More... more) {
@@ -47,7 +47,7 @@ static void launch_on(const Rotary& r, const LaunchShape& shape, Kernel kernel, 
            r.cos.strides[0], r.sin.strides[0], more...);
 }
 
-// A thread turns one pair of elements.
+// A thread rotates one pair of elements.
 static py::object pairs(py::object q, py::object k, py::object cos, py::object sin) {
     const Rotary r = checked(q, k, cos, sin);
     const std::int64_t count = r.out.numel() / 2;
@@ -60,7 +60,7 @@ static py::object pairs(py::object q, py::object k, py::object cos, py::object s
     return r.out.object;
 }
 
-// Elements that may move at a time: 16 bytes' worth if every half of a head starts on such a boundary.
+// Elements per access: 16 bytes' worth if every half of a head is 16-byte aligned, else 1.
 static int vec(const Rotary& r) {
     const int pack = 16 / r.q.element_size;
     bool aligned = r.half % pack == 0;
@@ -71,7 +71,7 @@ static int vec(const Rotary& r) {
     return aligned ? pack : 1;
 }
 
-// Threads share the heads of a token, and keep cosines and sines for all of them.
+// Threads share the heads of a token and reuse its cosines and sines for all of them.
 static py::object token(py::object q, py::object k, py::object cos, py::object sin) {
     const Rotary r = checked(q, k, cos, sin);
     if (r.out.numel() == 0) return r.out.object;
@@ -80,7 +80,8 @@ static py::object token(py::object q, py::object k, py::object cos, py::object s
     const int VEC = vec(r);
     const std::int64_t packs = ceil_div(r.half, VEC);
     const int lanes = int(std::min<std::int64_t>(packs, THREADS)), pieces = int(ceil_div(packs, lanes));
-    // As many heads side by side as leave a thread HEADS of the queries, or of the keys if these are more.
+    // Heads processed concurrently: so many that a thread has HEADS query heads, or key heads if these are
+    // more.
     const std::int64_t most_heads = std::max(r.H, r.heads - r.H);
     const int groups = int(std::min<std::int64_t>(ceil_div(most_heads, HEADS), THREADS / lanes));
     const int token_threads = lanes * groups, block_tokens = THREADS / token_threads;

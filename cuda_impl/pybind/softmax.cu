@@ -7,19 +7,19 @@
 
 #include "tensor.h"
 
-// x with neighbouring columns next to each other; a copy where they are not.
+// x with contiguous rows; a copy if they are not.
 static Tensor checked(const py::object& x_object) {
     const Tensor x = check_same("softmax", 2, {{"x", x_object}})[0];
     return x.strides[1] == 1 || x.shape[1] <= 1 ? x : x.contiguous();
 }
 
-// Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary.
+// Elements per access: 16 bytes' worth if all rows of x and y are 16-byte aligned, else 1.
 static int vec(const Tensor& x) {
     const int pack = 16 / x.element_size;
     return x.address % 16 == 0 && x.strides[0] % pack == 0 && x.shape[1] % pack == 0 ? pack : 1;
 }
 
-// Calls `function` with an element of x's type and VEC as a constant: 16 bytes' worth where rows allow it.
+// Calls `function` with a value of x's type, and VEC as a constant.
 template <typename Function>
 static void dispatch_vec(const Tensor& x, Function function) {
     dispatch(x, [&](auto zero) {
@@ -52,7 +52,7 @@ static py::object online(py::object x_object) {
 }
 
 constexpr std::int64_t ONEPASS_COLUMNS = 32768;
-constexpr std::int64_t MANY_ROWS = 1024;  // fill a GPU with a warp each
+constexpr std::int64_t MANY_ROWS = 1024;  // enough to fill a GPU with one warp per row
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 static void launch_onepass(const Tensor& x, const Tensor& y) {
@@ -61,7 +61,7 @@ static void launch_onepass(const Tensor& x, const Tensor& y) {
            x.shape[1], x.strides[0]);
 }
 
-// The row waits in registers: up to 32768 columns. PACKS and THREADS are the least that hold it.
+// The row stays in registers: up to 32768 columns. The smallest PACKS and THREADS that hold it.
 static py::object onepass(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
     const std::int64_t N = x.shape[1];
@@ -74,12 +74,12 @@ static py::object onepass(py::object x_object) {
         using T = decltype(zero);
         constexpr int VEC = VEC_;
         const std::int64_t packs = ceil_div(N, VEC);
-        if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);  // a warp a row
+        if (packs <= 32) return launch_onepass<T, VEC, 1, 128, 4>(x, y);  // one row per warp
         if (packs <= 32 * 4) return launch_onepass<T, VEC, 4, 128, 4>(x, y);
         if constexpr (VEC <= 4) {
             if (packs <= 32 * 8 && x.shape[0] >= MANY_ROWS) return launch_onepass<T, VEC, 8, 128, 4>(x, y);
         }
-        constexpr int PACKS = VEC > 1 ? 4 : 16;  // an element alone moves few bytes
+        constexpr int PACKS = VEC > 1 ? 4 : 16;  // single elements need more loads in flight
         if (packs <= 64 * PACKS) return launch_onepass<T, VEC, PACKS, 64, 1>(x, y);
         if (packs <= 128 * PACKS) return launch_onepass<T, VEC, PACKS, 128, 1>(x, y);
         if (packs <= 256 * PACKS) return launch_onepass<T, VEC, PACKS, 256, 1>(x, y);
@@ -96,7 +96,7 @@ static void check_chunks(std::int64_t N, std::int64_t chunks, std::int64_t block
               std::to_string(columns) + " columns");
 }
 
-// Many blocks share a row: rows as long as all blocks together can hold.
+// Several blocks share a row: up to as long as all resident blocks can hold.
 static py::object split(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
     const std::int64_t M = x.shape[0], N = x.shape[1];
@@ -104,7 +104,7 @@ static py::object split(py::object x_object) {
     dispatch_vec(x, [&](auto zero, auto VEC_) {
         using T = decltype(zero);
         constexpr int VEC = VEC_, THREADS = 128, PACKS = VEC > 1 ? 4 : 16;
-        constexpr int BLOCKS = 4;  // a multiprocessor, by __launch_bounds__: all must be resident
+        constexpr int BLOCKS = 4;  // per multiprocessor, by __launch_bounds__: all must be resident
         const std::int64_t chunks = ceil_div(N, THREADS * PACKS * VEC);
         const std::int64_t blocks = BLOCKS * multiprocessors(x);
         check_chunks(N, chunks, blocks, N * blocks / chunks);
@@ -116,7 +116,7 @@ static py::object split(py::object x_object) {
     return y.object;
 }
 
-// x with rows that start on 16-byte boundaries; a copy where they do not.
+// x with 16-byte aligned rows; a copy if they are not.
 static Tensor checked_for_copy_engine(const py::object& x_object) {
     const Tensor x = checked(x_object);
     const int pack = 16 / x.element_size;
@@ -140,8 +140,8 @@ static py::object cluster(py::object x_object) {
         constexpr int PACKS = 8, THREADS = 64;
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T);  // 8 KB
         const std::int64_t tiles = ceil_div(N, BLOCK_N);
-        // Two tiles a block at most, so that many small blocks share a multiprocessor; more where 16 cannot
-        // help.
+        // At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
+        // blocks.
         const auto launch_cluster = [&](auto CLUSTER) {
             const std::int64_t slice_tiles = ceil_div(tiles, CLUSTER);
             if (slice_tiles > 26) {
@@ -161,7 +161,7 @@ static py::object cluster(py::object x_object) {
     return y.object;
 }
 
-// As split, fetched ahead by the copy engine.
+// As split, with TMA prefetch into a ring in shared memory.
 static py::object ring(py::object x_object) {
     const Tensor x = checked_for_copy_engine(x_object), y = x.empty_like();
     const std::int64_t M = x.shape[0], N = x.shape[1];
@@ -169,7 +169,7 @@ static py::object ring(py::object x_object) {
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         constexpr int PACKS = 8, THREADS = 256, SLOTS = 3, LAG = 2;
-        constexpr int BLOCKS = 2;  // a multiprocessor at most: all must be resident
+        constexpr int BLOCKS = 2;  // per multiprocessor, at most: all must be resident
         constexpr int BLOCK_N = THREADS * PACKS * 16 / sizeof(T), SHARED_BYTES = SLOTS * BLOCK_N * sizeof(T);
         const std::int64_t chunks = ceil_div(N, BLOCK_N);
         int most = 0;

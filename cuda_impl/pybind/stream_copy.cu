@@ -3,8 +3,7 @@
 
 #include "tensor.h"
 
-// Calls `function` with a value as long as the tensor's elements: bits are moved, and no more is known of
-// them.
+// Calls `function` with an unsigned integer of the elements' size: a copy needs only the size.
 template <typename Function>
 static void dispatch_size(const Tensor& x, Function function) {
     if (x.element_size == 4) {
@@ -18,7 +17,7 @@ static Tensor checked(const py::object& x_object) {
     return check_same("stream_copy", 1, {{"x", x_object}})[0];
 }
 
-// An element a thread: x may lie in any way.
+// One element per thread: any x.
 static py::object naive(py::object x_object) {
     const Tensor x = checked(x_object), y = x.empty_like();
     const std::int64_t N = x.shape[0];
@@ -32,23 +31,23 @@ static py::object naive(py::object x_object) {
     return y.object;
 }
 
-// Whether x is dense and starts on a 16-byte boundary, as y does.
+// Whether x is contiguous and 16-byte aligned, as y is.
 static bool whole_packs(const Tensor& x) {
     return (x.strides[0] == 1 || x.shape[0] <= 1) && x.address % 16 == 0;
 }
 
-// How a vector is shared out: the grid, and the bytes of dynamic shared memory.
+// The partition of a vector: the grid, and the bytes of dynamic shared memory.
 struct Chunks {
     std::int64_t blocks;
     int shared_bytes = 0;
 };
 
-// BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind them.
+// BLOCKS per multiprocessor, at most one per chunk; at least one, for the tail.
 static std::int64_t blocks_for(const Tensor& x, std::int64_t chunks, int BLOCKS) {
     return std::max<std::int64_t>(1, std::min(chunks, BLOCKS * std::int64_t(multiprocessors(x))));
 }
 
-// 16 bytes an access, PACKS of them a thread; what does not lie in whole packs is read by elements.
+// 16-byte vectorized accesses, PACKS per thread; a strided or unaligned x is read element by element.
 static py::object vectorized(py::object x_object) {
     constexpr int PACKS = 1, THREADS = 128;
     const Tensor x = checked(x_object), y = x.empty_like();
@@ -64,8 +63,8 @@ static py::object vectorized(py::object x_object) {
     return y.object;
 }
 
-// `kernel_for` gives the kernel for elements of the type of its argument, and `chunks_of` how it is launched
-// for so many bytes. What does not lie in whole packs takes `vectorized`.
+// `kernel_for` returns the kernel for elements of its argument's type, `chunks_of` the partition for a number
+// of bytes. A strided or unaligned x uses `vectorized`.
 template <int THREADS, typename KernelFor, typename ChunksOf>
 static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, ChunksOf chunks_of) {
     const Tensor x = checked(x_object);
@@ -84,7 +83,7 @@ static py::object by_chunks(const py::object& x_object, KernelFor kernel_for, Ch
 
 #define KERNEL_FOR(name, ...) [](auto zero) { return name<decltype(zero), __VA_ARGS__>; }
 
-// As `vectorized`, of lines that the caches need not keep.
+// As `vectorized`, with cache hints.
 static py::object hinted(py::object x) {
     constexpr int PACKS = 1, THREADS = 128;
     return by_chunks<THREADS>(
@@ -92,7 +91,7 @@ static py::object hinted(py::object x) {
         [](const Tensor&, std::int64_t bytes) { return Chunks{ceil_div(bytes, PACKS * THREADS * 16)}; });
 }
 
-// STAGES chunks a block on their way into registers.
+// Persistent; STAGES chunks per block are prefetched into registers.
 static py::object prefetch(py::object x) {
     constexpr int PACKS = 4, THREADS = 256, STAGES = 2, BLOCKS = 1;
     return by_chunks<THREADS>(x, KERNEL_FOR(stream_copy_prefetch_kernel, PACKS, THREADS, STAGES, BLOCKS),
@@ -101,7 +100,7 @@ static py::object prefetch(py::object x) {
                               });
 }
 
-// STAGES chunks a block on their way into shared memory.
+// Persistent; STAGES chunks per block are prefetched into shared memory by cp.async.
 static py::object cp_async(py::object x) {
     constexpr int PACKS = 4, THREADS = 256, STAGES = 4, BLOCKS = 1, CHUNK_BYTES = PACKS * THREADS * 16;
     return by_chunks<THREADS>(x, KERNEL_FOR(stream_copy_cp_async_kernel, PACKS, THREADS, STAGES, BLOCKS),
@@ -111,12 +110,12 @@ static py::object cp_async(py::object x) {
                               });
 }
 
-// A chunk a block that the copy engine moves.
+// One chunk per block, moved by TMA.
 static py::object tma(py::object x) {
     constexpr int CHUNK_BYTES = 4096, BARRIER_BYTES = 8;
     return by_chunks<WARP>(
         x, KERNEL_FOR(stream_copy_tma_kernel, CHUNK_BYTES), [](const Tensor&, std::int64_t bytes) {
-            // One block at least, for what is behind the packs.
+            // At least one block, for the tail.
             return Chunks{std::max<std::int64_t>(1, ceil_div(bytes / 16 * 16, CHUNK_BYTES)),
                           CHUNK_BYTES + BARRIER_BYTES};
         });

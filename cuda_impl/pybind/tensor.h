@@ -1,7 +1,7 @@
-// Torch tensors for C++ host code, without torch's headers: what a launch needs is asked of the Python
-// objects, so that a module builds in seconds and serves every version of torch.
+// Torch tensors for C++ host code without torch's headers: the values that a launch needs are read from the
+// Python objects. So a module builds in seconds and works with every version of torch.
 //
-// The same file compiles with nvcc, and with g++ against host/'s stand-in for the CUDA runtime.
+// The same file compiles with nvcc, and with g++ against host/'s replacement of the CUDA runtime.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +20,7 @@
 
 namespace py = pybind11;
 
-// What is asked for at every call, made once: a fresh string costs more than what it asks for.
+// Attributes used in every call, created once: creating a string costs more than the lookup.
 struct Torch {
     py::module_ torch = py::module_::import("torch");
     py::object tensor = torch.attr("Tensor");
@@ -59,7 +59,7 @@ struct Torch {
     }
 };
 
-// A new object that Python returned; the error that it raised if it returned none.
+// Takes ownership of a new reference from Python; throws Python's error if it is null.
 inline py::object made(PyObject* object) {
     if (object == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(object);
@@ -78,7 +78,7 @@ enum class Element { FP32, FP16, BF16, OTHER };
 constexpr int MAX_DIMS = 8;
 using Sizes = std::array<std::int64_t, MAX_DIMS>;  // 0 past the tensor's dimensions
 
-// Reads the first MAX_DIMS of a tuple of whole numbers, and returns how many there are.
+// Reads the first MAX_DIMS numbers of a tuple of integers, and returns its length.
 inline int read(const py::object& from, Sizes& sizes) {
     const auto numbers = py::reinterpret_borrow<py::tuple>(from);
     const std::size_t count = std::min(numbers.size(), sizes.size());
@@ -131,17 +131,17 @@ struct Tensor {
     T* data() const {
         return reinterpret_cast<T*>(address);
     }
-    // This tensor if it is dense, else a dense copy.
+    // This tensor if it is contiguous, else a contiguous copy.
     Tensor contiguous() const {
         return strides == dense_strides() ? *this : Tensor(call(object, Torch::get().contiguous));
     }
-    // A fresh, dense tensor of the same shape, dtype and device.
+    // A new contiguous tensor of the same shape, dtype and device.
     Tensor empty_like() const {
         const Torch& torch = Torch::get();
-        Tensor fresh = *this;  // all that is known of it already
+        Tensor fresh = *this;  // copies shape, dtype and device
         fresh.strides = dense_strides();
         if (strides == fresh.strides) {
-            // It comes out dense unasked, and asking by keyword is a tenth of a call.
+            // Contiguous by default: the keyword argument would cost a tenth of a call.
             fresh.object = made(PyObject_CallOneArg(torch.empty_like.ptr(), object.ptr()));
         } else {
             PyObject* arguments[] = {object.ptr(), torch.dense.ptr()};
@@ -151,7 +151,7 @@ struct Tensor {
         fresh.address = call(fresh.object, torch.data_ptr).cast<std::uintptr_t>();
         return fresh;
     }
-    // `count` fresh 64-bit integers on the same device, all 0.
+    // `count` new 64-bit integers on the same device, all 0.
     Tensor zeros(std::int64_t count) const {
         const Torch& torch = Torch::get();
         const py::int_ size(count);
@@ -174,7 +174,7 @@ struct Named {
     py::handle object;
 };
 
-// What these arguments are refused for, in the words of compare.arguments, which the Python ways use.
+// Raises compare.arguments' error for these arguments, the same as the Python implementations raise.
 template <std::size_t COUNT>
 [[noreturn]] void refuse(const char* op, int ndim, const Named (&arguments)[COUNT]) {
     py::dict named;
@@ -183,8 +183,8 @@ template <std::size_t COUNT>
     throw std::runtime_error(std::string(op) + ": these arguments are not taken");
 }
 
-// The arguments as tensors, all of one dtype, shape and device, and of `ndim` dimensions; a TypeError or
-// ValueError that names the argument otherwise.  The first one is where this module was chosen for.
+// The arguments as tensors, all of one dtype, shape and device, with `ndim` dimensions. Otherwise raises a
+// TypeError or ValueError that names the argument. The first one's device has selected this module.
 template <std::size_t COUNT>
 std::array<Tensor, COUNT> check_same(const char* op, int ndim, const Named (&arguments)[COUNT]) {
     const Torch& torch = Torch::get();
@@ -249,10 +249,10 @@ struct LaunchShape {
     std::int64_t blocks;
     int threads;
     int shared_bytes = 0;
-    int cluster = 1;  // more than 8 blocks are not portable: the kernel is told
+    int cluster = 1;  // sizes above 8 are not portable and need a kernel attribute
 };
 
-// Launches on torch's current stream of the device that `on` lies on.
+// Launches on torch's current stream of `on`'s device.
 template <typename... Parameters, typename... Arguments>
 void launch(const Tensor& on, const LaunchShape& shape, void (*kernel)(Parameters...),
             Arguments... arguments) {

@@ -8,8 +8,8 @@ static std::int64_t tiles(std::int64_t M, std::int64_t N, int BLOCK) {
     return ceil_div(M, BLOCK) * ceil_div(N, BLOCK);
 }
 
-// An element at a time, in tiles of 32 x 32: x may lie in any way. `kernel_for` gives the kernel for elements
-// of the type of its argument.
+// Element by element, in tiles of 32 x 32: any x. `kernel_for` returns the kernel for elements of its
+// argument's type.
 template <typename KernelFor>
 static py::object by_elements(const py::object& x_object, KernelFor kernel_for) {
     const Tensor x = check_same("transpose", 2, {{"x", x_object}})[0];
@@ -27,27 +27,27 @@ static py::object by_elements(const py::object& x_object, KernelFor kernel_for) 
 
 #define KERNEL_FOR(name) [](auto zero, auto THREADS) { return name<decltype(zero), THREADS>; }
 
-// Neighbours are read together and written M elements apart.
+// Coalesced loads, stores M elements apart: uncoalesced.
 static py::object naive(py::object x) {
     return by_elements(x, KERNEL_FOR(transpose_naive_kernel));
 }
 
-// A tile passes through shared memory, its columns each through one bank.
+// A tile in shared memory; bank conflicts when its columns are read.
 static py::object shared(py::object x) {
     return by_elements(x, KERNEL_FOR(transpose_shared_kernel));
 }
 
-// Rows of the tile one element longer.
+// Padding: rows of the tile are one element longer.
 static py::object padded(py::object x) {
     return by_elements(x, KERNEL_FOR(transpose_padded_kernel));
 }
 
-// Columns of the tile change places from row to row.
+// XOR swizzle of the tile's columns.
 static py::object swizzled(py::object x) {
     return by_elements(x, KERNEL_FOR(transpose_swizzled_kernel));
 }
 
-// Rows of y cut where sectors of 32 bytes begin; what is smaller than a tile takes `swizzled`.
+// Rows of y split at 32-byte sectors; an x smaller than a tile uses `swizzled`.
 static py::object windowed(const Tensor& x) {
     const std::int64_t M = x.shape[0], N = x.shape[1];
     if (M < 256 / x.element_size || N < 64) return swizzled(x.object);
@@ -64,7 +64,7 @@ static py::object windowed(const Tensor& x) {
     return y.object;
 }
 
-// Whether x's rows are dense, whole packs of 16 bytes on such boundaries, and y's whole sectors of 32.
+// Whether x's rows are contiguous, whole 16-byte vectors, aligned, and y's rows whole 32-byte sectors.
 static bool whole_packs(const Tensor& x) {
     const int VEC = 16 / x.element_size, SECTOR = 32 / x.element_size;
     const std::int64_t M = x.shape[0], N = x.shape[1];
@@ -72,7 +72,7 @@ static bool whole_packs(const Tensor& x) {
            x.address % 16 == 0;
 }
 
-// 16 bytes an access both ways; what does not lie in whole packs takes `windowed`.
+// 16-byte vectorized accesses on both sides; an unaligned x or y uses `windowed`.
 static py::object vectorized(py::object x_object) {
     const Tensor x = check_same("transpose", 2, {{"x", x_object}})[0];
     if (!whole_packs(x)) return windowed(x);

@@ -4,9 +4,9 @@
 #include "tensor.h"
 
 constexpr int THREADS = 256;
-constexpr int PACKS = 2;  // of 16 bytes a thread: four loads in flight
+constexpr int PACKS = 2;  // 16-byte vectors per thread: four loads in flight
 
-// z[N] = x[N] + y[N], an element a thread.
+// z[N] = x[N] + y[N], one element per thread.
 static py::object scalar(py::object x_object, py::object y_object) {
     const auto tensors = check_same("vector_add", 1, {{"x", x_object}, {"y", y_object}});
     const Tensor x = tensors[0].contiguous(), y = tensors[1].contiguous(), z = x.empty_like();
@@ -20,7 +20,7 @@ static py::object scalar(py::object x_object, py::object y_object) {
     return z.object;
 }
 
-// z[N] = x[N] + y[N], 16 bytes an instruction; inputs that are not aligned to 16 bytes take `scalar`.
+// z[N] = x[N] + y[N], 16-byte vectorized; inputs that are not 16-byte aligned use `scalar`.
 static py::object vectorized(py::object x_object, py::object y_object) {
     const auto tensors = check_same("vector_add", 1, {{"x", x_object}, {"y", y_object}});
     const Tensor x = tensors[0].contiguous(), y = tensors[1].contiguous();
@@ -28,7 +28,7 @@ static py::object vectorized(py::object x_object, py::object y_object) {
     const Tensor z = x.empty_like();
     const std::int64_t N = x.numel();
     if (N == 0) return z.object;
-    const int elements = THREADS * PACKS * 16 / x.element_size;  // of a block
+    const int elements = THREADS * PACKS * 16 / x.element_size;  // per block
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
         launch(x, {ceil_div(N, elements), THREADS}, vector_add_vectorized_kernel<T, PACKS>, x.data<T>(),

@@ -1,10 +1,10 @@
-// Arguments that are vectors of whole numbers, which tensor.h's Element has no word for.
+// Arguments that are vectors of integers, which tensor.h's Element does not cover.
 #pragma once
 
 #include "tensor.h"
 
-// Reads `object` into `x` if it is a strided tensor of one dimension, of this dtype and on the device that
-// this module is for; it may have any stride.
+// Reads `object` into `x` if it is a strided tensor of one dimension, this dtype and this module's device;
+// any stride.
 inline bool read_whole(const py::object& object, const py::object& dtype, int element_size, Tensor& x) {
     const Torch& torch = Torch::get();
     if (!py::isinstance(object, torch.tensor) || !get(object, torch.layout).is(torch.strided) ||
@@ -20,7 +20,7 @@ inline bool read_whole(const py::object& object, const py::object& dtype, int el
     return x.ndim == 1 && get(object, torch.is_here).ptr() == Py_True;
 }
 
-// The argument as a vector of uint8; else the error of compare.arguments.check_bytes.
+// The argument as a vector of uint8; otherwise raises the error of compare.arguments.check_bytes.
 inline Tensor check_bytes(const char* op, const py::object& object) {
     static const py::object& uint8 = *new py::object(Torch::get().torch.attr("uint8"));
     Tensor x;

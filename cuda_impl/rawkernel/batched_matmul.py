@@ -12,11 +12,11 @@ from cuda_impl.loader import kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores, cpp
 
 LARGEST = 128
-"""Rows of a matrix that a block holds whole."""
+"""Maximum N: a block holds whole matrices."""
 
 
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, torch.Tensor]:
-    """B, N and an empty c."""
+    """B, N and an uninitialised c."""
     check_batched_squares("batched_matmul", a, b)
     c = torch.empty_like(a, memory_format=torch.contiguous_format)
     return a.size(0), a.size(1), c
@@ -33,7 +33,7 @@ MOST_THREADS = 1024
 
 
 def threads_of(MATRICES: int, BLOCK_N: int) -> int:
-    """Of a block, a warp for 16 rows; refuses more than there can be."""
+    """Threads per block, one warp per 16 rows; raises NotImplementedError above the maximum."""
     threads = MATRICES * BLOCK_N * 2
     if threads > MOST_THREADS:
         raise NotImplementedError(
@@ -44,7 +44,7 @@ def threads_of(MATRICES: int, BLOCK_N: int) -> int:
 
 
 def check_shared(a: torch.Tensor, shared_bytes: int) -> int:
-    """``shared_bytes``; refuses what needs more than a block may have on this GPU."""
+    """``shared_bytes``; raises NotImplementedError if a block needs more than this GPU allows."""
     most = shared_bytes_of_a_block(a.device)
     if shared_bytes > most:
         raise NotImplementedError(
@@ -55,7 +55,7 @@ def check_shared(a: torch.Tensor, shared_bytes: int) -> int:
 
 
 def is_packed(x: torch.Tensor, by_rows: bool = True) -> bool:
-    """Whether its rows, or else its columns, are whole packs of 16 bytes that start on such a boundary."""
+    """Whether rows (or columns) are whole 16-byte vectors, aligned."""
     VEC, along = 16 // x.element_size(), 2 if by_rows else 1
     return (
         x.stride(along) == 1
@@ -65,7 +65,7 @@ def is_packed(x: torch.Tensor, by_rows: bool = True) -> bool:
 
 
 def lie(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool, bool]:
-    """PACKED, A_BY_ROWS and B_BY_ROWS: what is not packed may lie any way, and its tiles are by rows."""
+    """PACKED, A_BY_ROWS and B_BY_ROWS.  Unpacked operands may have any layout; their tiles are row-major."""
     A_BY_ROWS, B_BY_ROWS = a.stride(2) == 1, b.stride(2) == 1
     PACKED = is_packed(a, A_BY_ROWS) and is_packed(b, B_BY_ROWS)
     return PACKED, A_BY_ROWS or not PACKED, B_BY_ROWS or not PACKED
@@ -77,7 +77,7 @@ def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
 
 @implementation("batched_matmul", "cupy.naive", rung="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A thread an element."""
+    """One element per thread."""
     B, N, c = checked(a, b)
     if c.numel() == 0:
         return c
@@ -91,14 +91,14 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @implementation("batched_matmul", "cupy.tiled", rung="tiled", tunable={"ROWS": (4, 8)})
 def tiled(a: torch.Tensor, b: torch.Tensor, *, ROWS: int = 4) -> torch.Tensor:
-    """Whole matrices in shared memory, ROWS x 4 elements a thread."""
+    """Whole matrices in shared memory, ROWS x 4 elements per thread."""
     B, N, c = checked(a, b)
     if c.numel() == 0:
         return c
     check_size(N)
     side = ceil_div(N, ROWS) * ROWS
-    each = side // ROWS * side // 4  # threads of a matrix
-    matrices = max(128 // each, 1)  # of 128 threads, but one at least
+    each = side // ROWS * side // 4  # threads per matrix
+    matrices = max(128 // each, 1)  # 128 threads, at least one matrix
     shared_bytes = check_shared(a, 2 * matrices * side * (side + 4) * 4)
     PACKED = is_packed(a) and is_packed(b)
     arguments = f"{CTYPES[a.dtype]}, {cpp(PACKED)}, {ROWS}"
@@ -111,18 +111,18 @@ def tiled(a: torch.Tensor, b: torch.Tensor, *, ROWS: int = 4) -> torch.Tensor:
 
 
 def matrices_of(BLOCK_N: int) -> int:
-    """MATRICES of a block: so many that it has 4 to 8 warps, each 16 rows."""
+    """MATRICES per block: 4 to 8 warps, with 16 rows each."""
     return ceil_div(64, BLOCK_N)
 
 
 def group_bytes(MATRICES: int, BLOCK_N: int) -> int:
-    """Of a group's tiles of a and b."""
+    """Bytes of a group's tiles of a and b."""
     return 2 * MATRICES * BLOCK_N * BLOCK_N * 2
 
 
 @implementation("batched_matmul", "cupy.tensor_core", rung="tensor_core", tunable={"MATRICES": (1, 2, 4, 8)})
 def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch.Tensor:
-    """Whole matrices in shared memory, 16 rows a warp; MATRICES of 0 are chosen by N."""
+    """Whole matrices in shared memory, 16 rows per warp; MATRICES of 0 are chosen by N."""
     B, N, c = checked(a, b)
     check_tensor_cores(a)
     if c.numel() == 0:
@@ -144,7 +144,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch
 
 
 def blocks_of(MATRICES: int, BLOCK_N: int, STAGES: int) -> int:
-    """BLOCKS of a multiprocessor: what 227 KB and 1536 threads' registers have room for."""
+    """BLOCKS per multiprocessor, limited by 227 KB of shared memory and by the registers of 1536 threads."""
     shared_bytes = STAGES * group_bytes(MATRICES, BLOCK_N)
     return max(min((227 << 10) // (shared_bytes + 1024), 1536 // threads_of(MATRICES, BLOCK_N)), 1)
 
@@ -156,7 +156,7 @@ def blocks_of(MATRICES: int, BLOCK_N: int, STAGES: int) -> int:
     tunable={"MATRICES": (1, 2, 4, 8), "STAGES": (2, 3, 4)},
 )
 def pipelined(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, STAGES: int = 3) -> torch.Tensor:
-    """Group after group, the next on their way meanwhile; MATRICES of 0 are chosen by N."""
+    """Persistent: the next groups are prefetched while one is multiplied; MATRICES of 0 are chosen by N."""
     B, N, c = checked(a, b)
     check_tensor_cores(a)
     if c.numel() == 0:

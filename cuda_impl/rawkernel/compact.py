@@ -19,7 +19,7 @@ def ceil_div(a: int, b: int) -> int:
 
 @implementation("compact", "cupy.twopass", rung="tiled")
 def twopass(x: torch.Tensor) -> torch.Tensor:
-    """Count every tile, add up the counts, read x again and write."""
+    """Count each tile, scan the counts, read x again and scatter."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()
@@ -46,7 +46,7 @@ def twopass(x: torch.Tensor) -> torch.Tensor:
     tunable={"ITEMS": (16, 20, 24, 28, 32), "THREADS": (256, 512), "BLOCKS": (1, 2, 3)},
 )
 def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
-    """Tiles look back at what those before them have published."""
+    """Single-pass scan: tiles look back at the counts that earlier tiles have published."""
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     N = x.numel()
@@ -69,7 +69,7 @@ def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 512, BLOCKS: int
     tunable={"TILE_BYTES": (18432, 36864, 73728), "THREADS": (288, 576)},
 )
 def ring(x: torch.Tensor, *, TILE_BYTES: int = 73728, THREADS: int = 576) -> torch.Tensor:
-    """Tiles come into shared memory, and are counted and published one ahead; neighbours only."""
+    """TMA prefetches tiles; a count is published one iteration ahead.  A strided x uses `onepass`."""
     check_same("compact", 1, x=x)
     if x.numel() > 1 and x.stride(0) != 1:
         return onepass(x)

@@ -14,7 +14,7 @@ CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv
 
 PACKS, THREADS = 8, 256
 TILE_PACKS = PACKS * THREADS
-"""Packs of 16 bytes that a block has on their way at a time: 32 KB."""
+"""16-byte vectors of a block in flight: 32 KB."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -22,7 +22,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """``logits`` with neighbouring columns next to each other; a copy where they are not."""
+    """``logits`` with contiguous rows; a copy if they are not."""
     check_targets("cross_entropy", logits, targets)
     return logits if logits.stride(1) == 1 or logits.size(1) <= 1 else logits.contiguous()
 
@@ -46,13 +46,13 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def slice_columns(tiles: int, M: int, TILE: int, device: torch.device) -> int:
-    """Columns of a block's slice in `split`: as many tiles as leave 16 blocks for every multiprocessor."""
+    """Columns of a block's slice in `split`: so many that every multiprocessor has 16 blocks."""
     return max(1, tiles * M // (16 * multiprocessors(device))) * TILE
 
 
 @implementation("cross_entropy", "cupy.split", rung="tiled")
 def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Many blocks share a row: few rows, of any length."""
+    """Several blocks share a row: few rows, of any length."""
     logits = checked(logits, targets)
     M, V = logits.shape
     loss = torch.empty(M, dtype=torch.float32, device=logits.device)
@@ -61,7 +61,8 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     TILE = TILE_PACKS * 16 // logits.element_size()
     slice_ = slice_columns(ceil_div(V, TILE), M, TILE, logits.device)
     splits = max(1, ceil_div(V, slice_))
-    # The parts, and how many of a row's are there: only these have to begin as 0, but one launch does both.
+    # Partial results, and arrival counters per row. Only the counters must be 0, but one allocation is one
+    # launch.
     workspace = torch.zeros(M * splits + M, dtype=torch.int64, device=logits.device)
     name = f"cross_entropy_split_kernel<{CTYPES[logits.dtype]}, {PACKS}, {THREADS}>"
     run = kernel("cross_entropy", name, logits.device)
@@ -74,7 +75,7 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @implementation("cross_entropy", "cupy.cluster", rung="hopper", requires="sm_90")
 def cluster(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The blocks of a cluster share a row, and need no memory to meet in."""
+    """The blocks of a cluster share a row and exchange partial results in distributed shared memory."""
     logits = checked(logits, targets)
     M, V = logits.shape
     loss = torch.empty(M, dtype=torch.float32, device=logits.device)
@@ -82,8 +83,8 @@ def cluster(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return loss
     TILE = TILE_PACKS * 16 // logits.element_size()
     tiles = ceil_div(V, TILE)
-    CLUSTER = 2 if tiles <= 2 * 2 else 4 if tiles <= 4 * 2 else 8  # two tiles a block, or more
-    # Slices are of whole packs, so that they begin as the row does.
+    CLUSTER = 2 if tiles <= 2 * 2 else 4 if tiles <= 4 * 2 else 8  # two tiles per block, or more
+    # Slices are whole 16-byte vectors, so that they have the row's alignment.
     slice_ = ceil_div(ceil_div(V, CLUSTER), 64) * 64
     name = f"cross_entropy_cluster_kernel<{CTYPES[logits.dtype]}, {PACKS}, {THREADS}, {CLUSTER}>"
     run = kernel("cross_entropy", name, logits.device)

@@ -19,7 +19,7 @@ def ceil_div(a: int, b: int) -> int:
 
 @implementation("histogram", "cupy.global", rung="naive")
 def globally(x: torch.Tensor) -> torch.Tensor:
-    """An atomic addition in global memory for every element."""
+    """An atomic addition in global memory per element."""
     check_bytes("histogram", x)
     THREADS = 256
     N = x.numel()
@@ -32,7 +32,7 @@ def globally(x: torch.Tensor) -> torch.Tensor:
 
 @implementation("histogram", "cupy.shared", rung="tiled")
 def shared(x: torch.Tensor) -> torch.Tensor:
-    """A block counts in shared memory, and adds its counts to y at its end."""
+    """A block counts in shared memory and adds its counts to y at its end."""
     check_bytes("histogram", x)
     THREADS, BLOCKS = 256, 8
     N = x.numel()
@@ -46,7 +46,7 @@ def shared(x: torch.Tensor) -> torch.Tensor:
 def by_chunks(
     variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int, shared_bytes: int = 0
 ) -> torch.Tensor:
-    """Chunks of THREADS * PACKS packs, for BLOCKS blocks a multiprocessor or as many as there are chunks."""
+    """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk."""
     check_bytes("histogram", x)
     N = x.numel()
     dense = N <= 1 or x.stride(0) == 1
@@ -67,11 +67,11 @@ SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (256, 512, 1024), "BLOCKS": (1, 2, 3,
 
 @implementation("histogram", "cupy.warps", rung="tiled", tunable=SIZES)
 def warps(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
-    """A warp has counters of its own; 4 packs of 16 bytes a thread at a time."""
+    """One set of counters per warp; four 16-byte loads per thread in flight."""
     return by_chunks("warps", x, PACKS, THREADS, BLOCKS)
 
 
 @implementation("histogram", "cupy.lanes", rung="tiled", tunable=SIZES)
 def lanes(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
-    """Every lane has counters of its own, in a bank of its own."""
+    """One private counter per lane, in a bank of its own."""
     return by_chunks("lanes", x, PACKS, THREADS, BLOCKS, shared_bytes=BINS * COPIES * 4)

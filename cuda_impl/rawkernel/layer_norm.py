@@ -19,7 +19,7 @@ def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 
 @implementation("layer_norm", "cupy.onepass", rung="tiled")
 def onepass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
-    """The row waits in registers: up to 64 KB of them."""
+    """The row stays in registers: up to 64 KB."""
     return norm.onepass(LAYER_NORM, eps, x, weight=weight, bias=bias)
 
 

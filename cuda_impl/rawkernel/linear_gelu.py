@@ -28,14 +28,14 @@ def checked(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> tuple[int, 
 
 
 def packed(bias: torch.Tensor) -> torch.Tensor:
-    """``bias`` if it is dense and starts on a 16-byte boundary, else a copy that does."""
+    """``bias`` if it is contiguous and 16-byte aligned, else such a copy."""
     dense = bias.stride(0) == 1 and bias.data_ptr() % 16 == 0
     return bias if dense else bias.clone(memory_format=torch.contiguous_format)
 
 
 @implementation("linear_gelu", "cupy.tensor_core", rung="tensor_core")
 def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """As matmul's, with bias and GELU on the sums in registers."""
+    """matmul's kernel with bias and GELU as its epilogue, in registers."""
     M, N, K = checked(x, w, bias)
     y = torch.empty((M, N), dtype=x.dtype, device=x.device)
     if y.numel() == 0:
@@ -57,7 +57,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
 
 @implementation("linear_gelu", "cupy.unfused", rung="hopper", requires="sm_90a")
 def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """matmul's tma_store, then bias and GELU in a kernel of their own."""
+    """matmul's tma_store, then bias and GELU in a separate kernel."""
     M, N, _ = checked(x, w, bias)
     y = tma_store(x, w)
     if y.numel() == 0:
@@ -74,9 +74,9 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
 
 @implementation("linear_gelu", "cupy.fused", rung="hopper", requires="sm_90a")
 def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """matmul's tma_store, with bias and GELU on the sums in registers.
+    """matmul's tma_store with bias and GELU as its epilogue, in registers.
 
-    As tensor_core where the copy engine cannot: rows of y that do not start on 16-byte boundaries, or K = 0.
+    Falls back to tensor_core where TMA cannot be used: rows of y that are not 16-byte aligned, or K = 0.
     """
     M, N, K = checked(x, w, bias)
     check_copy_engine(M, N, K)

@@ -19,7 +19,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tensor]:
-    """M, N, K and an empty c."""
+    """M, N, K and an uninitialised c."""
     check_product("matmul", a, b)
     (M, K), N = a.shape, b.shape[1]
     return M, N, K, torch.empty((M, N), dtype=a.dtype, device=a.device)
@@ -41,7 +41,7 @@ def sizes_and_strides(M: int, N: int, K: int, a: torch.Tensor, b: torch.Tensor) 
 
 @implementation("matmul", "cupy.naive", rung="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A thread an element; a warp's threads below each other."""
+    """One element per thread; a warp's threads on consecutive rows: uncoalesced."""
     M, N, K, c = checked(a, b)
     check_slow(M * N * K)
     if c.numel() == 0:
@@ -56,7 +56,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @implementation("matmul", "cupy.coalesced", rung="naive")
 def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A thread an element; a warp's threads beside each other."""
+    """One element per thread; a warp's threads on consecutive columns: coalesced."""
     M, N, K, c = checked(a, b)
     check_slow(M * N * K)
     if c.numel() == 0:
@@ -71,7 +71,7 @@ def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @implementation("matmul", "cupy.shared", rung="tiled")
 def shared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A block a tile, from tiles in shared memory."""
+    """One tile per block, from tiles in shared memory."""
     M, N, K, c = checked(a, b)
     check_slow(M * N * K)
     if c.numel() == 0:
@@ -84,13 +84,13 @@ def shared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-# --------------------------------------------------------------------------- 16 bytes at a time
+# --------------------------------------------------------------------------- 16-byte vectorized access
 
 
 def aligned(x: torch.Tensor) -> tuple[torch.Tensor, bool, int]:
-    """``x``, whether it lies by rows (else by columns), and how far apart these are.
+    """``x``, whether it is row-major (else column-major), and its leading stride.
 
-    Rows (columns) are dense and start on 16-byte boundaries; where they do not, it is a copy whose do.
+    Its rows (or columns) are contiguous and 16-byte aligned; if they are not, such a copy is returned.
     """
     pack = 16 // x.element_size()
     by_rows = x.stride(1) == 1 or x.stride(0) != 1
@@ -109,23 +109,24 @@ def cpp(value: bool) -> str:
 
 
 def tile_bytes(along_k: bool, BLOCK: int, BLOCK_K: int, item_bytes: int) -> int:
-    """Of a tile of the register rung: lines along K stay so but for fp32, and of both a pack more."""
+    """Bytes of a tile of `register`: lines along K stay so except in fp32; both are padded by 16 bytes."""
     lines, length = (BLOCK, BLOCK_K) if along_k and item_bytes < 4 else (BLOCK_K, BLOCK)
     return lines * (length * item_bytes + (16 if along_k else 0))
 
 
 @implementation("matmul", "cupy.register", rung="tiled")
 def register(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A thread a tile, copies on their way meanwhile."""
+    """Register tiling; cp.async prefetches the next tiles."""
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    # 16-bit elements are read along K where they lie so, a pack of every row: that leaves fewer registers.
+    # 16-bit elements contiguous along K are read as one vector per row, which leaves fewer registers: smaller
+    # tile.
     BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
     BLOCK_N, THREAD_N = (256, 16) if a.dtype is torch.float32 else (128, 8)
-    # Turing's shared memory holds no third tile of fp32, nor are its copies asynchronous.
+    # sm_75: shared memory has no room for a third stage in fp32, and cp.async does not exist.
     name = arch(a.device)
     STAGES = 2 if a.dtype is torch.float32 and name is not None and capability(name) < 80 else 3
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
@@ -144,7 +145,7 @@ def register(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def check_tensor_cores(x: torch.Tensor) -> None:
-    """Refuse what the tensor cores of this GPU cannot multiply."""
+    """Raise NotImplementedError for a dtype that this GPU's tensor cores do not support."""
     if x.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
     name = arch(x.device)
@@ -153,7 +154,7 @@ def check_tensor_cores(x: torch.Tensor) -> None:
 
 
 def warps_across(BLOCK_M: int, BLOCK_N: int, WARPS: int) -> int:
-    """How many of a block's warps lie beside each other: so that a warp's share is about as high as wide."""
+    """How many of a block's warps are side by side, so that a warp's share is about as high as wide."""
     across = (1 << i for i in range(WARPS.bit_length()))
     return min(across, key=lambda WARPS_N: abs(BLOCK_M * WARPS_N * WARPS_N - BLOCK_N * WARPS))
 
@@ -182,7 +183,7 @@ def tensor_core(
     WARPS: int = 4,
     STAGES: int = 4,
 ) -> torch.Tensor:
-    """A warp a tile, by tensor cores."""
+    """One tile per warp, on tensor cores."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
     if c.numel() == 0:
@@ -191,7 +192,7 @@ def tensor_core(
     b, B_BY_ROWS, ldb = aligned(b)
     WARPS_N = warps_across(BLOCK_M, BLOCK_N, WARPS)
     WARPS_M = WARPS // WARPS_N
-    BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1  # that share the registers
+    BLOCKS = 2 if BLOCK_M * BLOCK_N <= 128 * 128 and WARPS == 4 else 1  # per multiprocessor, by registers
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
     tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {WARPS_M}, {WARPS_N}, {STAGES}, {BLOCKS}"
     run = kernel("matmul", f"matmul_tensor_core_kernel<{layouts}, {tile}>", a.device)
@@ -206,13 +207,13 @@ def tensor_core(
 # --------------------------------------------------------------------------- Hopper's own units
 
 PIECE = 64
-"""Tiles are made of pieces of 64 x 64 elements, whose lines of 128 bytes the copy engine permutes."""
+"""Tiles consist of pieces of 64 x 64 elements, whose rows of 128 bytes TMA swizzles."""
 WARPGROUP = 128
 CONSUMERS = 2
 PERMUTED_BYTES = 1024
-"""Tiles begin at a multiple of this, and dynamic shared memory need not."""
+"""Alignment of swizzled tiles; dynamic shared memory may lack it."""
 MOST = (1 << 31) - 512
-"""Rows or columns, and their tiles' ends, are counted in 32 bits."""
+"""Maximum M, N and K: coordinates, up to the end of the last tile, are 32-bit."""
 
 
 def check_copy_engine(M: int, N: int, K: int) -> None:
@@ -221,7 +222,7 @@ def check_copy_engine(M: int, N: int, K: int) -> None:
 
 
 def operand_map(x: torch.Tensor, along_k: bool, by_rows: bool, ld: int, BLOCK: int) -> np.void:
-    """The map of an operand whose tiles are BLOCK of M or N by 64 of K."""
+    """The tensor map of an operand with tiles of BLOCK along M or N by 64 along K."""
     return tensor_map(x, by_rows, ld, BLOCK if along_k else PIECE)
 
 
@@ -231,7 +232,7 @@ def tile_ring_bytes(BLOCK_M: int, BLOCK_N: int, STAGES: int) -> int:
 
 @implementation("matmul", "cupy.wgmma", rung="hopper", requires="sm_90a")
 def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A warpgroup a tile, which the copy engine fetches."""
+    """One tile per warpgroup, fetched by TMA."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
     check_copy_engine(M, N, K)
@@ -261,14 +262,14 @@ def launch_specialized(
     BLOCK_N: int = 256,
     STAGES: int = 4,
 ) -> torch.Tensor:
-    """A producer and two consumers a block, which take a tile or, ``persistent``, one after another.
+    """One producer and two consumer warpgroups per block; a block has one tile, or several if ``persistent``.
 
     Args:
         variant: of ``matmul_<variant>_kernel``.
-        persistent: a block for every multiprocessor, else for every tile.
-        CLUSTER: blocks below each other that share a tile of b.
+        persistent: one block per multiprocessor, else one per tile.
+        CLUSTER: blocks in one column of tiles, which share a tile of b.
         BLOCK_N: columns of a tile.
-        STAGES: tiles that the ring has places for.
+        STAGES: pipeline stages, each with a tile of a and of b.
     """
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
@@ -307,32 +308,32 @@ def launch_specialized(
     matches="triton.autotuned",
 )
 def specialized(a: torch.Tensor, b: torch.Tensor, *, BLOCK_N: int = 256, STAGES: int = 4) -> torch.Tensor:
-    """A warp fetches, eight others multiply."""
+    """One producer warp, eight consumer warps."""
     return launch_specialized("specialized", a, b, persistent=False, BLOCK_N=BLOCK_N, STAGES=STAGES)
 
 
 @implementation("matmul", "cupy.persistent", rung="hopper", requires="sm_90a")
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A block a multiprocessor takes tile after tile."""
+    """Persistent: one block per multiprocessor, round-robin tile scheduling."""
     return launch_specialized("persistent", a, b, persistent=True)
 
 
 @implementation("matmul", "cupy.multicast", rung="hopper", requires="sm_90a")
 def multicast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Two blocks share what they fetch of b."""
+    """TMA multicast: two blocks share their loads of b."""
     return launch_specialized("multicast", a, b, persistent=True, CLUSTER=2)
 
 
 def cluster_shape(BLOCK_N: int) -> tuple[int, int]:
-    """A cluster's blocks, down and to the right: they share b if its halves are whole pieces, else a."""
+    """A cluster's blocks along M and N: they share b if half a tile of it is whole pieces, else a."""
     return (2, 1) if BLOCK_N % (2 * PIECE) == 0 else (1, 2)
 
 
 def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
-    """BLOCK_N and STAGES: of the tiles there are, the one with which the last multiprocessor is done first.
+    """BLOCK_N and STAGES of the tile with which the last multiprocessor finishes first.
 
-    A tile takes as long as it is wide, and about 96 columns more to begin and to end; what counts is how many
-    of them a cluster takes one after another.
+    A tile costs its width plus about 96 columns for prologue and epilogue, times the number of tiles that a
+    cluster processes in sequence.
     """
     clusters = max(processors // 2, 1)
 
@@ -347,15 +348,15 @@ def tile_for(M: int, N: int, processors: int) -> tuple[int, int]:
 def launch_tma_store(
     source: str, name: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, more: tuple[int, ...] = ()
 ) -> None:
-    """A kernel that works as ``tma_store``: two blocks a cluster, persistent, c by the copy engine.
+    """Launch a kernel that works as ``tma_store``: clusters of two blocks, persistent, TMA stores.
 
     Args:
-        source: the op whose file holds it.
-        name: of the kernel, without its template arguments.
+        source: the op whose file has the kernel.
+        name: the kernel, without its template arguments.
         a: the left operand; neither K nor c is empty.
-        b: the right one.
-        c: what is written. Its rows start on 16-byte boundaries.
-        more: addresses that the kernel takes behind the maps.
+        b: the right operand.
+        c: the output. Its rows are 16-byte aligned.
+        more: addresses that the kernel takes after the maps.
     """
     (M, K), N = a.shape, b.shape[1]
     a, A_BY_ROWS, lda = aligned(a)
@@ -373,7 +374,7 @@ def launch_tma_store(
     tiles = ceil_div(M, CLUSTER_M * BLOCK_M) * ceil_div(N, CLUSTER_N * BLOCK_N)
     blocks = CLUSTER * min(tiles, max(processors // CLUSTER, 1))
     pieces = BLOCK_N // PIECE
-    places = 2 if pieces % 2 == 0 else pieces  # of 16 x 64 elements of c, for each of the consumers' warps
+    places = 2 if pieces % 2 == 0 else pieces  # buffers of 16 x 64 elements of c per consumer warp
     shared_bytes = tile_ring_bytes(BLOCK_M, BLOCK_N, STAGES) + 4 * CONSUMERS * places * 16 * PIECE * 2
     threads = (1 + CONSUMERS) * WARPGROUP
     run((blocks,), (threads,), (a_map, b_map, c_map, *more, *sizes), shared_mem=shared_bytes)
@@ -381,7 +382,7 @@ def launch_tma_store(
 
 @implementation("matmul", "cupy.tma_store", rung="hopper", requires="sm_90a")
 def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """c leaves by the copy engine; as multicast where rows of c do not start on 16-byte boundaries."""
+    """TMA stores c.  Falls back to multicast if rows of c are not 16-byte aligned."""
     M, N, K, c = checked(a, b)
     check_tensor_cores(a)
     check_copy_engine(M, N, K)

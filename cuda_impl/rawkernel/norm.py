@@ -1,4 +1,4 @@
-"""What layer_norm and rms_norm share of their launch through cupy: the kernels of ``kernels/norm.cuh``."""
+"""What layer_norm and rms_norm share: their launch through cupy, with the kernels of ``kernels/norm.cuh``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def ceil_div(a: int, b: int) -> int:
 class Norm(NamedTuple):
     op: str
     policy: str
-    """The struct in ``kernels/<op>.cuh`` that tells one norm from another."""
+    """The struct in ``kernels/<op>.cuh`` that selects the norm."""
 
 
 class Rows(NamedTuple):
-    """Arguments as the kernels take them, and an output."""
+    """The kernels' tensor arguments, and an output."""
 
     x: torch.Tensor
     weight: torch.Tensor
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 def checked(norm: Norm, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
-    """Copies of what does not lie as kernels take it; without a bias the weight, which is not read as one."""
+    """The arguments, copied where the kernels need it; without a bias the weight stands in, unread."""
     check_norm(norm.op, x, **parameters)
     x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
     weight = packed(parameters["weight"])
@@ -46,13 +46,13 @@ def checked(norm: Norm, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
 
 
 def packed(parameter: torch.Tensor) -> torch.Tensor:
-    """The vector if it is dense and starts on a 16-byte boundary, else a copy that does."""
+    """The vector if it is contiguous and 16-byte aligned, else such a copy."""
     dense = parameter.stride(0) == 1 and parameter.data_ptr() % 16 == 0
     return parameter if dense else parameter.clone(memory_format=torch.contiguous_format)
 
 
 def vec(x: torch.Tensor) -> int:
-    """Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary."""
+    """Elements per access: 16 bytes' worth if all rows of x and y are 16-byte aligned, else 1."""
     pack = 16 // x.element_size()
     aligned = x.data_ptr() % 16 == 0 and x.stride(0) % pack == 0 and x.size(1) % pack == 0
     return pack if aligned else 1
@@ -73,14 +73,14 @@ def online(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) 
 
 
 def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
-    """PACKS, THREADS and BLOCK_M for rows of so many packs: the least that holds them."""
-    PACKS = 4 if VEC > 1 else 8  # an element alone moves few bytes
+    """The smallest PACKS and THREADS, and BLOCK_M, for rows of ``packs`` vectors."""
+    PACKS = 4 if VEC > 1 else 8  # single elements need more loads in flight
     if packs <= 16:
         return 1, 128, 8
-    if packs <= 32 * PACKS:  # a warp a row
+    if packs <= 32 * PACKS:  # one row per warp
         return (1 if packs <= 32 else PACKS), 128, 4
     if VEC > 1 and 64 * PACKS < packs <= 256 * PACKS:
-        PACKS //= 2  # and twice the threads: they need fewer registers, and so half as many again find room
+        PACKS //= 2  # and twice the threads: fewer registers each, so 1.5 times as many are resident
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
@@ -102,7 +102,7 @@ def onepass(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor)
     return y
 
 
-FEW_ROWS = 256  # a cluster for each keeps a GPU busy
+FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
 
 
 def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
@@ -117,13 +117,13 @@ def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor)
     if vec(x) == 1:
         x = x.clone(memory_format=torch.contiguous_format)
     packs = N // VEC
-    of_128 = ceil_div(packs, 128 * PACKS)  # blocks that it takes
+    of_128 = ceil_div(packs, 128 * PACKS)  # blocks of 128 threads needed
     CLUSTER = 4 if of_128 <= 8 else 8 if of_128 <= 16 else 16
     THREADS = 128 if of_128 <= 4 else 256 if of_128 <= 32 else 512
     if of_128 > 64:
         raise NotImplementedError(f"N={N}: 16 blocks hold rows of {16 * 512 * PACKS * VEC} columns")
     slice_packs = ceil_div(packs, CLUSTER)
-    # Several rows share the weights; few, so that the last clusters are not alone for long.
+    # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
     BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
     types = f"{norm.policy}, {CTYPES[x.dtype]}"
     name = f"norm_cluster_kernel<{types}, {PACKS}, {THREADS}, {CLUSTER}>"

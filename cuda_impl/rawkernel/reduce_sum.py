@@ -20,7 +20,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
-    """An element a thread, and once more on the blocks' sums until one is left."""
+    """One element per thread; relaunched on the blocks' sums until one is left."""
     check_same("reduce_sum", 1, x=x)
     THREADS = 256
     while True:
@@ -36,13 +36,13 @@ def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
 
 @implementation("reduce_sum", "cupy.tree", rung="naive")
 def tree(x: torch.Tensor) -> torch.Tensor:
-    """Threads add in halves, in shared memory."""
+    """Tree reduction in shared memory."""
     return by_elements("tree", x)
 
 
 @implementation("reduce_sum", "cupy.shuffle", rung="tiled")
 def shuffle(x: torch.Tensor) -> torch.Tensor:
-    """Warps add from register to register."""
+    """Warp shuffles reduce in registers."""
     return by_elements("shuffle", x)
 
 
@@ -51,7 +51,7 @@ SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512), "BLOCKS": (1, 2, 3, 4,
 
 @dataclass(frozen=True)
 class Chunks:
-    """How a vector is shared out to blocks: the kernel, its grid and its first arguments but for y."""
+    """The partition of a vector: the kernel, its grid, and its first arguments except y."""
 
     run: Kernel
     blocks: int
@@ -62,12 +62,12 @@ class Chunks:
 
 
 def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int) -> Chunks:
-    """Chunks of THREADS * PACKS packs, for BLOCKS blocks a multiprocessor or as many as there are chunks."""
+    """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk."""
     N = x.numel()
     dense = N <= 1 or x.stride(0) == 1
     VEC = 16 // x.element_size() if dense else 1
     head = min(N, -x.data_ptr() % 16 // x.element_size()) if dense else 0
-    BLOCKS = min(BLOCKS, 2048 // THREADS)  # no more threads fit; 16 packs of 16 bytes are 64 registers each
+    BLOCKS = min(BLOCKS, 2048 // THREADS)  # no more threads fit; 16 loads of 16 bytes take 64 registers each
     chunks = ceil_div((N - head) // VEC, THREADS * PACKS)
     blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
     name = f"reduce_sum_{variant}_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
@@ -77,7 +77,7 @@ def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: i
 
 @implementation("reduce_sum", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
-    """16 packs of 16 bytes a thread at a time, then once more on the blocks' sums."""
+    """16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left."""
     check_same("reduce_sum", 1, x=x)
     while True:
         of = chunks_of("vectorized", x, PACKS, THREADS, BLOCKS)
@@ -97,7 +97,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: 
     matches="triton.atomic",
 )
 def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
-    """Each block adds its sum to y, in the order in which they are done."""
+    """Each block adds its sum to y, in the order of completion."""
     check_same("reduce_sum", 1, x=x)
     y = x.new_zeros((), dtype=torch.float32)
     of = chunks_of("atomic", x, PACKS, THREADS, BLOCKS)
@@ -107,7 +107,7 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int 
 
 @implementation("reduce_sum", "cupy.last_block", rung="tiled", tunable=SIZES, matches="triton.last_block")
 def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
-    """The last block to be done adds all blocks' sums, in their order."""
+    """The last block to finish adds all blocks' sums, in block order."""
     check_same("reduce_sum", 1, x=x)
     of = chunks_of("last_block", x, PACKS, THREADS, BLOCKS)
     y = x.new_empty((), dtype=torch.float32)

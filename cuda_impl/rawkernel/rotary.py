@@ -22,7 +22,7 @@ def ceil_div(a: int, b: int) -> int:
 def checked(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """The inputs, copies where the elements of heads or rows are not side by side; and the output."""
+    """The inputs, copied if heads or rows are not contiguous; and an uninitialised output."""
     check_heads("rotary", q, k, cos, sin)
     inputs = tuple(x if x.stride(-1) == 1 or x.size(-1) <= 1 else x.contiguous() for x in (q, k, cos, sin))
     B, S, H, D = q.shape
@@ -30,7 +30,7 @@ def checked(
 
 
 def layout_of(inputs: tuple[torch.Tensor, ...]) -> tuple[np.int64, ...]:
-    """S, H, the heads of a token, half a head, and the inputs' strides, as kernels take them."""
+    """S, H, heads per token, half a head's length, and the inputs' strides, as the kernels take them."""
     q, k, cos, sin = inputs
     sizes = (q.shape[1], q.shape[2], q.shape[2] + k.shape[2], q.shape[3] // 2)
     strides = (*q.stride()[:3], *k.stride()[:3], cos.stride(0), sin.stride(0))
@@ -39,7 +39,7 @@ def layout_of(inputs: tuple[torch.Tensor, ...]) -> tuple[np.int64, ...]:
 
 @implementation("rotary", "cupy.pairs", rung="naive")
 def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """A thread turns one pair of elements."""
+    """A thread rotates one pair of elements."""
     inputs, out = checked(q, k, cos, sin)
     count = out.numel() // 2
     if count == 0:
@@ -52,7 +52,7 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 
 
 def vec(inputs: tuple[torch.Tensor, ...]) -> int:
-    """Elements that may move at a time: 16 bytes' worth if every half of a head starts on such a boundary."""
+    """Elements per access: 16 bytes' worth if every half of a head is 16-byte aligned, else 1."""
     pack = 16 // inputs[0].element_size()
     aligned = inputs[2].shape[1] % pack == 0 and all(
         x.data_ptr() % 16 == 0 and all(stride % pack == 0 for stride in x.stride()[:-1]) for x in inputs
@@ -64,7 +64,7 @@ def vec(inputs: tuple[torch.Tensor, ...]) -> int:
 def token(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, HEADS: int = 4
 ) -> torch.Tensor:
-    """Threads share the heads of a token, and keep cosines and sines for all of them."""
+    """Threads share the heads of a token and reuse its cosines and sines for all of them."""
     inputs, out = checked(q, k, cos, sin)
     if out.numel() == 0:
         return out
@@ -73,7 +73,8 @@ def token(
     packs = ceil_div(D // 2, VEC)
     lanes = min(packs, THREADS)
     pieces = ceil_div(packs, lanes)
-    # As many heads side by side as leave a thread HEADS of the queries, or of the keys if these are more.
+    # Heads processed concurrently: so many that a thread has HEADS query heads, or key heads if these are
+    # more.
     groups = min(ceil_div(max(q.shape[2], k.shape[2]), HEADS), THREADS // lanes)
     token_threads = lanes * groups
     block_tokens = THREADS // token_threads

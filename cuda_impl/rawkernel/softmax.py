@@ -18,13 +18,13 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def checked(x: torch.Tensor) -> torch.Tensor:
-    """``x`` with neighbouring columns next to each other; a copy where they are not."""
+    """``x`` with contiguous rows; a copy if they are not."""
     check_same("softmax", 2, x=x)
     return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
 
 
 def vec(x: torch.Tensor) -> int:
-    """Elements that may move at a time: 16 bytes' worth if all rows of x and y start on such a boundary."""
+    """Elements per access: 16 bytes' worth if all rows of x and y are 16-byte aligned, else 1."""
     pack = 16 // x.element_size()
     aligned = x.data_ptr() % 16 == 0 and x.stride(0) % pack == 0 and x.size(1) % pack == 0
     return pack if aligned else 1
@@ -48,16 +48,16 @@ def online(x: torch.Tensor) -> torch.Tensor:
 ONEPASS_COLUMNS = 32768
 
 
-MANY_ROWS = 1024  # fill a GPU with a warp each
+MANY_ROWS = 1024  # enough to fill a GPU with one warp per row
 
 
 def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
-    """PACKS, THREADS and BLOCK_M for M rows of so many packs: the least that holds them."""
-    if packs <= 32 * 4:  # a warp a row
+    """The smallest PACKS and THREADS, and BLOCK_M, for M rows of ``packs`` vectors."""
+    if packs <= 32 * 4:  # one row per warp
         return (1 if packs <= 32 else 4), 128, 4
     if packs <= 32 * 8 and VEC <= 4 and M >= MANY_ROWS:
         return 8, 128, 4
-    PACKS = 4 if VEC > 1 else 16  # an element alone moves few bytes
+    PACKS = 4 if VEC > 1 else 16  # single elements need more loads in flight
     if packs > 1024 * PACKS:
         PACKS *= 2
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
@@ -65,7 +65,7 @@ def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
 
 @implementation("softmax", "cupy.onepass", rung="tiled")
 def onepass(x: torch.Tensor) -> torch.Tensor:
-    """The row waits in registers: up to 32768 columns."""
+    """The row stays in registers: up to 32768 columns."""
     x = checked(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -84,7 +84,7 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
 
 @implementation("softmax", "cupy.split", rung="tiled")
 def split(x: torch.Tensor) -> torch.Tensor:
-    """Many blocks share a row: rows as long as all blocks together can hold."""
+    """Several blocks share a row: up to as long as all resident blocks can hold."""
     x = checked(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -92,7 +92,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
         return y
     VEC, THREADS = vec(x), 128
     PACKS = 4 if VEC > 1 else 16
-    BLOCKS = 4  # a multiprocessor, by __launch_bounds__: they wait for each other, so all must be resident
+    BLOCKS = 4  # per multiprocessor, by __launch_bounds__: all must be resident, as they wait for each other
     chunks = ceil_div(N, THREADS * PACKS * VEC)
     blocks = BLOCKS * multiprocessors(x.device)
     if chunks > blocks:
@@ -107,7 +107,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
 
 
 def checked_for_copy_engine(x: torch.Tensor) -> torch.Tensor:
-    """``x`` with rows that start on 16-byte boundaries; a copy where they do not."""
+    """``x`` with 16-byte aligned rows; a copy if they are not."""
     x = checked(x)
     pack = 16 // x.element_size()
     if x.size(1) % pack != 0:
@@ -127,7 +127,8 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
     VEC = 16 // x.element_size()
     BLOCK_N = THREADS * PACKS * VEC  # 8 KB
     tiles = ceil_div(N, BLOCK_N)
-    # Two tiles a block at most, so that many small blocks share a multiprocessor; more where 16 cannot help.
+    # At most two tiles per block, so that many small blocks share a multiprocessor; more only beyond 16
+    # blocks.
     CLUSTER = 2 if tiles <= 2 * 2 else 4 if tiles <= 4 * 2 else 8 if tiles <= 8 * 2 else 16
     slice_tiles = ceil_div(tiles, CLUSTER)
     if slice_tiles > 26:
@@ -142,14 +143,14 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
 
 @implementation("softmax", "cupy.ring", rung="hopper", requires="sm_90")
 def ring(x: torch.Tensor) -> torch.Tensor:
-    """As `split`, fetched ahead by the copy engine."""
+    """As `split`, with TMA prefetch into a ring in shared memory."""
     x = checked_for_copy_engine(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
     PACKS, THREADS, SLOTS, LAG = 8, 256, 3, 2
-    BLOCKS = 2  # a multiprocessor at most, each with 96 KB of shared memory: all must be resident
+    BLOCKS = 2  # per multiprocessor, at most, with 96 KB of shared memory each: all must be resident
     BLOCK_N = THREADS * PACKS * 16 // x.element_size()
     chunks = ceil_div(N, BLOCK_N)
     shared_bytes = SLOTS * BLOCK_N * x.element_size()

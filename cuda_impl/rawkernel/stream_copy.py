@@ -10,7 +10,7 @@ from compare.device import multiprocessors
 from compare.registry import implementation
 from cuda_impl.loader import kernel
 
-# Bits are moved, so a kernel knows only how many an element has.
+# A copy needs only the size of an element.
 CTYPES = {4: "unsigned", 2: "unsigned short"}
 
 
@@ -20,7 +20,7 @@ def ceil_div(a: int, b: int) -> int:
 
 @implementation("stream_copy", "cupy.naive", rung="naive", tunable={"THREADS": (32, 64, 128, 256, 512, 1024)})
 def naive(x: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
-    """An element a thread: x may lie in any way."""
+    """One element per thread: any x."""
     check_same("stream_copy", 1, x=x)
     N = x.numel()
     y = x.new_empty(N)
@@ -33,7 +33,7 @@ def naive(x: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
 
 
 def whole_packs(x: torch.Tensor) -> bool:
-    """Whether x is dense and starts on a 16-byte boundary, as y does."""
+    """Whether x is contiguous and 16-byte aligned, as y is."""
     return (x.stride(0) == 1 or x.numel() <= 1) and x.data_ptr() % 16 == 0
 
 
@@ -46,9 +46,9 @@ def by_chunks(
     shared_bytes: int = 0,
     more: tuple[np.int64, ...] = (),
 ) -> torch.Tensor:
-    """The kernel of that variant with these template arguments behind the type, on so many blocks.
+    """Launch a variant's kernel with these template arguments after the type, on this number of blocks.
 
-    What it takes besides the vectors and their length is in ``more``.
+    ``more`` are its arguments besides the vectors and their length.
     """
     N = x.numel()
     y = x.new_empty(N)
@@ -65,7 +65,7 @@ SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 
 @implementation("stream_copy", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
-    """16 bytes an access, PACKS of them a thread; what does not lie in whole packs is read by elements."""
+    """16-byte vectorized accesses, PACKS per thread; a strided or unaligned x is read element by element."""
     check_same("stream_copy", 1, x=x)
     constants = (PACKS, THREADS, str(whole_packs(x)).lower())
     blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
@@ -82,7 +82,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.
 def hinted(
     x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128, LOAD_HINT: int = 2, STORE_HINT: int = 0
 ) -> torch.Tensor:
-    """As `vectorized`, of lines that the caches need not keep; the kernels' file says what the hints are."""
+    """As `vectorized`, with cache hints; the kernels' file lists them."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
         return vectorized(x)
@@ -91,7 +91,7 @@ def hinted(
 
 
 def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
-    """BLOCKS a multiprocessor, or as many as there are chunks; one at least, for what is behind them."""
+    """BLOCKS per multiprocessor, at most one per chunk; at least one, for the tail."""
     return max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
 
 
@@ -105,7 +105,7 @@ def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
 def prefetch(
     x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 2, BLOCKS: int = 1
 ) -> torch.Tensor:
-    """STAGES chunks a block on their way into registers."""
+    """Persistent; STAGES chunks per block are prefetched into registers."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
         return vectorized(x)
@@ -128,7 +128,7 @@ def prefetch(
 def cp_async(
     x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 256, STAGES: int = 4, BLOCKS: int = 1
 ) -> torch.Tensor:
-    """STAGES chunks a block on their way into shared memory."""
+    """Persistent; STAGES chunks per block are prefetched into shared memory by cp.async."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
         return vectorized(x)
@@ -150,9 +150,9 @@ BARRIER_BYTES = 8
     matches="triton.tma",
 )
 def tma(x: torch.Tensor, *, CHUNK_BYTES: int = 4096) -> torch.Tensor:
-    """A chunk a block that the copy engine moves."""
+    """One chunk per block, moved by TMA."""
     check_same("stream_copy", 1, x=x)
     if not whole_packs(x):
         return vectorized(x)
-    blocks = max(1, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES))  # one at least, for what is behind the packs
+    blocks = max(1, ceil_div(x.nbytes // 16 * 16, CHUNK_BYTES))  # at least one, for the tail
     return by_chunks("tma", x, (CHUNK_BYTES,), blocks, 32, CHUNK_BYTES + BARRIER_BYTES)

@@ -1,4 +1,4 @@
-"""transpose through cupy: y = x.t(), dense, with the kernels of ``kernels/transpose.cuh``."""
+"""transpose through cupy: y = x.t(), contiguous, with the kernels of ``kernels/transpose.cuh``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TILE = 32
 
 
 def tiles(M: int, N: int, BLOCK: int) -> int:
-    """How many tiles of BLOCK x BLOCK there are."""
+    """Number of BLOCK x BLOCK tiles."""
     return -(-M // BLOCK) * -(-N // BLOCK)
 
 
 def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
-    """An element at a time, in tiles of 32 x 32: x may lie in any way."""
+    """Element by element, in tiles of 32 x 32: any x."""
     check_same("transpose", 2, x=x)
     M, N = x.shape
     y = x.new_empty((N, M))
@@ -37,30 +37,30 @@ def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
 
 @implementation("transpose", "cupy.naive", rung="naive")
 def naive(x: torch.Tensor) -> torch.Tensor:
-    """Neighbours are read together and written M elements apart."""
+    """Coalesced loads, stores M elements apart: uncoalesced."""
     return by_elements("naive", x)
 
 
 @implementation("transpose", "cupy.shared", rung="tiled")
 def shared(x: torch.Tensor) -> torch.Tensor:
-    """A tile passes through shared memory, its columns each through one bank."""
+    """A tile in shared memory; bank conflicts when its columns are read."""
     return by_elements("shared", x)
 
 
 @implementation("transpose", "cupy.padded", rung="tiled")
 def padded(x: torch.Tensor) -> torch.Tensor:
-    """Rows of the tile one element longer."""
+    """Padding: rows of the tile are one element longer."""
     return by_elements("padded", x)
 
 
 @implementation("transpose", "cupy.swizzled", rung="tiled")
 def swizzled(x: torch.Tensor) -> torch.Tensor:
-    """Columns of the tile change places from row to row."""
+    """XOR swizzle of the tile's columns."""
     return by_elements("swizzled", x)
 
 
 def windowed(x: torch.Tensor) -> torch.Tensor:
-    """Rows of y cut where sectors of 32 bytes begin; what is smaller than a tile takes `swizzled`."""
+    """Rows of y split at 32-byte sectors; an x smaller than a tile uses `swizzled`."""
     SECTOR, ROWS, COLUMNS = 32 // x.element_size(), 256 // x.element_size(), 64
     M, N = x.shape
     if M < ROWS or N < COLUMNS:
@@ -76,7 +76,7 @@ def windowed(x: torch.Tensor) -> torch.Tensor:
 
 
 def whole_packs(x: torch.Tensor) -> bool:
-    """Whether x's rows are dense, whole packs of 16 bytes on such boundaries, and y's whole sectors of 32."""
+    """Whether x's rows are contiguous, whole 16-byte vectors, aligned, and y's whole 32-byte sectors."""
     VEC, SECTOR = 16 // x.element_size(), 32 // x.element_size()
     M, N = x.shape
     return (
@@ -94,7 +94,7 @@ def whole_packs(x: torch.Tensor) -> bool:
     matches="triton.vectorized",
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> torch.Tensor:
-    """16 bytes an access both ways; what does not lie in whole packs takes `windowed`."""
+    """16-byte vectorized accesses on both sides; an unaligned x or y uses `windowed`."""
     check_same("transpose", 2, x=x)
     if not whole_packs(x):
         return windowed(x)
@@ -115,29 +115,29 @@ def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, THREADS: int = 256) -> 
     return y
 
 
-# --------------------------------------------------------------------------- where a tile's elements lie
+# --------------------------------------------------------------------------- shared memory layouts
 
 PLACES: dict[str, Callable[[int, int], int]] = {
     "Shared": lambda row, column: row * TILE + column,
     "Padded": lambda row, column: row * (TILE + 1) + column,
     "Swizzled": lambda row, column: row * TILE + (column ^ row),
 }
-"""As in the kernels' file: of an element of a tile of 32 x 32, in elements."""
+"""As in the kernels' file: offset of an element of a 32 x 32 tile, in elements."""
 
 
 def packed_place(row: int, pack: int, itemsize: int, ROW_BYTES: int = 256) -> int:
-    """As in the kernels' file: of a pack of `vectorized`'s tile, in packs."""
+    """As in the kernels' file: offset of a 16-byte vector of `vectorized`'s tile, in vectors."""
     VEC = 16 // itemsize
     return row * (ROW_BYTES // 16) + (pack ^ (row // VEC % 8))
 
 
 def windowed_place(word: int, column: int) -> int:
-    """As in the kernels' file: of a word of the tile that `vectorized` takes for other rows, in words."""
+    """As in the kernels' file: offset of a word of the unaligned kernel's tile, in words."""
     return word * (64 + 1) + column
 
 
 def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
-    """How the first warp of each variant accesses shared memory, for elements of that many bytes."""
+    """Shared-memory accesses of each variant's first warp, for elements of ``itemsize`` bytes."""
     found: dict[str, tuple[Access, ...]] = {"naive": ()}
     lanes = range(WARP)
     for layout, place in PLACES.items():
@@ -145,13 +145,13 @@ def shared_accesses(itemsize: int) -> dict[str, tuple[Access, ...]]:
         column = tuple(place(lane, 0) * itemsize for lane in lanes)
         found[layout.lower()] = (Access("store", row, itemsize), Access("load", column, itemsize))
     VEC, ROW_PACKS = 16 // itemsize, 256 // 16
-    # The first pack of each lane's first square turned, and what a warp reads of them.
+    # The first vector of each lane's first transposed square, and what a warp loads of them.
     down = tuple(
         16 * packed_place(lane % ROW_PACKS * VEC, lane // ROW_PACKS, itemsize) for lane in range(WARP)
     )
     along = tuple(16 * packed_place(lane // ROW_PACKS, lane % ROW_PACKS, itemsize) for lane in range(WARP))
     found["vectorized"] = (Access("store", down, 16), Access("load", along, 16))
-    # The first words of the first row, and what a warp reads of them for the first two rows of y.
+    # The first words of the first row, and what a warp loads of them for the first two rows of y.
     words = tuple(4 * windowed_place(0, lane) for lane in lanes)
     packs = tuple(4 * windowed_place(4 * (lane % ROW_PACKS), lane // ROW_PACKS) for lane in lanes)
     found["windowed"] = (Access("store", words, 4), Access("load", packs, 4))

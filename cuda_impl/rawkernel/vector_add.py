@@ -10,12 +10,12 @@ from compare.registry import implementation
 from cuda_impl.loader import kernel
 
 CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
-SIZES = (64, 128, 256, 512, 1024)  # of a block, in threads
+SIZES = (64, 128, 256, 512, 1024)  # threads per block
 
 
 @implementation("vector_add", "cupy.scalar", rung="naive", tunable={"THREADS": SIZES})
 def scalar(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
-    """``z[N] = x[N] + y[N]``, an element a thread."""
+    """``z[N] = x[N] + y[N]``, one element per thread."""
     check_same("vector_add", 1, x=x, y=y)
     x, y = x.contiguous(), y.contiguous()
     z = torch.empty_like(x)
@@ -35,9 +35,9 @@ def scalar(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256) -> torch.Ten
     matches="triton.blocked",
 )
 def vectorized(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256, PACKS: int = 2) -> torch.Tensor:
-    """``z[N] = x[N] + y[N]``, 16 bytes an instruction; inputs not aligned to 16 bytes take `scalar`.
+    """``z[N] = x[N] + y[N]``, 16-byte vectorized; inputs that are not 16-byte aligned use `scalar`.
 
-    A thread's two packs of 16 bytes put four loads in flight.
+    Two 16-byte vectors per thread put four loads in flight.
     """
     check_same("vector_add", 1, x=x, y=y)
     x, y = x.contiguous(), y.contiguous()
@@ -47,7 +47,7 @@ def vectorized(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256, PACKS: i
     N = x.numel()
     if N == 0:
         return z
-    elements = THREADS * PACKS * 16 // x.element_size()  # of a block
+    elements = THREADS * PACKS * 16 // x.element_size()  # per block
     add = kernel("vector_add", f"vector_add_vectorized_kernel<{CTYPES[x.dtype]}, {PACKS}>", x.device)
     add((-(-N // elements),), (THREADS,), (x.data_ptr(), y.data_ptr(), z.data_ptr(), np.int64(N)))
     return z

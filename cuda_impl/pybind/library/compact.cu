@@ -1,4 +1,4 @@
-// compact by CUB's DeviceSelect: what the rungs are held against.
+// compact by CUB's DeviceSelect: a baseline for the variants.
 #include <cub/device/device_select.cuh>
 
 #include "compact.cuh"
@@ -11,7 +11,7 @@ struct IsKept {
     }
 };
 
-// CUB leaves the count in memory; what ends the kept elements is put behind them.
+// CUB writes the count to memory; this kernel writes the NaN after the kept elements.
 template <typename T>
 __global__ void compact_end_kernel(T* y_ptr, std::int64_t N, const std::int64_t* count_ptr) {
     const std::int64_t count = *count_ptr;

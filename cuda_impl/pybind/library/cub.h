@@ -1,11 +1,11 @@
-// What calls of CUB share: its scratch memory, and torch's stream.
+// What calls of CUB share: scratch memory, and torch's stream.
 #pragma once
 
 #include "fresh.h"
 #include "tensor.h"
 
-// `call(scratch, scratch_bytes, stream)` on torch's current stream of the device that `on` lies on. As all of
-// CUB's functions it is called twice: first it says how much scratch memory it needs.
+// `call(scratch, scratch_bytes, stream)` on torch's current stream of `on`'s device. Called twice, as CUB
+// requires: the first call returns the scratch size.
 template <typename Call>
 void with_scratch(const Tensor& on, Call call) {
     int current = on.device;
@@ -15,7 +15,7 @@ void with_scratch(const Tensor& on, Call call) {
     std::size_t bytes = 0;
     cudaError_t error = call(nullptr, bytes, stream);
     if (error == cudaSuccess) {
-        // At least one: without an address the call would be a question again.
+        // At least one element: with a null address the second call would only return the size again.
         const Tensor scratch = new_empty_fp32(on, {std::max<std::int64_t>(1, ceil_div(bytes, 4))});
         error = call(scratch.data<void>(), bytes, stream);
     }

@@ -1,4 +1,4 @@
-// histogram by CUB's DeviceHistogram: what the rungs are held against.
+// histogram by CUB's DeviceHistogram: a baseline for the variants.
 #include <cub/device/device_histogram.cuh>
 
 #include "cub.h"

@@ -1,4 +1,4 @@
-// reduce_sum by CUB's DeviceReduce: what the rungs are held against.
+// reduce_sum by CUB's DeviceReduce: a baseline for the variants.
 #include <cub/device/device_reduce.cuh>
 
 #include "cub.h"

@@ -1,0 +1,80 @@
+"""Comments, docstrings and documents use the field's terms: a test of the words that are not among them."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from compare.registry import ROOT
+
+PLACES = ("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples")
+"""Folders and files that are checked."""
+
+SUFFIXES = (".py", ".cuh", ".cu", ".h", ".cpp", ".md")
+
+WRITE_INSTEAD = {
+    r"rungs?": "variant, or optimisation level",
+    r"agrees": "is correct, is equal",
+    r"times as fast as": "speedup vs torch.eager",
+    r"indistinguishable|cannot be told apart": "within noise",
+    r"what it takes": "registers/thread, shared memory/block, spills",
+    r"what there is to read": "code size: lines, tokens",
+    r"what the first call took": "first call (compile + run)",
+    r"mend(s|ed|ing)?": "fix",
+    r"(?<!memcpy\s)copy engine": "TMA",
+    r"(below|beside) each other": "consecutive rows or columns: uncoalesced, coalesced",
+    r"meets? in (no|a) bank": "bank conflict, conflict-free",
+    r"changes? places": "XOR swizzle, transposition",
+    r"(?-i:packs?)": "16-byte vector, vectorized access; `PACKS` where it is the identifier",
+    r"on (its|their) way": "in flight, prefetched",
+    r"at (every|each) turn|turns later": "each iteration",
+    r"dealt (to|like)": "assigned round-robin",
+    r"there and back": "serpentine order",
+    r"who(ever)? (brings|takes|asks|ends)": "producer, consumer; worker process, judge process",
+    r"held against": "reference implementation, compared with",
+    r"have had their say": "thermal and power steady state",
+    r"be it|which is what|there is none that|of what is": "a subject, then a verb",
+    r"whom|nobody": "the subject by its name",
+}
+RULES = [
+    (re.compile(rf"\b(?:{words})\b".replace(" ", r"\s+"), re.IGNORECASE), instead)
+    for words, instead in WRITE_INSTEAD.items()
+]
+
+
+def prose(path: Path) -> str:
+    """What a file says to its reader, on its own lines: comments, docstrings, Markdown without its code."""
+    text = path.read_text()
+    lines = text.split("\n")
+    kept = [""] * len(lines)
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                kept[node.lineno - 1 : node.end_lineno] = lines[node.lineno - 1 : node.end_lineno]
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                kept[token.start[0] - 1] = token.string.lstrip("#")
+    elif path.suffix == ".md":
+        kept = re.sub(r"(?ms)^\s*```.*?```", lambda m: "\n" * m[0].count("\n"), text).split("\n")
+    else:
+        without_strings = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
+        kept = [line.partition("//")[2] for line in without_strings.split("\n")]
+    return re.sub(r"`[^`\n]+`", "", "\n".join(kept))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_field_s_words_are_used(place: str) -> None:
+    root = ROOT / place
+    found = []
+    for path in sorted(p for p in [root, *root.rglob("*")] if p.suffix in SUFFIXES):
+        text = prose(path)
+        for rule, instead in RULES:
+            for match in rule.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"{path.relative_to(ROOT)}:{line}: {match[0]!r}: write {instead}")
+    assert found == [], "\n" + "\n".join(found)
