@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -25,7 +26,7 @@ import torch
 from compare.sandbox import limits
 from compare.sandbox.words import how_it_ended, printable
 from compare.spec import UsageError
-from compare.worker import server
+from compare.worker import main, server
 from compare.worker.memory import Memory
 
 TIMEOUT_S = 120.0
@@ -64,8 +65,6 @@ class Worker:
     """A process that holds one implementation."""
 
     def __init__(self, who: str, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
-        from compare.worker import main
-
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
         self._ending = threading.RLock()
@@ -169,8 +168,6 @@ class Worker:
     def _raise(self, told: dict[str, str], lost: str | None, step: str) -> None:
         kind, name, text = told["kind"], told["name"], told["text"]
         if os.environ.get("COMPARE_TRACEBACK"):
-            import sys
-
             print(told["trace"], file=sys.stderr)
         if lost:
             first = text.strip().partition("\n")[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from compare import cli, report
+from compare.command_line.status import SUCCESS
 from compare.history.map.survey import Map
 from compare.records import archive
 from compare.registry import ROOT
@@ -29,7 +30,7 @@ def test_without_matplotlib_a_plot_says_how_to_get_it(
     words = ["map", "--plot", str(tmp_path / "map.png"), "--records", str(recorded)]
     assert cli.main(words) == cli.USAGE
     assert "pip install 'matplotlib>=" in capsys.readouterr().err
-    assert cli.main(["map", "--records", str(recorded)]) == cli.SUCCESS
+    assert cli.main(["map", "--records", str(recorded)]) == SUCCESS
 
 
 def test_the_requirement_is_what_pyproject_offers() -> None:

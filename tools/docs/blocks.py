@@ -28,7 +28,7 @@ from pathlib import Path
 from compare import registry
 from compare.code_size.sources import source_hash
 from compare.history.map import reading
-from compare.history.map.survey import Map, survey
+from compare.history.map.survey import Map, hashes, survey
 from compare.records import archive
 from compare.records.encoding import write_whole
 from compare.registry import ROOT
@@ -206,7 +206,7 @@ def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
     runs = reading.read(file for file, _ in files)
     device = max(runs, key=lambda run: run.created).environment.device
     runs = [run for run in runs if run.environment.device == device]
-    return survey(runs, reading.hashes({run.op for run in runs}))
+    return survey(runs, hashes({run.op for run in runs}))
 
 
 def _default(op: Op, comparison: Comparison) -> Comparison:

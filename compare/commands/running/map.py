@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace, files: Sequence[Path]) -> int:
     for op in arguments.ops:
         if op not in known:
             raise UsageError(registry.unknown("op on record", op, known))
-    found = survey.survey(runs, reading.hashes(arguments.ops or known), arguments.ops, arguments.only)
+    found = survey.survey(runs, survey.hashes(arguments.ops or known), arguments.ops, arguments.only)
     whole = bool(arguments.all or arguments.ops or len(known) == 1)
     made = ((arguments.csv, maps.as_csv), (arguments.markdown, maps.as_markdown))
     writes = [partial(outputs.write, file, make(found)) for file, make in made if file]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from compare import registry
-from compare.code_size.sources import source_hash
 from compare.records import archive
 from compare.spec import Comparison, UsageError
 
@@ -61,9 +60,3 @@ def recorded_here(device: str | None, root: Path = archive.RESULTS) -> list[Path
 def read(files: Iterable[Path]) -> list[Comparison]:
     """The runs in them; a `UsageError` if one cannot be read."""
     return [run for file in files for run in archive.read(file)]
-
-
-def hashes(ops: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Of the sources of every implementation of these ops, as they are now."""
-    here = [op for op in dict.fromkeys(ops) if op in registry.op_names()]
-    return {(op, impl.label): source_hash(impl) for op in here for impl in registry.implementations(op)}

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compare import registry
+from compare.code_size.sources import source_hash
 from compare.history import crossover, diff
 from compare.history.crossover import Bound
 from compare.records.archive import Recorded
@@ -295,3 +296,9 @@ def with_front(points: Iterable[Point]) -> Iterator[Point]:
         front = counts and point.share > highest * (1 + point.least)
         highest = max(highest, point.share if counts else 0.0)
         yield replace(point, front=front)
+
+
+def hashes(ops: Iterable[str]) -> dict[tuple[str, str], str]:
+    """The source hash of every implementation of these ops, as they are now."""
+    here = [op for op in dict.fromkeys(ops) if op in registry.op_names()]
+    return {(op, impl.label): source_hash(impl) for op in here for impl in registry.implementations(op)}
