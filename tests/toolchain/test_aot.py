@@ -22,7 +22,7 @@ import triton.language as tl
 import case_sets
 from compare import registry
 from compare.capture import captured_route
-from compare.checking.check import check
+from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import memory_of
 from compare.cli import main
 from compare.device import arch, supports
@@ -184,7 +184,7 @@ def checked(
 ) -> tuple[Any, running.OnFiles]:
     (impl,) = registry.implementations(planned.op.name, [program.label])
     stage = running.OnFiles(program, planned, tmp_path, device)
-    return check(planned.op, impl, planned.case, device, (0, 1), stage=stage), stage
+    return check(planned.op, impl, planned.case, device, (0, 1), CheckOptions(stage)), stage
 
 
 # --------------------------------------------------------------------------- building
@@ -326,9 +326,8 @@ def test_offsets_and_strides_reach_the_kernel(
             program = building.make(planned, tmp_path / impl.label)
             with monkeypatch.context() as patch:
                 runs_as(program, planned, patch, tmp_path)
-                agreement = check(
-                    found, impl, case, CPU, (0,), stage=running.OnFiles(program, planned, tmp_path, CPU)
-                )
+                stage = running.OnFiles(program, planned, tmp_path, CPU)
+                agreement = check(found, impl, case, CPU, (0,), CheckOptions(stage))
             assert agreement.passed, f"{impl.label}: {agreement.reason}"
             ran.append(impl.label)
     if not ran:
@@ -456,9 +455,7 @@ def test_python_reads_the_same_files_as_the_program(op: str, tmp_path: Path) -> 
             file = tmp_path / f"{index}.bin"
             memory_of(x).numpy().tofile(file)
             dtype = str(x.dtype).removeprefix("torch.")
-            read = jit._read(
-                torch, CPU, str(file), dtype, list(x.shape), list(x.stride()), x.storage_offset()
-            )
+            read = jit._read(CPU, str(file), dtype, list(x.shape), list(x.stride()), x.storage_offset())
             assert (read.stride(), read.storage_offset()) == (x.stride(), x.storage_offset())
             assert memory_of(read).equal(memory_of(x)), case
 
