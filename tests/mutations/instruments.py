@@ -76,7 +76,7 @@ def copy_with(mutation: Mutation) -> Iterator[Path]:
         tree = Path(folder)
         for name in COPIED:
             if (ROOT / name).is_file():
-                (tree / name).parent.mkdir(exist_ok=True)
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
             else:
                 shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.so"))

@@ -43,7 +43,7 @@ def host_environment() -> dict[str, str]:
         "HOST_SANITIZE": "1",
         "LD_PRELOAD": library.stdout.strip(),
         "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONPATH": str(registry.ROOT),
+        "PYTHONPATH": os.pathsep.join((str(registry.ROOT), str(Path(__file__).parent))),
     }
 
 
