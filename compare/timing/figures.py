@@ -63,14 +63,34 @@ def share_of_product(case: CaseComparison, row: Row) -> float | None:
     return rate / best if rate is not None and best else None
 
 
+def ridge(case: CaseComparison) -> float | None:
+    """FLOP/B at which arithmetic takes as long as memory, from the ceilings measured in this case's run.
+
+    None where no matmul was measured.
+    """
+    found = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
+    return found.product_tflops * 1e3 / found.copy_gbs if found and found.product_tflops else None
+
+
+def intensity(case: CaseComparison) -> float:
+    """FLOP/B: operations over compulsory bytes."""
+    return case.cost.flops / case.cost.bytes if case.cost.bytes else 0.0
+
+
+def compute_bound(case: CaseComparison) -> bool:
+    """Whether the case lies beyond the measured ridge; else, and where no matmul was measured, memory binds."""
+    found = ridge(case)
+    return found is not None and intensity(case) > found
+
+
 def share(case: CaseComparison, row: Row) -> float | None:
-    """Of what binds: the library's product where a case is about arithmetic, else a plain copy."""
-    return share_of_product(case, row) if case.cost.busy else share_of_copy(case, row)
+    """The row's share of the ceiling that binds: of the measured peak or of copy bandwidth."""
+    return share_of_product(case, row) if compute_bound(case) else share_of_copy(case, row)
 
 
 def share_of(case: CaseComparison) -> str:
-    """What that is a share of, in words."""
-    return "the library's product" if case.cost.busy else "a copy"
+    """What `share` is a share of, in words."""
+    return "peak (measured)" if compute_bound(case) else "copy bandwidth"
 
 
 def ratio(row: Row, other: Row) -> Estimate | None:
