@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -91,7 +92,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
         return ""
     if len(indices) == 1:
         return f"only {name} {first}" + (": tail mask?" if first == size - 1 else "")
-    steps = {after - before for before, after in zip(indices, indices[1:], strict=False)}
+    steps = {after - before for before, after in itertools.pairwise(indices)}
     if len(steps) > 1:
         return ""
     (step,) = steps
