@@ -149,6 +149,10 @@ def parser() -> argparse.ArgumentParser:
         help="most time for one step of an implementation: its first call with what it builds, a check, "
         f"a turn of timing, compiling it for an architecture (default: {TIMEOUT_S:.0f})",
     )
+    add = found.add_argument_group("what is on the screen").add_argument
+    add("--all", action="store_true", dest="every", help="every row in the table, not the best of each way")
+    add("--explain", action="store_true", help="what each column is, and how it was taken")
+    add("--details", action="store_true", help="all further tables: errors, times, resources, code size")
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
     add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
@@ -327,6 +331,7 @@ def _run(
 
     from compare.report import terminal
     from compare.report.progress import of_run
+    from compare.report.summary import View
 
     done: list[Comparison] = []
     unrecorded: list[str] = []
@@ -342,7 +347,8 @@ def _run(
         unwritten = writing.failures(outputs.writes(done))  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")
-        terminal.show(comparison)
+        yours = frozenset(i.label for i in registry.implementations(op.name) if i.foreign)
+        terminal.show(comparison, View(arguments.every, arguments.explain, arguments.details, yours))
         sys.stdout.flush()
         if comparison.interrupted:
             break
