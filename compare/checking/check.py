@@ -20,8 +20,19 @@ import torch
 
 from compare import registry
 from compare.checking.guarded_memory import GuardedMemory, is_copy, poisoned, untouched
+from compare.checking.mismatch import Located
 from compare.inputs import TORCH_DTYPES
-from compare.spec import ROUNDOFF, Agreement, Case, Finding, Implementation, Op, Tolerance, UsageError
+from compare.spec import (
+    ROUNDOFF,
+    Agreement,
+    Case,
+    Finding,
+    Implementation,
+    Mismatch,
+    Op,
+    Tolerance,
+    UsageError,
+)
 
 _PIECE = 1 << 24
 """Elements compared at a time: in fp64 with all that is derived from them about 1 GB."""
@@ -176,6 +187,8 @@ class _Errors:
     misplaced: int = 0
     """NaN or infinity where none belongs, or none or another where one does."""
     invariants: list[str] = field(default_factory=list)
+    located: Located | None = None
+    """Where the wrong elements are, if that is asked for."""
 
     @property
     def measured(self) -> bool:
@@ -195,6 +208,7 @@ class _Trial:
     errors: _Errors
     limit: float
     findings: tuple[Finding, ...]
+    mismatch: Mismatch | None = None
 
 
 def _try(
@@ -251,7 +265,11 @@ def _try(
         found("NaN and infinity", misplaced if errors.misplaced else None)
         for invariant in op.invariants:
             found(invariant.name, invariant.check(made, output))
-    return _Trial(errors, limit, tuple(findings))
+        mismatch = None
+        if (errors.wrong or errors.misplaced) and (located := Located.of(output)):
+            errors_of(op, case, probe.reference, output, limit, impl.accumulator, 0, located)
+            mismatch = located.found()
+    return _Trial(errors, limit, tuple(findings), mismatch)
 
 
 def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
@@ -495,9 +513,10 @@ def errors_of(
     limit: float,
     accumulator: str = "fp32",
     quantile_elements: int = _QUANTILE_ELEMENTS,
+    located: Located | None = None,
 ) -> _Errors:
     """The errors of an output against the oracle, in roundings of ``accumulator``."""
-    errors = _Errors()
+    errors = _Errors(located=located)
     step = max(1, output.numel() // quantile_elements) if quantile_elements else 0
     tolerance, unit = op.tolerance(case), ROUNDOFF[accumulator]
     for ref, sizes, out in reference.beside(output):
@@ -639,6 +658,8 @@ def _compare_block(
     allowed = unit * (magnitude if scale is None else magnitude + scale)
     score = torch.where(excess > 0, excess / allowed, 0.0)
     accepted = (score <= limit) & both
+    if errors.located is not None:
+        errors.located.mark(out, ref, ~(accepted | same_special))
     normal = magnitude >= torch.finfo(out.dtype).smallest_normal
     relative = torch.where(normal, difference / magnitude, 0.0)
     ulp = difference / (2 * half_ulp)
@@ -661,6 +682,8 @@ def _compare_whole(ref: torch.Tensor, out: torch.Tensor, errors: _Errors, step: 
     """Whole numbers are not rounded: one that is off by anything is wrong."""
     difference = (out.double() - ref).abs()
     relative = difference / ref.abs().clamp(min=1.0)
+    if errors.located is not None:
+        errors.located.mark(out, ref, difference > 0)
     wrong, max_abs, max_rel = _together((difference > 0).sum(), difference.max(), relative.max())
     errors.compared += ref.numel()
     errors.within += ref.numel() - int(wrong)
@@ -715,4 +738,5 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
         limit=worst.limit,
         seeds=seeds,
         findings=tuple(findings.values()),
+        mismatch=next((trial.mismatch for trial in trials if trial.mismatch), None),
     )

@@ -9,7 +9,7 @@ import torch
 
 from compare.spec import Mismatch
 
-MOST_ELEMENTS = 1 << 26
+_MOST_ELEMENTS = 1 << 26
 """Larger outputs are not located: their reference in fp64 would take more than half a gigabyte."""
 
 _TILE = 16
@@ -20,6 +20,13 @@ _SAME = 0.01
 
 class Located:
     """The wrong elements of one output with their reference values, gathered piece by piece."""
+
+    @classmethod
+    def of(cls, output: torch.Tensor) -> Located | None:
+        """None where an output is too large, or does not fill the memory that its strides span."""
+        if output.numel() > _MOST_ELEMENTS or output.stride() != torch.empty_like(output).stride():
+            return None
+        return cls(output)
 
     def __init__(self, output: torch.Tensor) -> None:
         self._output = output
@@ -101,8 +108,8 @@ def _along(indices: list[int], size: int, name: str) -> str:
         every = f"every other {name}" if step == 2 else f"every {step}th {name}"
         return f"{every}, from {first}" if regular else ""
     if last == size - 1:
-        if first % _TILE == 0:
-            guess = {64: "second tile?", 128: "second tile?"}.get(first, "a later tile?")
+        if first % _TILE == 0 and len(indices) >= _TILE:
+            guess = "second tile?" if first & (first - 1) == 0 else "a later tile?"
             return f"{many} >= {first}: {guess}"
         return f"only the last {len(indices)} {many}: tail mask?"
     return f"only the first {len(indices)} {many}" if first == 0 else f"only {many} {first} to {last}"

@@ -75,7 +75,9 @@ def _verdict(summary: Summary, width: int) -> list[str]:
 def _failure(failure: Failure, width: int) -> list[str]:
     words = failure.reason.split()
     reason = " ".join(words[:_REASON_WORDS]) + (" ... (--details)" if len(words) > _REASON_WORDS else "")
-    lines = [f"{'WRONG' if failure.wrong else 'FAILED'}  {', '.join(failure.labels)}: {reason}"]
+    lines = [
+        f"{'WRONG' if failure.wrong else 'FAILED'}  {', '.join(failure.labels)} on {failure.case}: {reason}"
+    ]
     if found := failure.mismatch:
         at = f"({', '.join(map(str, found.index))})" if found.index else "the only element"
         lines.append(

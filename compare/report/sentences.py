@@ -97,8 +97,9 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         text = f"{best.label} is the fastest{there}{level}: speedup {speedup(gain)} vs {baseline.label}."
         yield Said("fastest", 0.3, text)  # the table shows it
         return
-    its = f"is at {speedup(gain)}" if figures.differs(best, baseline) else "is within noise of it"
-    text = f"Nothing is measurably faster than {baseline.label}{there}: {best.label} {its}."
+    name = figures.represented(case, best)[0]
+    its = f" {name} is at {speedup(gain)}." if figures.differs(best, baseline) else ""
+    text = f"Nothing is measurably faster than {baseline.label}{there}.{its}"
     yield Said("fastest", 0.95, text)
 
 
@@ -111,27 +112,24 @@ def _triton_and_cuda(comparison: Comparison, case: CaseComparison) -> Iterator[S
     lead = figures.ratio(triton, cuda)
     if lead is None:
         return
-    text = "Triton and CUDA are within noise"
-    winner = "Triton"
-    if figures.differs(triton, cuda):
+    sizes = comparison.code_sizes
+    code = {
+        way: sizes[row.label].lines for way, row in (("Triton", triton), ("CUDA", cuda)) if row.label in sizes
+    }
+    longer = max(code, key=lambda way: code[way], default="")
+    more = (
+        max(code.values(), default=0) / min(code.values()) if len(code) == 2 and all(code.values()) else 1.0
+    )
+    effort = f"takes {more:.1f}x the lines"
+    if not figures.differs(triton, cuda):
+        text = "Triton and CUDA are within noise" + (f"; {longer} {effort}" if more > 1 else "")
+    else:
         ahead, behind = (triton, cuda) if lead.median > 1 else (cuda, triton)
-        winner, loser = ("Triton", "CUDA") if ahead is triton else ("CUDA", "Triton")
-        text = f"{winner}: speedup {speedup(figures.ratio(ahead, behind) or lead)} vs {loser}"
-    yield Said("triton and cuda", 0.97, f"{text}{_code(comparison, triton, cuda, winner)}.")
-
-
-def _code(comparison: Comparison, triton: Row, cuda: Row, winner: str) -> str:
-    """``; Triton has 7.5x fewer lines (30 vs 224)``"""
-    sizes = comparison.code_sizes.get(triton.label), comparison.code_sizes.get(cuda.label)
-    lines = [size.lines for size in sizes if size and size.lines]
-    if len(lines) < 2:
-        return ""
-    if winner == "CUDA":
-        lines.reverse()
-    if lines[0] == lines[1]:
-        return f"; both have {lines[0]} lines"
-    word = "fewer" if lines[0] < lines[1] else "the"
-    return f"; {winner} has {max(lines) / min(lines):.1f}x {word} lines ({lines[0]} vs {lines[1]})"
+        names = ("Triton", "CUDA") if ahead is triton else ("CUDA", "Triton")
+        text = f"{names[0]}: speedup {speedup(figures.ratio(ahead, behind) or lead)} vs {names[1]}"
+        if more > 1:
+            text += f", and {effort}" if longer == names[0] else f", which {effort}"
+    yield Said("triton and cuda", 0.97, f"{text}.")
 
 
 def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -211,7 +209,7 @@ def _launch(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 def _instruction(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     """What the best of each way multiplies with, where the machine code was read for it."""
-    said, cores = [], []
+    said: dict[str, str] = {}
     for way in ("triton", "cuda"):
         best = figures.fastest(_of_way(case, way))
         kernels = [k for _, _, by_arch in figures.kernels([best] if best else []) for k in by_arch.values()]
@@ -219,11 +217,13 @@ def _instruction(comparison: Comparison, case: CaseComparison) -> Iterator[Said]
             (k.instruction for k in sorted(kernels, key=_tensor_core, reverse=True) if k.instruction), ""
         )
         if best and used:
-            said.append(f"{best.label} {used}")
-            cores.append(used.startswith(_TENSOR_CORES))
+            said[figures.represented(case, best)[0]] = used
     if said:
+        cores = [used.startswith(_TENSOR_CORES) for used in said.values()]
         kind = "Tensor cores" if all(cores) else "No tensor cores" if not any(cores) else "Multiplies by"
-        yield Said("instruction", 0.7, f"{kind}: {', '.join(said)}.")
+        same = len(set(said.values())) == 1
+        each = ", ".join(said if same else (f"{name} {used}" for name, used in said.items()))
+        yield Said("instruction", 0.7, f"{kind}{f' ({used})' if same else ''}: {each}.")
 
 
 def _tensor_core(kernel: KernelResources) -> bool:
@@ -259,7 +259,7 @@ def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     baseline = figures.row_of(case, figures.baseline_of(case))
     if baseline is None or not baseline.timing or not baseline.timing.cold_us:
         return
-    for row in case.rows:
+    for row in filter(None, [figures.fastest(case.rows)]):
         timing = row.timing
         gain = figures.ratio(row, baseline)
         if not (timing and timing.cold_us and timing.first_call_ms and gain and gain.median > 1):

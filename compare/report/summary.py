@@ -48,6 +48,7 @@ class Failure:
     labels: tuple[str, ...]
     wrong: bool
     """Else it failed: nothing was compared."""
+    case: str
     reason: str
     mismatch: Mismatch | None = None
 
@@ -168,7 +169,7 @@ def correct(comparison: Comparison) -> str:
     cases = [case for case in comparison.cases if any(row.agreement for row in case.rows)]
     where = _where([v.cases for v in checked if v.cases], cases)
     if comparison.environment.device_type == "cpu":
-        where += " on this CPU"
+        where = where.replace(" cases", " CPU cases") if " cases" in where else f"{where} on this CPU"
     used = [v.used for v in good if v.used is not None]
     if not good:
         how = ""
@@ -194,20 +195,24 @@ def _where(counts: Sequence[int], cases: Sequence[CaseComparison]) -> str:
 
 
 def _failures(comparison: Comparison) -> tuple[Failure, ...]:
-    """Wrong rows first, then failed ones, equal reasons together."""
-    found: dict[tuple[bool, str], list[str]] = {}
-    mismatches: dict[tuple[bool, str], Mismatch | None] = {}
+    """Wrong rows first, then failed ones: each on its first such case, equal reasons together."""
+    found: dict[tuple[bool, str, str], list[Row]] = {}
+    seen: set[str] = set()
     for case in comparison.cases:
         for row in case.rows:
-            if row.status not in (*WRONG, "failed"):
-                continue
-            key = row.status in WRONG, row.reason
-            labels = found.setdefault(key, [])
-            if row.label not in labels:
-                labels.append(row.label)
-            if row.agreement and not mismatches.get(key):
-                mismatches[key] = row.agreement.mismatch
-    made = [Failure(tuple(labels), key[0], key[1], mismatches.get(key)) for key, labels in found.items()]
+            if row.status in (*WRONG, "failed") and row.label not in seen:
+                seen.add(row.label)
+                found.setdefault((row.status in WRONG, row.reason, case.case), []).append(row)
+    made = [
+        Failure(
+            tuple(row.label for row in rows),
+            wrong,
+            case,
+            reason,
+            next((row.agreement.mismatch for row in rows if row.agreement), None),
+        )
+        for (wrong, reason, case), rows in found.items()
+    ]
     return tuple(sorted(made, key=lambda failure: not failure.wrong))
 
 
@@ -245,7 +250,7 @@ def _machine(
     if environment.device_type == "cuda":
         yield environment.device, *ceilings, versions
         return
-    yield f"CPU: {environment.device}", "Triton interpreted, CUDA built by g++", versions
+    yield f"{environment.device} (no GPU)", "Triton interpreted, CUDA by g++", versions
     origins = dict.fromkeys(
         row.replayed.removesuffix(f", {archive.CHANGED}")
         for case in shown

@@ -78,7 +78,7 @@ def intensity(case: CaseComparison) -> float:
 
 
 def compute_bound(case: CaseComparison) -> bool:
-    """Whether the case lies beyond the measured ridge.  Else memory binds, as where no matmul was measured."""
+    """Whether the case lies beyond the measured ridge.  Memory binds where no matmul was measured."""
     found = ridge(case)
     return found is not None and intensity(case) > found
 
