@@ -53,9 +53,9 @@ def render(summary: Summary, width: int) -> str:
 
 def _head(summary: Summary, width: int) -> list[str]:
     case = summary.blocks[0].case.replace(",", " ") if len(summary.blocks) == 1 and not summary.sweep else ""
-    title = f"{summary.op}   {summary.signature}"
+    title = f"{summary.op}  {summary.signature}"
     room = width - len(title) - len(case)
-    lines = [f"{title}{case:>{room + len(case)}}"] if room > 2 else [_wrapped(title, width), case]
+    lines = [f"{title}{case:>{room + len(case)}}".rstrip()] if room > 2 else [_wrapped(title, width), case]
     return [*filter(None, lines), *(_facts("", facts, width) for facts in summary.machine if facts)]
 
 

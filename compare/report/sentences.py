@@ -30,6 +30,8 @@ class Said:
     subject: str
     weight: float
     text: str
+    in_table: bool = False
+    """The table of the default screen shows it already."""
 
 
 Rule = Callable[[Comparison, CaseComparison], Iterator[Said]]
@@ -38,16 +40,21 @@ Rule = Callable[[Comparison, CaseComparison], Iterator[Said]]
 def sentences(comparison: Comparison) -> list[str]:
     """The most telling findings on the main case, at most four, most telling first."""
     case = figures.main_case(comparison)
-    return [] if case is None else evidence(comparison, case)[:MOST]
+    return [] if case is None else [said.text for said in _found(comparison, case)][:MOST]
 
 
 def evidence(comparison: Comparison, case: CaseComparison) -> list[str]:
-    """Everything that is found on one case, most telling first, one sentence a subject."""
+    """What is found on one case beside what the screen's table shows, most telling first."""
+    return [said.text for said in _found(comparison, case) if not said.in_table]
+
+
+def _found(comparison: Comparison, case: CaseComparison) -> list[Said]:
+    """One finding a subject."""
     found = [said for rule in _RULES for said in rule(comparison, case)]
     chosen: dict[str, Said] = {}
     for said in sorted(found, key=lambda said: -said.weight):
         chosen.setdefault(said.subject, said)
-    return [said.text for said in chosen.values()]
+    return list(chosen.values())
 
 
 # --------------------------------------------------------------------------- rules
@@ -63,8 +70,8 @@ def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     at = f" ({number(figures.intensity(case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
     reach = f"{percent(share)} of {figures.share_of(case).removesuffix(' (measured)')}"
     if share < FAR:
-        kind = "Compute" if figures.compute_bound(case) else "Memory"
-        text = f"Not {kind.lower()} bound yet{at}: {name}, the fastest, reaches {reach}."
+        kind = "compute" if figures.compute_bound(case) else "memory"
+        text = f"Not {kind} bound at this size{at}: {name} at {reach}."
     elif figures.compute_bound(case):
         text = f"Compute bound{at}: {name} at {reach}."
     else:
@@ -95,7 +102,7 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         ties = [row.label for row in timed if row is not best and _ties(best, row)]
         level = f", within noise of {_names(ties[:2])}" if ties else ""
         text = f"{best.label} is the fastest{there}{level}: speedup {speedup(gain)} vs {baseline.label}."
-        yield Said("fastest", 0.3, text)  # the table shows it
+        yield Said("fastest", 0.98, text, in_table=True)
         return
     name = figures.represented(case, best)[0]
     its = f" {name} is at {speedup(gain)}." if figures.differs(best, baseline) else ""
@@ -168,7 +175,7 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
                 f"No other value is measurably faster{_there(case)} than the default of {default.label}, "
                 f"{default.configuration}{loss}."
             )
-        yield Said(f"trials of {default.label}", 1.0, text)
+        yield Said(f"trials of {default.label}", 1.1, text)
 
 
 def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -201,8 +208,8 @@ def _launch(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     best = [figures.fastest(_of_way(case, way)) for way in ("triton", "cuda")]
     row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
     text = (
-        f"Launch overhead exceeds GPU time: {row.label} {number(launch, 2)} > {number(warm, 2)} µs "
-        f"({len(bound)} of {len(_timed(case))} rows)."
+        f"Launch overhead > GPU time in {len(bound)} of {len(_timed(case))} rows: {row.label} "
+        f"{number(launch, 2)} > {number(warm, 2)} µs."
     )
     yield Said("launch", 0.85, text)
 

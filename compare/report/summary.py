@@ -246,7 +246,8 @@ def _machine(
         for key, name in _VERSIONS.items()
         if key in environment.versions
     )
-    ceilings = tuple(dict.fromkeys(fact for case in shown for fact in _ceilings(case)))
+    # Of several cases the first's: the others differ in the last digit.
+    ceilings = tuple({fact.split()[0]: fact for case in reversed(shown) for fact in _ceilings(case)}.values())
     if environment.device_type == "cuda":
         yield environment.device, *ceilings, versions
         return
@@ -503,7 +504,7 @@ def _swept(case: CaseComparison) -> Swept:
         if reference and reference.timing and reference.timing.cold_us
         else None,
         speedups=tuple(speedups),
-        best=fastest.label if fastest else "",
+        best=figures.represented(case, fastest)[0] if fastest else "",
         share=figures.share(case, fastest) if fastest else None,
         ceiling="peak" if figures.compute_bound(case) else "copy",
     )

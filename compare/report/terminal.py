@@ -101,6 +101,8 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     else:
         asked = (table for case in comparison.cases for table in _asked_for(case))
         blocks += [laid_out(table, width) for table in asked if table]
+        told = dict.fromkeys(row.unmatched for case in comparison.cases for row in case.rows if row.unmatched)
+        blocks += [paragraph(note, min(width, PROSE_WIDTH)) for note in told]
     if view.explain:
         noise = tables.told_apart(comparison)
         blocks.append(screen.legend(found, min(width, PROSE_WIDTH), noise))

@@ -36,7 +36,7 @@ from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning import cache
 from tools.docs import banks, exploits, mutations, switches
 
-SCREEN_WIDTH = 100
+SCREEN_WIDTH = 80
 
 _BLOCK = re.compile(r"(?ms)^<!-- generated: (?P<what>[^\n]*?) -->\n(?P<body>.*?)^<!-- end -->$")
 
