@@ -242,7 +242,7 @@ def _machine(
 ) -> Iterable[tuple[str, ...]]:
     environment = comparison.environment
     versions = " ".join(
-        f"{name} {environment.versions[key]}"
+        f"{name} {environment.versions[key].partition('+')[0]}"
         for key, name in _VERSIONS.items()
         if key in environment.versions
     )
