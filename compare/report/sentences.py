@@ -76,7 +76,8 @@ def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         text = f"Compute bound{at}: {name} at {reach}."
     else:
         moved = scaled(case.cost.bytes, "B")
-        text = f"Memory bound{at}: {moved} compulsory, {name} at {reach}."
+        what = f"{moved} at" if ridge else f"{moved} compulsory, {name} at"
+        text = f"Memory bound{at}: {what} {reach}."
     yield Said("bound", 1.0, text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compare.records import archive
@@ -25,6 +25,10 @@ from compare.spec import (
 from compare.timing import figures
 
 _VERSIONS = {"torch": "torch", "triton": "triton", "cuda (torch)": "cuda"}
+
+
+_NAMED = 3
+"""So many rows that did not run are named; of more ``--details`` has the names."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,9 @@ def summarize(comparison: Comparison, view: View | None = None, results: Path = 
         failures=failures,
         correct=correct(comparison),
         not_run=tuple(_not_run(comparison)),
-        blocks=tuple(_block(comparison, case, view, records[case.case], archs[case.case]) for case in shown),
+        blocks=tuple(
+            _block(comparison, _of_arch(case, records[case.case], archs[case.case]), view) for case in shown
+        ),
         sweep=tuple(map(_swept, timed)) if len(timed) > figures.LISTED_CASES else (),
         untimed="" if timed else no_speed(comparison, main),
         next=tuple(_next(comparison, failures, view)),
@@ -229,7 +235,7 @@ def _not_run(comparison: Comparison) -> list[str]:
     return [
         f"{labels[0]}: {reason}"
         if len(labels) == 1
-        else f"{reason}: {len(labels)} rows ({', '.join(labels)})"
+        else f"{reason}: {len(labels)} rows" + (f" ({', '.join(labels)})" if len(labels) <= _NAMED else "")
         for reason, labels in groups.items()
     ]
 
@@ -326,15 +332,12 @@ def _block(
     comparison: Comparison,
     case: CaseComparison,
     view: View,
-    recorded: Mapping[str, Recorded],
-    arch: str,
 ) -> Block:
     baseline = figures.baseline_of(case)
     timed = any(row.timing and row.timing.cold_us for row in case.rows)
     groups = _groups(case, view, baseline, timed)
     lines = tuple(
-        _line(case, label, row, baseline, recorded.get(row.label), arch, comparison.code_sizes.get(row.label))
-        for label, row in groups
+        _line(case, label, row, baseline, comparison.code_sizes.get(row.label)) for label, row in groups
     )
     return Block(
         case=case.case,
@@ -395,15 +398,13 @@ def _line(
     label: str,
     row: Row,
     baseline: str,
-    recorded: Recorded | None,
-    arch: str,
     size: CodeSize | None,
 ) -> Line:
     cold = row.timing.cold_us if row.timing else None
     reference = figures.row_of(case, baseline)
     ratio = figures.ratio(row, reference) if reference and cold else None
     unequal = reference is not None and cold is not None and row.accumulator != reference.accumulator
-    kernels = _kernels(row, arch) or (_kernels(recorded.row, arch) if recorded else [])
+    kernels = [kernel for _, _, by_arch in figures.kernels([row]) for kernel in by_arch.values()]
     return Line(
         label=label,
         us=cold.median if cold else None,
@@ -419,8 +420,18 @@ def _line(
     )
 
 
-def _kernels(row: Row, arch: str) -> list[KernelResources]:
-    return [by_arch[arch] for _, _, by_arch in figures.kernels([row]) if arch in by_arch]
+def _of_arch(case: CaseComparison, recorded: Mapping[str, Recorded], arch: str) -> CaseComparison:
+    """``case`` with the kernels of one architecture only: compiled or profiled here, else recorded with the
+    times."""
+
+    def kept(row: Row) -> tuple[KernelResources, ...]:
+        return tuple(kernel for kernel in row.resources if kernel.arch.rstrip("af") == arch)
+
+    def narrowed(row: Row) -> Row:
+        known = kept(row) or (kept(recorded[row.label].row) if row.label in recorded else ())
+        return replace(row, resources=known)
+
+    return replace(case, rows=tuple(map(narrowed, case.rows)))
 
 
 def _launch(case: CaseComparison, baseline: str) -> str:

@@ -171,6 +171,22 @@ def test_no_time_stands_beside_registers_of_another_architecture() -> None:
         kept[0].registers
     )  # of that device's record
     assert "regs and smem for sm_90" in " ".join(compiled("sm_75").split())
+    # Nor is it evidence: a spill or an instruction of another one explains nothing.
+    rows = tuple(
+        replace(
+            row,
+            replayed=REPLAYED,
+            resources=tuple(
+                made_up.kernel(row.label, arch=arch, reader="cubin", instruction=name, spilled_bytes=spilled)
+                for arch, name, spilled in (("sm_75", "HMMA.1688", 64), ("sm_90a", "HGMMA.64x64x16", 0))
+            ),
+        )
+        for row in made_up.rows()
+    )
+    text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+    assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in text
+    assert "HMMA.1688" not in text
+    assert "spill" not in text
 
 
 def test_without_times_every_row_is_shown_with_what_is_known() -> None:
