@@ -183,7 +183,7 @@ def correct(comparison: Comparison) -> str:
         most = percent(max(used)) if max(used) >= 0.005 else "less than 1%"
         how = f" (worst uses {most} of its tolerance)"
     else:
-        how = "" if any(v.max_abs for v in good) else " (exact)"
+        how = " (within the last rounding)" if any(v.max_abs for v in good) else " (exact)"
     match = "matches" if len(good) == len(checked) == 1 else "match"
     return f"{len(good)} of {len(checked)} {match} fp64{where}{how}"
 
@@ -279,7 +279,7 @@ def _ceilings(case: CaseComparison) -> Iterable[str]:
         return
     yield f"copy {found.copy_gbs:.0f} GB/s"
     if found.product_tflops and figures.compute_bound(case):
-        yield f"matmul {found.product_tflops:.3g} TFLOP/s"
+        yield f"peak {found.product_tflops:.3g} TFLOP/s"
 
 
 def _recorded(comparison: Comparison, case: CaseComparison, results: Path) -> dict[str, Recorded]:

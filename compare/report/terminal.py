@@ -176,10 +176,10 @@ def _conditions(comparison: Comparison, width: int) -> list[str]:
     if environment.device_type == "cuda":
         lines.append(f"{environment.device} ({environment.arch}), driver {environment.driver or 'unknown'}")
         if ceilings:
-            matmul = ceilings.product_tflops
+            peak = ceilings.product_tflops
             lines.append(
                 f"measured ceilings: copy {ceilings.copy_gbs:.0f} GB/s, read {ceilings.read_gbs:.0f} GB/s"
-                + (f", library matmul {matmul:.3g} TFLOP/s" if matmul else "")
+                + (f", peak {peak:.3g} TFLOP/s" if peak else "")
             )
             lines.append(tables.told_apart(comparison))
     versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]
