@@ -383,6 +383,20 @@ same."""
 
 
 @dataclass(frozen=True)
+class Mismatch:
+    """The first wrong element of an output, and what all wrong ones have in common."""
+
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    count: int
+    """How many elements are wrong, and of how many."""
+    of: int
+    pattern: str = ""
+    """A guess: ``only the last 13 columns: tail mask?``; empty where there is none."""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """An implementation's outputs against the fp64 oracle on one case, over all seeds."""
 
@@ -402,6 +416,8 @@ class Agreement:
     seeds: int
     findings: tuple[Finding, ...]
     """Everything checked: values, special values, guard zones, inputs unchanged, invariants ..."""
+    mismatch: Mismatch | None = None
+    """Of the first output with wrong values; None where none has, or where it was not located."""
 
     @property
     def reason(self) -> str:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 
-from compare.checking.errors import Errors, errors_of
+from compare.checking.errors import Errors, errors_of, mismatch_of
 from compare.checking.guarded_memory import changed, is_copy, memory_of, untouched
 from compare.checking.probes import Probe, Probes, with_one_element_changed
 from compare.checking.reference import expected_output
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.spec import Agreement, Case, Finding, Implementation, Op
+from compare.spec import Agreement, Case, Finding, Implementation, Mismatch, Op
 
 _COMPARING = threading.Lock()
 """A comparison takes about 1 GB: one at a time, while other threads wait for their implementations."""
@@ -77,6 +77,7 @@ class _Trial:
     errors: Errors
     limit: float
     findings: tuple[Finding, ...]
+    mismatch: Mismatch | None = None
 
 
 class _Findings:
@@ -111,9 +112,13 @@ class _Calls:
             return _Trial(Errors(score=math.inf, compared=1), 0.0, tuple(findings.all))
         findings.add("output is fresh", called.shared)
         limit = limit_of(self.op.tolerance(self.case), self.impl.accumulator, probe.limit)
+        mismatch = None
         with _COMPARING:
             errors = self._compare(probe, called.output, limit, findings)
-        return _Trial(errors, limit, tuple(findings.all))
+            if errors.wrong or errors.misplaced:
+                accumulator = self.impl.accumulator
+                mismatch = mismatch_of(self.op, self.case, probe.reference, called.output, limit, accumulator)
+        return _Trial(errors, limit, tuple(findings.all), mismatch)
 
     def _call(self, probe: Probe, findings: _Findings) -> CallResult:
         made = probe.inputs
@@ -187,4 +192,5 @@ def _summary(trials: list[_Trial], seeds: int) -> Agreement:
         limit=worst.limit,
         seeds=seeds,
         findings=tuple(findings.values()),
+        mismatch=next((trial.mismatch for trial in trials if trial.mismatch), None),
     )

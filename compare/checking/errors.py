@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from compare.checking.mismatch import Located
 from compare.checking.reference import Reference, piece_length
-from compare.spec import ROUNDOFF, Case, Op, Tolerance
+from compare.spec import ROUNDOFF, Case, Mismatch, Op, Tolerance
 
 _QUANTILE_ELEMENTS = 1 << 18
 """Elements that the quantiles are computed from; maxima are over all elements."""
@@ -65,6 +66,19 @@ def errors_of(
     return comparison.errors
 
 
+def mismatch_of(
+    op: Op, case: Case, reference: Reference, output: torch.Tensor, limit: float, accumulator: str = "fp32"
+) -> Mismatch | None:
+    """The first wrong element of an output and a guess from the pattern; None where it cannot be located."""
+    located = Located.of(output)
+    if located is None:
+        return None
+    comparison = _Comparison(op.tolerance(case), ROUNDOFF[accumulator], limit, 0, located=located)
+    for ref, sizes, out in reference.pieces(output):
+        comparison.add(ref, sizes, out)
+    return located.found()
+
+
 @dataclass
 class _Comparison:
     tolerance: Tolerance
@@ -74,6 +88,8 @@ class _Comparison:
     step: int
     """Every ``step``-th element goes into the quantiles; 0: none."""
     errors: Errors = field(default_factory=Errors)
+    located: Located | None = None
+    """Notes where the wrong elements are."""
 
     def add(self, ref: torch.Tensor, sizes: torch.Tensor | None, out: torch.Tensor) -> None:
         """Add the errors of one piece, ``out``, against the fp64 ``ref``."""
@@ -112,6 +128,8 @@ class _Comparison:
         allowed = self.unit * (magnitude if scale is None else magnitude + scale)
         score = torch.where(excess > 0, excess / allowed, 0.0)
         accepted = (score <= self.limit) & both
+        if self.located is not None:
+            self.located.mark(out, ref, ~(accepted | same_special))
         normal = magnitude >= torch.finfo(out.dtype).smallest_normal
         relative = torch.where(normal, difference / magnitude, 0.0)
         ulp = difference / (2 * half_ulp)
@@ -135,6 +153,8 @@ class _Comparison:
         """Integers are not rounded: any difference is wrong."""
         difference = (out.double() - ref).abs()
         relative = difference / ref.abs().clamp(min=1.0)
+        if self.located is not None:
+            self.located.mark(out, ref, difference > 0)
         wrong, max_abs, max_rel = _together((difference > 0).sum(), difference.max(), relative.max())
         errors = self.errors
         errors.compared += ref.numel()

@@ -108,6 +108,10 @@ def parser() -> argparse.ArgumentParser:
         help="most time for one step of an implementation: its first call with what it builds, a check, "
         f"a turn of timing, compiling it for an architecture (default: {Options.timeout_s:.0f})",
     )
+    add = found.add_argument_group("what is on the screen").add_argument
+    add("--all", action="store_true", dest="every", help="every row in the table, not the best of each way")
+    add("--explain", action="store_true", help="what each column is, and how it was taken")
+    add("--details", action="store_true", help="all further tables: errors, times, resources, code size")
     add = found.add_argument_group("what is written, beside the screen").add_argument
     options.add_tables(add, "everything, raw samples included", "implementation and case")
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")

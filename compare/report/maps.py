@@ -17,7 +17,7 @@ _LEGEND = (
     "the same run, or the library's product of two matrices (p) where arithmetic is nearer to bind. binds: "
     "what reaches 60% of its ceiling, or launching where the host takes longer than the GPU; in brackets the "
     "nearest, where none does. lines / tokens: kernel, launch and binding, without comments. "
-    "indistinguishable: the interval holds 1, or the difference is smaller than what equals show."
+    "within noise: the interval holds 1, or the difference is smaller than what equals show."
 )
 _OPS_LEGEND = (
     "fastest way: usually the nearest to the fastest of a case, over the cases in which launching does not "

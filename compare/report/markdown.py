@@ -8,6 +8,7 @@ from tabulate import tabulate
 
 from compare.report import tables, tune
 from compare.report.sentences import sentences
+from compare.report.summary import correct
 from compare.report.tables import Table
 from compare.spec import Comparison
 from compare.timing import figures
@@ -25,6 +26,7 @@ def section(comparison: Comparison) -> str:
         parts += filter(None, [tables.told_apart(comparison)])
     if comparison.interrupted:
         parts.append("**Interrupted**: what follows is what was finished by then.")
+    parts.append(f"Correct: {correct(comparison)}.")
     agreement = tables.agreement(comparison)
     timed = figures.timed_cases(comparison)
     shown = [

@@ -1,7 +1,7 @@
-"""Two or three sentences on what a comparison shows, each resting on figures in it.
+"""Why a comparison came out as it did: short sentences, each resting on figures in it.
 
-Every rule below looks for one thing and says nothing where it does not find it.  A difference whose
-interval includes 1, or that is smaller than what equals show on this machine, is never claimed.
+Every rule below looks for one thing and says nothing where it does not find it.  A difference within noise
+(its interval includes 1, or it is smaller than what equals show on this machine) is never claimed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from compare.report.tables import number, percent, times
-from compare.spec import ROUTES, CaseComparison, Comparison, Row, is_yardstick
+from compare.report.tables import number, percent, speedup
+from compare.spec import CaseComparison, Comparison, KernelResources, Row, is_yardstick, way_of
 from compare.timing import figures
-from compare.timing.figures import Verdict
+from compare.timing.speed_of_light import scaled
 
-MOST = 3
+MOST = 4
 
-CLOSE_TO_COPY = 0.9
-"""A kernel that moves this share of what a copy moves has little left to gain."""
+CLOSE = 0.9
+"""A kernel at this share of the ceiling has little left to gain."""
+FAR = 0.6
+"""Below this share of it, the ceiling does not bind."""
+_TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTCHMMA")
 
 
 @dataclass(frozen=True)
@@ -27,72 +30,59 @@ class Said:
     subject: str
     weight: float
     text: str
+    in_table: bool = False
+    """The table of the default screen shows it already."""
 
 
 Rule = Callable[[Comparison, CaseComparison], Iterator[Said]]
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """The most telling findings, at most three, most telling first."""
+    """The most telling findings on the main case, at most four, most telling first."""
     case = figures.main_case(comparison)
-    if case is None:
-        return []
+    return [] if case is None else [said.text for said in _found(comparison, case)][:MOST]
+
+
+def evidence(comparison: Comparison, case: CaseComparison) -> list[str]:
+    """What is found on one case beside what the screen's table shows, most telling first."""
+    return [said.text for said in _found(comparison, case) if not said.in_table]
+
+
+def _found(comparison: Comparison, case: CaseComparison) -> list[Said]:
+    """One finding a subject."""
     found = [said for rule in _RULES for said in rule(comparison, case)]
     chosen: dict[str, Said] = {}
     for said in sorted(found, key=lambda said: -said.weight):
         chosen.setdefault(said.subject, said)
-    return [said.text for said in list(chosen.values())[:MOST]]
+    return list(chosen.values())
 
 
 # --------------------------------------------------------------------------- rules
 
 
-def _agreement(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    verdicts = figures.verdicts(comparison)
-    wrong = [v for v in verdicts if v.off]
-    refused = [v for v in verdicts if v.status == "disagrees" and not v.off]
-    impossible = [v for v in verdicts if v.status == "impossible"]
-    broken = [v for v in verdicts if v.status == "failed"]
-    checked = [v for v in verdicts if v.status == "ok" and v.max_abs is not None]
-    if wrong:
-        names = _names([v.label for v in wrong])
-        verb = "disagrees" if len(wrong) == 1 else "disagree"
-        used = max((v.used for v in wrong if v.used is not None), default=None)
-        by = f", by up to {percent(used)} of the error allowed" if used is not None and used > 1 else ""
-        yield Said("agreement", 1.0, f"{names} {verb} with the fp64 result{by}; no speed counts before that.")
-    elif refused:
-        labels = _names([v.label for v in refused])
-        do = ("agrees", "fails") if len(refused) == 1 else ("agree", "fail")
-        failed = ", ".join(dict.fromkeys(name for v in refused for name in v.failed))
-        which = f" ({failed})" if failed else ""
-        yield Said(
-            "agreement",
-            1.0,
-            f"{labels} {do[0]} with the fp64 result and {do[1]} another check{which}; no speed counts before "
-            "that.",
-        )
-    elif impossible:
-        names = _names([v.label for v in impossible])
-        are = "is" if len(impossible) == 1 else "are"
-        yield Said("agreement", 1.0, f"{names} {are} faster than this device can be; no such time counts.")
-    elif checked and not broken:
-        worst = max(checked, key=lambda v: v.used or 0.0)
-        labels = _names([v.label for v in checked])
-        who = {1: f"{labels} agrees", 2: f"{labels} agree"}.get(
-            len(checked), f"All {len(checked)} implementations that ran here agree"
-        )
-        how = (
-            f"the largest error, that of {worst.label}, is {percent(worst.used)} of what is allowed"
-            if worst.used and worst.used >= 0.005
-            else "every digit is right"
-            if not any(v.max_abs for v in checked)
-            else f"none is off by more than its last rounding, {number(worst.ulp_max)} ulp at most"
-        )
-        weight = 0.35 if figures.timed_cases(comparison) else 0.8
-        yield Said("agreement", weight, f"{who} with fp64 on {_where(comparison, checked)}: {how}.")
+def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """Which ceiling binds by the measured ridge, and what share of it the fastest row reaches."""
+    best = next(iter(_timed(case)), None)
+    share = figures.share(case, best) if best else None
+    if best is None or share is None:
+        return
+    ridge, name = figures.ridge(case), figures.represented(case, best)[0]
+    at = f" ({number(figures.intensity(case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
+    reach = f"{percent(share)} of {figures.share_of(case).removesuffix(' (measured)')}"
+    if share < FAR:
+        kind = "compute" if figures.compute_bound(case) else "memory"
+        text = f"Not {kind} bound at this size{at}: {name} at {reach}."
+    elif figures.compute_bound(case):
+        text = f"Compute bound{at}: {name} at {reach}."
+    else:
+        moved = scaled(case.cost.bytes, "B")
+        what = f"{moved} at" if ridge else f"{moved} compulsory, {name} at"
+        text = f"Memory bound{at}: {what} {reach}."
+    yield Said("bound", 1.0, text)
 
 
 def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """Whether anything beats the baseline."""
     timed = [row for row in _timed(case) if not is_yardstick(row.label)]
     baseline = figures.row_of(case, figures.baseline_of(case))
     if len(timed) < 2 or baseline is None or not _timed_row(baseline):
@@ -101,85 +91,64 @@ def _fastest(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     there = _there(case)
     if best is baseline:
         lead = figures.ratio(best, second)
-        if figures.differs(best, second):
-            yield Said(
-                "fastest",
-                0.9,
-                f"{best.label} is the fastest{there} at {_cold(best)} µs cold, {times(lead)} times as fast "
-                f"as the next, {second.label}.",
-            )
-        return
+        if lead is not None and figures.differs(best, second):
+            text = f"{best.label} is the fastest{there}: speedup {speedup(lead)} vs {second.label}, the next."
+            yield Said("fastest", 0.95, text)
+            return
+        best = second
     gain = figures.ratio(best, baseline)
     if gain is None:
         return
-    if not figures.differs(best, baseline) or gain.median < 1:
-        its = (
-            f"runs at {times(gain)} times its speed"
-            if figures.differs(best, baseline)
-            else "is indistinguishable from it"
-        )
-        yield Said(
-            "fastest",
-            0.9,
-            f"Nothing is measurably faster than {baseline.label}{there} ({_cold(baseline)} µs cold): the "
-            f"best of the rest, {best.label}, {its}.",
-        )
+    if figures.differs(best, baseline) and gain.median > 1:
+        ties = [row.label for row in timed if row is not best and _ties(best, row)]
+        level = f", within noise of {_names(ties[:2])}" if ties else ""
+        text = f"{best.label} is the fastest{there}{level}: speedup {speedup(gain)} vs {baseline.label}."
+        yield Said("fastest", 0.98, text, in_table=True)
         return
-    ties = [row.label for row in timed[1:] if _ties(best, row)]
-    level = f", level with {_names(ties[:3])}," if ties else ""
-    share = figures.share(case, best)
-    ceiling = "the TFLOP/s of the library's product" if case.cost.busy else "a plain copy's GB/s"
-    reach = f" and at {percent(share)} of {ceiling}" if share is not None else ""
-    yield Said(
-        "fastest",
-        0.9,
-        f"{best.label}{level} is the fastest{there}: {_cold(best)} µs cold, {times(gain)} times as fast as "
-        f"{baseline.label}{reach}.",
+    name = figures.represented(case, best)[0]
+    its = f" {name} is at {speedup(gain)}." if figures.differs(best, baseline) else ""
+    text = f"Nothing is measurably faster than {baseline.label}{there}.{its}"
+    yield Said("fastest", 0.95, text)
+
+
+def _triton_and_cuda(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """The best of each against the other, with the code that each takes."""
+    triton, cuda = (figures.fastest(_of_way(case, way)) for way in ("triton", "cuda"))
+    if triton is None or cuda is None:
+        return
+    cuda = figures.represented(case, cuda)[1]
+    lead = figures.ratio(triton, cuda)
+    if lead is None:
+        return
+    sizes = comparison.code_sizes
+    code = {
+        way: sizes[row.label].lines for way, row in (("Triton", triton), ("CUDA", cuda)) if row.label in sizes
+    }
+    longer = max(code, key=lambda way: code[way], default="")
+    more = (
+        max(code.values(), default=0) / min(code.values()) if len(code) == 2 and all(code.values()) else 1.0
     )
+    effort = f"takes {more:.1f}x the lines"
+    if not figures.differs(triton, cuda):
+        text = "Triton and CUDA are within noise" + (f"; {longer} {effort}" if more > 1 else "")
+    else:
+        ahead, behind = (triton, cuda) if lead.median > 1 else (cuda, triton)
+        names = ("Triton", "CUDA") if ahead is triton else ("CUDA", "Triton")
+        text = f"{names[0]}: speedup {speedup(figures.ratio(ahead, behind) or lead)} vs {names[1]}"
+        if more > 1:
+            text += f", and {effort}" if longer == names[0] else f", which {effort}"
+    yield Said("triton and cuda", 0.97, f"{text}.")
 
 
 def _beside_a_library(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    """The best CUDA of this project against a library's kernels, which are a yardstick and no contestant."""
-    own = next((row for row in _timed(case) if row.label.startswith(ROUTES)), None)
+    """The best CUDA of this project against a library's kernels."""
+    own = figures.fastest(_of_way(case, "cuda"))
     for row in (row for row in _timed(case) if is_yardstick(row.label)):
         lead = figures.ratio(own, row) if own else None
-        if own is None or lead is None or own.accumulator != row.accumulator:
+        if own is None or lead is None:
             continue
-        its = (
-            f"runs at {times(lead)} times the speed of {row.label}"
-            if figures.differs(own, row)
-            else f"is level with {row.label}"
-        )
-        yield Said("library", 0.89, f"{own.label}, the fastest CUDA here{_there(case)}, {its}.")
-
-
-def _same_algorithm(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    """Triton against CUDA where both say the same thing, with what it takes to say it."""
-    for variant, routes in figures.same_variant(case).items():
-        triton, cuda = routes.get("triton"), routes.get("cupy") or routes.get("pybind")
-        if triton is None or cuda is None or triton.rung != cuda.rung:
-            continue
-        lead = figures.ratio(triton, cuda)
-        if lead is None:
-            continue
-        sizes = comparison.code_sizes.get(triton.label), comparison.code_sizes.get(cuda.label)
-        effort = (
-            f" It is {sizes[0].tokens} tokens of code in Triton and {sizes[1].tokens} in CUDA."
-            if sizes[0] and sizes[1] and sizes[1].tokens
-            else ""
-        )
-        speed = figures.share(case, triton) or 0.0
-        # Of several variants, the one that matters is a fast one.
-        weight = 0.6 + 0.1 * min(speed, 1.0) + (0.1 if effort else 0.0)
-        if not figures.differs(triton, cuda):
-            text = f"As the same algorithm ({variant}), Triton and CUDA cannot be told apart."
-        else:
-            faster = lead.median > 1
-            text = (
-                f"As the same algorithm ({variant}), Triton runs at {times(lead)} times CUDA's speed"
-                f"{'' if faster else ', so the extra control buys something here'}."
-            )
-        yield Said("same algorithm", weight, text + effort)
+        its = f": speedup {speedup(lead)} vs" if figures.differs(own, row) else " is within noise of"
+        yield Said("library", 0.75, f"{figures.represented(case, own)[0]}{_there(case)}{its} {row.label}.")
 
 
 def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -192,14 +161,14 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         lead = figures.ratio(best, default)
         if best is not default and lead is not None and figures.differs(best, default):
             text = (
-                f"{default.label} is the fastest with {best.configuration}{_there(case)}: {times(lead)} "
-                f"times as fast as with its default, {default.configuration}."
+                f"{default.label} is the fastest with {best.configuration}{_there(case)}: speedup "
+                f"{speedup(lead)} vs its default, {default.configuration}."
             )
         else:
             slowest = max(filter(_timed_row, rows), key=figures.cold_us)
-            behind = figures.ratio(default, slowest)
+            behind = figures.ratio(slowest, default)
             loss = (
-                f"; the worst, {slowest.configuration}, is {times(behind)} times as slow"
+                f"; the slowest, {slowest.configuration}, is at {speedup(behind)}"
                 if behind is not None and figures.differs(default, slowest)
                 else ""
             )
@@ -207,29 +176,25 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
                 f"No other value is measurably faster{_there(case)} than the default of {default.label}, "
                 f"{default.configuration}{loss}."
             )
-        yield Said(f"trials of {default.label}", 0.95, text)
+        yield Said(f"trials of {default.label}", 1.1, text)
 
 
 def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     baseline = figures.row_of(case, figures.baseline_of(case))
     naive = next((r for r in case.rows if r.rung == "naive" and r.label.startswith("torch.")), None)
-    if naive is None or baseline is None:
-        return
-    lead = figures.ratio(baseline, naive)
-    if lead is None or not figures.differs(baseline, naive) or lead.median < 1.2:
+    if naive is None or baseline is None or not figures.differs(baseline, naive):
         return
     launches = [sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, baseline)]
-    why = (
-        f": it launches {launches[0]} kernels where {baseline.label} launches {launches[1]}, and each passes "
-        "over memory again"
-        if launches[1] and launches[0] > launches[1]
-        else ""
-    )
-    yield Said("naive", 0.5, f"{baseline.label} is {times(lead)} times as fast as {naive.label}{why}.")
+    if launches[1] and launches[0] > launches[1]:
+        text = (
+            f"{naive.label} launches {launches[0]} kernels ({baseline.label}: {launches[1]}); each passes "
+            "over memory."
+        )
+        yield Said("naive", 0.6, text)
 
 
 def _launch(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    """Where a call costs the host more than the kernel takes, the host is what is being timed."""
+    """Rows whose launch overhead exceeds their GPU time: back to back, the host is the limit."""
     bound = [
         (row, row.timing.launch_us.median, row.timing.warm_us.median)
         for row in case.rows
@@ -241,59 +206,60 @@ def _launch(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     ]
     if not bound:
         return
-    row, call, warm = max(bound, key=lambda entry: entry[1] / max(entry[2], 1e-9))
-    graph = row.timing.graph_us if row.timing else None
-    cure = f"; replayed in a CUDA graph it takes {number(graph.median)} µs" if graph else ""
-    yield Said(
-        "launch",
-        0.85,
-        f"At this size the host is slower than the GPU for {len(bound)} of "
-        f"{len(_timed(case))} implementations: calling {row.label} takes "
-        f"{number(call)} µs, its GPU work {number(warm)} µs{cure}.",
+    best = [figures.fastest(_of_way(case, way)) for way in ("triton", "cuda")]
+    row, launch, warm = max(bound, key=lambda entry: (entry[0] in best, entry[1] / max(entry[2], 1e-9)))
+    text = (
+        f"Launch overhead > GPU time in {len(bound)} of {len(_timed(case))} rows: {row.label} "
+        f"{number(launch, 2)} > {number(warm, 2)} µs."
     )
+    yield Said("launch", 0.85, text)
+
+
+def _instruction(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
+    """What the best of each way multiplies with, where the machine code was read for it."""
+    said: dict[str, str] = {}
+    for way in ("triton", "cuda"):
+        best = figures.fastest(_of_way(case, way))
+        kernels = [k for _, _, by_arch in figures.kernels([best] if best else []) for k in by_arch.values()]
+        used = next(
+            (k.instruction for k in sorted(kernels, key=_tensor_core, reverse=True) if k.instruction), ""
+        )
+        if best and used:
+            said[figures.represented(case, best)[0]] = used
+    if said:
+        cores = [used.startswith(_TENSOR_CORES) for used in said.values()]
+        kind = "Tensor cores" if all(cores) else "No tensor cores" if not any(cores) else "Multiplies by"
+        same = len(set(said.values())) == 1
+        each = ", ".join(said if same else (f"{name} {used}" for name, used in said.items()))
+        yield Said("instruction", 0.7, f"{kind}{f' ({used})' if same else ''}: {each}.")
+
+
+def _tensor_core(kernel: KernelResources) -> bool:
+    return kernel.instruction.startswith(_TENSOR_CORES)
 
 
 def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    """Spills first, then occupancy: of the row that loses most to its neighbour."""
+    """Spills first, then low occupancy of the best of each way."""
     for row, _, by_arch in figures.kernels(case.rows):
         spilled = {arch: kernel.spilled_bytes for arch, kernel in by_arch.items() if kernel.spilled_bytes}
         if spilled:
             where = " / ".join(f"{count} bytes on {arch}" for arch, count in sorted(spilled.items()))
             share = figures.share(case, row)
-            cost = f"; it reaches {percent(share)} of {figures.share_of(case)}" if share is not None else ""
-            yield Said(
-                "resources",
-                0.65,
-                f"{row.label} needs more registers than there are and spills {where} a thread{cost}.",
+            cost = f", {percent(share)} of {figures.share_of(case)}" if share is not None else ""
+            yield Said("spills", 0.65, f"{row.label} spills registers: {where} per thread{cost}.")
+    for way in ("cuda", "triton"):
+        best = figures.fastest(_of_way(case, way))
+        for row, _, by_arch in figures.kernels([best] if best else []):
+            kernel = next(iter(by_arch.values()))
+            share = figures.share(case, row)
+            if kernel.occupancy is None or kernel.occupancy > 0.5 or not kernel.limiter or share is None:
+                continue
+            enough = ": enough work in flight" if share >= CLOSE else ""
+            text = (
+                f"{row.label}: occupancy {percent(kernel.occupancy)}, limited by {kernel.limiter}, at "
+                f"{percent(share)} of {figures.share_of(case)}{enough}."
             )
-    low = [
-        (kernel.occupancy, row, kernel)
-        for row, _, by_arch in figures.kernels(case.rows)
-        for kernel in by_arch.values()
-        if kernel.occupancy is not None
-        and kernel.occupancy <= 0.5
-        and kernel.limiter
-        and row.rung != "vendor"
-    ]
-    if low:
-        occupancy, row, kernel = min(low, key=lambda entry: entry[0])
-        takes = {
-            "registers": f" ({kernel.registers} a thread)",
-            "shared memory": f" ({kernel.static_shared_bytes + kernel.dynamic_shared_bytes} bytes a block)",
-        }.get(kernel.limiter, "")
-        share = figures.share(case, row)
-        yet = (
-            f", and still reaches {percent(share)} of {figures.share_of(case)}: enough is in flight without "
-            "more warps"
-            if share is not None and share >= CLOSE_TO_COPY
-            else ""
-        )
-        yield Said(
-            "resources",
-            0.55,
-            f"{row.label} holds {percent(occupancy)} of the warps a multiprocessor could ({kernel.arch}), "
-            f"limited by {kernel.limiter}{takes}{yet}.",
-        )
+            yield Said("occupancy", 0.5, text)
 
 
 def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
@@ -301,7 +267,7 @@ def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     baseline = figures.row_of(case, figures.baseline_of(case))
     if baseline is None or not baseline.timing or not baseline.timing.cold_us:
         return
-    for row in case.rows:
+    for row in filter(None, [figures.fastest(case.rows)]):
         timing = row.timing
         gain = figures.ratio(row, baseline)
         if not (timing and timing.cold_us and timing.first_call_ms and gain and gain.median > 1):
@@ -314,9 +280,9 @@ def _first_call(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         calls = timing.first_call_ms * 1e3 / saved_us
         yield Said(
             "first call",
-            0.4 + min(0.1, timing.first_call_ms / 1e5),
-            f"{row.label}'s first call takes {timing.first_call_ms / 1e3:.1f} s and is earned back "
-            f"after about {calls:,.0f} calls: each saves {number(saved_us)} µs against {baseline.label}.",
+            0.35 + min(0.1, timing.first_call_ms / 1e5),
+            f"{row.label}: first call (compile + run) {timing.first_call_ms / 1e3:.1f} s, earned back after "
+            f"{calls:,.0f} calls.",
         )
 
 
@@ -327,14 +293,13 @@ def _cache(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
             yield Said(
                 "cache",
                 0.45,
-                f"With its input still in the L2 cache {row.label} takes {number(timing.warm_us.median)} µs "
-                f"instead of {_cold(row)}: the {case.cost.bytes / 1e6:.0f} MB of this case fit there, so "
-                "which of the two you see in your program depends on what ran before.",
+                f"With its input in the L2 cache {row.label} takes {number(timing.warm_us.median)} µs, not "
+                f"{_cold(row)}: the case's {scaled(case.cost.bytes, 'B')} fit there.",
             )
 
 
 def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
-    """Where nothing was timed there is still something to say: what it takes to write and to run."""
+    """Where nothing was timed: code size and registers of the same variant in Triton and CUDA."""
     if figures.timed_cases(comparison):
         return
     sizes = {label: size for label, size in comparison.code_sizes.items() if size.kernel.tokens}
@@ -347,20 +312,20 @@ def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     registers = [_registers(case, label) for label in labels]
     on = next(iter(registers[0]), "")
     takes = (
-        f", and takes {registers[0][on]} and {registers[1][on]} registers a thread on {on}"
+        f"; {registers[0][on]} and {registers[1][on]} registers/thread on {on}"
         if on and on in registers[1]
         else ""
     )
     yield Said(
         "effort",
         0.6,
-        f"The same algorithm ({variant}) is {sizes[labels[0]].tokens} tokens in Triton and "
-        f"{sizes[labels[1]].tokens} in CUDA{takes}.",
+        f"The same variant ({variant}) is {sizes[labels[0]].lines} lines in Triton and "
+        f"{sizes[labels[1]].lines} in CUDA{takes}.",
     )
 
 
 def _registers(case: CaseComparison, label: str) -> dict[str, int]:
-    """Registers a thread by architecture, the newest first, of the row's first kernel."""
+    """Registers/thread by architecture, the newest first, of the row's first kernel."""
     row = figures.row_of(case, label)
     for _, _, by_arch in figures.kernels([row] if row else []):
         return {arch: by_arch[arch].registers for arch in sorted(by_arch, key=_generation, reverse=True)}
@@ -372,13 +337,14 @@ def _generation(arch: str) -> int:
 
 
 _RULES: tuple[Rule, ...] = (
-    _agreement,
+    _bound,
     _fastest,
+    _triton_and_cuda,
     _beside_a_library,
-    _same_algorithm,
     _trials,
     _naive,
     _launch,
+    _instruction,
     _resources,
     _first_call,
     _cache,
@@ -398,6 +364,10 @@ def _timed(case: CaseComparison) -> list[Row]:
     return sorted(filter(_timed_row, case.rows), key=figures.cold_us)
 
 
+def _of_way(case: CaseComparison, way: str) -> list[Row]:
+    return [row for row in case.rows if way_of(row.label) == way]
+
+
 def _cold(row: Row) -> str:
     return number(row.timing.cold_us.median if row.timing and row.timing.cold_us else None, 4)
 
@@ -411,15 +381,6 @@ def _there(case: CaseComparison) -> str:
     """Replayed figures are not from here, and the sentence says so."""
     device = next((row.replayed.partition(",")[0] for row in case.rows if row.replayed), "")
     return f" on the {device}" if device else ""
-
-
-def _where(comparison: Comparison, checked: list[Verdict]) -> str:
-    """The cases that these were checked on: one, of which each took some, or all."""
-    cases = [case.case for case in comparison.cases if any(row.agreement for row in case.rows)]
-    least, most = (of(verdict.cases for verdict in checked) for of in (min, max))
-    if least == len(cases):
-        return cases[0] if least == 1 else f"{least} cases"
-    return f"{least if least == most else f'{least} to {most}'} of {len(cases)} cases each"
 
 
 def _names(labels: list[str]) -> str:

@@ -40,33 +40,30 @@ Column = tuple[str, Callable[[Row], str]]
 
 AGREES = {
     "ok": "yes",
-    "disagrees": "NO",
+    "disagrees": "WRONG",
     "impossible": "impossible",
     "failed": "failed",
-    "unavailable": "not here",
+    "unavailable": "not run",
 }
 
 
-_ERROR_LEGEND = (
-    "largest error: |output - fp64 result|; in ulp: in units of the last place of an output's dtype; of what "
-    "is allowed: the largest share of its tolerance that any element used up."
-)
+_ERROR_LEGEND = "max abs and max rel error: against fp64; % of tolerance: the most that any element uses."
 _SPEED_LEGEND = (
     "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
-    "± and brackets: 95% interval; n: samples, where they are too few for one. {work} call: host time until "
-    "the call returns. first call: compiling or loading, then running. indistinguishable: the interval "
-    "holds 1, or the difference is smaller than what equals show."
+    "± and brackets: 95% interval; n: samples, where they are too few for one. {work} launch overhead: host "
+    "time until the call returns. first call: compile or load, then run. within noise: the interval "
+    "holds 1, or the difference is smaller than equals show."
 )
 _TRAFFIC_LEGEND = (
-    "GB/s: every input read once and every output written once, over the cold time; of a copy: over what a "
-    "plain copy reached in the same run."
+    "GB/s: compulsory bytes (every input read once, every output written once) over the cold time; % of copy "
+    "bandwidth: over what a copy reached in the same run."
 )
 _ARITHMETIC_LEGEND = (
-    "TFLOP/s: the operations of the case, over the cold time; of a product: over what the library's product "
-    "of two matrices of this dtype reached in the same run."
+    "TFLOP/s: the operations of the case over the cold time; % of peak (measured): over what the library's "
+    "matmul of this dtype reached in the same run."
 )
 _INSTRUCTION_LEGEND = (
-    "multiplies by: the instruction in its machine code, and its shape; - where that is PyTorch's own."
+    "multiplies by: the instruction in its machine code, and its shape; - for PyTorch's own kernels."
 )
 _ENDURANCE_LEGEND = (
     "burst: the first calls after a pause, before power and heat hold the clock down; sustained: calls "
@@ -77,7 +74,7 @@ _TUNING_LEGEND = (
     "included, as part of the first call unless it is from the cache of an earlier run (--retune searches "
     "anew)."
 )
-_OCCUPANCY_LEGEND = "occupancy: warps a multiprocessor holds at once, of the most it could."
+_OCCUPANCY_LEGEND = "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical)."
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
 _CHANGED_LEGEND = "*: its source has changed since."
 
@@ -114,12 +111,20 @@ def times(value: Estimate | None) -> str:
     return f"{value.median:.2f} ({interval})"
 
 
+def speedup(value: Estimate) -> str:
+    """``1.25x (1.24-1.26)``, with a third decimal where it is near 1; ``1.25x (n=2)`` has no interval."""
+    digits = 3 if 1 / 1.1 < value.median < 1.1 else 2
+    few = _few(value)
+    interval = f"n={few}" if few else f"{value.low:.{digits}f}-{value.high:.{digits}f}"
+    return f"{value.median:.{digits}f}x ({interval})"
+
+
 def _few(value: Estimate) -> int:
     """How many samples it has, where they are too few for an interval; 0 where not."""
     return len(value.samples) if len(value.samples) < ENOUGH else 0
 
 
-SAME = "indistinguishable"
+SAME = "within noise"
 
 
 def lead(row: Row, other: Row) -> str:
@@ -141,11 +146,6 @@ def error(value: float | None) -> str:
     return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
-def _ulps(value: float | None) -> str:
-    """Of what should be next to 0 there may be any number of them."""
-    return number(value) if value is None or value < 1e6 else error(value)
-
-
 def _median(value: Estimate | None) -> str:
     return number(value.median if value else None, 4)
 
@@ -165,78 +165,78 @@ def agreement(comparison: Comparison) -> Table | None:
             v.rung,
             AGREES[v.status],
             error(v.max_abs),
-            _ulps(v.ulp_max),
+            error(v.max_rel),
             percent(v.used),
             str(v.cases),
         )
         for v in figures.verdicts(comparison)
     ]
     return Table(
-        f"Agreement with fp64 on {'; '.join(case.case for case in checked)}",
+        f"Correctness against fp64 on {'; '.join(case.case for case in checked)}",
         (
             "implementation",
-            "rung",
-            "agrees",
-            "largest\nerror",
-            "in\nulp",
-            "of what is\nallowed",
+            "level",
+            "correct",
+            "max abs\nerror",
+            "max rel\nerror",
+            "% of\ntolerance",
             "cases\nchecked",
         ),
         tuple(rows),
-        ("rung", "agrees"),
+        ("level", "correct"),
         (_ERROR_LEGEND,),
     )
 
 
 def speed(case: CaseComparison) -> Table:
-    """Agreement and time of every implementation on one case."""
+    """Correctness and time of every implementation on one case."""
     baseline = figures.baseline_of(case)
-    columns: list[Column] = [("rung", lambda row: row.rung)]
+    columns: list[Column] = [("level", lambda row: row.rung)]
     if any(row.agreement for row in case.rows):
         columns += [
-            ("agrees", lambda row: AGREES[row.status]),
-            ("largest\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
-            ("in\nulp", lambda row: _ulps(row.agreement.ulp_max if row.agreement else None)),
-            ("of what is\nallowed", lambda row: percent(_used(row))),
+            ("correct", lambda row: AGREES[row.status]),
+            ("max abs\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
+            ("max rel\nerror", lambda row: error(row.agreement.max_rel if row.agreement else None)),
+            ("% of\ntolerance", lambda row: percent(_used(row))),
         ]
     columns += [
         ("cold\nµs", lambda row: spread(row.timing.cold_us if row.timing else None)),
         ("warm\nµs", lambda row: _median(row.timing.warm_us if row.timing else None)),
         ("graph\nµs", lambda row: _median(row.timing.graph_us if row.timing else None)),
         *_work_columns(case),
-        (f"times as fast\nas {baseline}", lambda row: _against(case, row, baseline)),
-        ("call\nµs", lambda row: number(_launch(row))),
+        (f"speedup vs\n{baseline}", lambda row: _against(case, row, baseline)),
+        ("launch\noverhead µs", lambda row: number(_launch(row))),
         ("first call\nms", lambda row: number(row.timing.first_call_ms if row.timing else None)),
     ]
     legends = [
         _ERROR_LEGEND if any(row.agreement for row in case.rows) else "",
-        _SPEED_LEGEND.format(work=_ARITHMETIC_LEGEND if case.cost.busy else _TRAFFIC_LEGEND),
+        _SPEED_LEGEND.format(work=_ARITHMETIC_LEGEND if figures.compute_bound(case) else _TRAFFIC_LEGEND),
         _CHANGED_LEGEND if any(map(changed_since, case.rows)) else "",
     ]
     return Table(
         _speed_title(case),
         ("implementation", *(header for header, _ in columns)),
         tuple((_marked(row), *(cell(row) for _, cell in columns)) for row in case.rows),
-        ("rung", "agrees"),
+        ("level", "correct"),
         tuple(filter(None, legends)),
     )
 
 
 def _work_columns(case: CaseComparison) -> list[Column]:
     """How much a row gets done, and of what that is a share: what binds decides."""
-    if case.cost.busy:
+    if figures.compute_bound(case):
         return [
             ("TFLOP/s", lambda row: number(figures.tflops(case, row))),
-            ("of a\nproduct", lambda row: percent(figures.share_of_product(case, row))),
+            ("% of peak\n(measured)", lambda row: percent(figures.share_of_product(case, row))),
         ]
     return [
         ("GB/s", lambda row: number(figures.gbs(case, row), 4)),
-        ("of a\ncopy", lambda row: percent(figures.share_of_copy(case, row))),
+        ("% of copy\nbandwidth", lambda row: percent(figures.share_of_copy(case, row))),
     ]
 
 
 def side_by_side(case: CaseComparison) -> Table | None:
-    """The same algorithm written in Triton and in CUDA: equal variants, equal rungs."""
+    """The same variant written in Triton and in CUDA, at the same level."""
     rows = []
     for variant, routes in figures.same_variant(case).items():
         triton, cupy, pybind = (routes.get(route) for route in ("triton", "cupy", "pybind"))
@@ -256,18 +256,18 @@ def side_by_side(case: CaseComparison) -> Table | None:
     if not rows:
         return None
     return Table(
-        "The same algorithm by way and route, cold",
+        "The same variant by way and route, cold",
         (
             "variant",
-            "rung",
+            "level",
             "triton\nµs",
             "cupy\nµs",
             "pybind\nµs",
-            "Triton, times as fast\nas CUDA (cupy)",
-            "pybind, times as\nfast as cupy",
+            "speedup of Triton\nvs CUDA (cupy)",
+            "speedup of pybind\nvs cupy",
         ),
         tuple(rows),
-        ("rung",),
+        ("level",),
     )
 
 
@@ -322,9 +322,9 @@ def configurations(case: CaseComparison) -> Table | None:
         return None
     return Table(
         f"Configurations on {case.case}",
-        ("implementation", "configuration", "tried", "search\ns", "searched in", "times as fast\ncold", "as"),
+        ("implementation", "configuration", "tried", "search\ns", "searched in", "speedup\ncold", "vs"),
         _blank_repeats(rows),
-        ("configuration", "searched in", "as"),
+        ("configuration", "searched in", "vs"),
         (_TUNING_LEGEND, *spaces),
     )
 
@@ -351,10 +351,10 @@ def _range(values: Sequence[float], unit: str) -> str:
 
 
 def sweep(cases: Sequence[CaseComparison]) -> Table:
-    """One line a case: which share each implementation reached of what binds."""
+    """One line a case: each implementation's share of the ceiling that binds."""
     labels = list(dict.fromkeys(row.label for case in cases for row in case.rows if row.timing))
     return Table(
-        f"Every case, cold: share of {' or '.join(dict.fromkeys(map(_sweep_ceiling, cases)))}",
+        f"Every case, cold: % of {' or '.join(dict.fromkeys(map(figures.share_of, cases)))}",
         ("case", *(label.replace(".", ".\n", 1) for label in labels)),
         tuple((case.case, *(_swept(case, label) for label in labels)) for case in cases),
     )
@@ -382,7 +382,7 @@ def resources(case: CaseComparison) -> Table | None:
         for row, name, by_arch in found
     ]
     return Table(
-        f"What each kernel takes, {how_known(found)}, {case.case}",
+        f"Registers, shared memory and occupancy, {how_known(found)}, {case.case}",
         ("implementation", "kernel", *(header for header, _ in readers)),
         _blank_repeats(rows),
         ("kernel", "multiplies by", "limited by"),
@@ -391,13 +391,13 @@ def resources(case: CaseComparison) -> Table | None:
 
 
 KERNEL_COLUMNS: tuple[tuple[str, Callable[[KernelResources], str]], ...] = (
-    ("registers", lambda k: str(k.registers)),
+    ("registers\n/thread", lambda k: str(k.registers)),
     ("shared B\nstatic", lambda k: str(k.static_shared_bytes)),
     ("shared B\ndynamic", lambda k: str(k.dynamic_shared_bytes)),
-    ("spilled B\na thread", lambda k: _whole(k.spilled_bytes)),
+    ("spilled B\n/thread", lambda k: _whole(k.spilled_bytes)),
     ("occupancy", lambda k: percent(k.occupancy)),
     ("limited by", lambda k: k.limiter or NOTHING),
-    ("threads\na block", lambda k: _whole(math.prod(k.block) if k.block else None)),
+    ("threads\n/block", lambda k: _whole(math.prod(k.block) if k.block else None)),
     ("blocks", lambda k: _whole(math.prod(k.grid) if k.grid else None)),
 )
 
@@ -446,7 +446,7 @@ def code(comparison: Comparison) -> Table | None:
         cells = [f"{part.lines} / {part.tokens}" if part.tokens else NOTHING for part in parts]
         rows.append((label, *cells, f"{size.lines} / {size.tokens}"))
     return Table(
-        "What there is to read: lines / tokens, without comments and blank lines",
+        "Code size: lines / tokens, without comments and blank lines",
         ("implementation", *roles, "together"),
         tuple(rows),
     )
@@ -554,10 +554,6 @@ def _pair(row: Row | None, other: Row | None) -> str:
     if row.accumulator != other.accumulator or row.rung != other.rung:
         return "unequal terms"
     return lead(row, other)
-
-
-def _sweep_ceiling(case: CaseComparison) -> str:
-    return "the TFLOP/s of the library's product" if case.cost.busy else "a plain copy's GB/s"
 
 
 def _swept(case: CaseComparison, label: str) -> str:

@@ -1,11 +1,11 @@
-"""A comparison as one screen of text, at the width that the terminal has."""
+"""A comparison on the terminal, at its width: the default screen and what was asked for beside it."""
 
 from __future__ import annotations
 
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 import tabulate
@@ -14,10 +14,10 @@ from rich.highlighter import RegexHighlighter
 from rich.text import Text
 from rich.theme import Theme
 
-from compare.report import tables, tune
-from compare.report.sentences import sentences
+from compare.report import screen, tables, tune
+from compare.report.summary import View, summarize
 from compare.report.tables import Table
-from compare.spec import WRONG, CaseComparison, Comparison
+from compare.spec import CaseComparison, Comparison
 from compare.timing import figures
 
 PROSE_WIDTH = 100
@@ -51,15 +51,19 @@ class _Marks(RegexHighlighter):
     highlights = [  # noqa: RUF012 - rich's own way to configure a highlighter
         r"(?m)^(?P<title>\S.*)(?=\n.*\n-{3,})",
         r"(?P<good>\byes\b)",
-        r"(?P<bad>\bNO\b|\bimpossible\b|\bfailed\b|\bUNEQUAL TERMS\b|\bINTERRUPTED\b|\bunequal terms\b)",
+        r"(?P<bad>\bWRONG\b|\bFAILED\b|\bINTERRUPTED\b|\bimpossible\b|\bfailed\b)",
+        r"(?P<bad>\bUNEQUAL TERMS\b|\bunequal terms\b)",
         r"(?P<bad>\bSLOWER\b|\bLOST\b|\bBROKEN\b)",
-        r"(?P<faint>\bnot here\b|^-[- ]+$)",
+        r"(?m)^(?P<good>CORRECT\b)",
+        r"(?m)^(?P<title>WHY|NEXT|YOURS)\b",
+        r"(?m)^(?P<title> (?:best of each way|every row)\b.*)$",
+        r"(?P<faint>\bnot run\b|^-[- ]+$)",
     ]
 
 
-def show(comparison: Comparison, stream: TextIO | None = None) -> None:
-    """Print a comparison: in colour and as wide as the terminal, or plain and in full width into a pipe."""
-    put(lambda width: render(comparison, width), stream)
+def show(comparison: Comparison, view: View | None = None, stream: TextIO | None = None) -> None:
+    """Print a comparison: in colour and as wide as the terminal, or plain into a pipe."""
+    put(lambda width: render(comparison, width, view), stream)
 
 
 def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
@@ -79,17 +83,43 @@ def writable(text: str, stream: TextIO) -> str:
     try:
         text.encode(stream.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
-        text = text.replace("±", "+-").replace("µ", "u")
+        text = text.replace("±", "+-").replace("µ", "u").replace("·", "|")
         return text.encode("ascii", "replace").decode("ascii")
     return text
 
 
-def render(comparison: Comparison, width: int) -> str:
-    """The screen as plain text, no line wider than ``width`` (unless a single column is)."""
-    prose = min(width, PROSE_WIDTH)
-    blocks = ["\n".join(_head(comparison, prose))]
-    blocks += _banners(comparison, prose)
+def render(comparison: Comparison, width: int, view: View | None = None) -> str:
+    """The screen as plain text, no line wider than ``width`` (unless a single column is).
 
+    Tables of what ``--tune``, ``--matched`` and ``--sustained`` have added are on it unasked.
+    """
+    view = view or View()
+    found = summarize(comparison, view)
+    blocks = [screen.render(found, width)]
+    if view.details:
+        blocks += _details(comparison, width)
+    else:
+        asked = (table for case in comparison.cases for table in _asked_for(case))
+        blocks += [laid_out(table, width) for table in asked if table]
+        told = dict.fromkeys(row.unmatched for case in comparison.cases for row in case.rows if row.unmatched)
+        blocks += [paragraph(note, min(width, PROSE_WIDTH)) for note in told]
+    if view.explain:
+        noise = tables.told_apart(comparison)
+        blocks.append(screen.legend(found, min(width, PROSE_WIDTH), noise))
+    return "\n\n".join(blocks)
+
+
+def _asked_for(case: CaseComparison) -> Iterator[Table | None]:
+    yield tables.endurance(case)
+    if any(row.model for row in case.rows):
+        yield tables.configurations(case)
+    yield tune.table(case)
+
+
+def _details(comparison: Comparison, width: int) -> list[str]:
+    """Every further table, with its legend."""
+    prose = min(width, PROSE_WIDTH)
+    blocks = ["\n".join(_conditions(comparison, prose))]
     shown: list[Table] = []
 
     def add(*made: Table | None) -> None:
@@ -106,8 +136,6 @@ def render(comparison: Comparison, width: int) -> str:
         blocks += [paragraph(line, prose) for line in filter(None, [tables.card(case)])]
     if len(timed) > len(listed):
         add(tables.sweep(timed))
-    elif not timed:
-        blocks.append(paragraph(_no_speed(comparison, main), prose))
     add(*map(tables.configurations, listed or comparison.cases))
     add(*map(tune.table, comparison.cases))
     add(*map(tables.resources, comparison.cases))
@@ -116,14 +144,11 @@ def render(comparison: Comparison, width: int) -> str:
         blocks[-1] += "\n" + paragraph(f"{labels}: {words}", prose, indent="  ")
     reasons = [paragraph(f"{labels}: {reason}", prose, "  ") for labels, reason in tables.reasons(comparison)]
     if reasons:
-        blocks.append("\n".join(["Why some rows are not whole", *reasons]))
+        blocks.append("\n".join(["Not run, failed, and notes", *reasons]))
     legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
     if legend:
         blocks.append(paragraph(legend, prose))
-    found = sentences(comparison)
-    if found:
-        blocks.append("\n".join(["What this shows", *(paragraph(text, prose, "  ") for text in found)]))
-    return "\n\n".join(blocks)
+    return blocks
 
 
 def layout(table: Table, width: int) -> list[str]:
@@ -143,53 +168,23 @@ def layout(table: Table, width: int) -> list[str]:
 # --------------------------------------------------------------------------- parts of the screen
 
 
-def _head(comparison: Comparison, width: int) -> list[str]:
+def _conditions(comparison: Comparison, width: int) -> list[str]:
+    """Driver, ceilings, what counts as a difference, versions, seed and date."""
     environment = comparison.environment
-    if environment.device_type == "cuda":
-        where = f"{environment.device} ({environment.arch}), driver {environment.driver or 'unknown'}"
-    else:
-        where = f"CPU: {environment.device}. Triton runs in its interpreter, CUDA kernels are built by g++"
-    versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]
-    lines = [f"{comparison.op}  {comparison.signature}", where]
+    lines = []
     ceilings = next((c.ceilings for c in comparison.cases if c.ceilings), None)
-    if ceilings and environment.device_type == "cuda":
-        product = ceilings.product_tflops
-        lines.append(
-            f"a plain copy reaches {ceilings.copy_gbs:.0f} GB/s here, reading {ceilings.read_gbs:.0f}"
-            + (f"; the library's product of matrices {product:.3g} TFLOP/s" if product else "")
-        )
-    if ceilings:
-        lines += filter(None, [tables.told_apart(comparison)])
+    if environment.device_type == "cuda":
+        lines.append(f"{environment.device} ({environment.arch}), driver {environment.driver or 'unknown'}")
+        if ceilings:
+            peak = ceilings.product_tflops
+            lines.append(
+                f"measured ceilings: copy {ceilings.copy_gbs:.0f} GB/s, read {ceilings.read_gbs:.0f} GB/s"
+                + (f", peak {peak:.3g} TFLOP/s" if peak else "")
+            )
+            lines.append(tables.told_apart(comparison))
+    versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]
     lines.append(", ".join([*versions, f"seed {comparison.seed}", comparison.created]))
-    return [paragraph(line, width, hanging="  ") for line in lines]
-
-
-def _banners(comparison: Comparison, width: int) -> list[str]:
-    found = []
-    if comparison.interrupted:
-        found.append("INTERRUPTED: what follows is what was finished by then.")
-    for case in figures.timed_cases(comparison):
-        baseline = figures.baseline_of(case)
-        unequal = figures.unequal_terms(case, baseline)
-        if unequal:
-            theirs = ", ".join(f"{row.label} computes in {row.accumulator}" for row in unequal)
-            reference = figures.row_of(case, baseline)
-            mine = reference.accumulator if reference else "?"
-            found.append(f"UNEQUAL TERMS: {theirs}, {baseline} in {mine}; no ratio is given between them.")
-    return [paragraph(text, width) for text in dict.fromkeys(found)]
-
-
-def _no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
-    if main is None:
-        return "Nothing was run."
-    if comparison.environment.device_type == "cuda":
-        return f"No speed: nothing on {main.case} was timed."
-    if all(row.status in (*WRONG, "failed") for row in main.rows):
-        return "No speed: no row is right here, and what is not shows no recorded time either."
-    return (
-        f"No speed: there is no GPU here, and results/ holds no times for {main.case}. "
-        f"On a machine with one: python -m compare {comparison.op} --case {main.case} --record"
-    )
+    return [paragraph(line, width, hanging="  ") for line in lines if line]
 
 
 def laid_out(table: Table, width: int) -> str:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from compare.spec import CONDUCT, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
+from compare.spec import CONDUCT, ROUTES, WRONG, CaseComparison, Comparison, Estimate, KernelResources, Row
 from compare.timing import calibration, statistics
 from compare.timing.statistics import estimate
 from compare.tuning.matching import registered_as
@@ -26,7 +26,7 @@ class Verdict:
     status: str
     cases: int
     max_abs: float | None
-    ulp_max: float | None
+    max_rel: float | None
     used: float | None
     """The largest share of the allowed error."""
     failed: tuple[str, ...] = ()
@@ -63,14 +63,34 @@ def share_of_product(case: CaseComparison, row: Row) -> float | None:
     return rate / best if rate is not None and best else None
 
 
+def ridge(case: CaseComparison) -> float | None:
+    """FLOP/B at which arithmetic takes as long as memory, from the ceilings measured in this case's run.
+
+    None where no matmul was measured.
+    """
+    found = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
+    return found.product_tflops * 1e3 / found.copy_gbs if found and found.product_tflops else None
+
+
+def intensity(case: CaseComparison) -> float:
+    """FLOP/B: operations over compulsory bytes."""
+    return case.cost.flops / case.cost.bytes if case.cost.bytes else 0.0
+
+
+def compute_bound(case: CaseComparison) -> bool:
+    """Whether the case lies beyond the measured ridge.  Memory binds where no matmul was measured."""
+    found = ridge(case)
+    return found is not None and intensity(case) > found
+
+
 def share(case: CaseComparison, row: Row) -> float | None:
-    """Of what binds: the library's product where a case is about arithmetic, else a plain copy."""
-    return share_of_product(case, row) if case.cost.busy else share_of_copy(case, row)
+    """The row's share of the ceiling that binds: of the measured peak or of copy bandwidth."""
+    return share_of_product(case, row) if compute_bound(case) else share_of_copy(case, row)
 
 
 def share_of(case: CaseComparison) -> str:
-    """What that is a share of, in words."""
-    return "the library's product" if case.cost.busy else "a copy"
+    """What `share` is a share of, in words."""
+    return "peak (measured)" if compute_bound(case) else "copy bandwidth"
 
 
 def ratio(row: Row, other: Row) -> Estimate | None:
@@ -144,9 +164,14 @@ def cold_us(row: Row) -> float:
     return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
 
 
+def stands(row: Row) -> bool:
+    """Whether its time counts: it is correct, or replayed from a record and not run here."""
+    return row.status == "ok" or (row.status == "unavailable" and bool(row.replayed))
+
+
 def fastest(rows: Iterable[Row]) -> Row | None:
-    """Cold, of those that are right."""
-    found = min((row for row in rows if row.status == "ok"), key=cold_us, default=None)
+    """Cold, of those that are correct, or were when they were recorded and cannot run here."""
+    found = min(filter(stands, rows), key=cold_us, default=None)
     return None if found is None or cold_us(found) == math.inf else found
 
 
@@ -183,7 +208,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
         worst,
         len(checked),
         max((a.max_abs for a in checked if not math.isnan(a.max_abs)), default=None),
-        max((a.ulp_max for a in checked if not math.isnan(a.ulp_max)), default=None),
+        max((a.max_rel for a in checked if not math.isnan(a.max_rel)), default=None),
         max((a.error / a.limit for a in checked if a.limit > 0), default=None),
         tuple(dict.fromkeys(f.name for a in checked for f in a.findings if not f.passed)),
     )
@@ -211,6 +236,19 @@ def same_variant(case: CaseComparison) -> dict[str, dict[str, Row]]:
         if route != "torch" and row.timing and row.timing.cold_us:
             found[variant][route] = row
     return {variant: routes for variant, routes in found.items() if len(routes) > 1}
+
+
+def represented(case: CaseComparison, row: Row) -> tuple[str, Row]:
+    """A row's name and the row whose figures stand for it.
+
+    cupy and pybind run the same kernel: while the two are within noise they are ``cuda.VARIANT``, with
+    cupy's figures.
+    """
+    route, _, variant = row.label.partition(".")
+    cupy, pybind = (row_of(case, f"{route}.{variant}") for route in ROUTES)
+    if route in ROUTES and cupy and pybind and cupy.status == pybind.status and not differs(cupy, pybind):
+        return f"cuda.{variant}", cupy
+    return row.label, row
 
 
 def short_kernel(name: str) -> str:

@@ -70,7 +70,7 @@ def test_what_cannot_be_told_apart_is_level() -> None:
     assert place.leaders == ("cuda", "triton")
     assert not place.differs
     (line,) = maps.cases(charted(one(made_up.MEDIANS_US))).rows
-    assert "indistinguishable" in line
+    assert "within noise" in line
     assert maps.wins(charted(one(made_up.MEDIANS_US))).rows == (("softmax", "1", "0", "0", "0", "1"),)
     assert maps.wins(charted(one(APART))).rows == (("softmax", "1", "0", "0", "1", "0"),)
 

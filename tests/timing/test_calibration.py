@@ -19,6 +19,7 @@ from compare.commands.running import calibrate
 from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
+from compare.report.summary import View
 from compare.spec import Calibration, Estimate, Options, Ratio, SizeClass, Timing
 from compare.timing import calibration, figures, statistics
 from compare.timing.calibration import BUILT_IN
@@ -186,7 +187,7 @@ def close(median: float, share: float | None) -> list[str]:
 
 def test_a_difference_below_what_counts_is_no_claim() -> None:
     cell, *said = close(1.03, share=0.04)
-    assert cell == "indistinguishable"
+    assert cell == "within noise"
     assert not any("fastest" in text or "1.03" in text for text in said)
     cell, *said = close(1.03, share=0.02)
     assert cell == "1.03 (1.03-1.03)"
@@ -194,17 +195,21 @@ def test_a_difference_below_what_counts_is_no_claim() -> None:
 
 
 def test_a_row_without_a_limit_of_its_own_has_the_built_in_one() -> None:
-    assert close(1.015, share=None)[0] == "indistinguishable"  # about 70 us
+    assert close(1.015, share=None)[0] == "within noise"  # about 70 us
     assert close(1.03, share=None)[0] == "1.03 (1.03-1.03)"
 
 
 def test_the_screen_says_which_limits_hold() -> None:
-    built_in = terminal.render(made_up.comparison(), 300)
+    built_in = terminal.render(made_up.comparison(), 300, View(details=True))
     assert "5% below 10 µs, 2% below 100 µs, 1% from 100 µs (built in;" in built_in
     own = Calibration((SizeClass(10.0, 0.013, 112), SizeClass(float("inf"), 0.004, 112)), 0.032, "2026-11-21")
-    text = terminal.render(made_up.comparison(environment=replace(made_up.H100, calibration=own)), 300)
+    text = terminal.render(
+        made_up.comparison(environment=replace(made_up.H100, calibration=own)), 300, View(details=True)
+    )
     assert "1.3% below 10 µs, 0.4% from 10 µs (calibrated on 2026-11-21)" in text
-    assert "counts" not in terminal.render(made_up.comparison(environment=made_up.LAPTOP), 300)
+    assert "counts" not in terminal.render(
+        made_up.comparison(environment=made_up.LAPTOP), 300, View(details=True)
+    )
 
 
 def test_a_row_keeps_the_limit_it_was_measured_with() -> None:

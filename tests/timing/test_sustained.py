@@ -15,6 +15,7 @@ import made_up
 from compare.records import archive
 from compare.records.encoding import decode, encode
 from compare.report import csv_file, markdown, terminal
+from compare.report.summary import View
 from compare.spec import Card, CaseComparison
 from compare.timing import sustained as endurance
 from compare.timing.ceilings import CeilingMeter, Loads
@@ -243,11 +244,11 @@ def test_the_screen_and_the_record_hold_the_card() -> None:
     card = Card((1980.0, 1755.0), (310.0, 698.4), (45.0, 61.0), ("none", "power cap"), (0.1, 0.1))
     comparison = made_up.comparison(replace(made_up.case(), card=card))
     line = "The card meanwhile: 1755 to 1980 MHz, 310 to 698 W, 45 to 61 °C, clock held down by power cap."
-    assert line in terminal.render(comparison, 200)
+    assert line in terminal.render(comparison, 200, View(details=True))
     assert line in markdown.dumps([comparison])
     (read,) = archive.loads(archive.dumps([comparison]))
     assert read.cases[0].card == card
-    assert "The card" not in terminal.render(made_up.comparison(), 200)
+    assert "The card" not in terminal.render(made_up.comparison(), 200, View(details=True))
 
 
 # --------------------------------------------------------------------------- on a GPU

@@ -20,6 +20,7 @@ from compare.command_line import comparison
 from compare.commands.running import asked
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
+from compare.report.summary import View
 from compare.run import run
 from compare.spec import Case, Implementation, Options, UsageError
 from compare.stages.checking import check_case
@@ -278,7 +279,7 @@ def test_the_table_says_what_the_search_cost_and_bought() -> None:
     assert model[5].startswith("0.50 (")
     assert model[6] == "triton.autotuned"
     assert "64x64x64, GROUP_M=8, 4 warps, 4 stages" in table.legend[-1]
-    for text in (terminal.render(comparison, 110), markdown.dumps([comparison])):
+    for text in (terminal.render(comparison, 110, View(details=True)), markdown.dumps([comparison])):
         assert "7.25" in text
         assert "2 of 3" in text
         assert "64x64x64, GROUP_M=8, 4 warps" in " ".join(text.split())

@@ -329,14 +329,14 @@ def test_the_table_has_time_and_resources_beside_each_value() -> None:
     assert lines["SIZE=256"]["times as fast as its default"] == "1"
     assert lines["SIZE=1024"]["times as fast as its default"].startswith("0.67 (")
     assert lines["SIZE=64"]["cold µs"].startswith("50.")
-    assert lines["SIZE=1024"]["registers"] == "256"
-    assert lines["SIZE=1024"]["spilled B a thread"] == "8"
+    assert lines["SIZE=1024"]["registers /thread"] == "256"
+    assert lines["SIZE=1024"]["spilled B /thread"] == "8"
     assert lines["SIZE=64"]["occupancy"] == "75%"
     assert {line["implementation"] for line in lines.values()} == {"cupy.a"}
     for text in (terminal.render(found, 200), markdown.dumps([found])):
         assert "With other values on" in text
     first = sentences(found)[0]
-    assert "cupy.a is the fastest with SIZE=64: 1.20 (" in first
+    assert "cupy.a is the fastest with SIZE=64: speedup 1.20x (" in first
     assert "its default, SIZE=256" in first
 
 
@@ -345,7 +345,7 @@ def test_a_default_that_nothing_beats_is_said_to_be_so() -> None:
     assert [line["which is"] for line in shown(found).values()] == ["fastest", "-", "default, level"]
     first = sentences(found)[0]
     assert first.startswith("No other value is measurably faster than the default of cupy.a, SIZE=256")
-    assert "the worst, SIZE=128, is 2.00 (" in first
+    assert "the slowest, SIZE=128, is at 0.50x (" in first
     assert shown(compared(SIZE_64=80.0))["SIZE=256"]["which is"] == "default, fastest"
 
 
@@ -354,7 +354,7 @@ def test_what_is_wrong_is_the_fastest_of_nothing() -> None:
     (case,) = found.cases
     wrong = made_up.with_row(case, "cupy.a:SIZE=64", status="disagrees", timing=None)
     lines = shown(replace(found, cases=(wrong,)))
-    assert (lines["SIZE=64"]["which is"], lines["SIZE=64"]["cold µs"]) == ("NO", "-")
+    assert (lines["SIZE=64"]["which is"], lines["SIZE=64"]["cold µs"]) == ("WRONG", "-")
     assert lines["SIZE=128"]["which is"] == "fastest"
 
 

@@ -40,7 +40,7 @@ from compare.worker.start import prepare
 from tools.docs import banks, exploits, mutations
 from tools.docs.toolchain_variables import examples
 
-SCREEN_WIDTH = 100
+SCREEN_WIDTH = 80
 
 _BLOCK = re.compile(r"(?ms)^<!-- generated: (?P<what>[^\n]*?) -->\n(?P<body>.*?)^<!-- end -->$")
 

@@ -16,6 +16,7 @@ from compare.records import archive
 from compare.report import csv_file, markdown, terminal
 from compare.report.progress import of_run
 from compare.report.steps import Steps
+from compare.report.summary import View
 from compare.spec import Comparison, UsageError
 from compare.tuning.matching import stand_ins
 
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         unwritten = outputs.failures(writes)  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")
-        terminal.show(comparison)
+        yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.foreign)
+        terminal.show(comparison, View(arguments.every, arguments.explain, arguments.details, yours))
         sys.stdout.flush()
         if comparison.interrupted:
             break

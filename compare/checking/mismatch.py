@@ -1,0 +1,147 @@
+"""Where an output is wrong: its first wrong element, and a guess from the pattern of all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+
+from compare.spec import Mismatch
+
+_MOST_ELEMENTS = 1 << 26
+"""Larger outputs are not located: their reference in fp64 would take more than half a gigabyte."""
+
+_TILE = 16
+"""A boundary at a multiple of this looks like one between two tiles."""
+_SAME = 0.01
+"""Factors or differences closer than this, relative to their median, count as one constant."""
+
+
+class Located:
+    """The wrong elements of one output with their reference values, gathered piece by piece."""
+
+    @classmethod
+    def of(cls, output: torch.Tensor) -> Located | None:
+        """None where an output is too large, or does not fill the memory that its strides span."""
+        if output.numel() > _MOST_ELEMENTS or output.stride() != torch.empty_like(output).stride():
+            return None
+        return cls(output)
+
+    def __init__(self, output: torch.Tensor) -> None:
+        self._output = output
+        self._expected = torch.zeros_like(output, dtype=torch.float64)
+        self._wrong = torch.zeros_like(output, dtype=torch.bool)
+
+    def mark(self, piece: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> None:
+        """Note the reference values and the wrong elements of ``piece``, a view into the output."""
+        offset = piece.storage_offset() - self._output.storage_offset()
+        for whole, part in ((self._expected, expected), (self._wrong, wrong)):
+            whole.as_strided(piece.shape, piece.stride(), offset).copy_(part)
+
+    def found(self) -> Mismatch | None:
+        """The mismatch so far; None where nothing is wrong."""
+        return mismatch(self._output, self._expected, self._wrong)
+
+
+def mismatch(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> Mismatch | None:
+    """The first wrong element in row-major order, and what the wrong ones have in common.
+
+    Args:
+        output: what an implementation returned.
+        expected: the reference, fp64, of the same shape.
+        wrong: bool, of the same shape: the elements beyond the tolerance.
+
+    Returns:
+        None where no element is wrong.
+    """
+    count = int(wrong.sum())
+    if count == 0:
+        return None
+    at = int(wrong.flatten().int().argmax())
+    index = tuple(int(place) for place in torch.unravel_index(torch.tensor(at), wrong.shape))
+    where, what = _places(wrong), _values(output, expected, wrong)
+    return Mismatch(
+        index=index,
+        got=float(output[index]),
+        expected=float(expected[index]),
+        count=count,
+        of=wrong.numel(),
+        pattern="; ".join(filter(None, (where, what))),
+    )
+
+
+def _places(wrong: torch.Tensor) -> str:
+    """Which rows or columns the wrong elements are in; empty where they are in all of them."""
+    if wrong.dim() == 0 or wrong.numel() == 1:
+        return ""
+    if wrong.all():
+        return "every element"
+    found = []
+    for dim in reversed(range(wrong.dim())):
+        others = [other for other in range(wrong.dim()) if other != dim]
+        along = wrong.any(others) if others else wrong
+        found.append(_along(along.nonzero().flatten().tolist(), along.numel(), _name(dim, wrong.dim())))
+    return " and ".join(list(filter(None, found))[:2])
+
+
+def _name(dim: int, dims: int) -> str:
+    if dims == 1:
+        return "element"
+    return {dims - 1: "column", dims - 2: "row"}.get(dim, f"index of dimension {dim}")
+
+
+def _along(indices: list[int], size: int, name: str) -> str:
+    """What the wrong indices along one dimension have in common; empty where they are all or any."""
+    many = f"indices{name.removeprefix('index')}" if name.startswith("index") else f"{name}s"
+    first, last = indices[0], indices[-1]
+    if len(indices) == size:
+        return ""
+    if len(indices) == 1:
+        return f"only {name} {first}" + (": tail mask?" if first == size - 1 else "")
+    steps = {after - before for before, after in itertools.pairwise(indices)}
+    if len(steps) > 1:
+        return ""
+    (step,) = steps
+    if step > 1:
+        regular = len(indices) > 2 and first < step and last + step >= size
+        every = f"every other {name}" if step == 2 else f"every {step}th {name}"
+        return f"{every}, from {first}" if regular else ""
+    if last == size - 1:
+        if first % _TILE == 0 and len(indices) >= _TILE:
+            guess = "second tile?" if first & (first - 1) == 0 else "a later tile?"
+            return f"{many} >= {first}: {guess}"
+        return f"only the last {len(indices)} {many}: tail mask?"
+    return f"only the first {len(indices)} {many}" if first == 0 else f"only {many} {first} to {last}"
+
+
+def _values(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+    """What the wrong values have in common; empty where nothing is seen."""
+    got, want = output[wrong].double(), expected[wrong]
+    everything = "all" if len(got) == wrong.numel() else "there"
+    for name, holds in (("NaN", got.isnan()), ("infinity", got.isinf()), ("zero", got == 0)):
+        if holds.all() and not (name == "zero" and (want == 0).any()):
+            return f"{everything} {name}"
+    if output.dim() == 2 and output.shape[0] == output.shape[1] > 1 and wrong.sum() > 1:
+        turned = expected.T
+        if torch.allclose(output.double(), turned, rtol=_SAME, atol=0.0) and not turned.equal(expected):
+            return "the transposed result"
+    if len(got) < 2:
+        return ""
+    usable = got.isfinite() & want.isfinite() & (want != 0)
+    if usable.all():
+        factor = _constant(got / want)
+        if factor is not None:
+            return f"off by a constant factor {factor:.3g}"
+    if got.isfinite().all() and want.isfinite().all():
+        offset = _constant(got - want)
+        if offset is not None:
+            return f"off by a constant {offset:.3g}"
+    return ""
+
+
+def _constant(values: torch.Tensor) -> float | None:
+    """The value that all of them have, within `_SAME`; None where they differ."""
+    middle = float(values.median())
+    near = (values - middle).abs() <= _SAME * abs(middle)
+    return middle if math.isfinite(middle) and bool(near.all()) else None

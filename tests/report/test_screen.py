@@ -1,0 +1,316 @@
+"""The default screen: correct, how fast, why, at what cost, what next, in 30 lines of 80 columns."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+import made_up
+from compare import registry
+from compare.records import archive
+from compare.report import terminal
+from compare.report.summary import View, summarize
+from compare.spec import CaseComparison, Comparison, Mismatch, Row
+from compare.timing import figures
+from tools.docs import blocks
+
+REPLAYED = f"{made_up.H100.device}, 2026-11-21"
+
+
+def screen(*cases: CaseComparison, width: int = 80, view: View | None = None, **changes: object) -> str:
+    return terminal.render(made_up.comparison(*cases, **changes), width, view)
+
+
+def line_of(text: str, label: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f" {label} ")]
+    return line.split()
+
+
+@functools.cache
+def recorded(op: str) -> Comparison:
+    """Its default case as a screen shows it."""
+    found = blocks.recorded(registry.get_op(op))
+    assert found is not None
+    (case,) = [case for case in found.cases if case.case == str(registry.get_op(op).cases.default)]
+    rows = tuple(replace(row, replayed="") for row in case.rows)
+    return replace(found, cases=(replace(case, rows=rows),))
+
+
+# --------------------------------------------------------------------------- size
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_a_recorded_screen_is_at_most_thirty_lines(op: str) -> None:
+    comparison = recorded(op)
+    for width in (60, 80, 120):
+        lines = terminal.render(comparison, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert len(lines) <= 30
+        assert not any(line.endswith("...") for line in lines)
+    text = terminal.render(comparison, 80)
+    assert text.splitlines()[0].split()[0] == op
+    for heading in ("CORRECT  ", " best of each way ", "WHY   ", "NEXT  "):
+        assert text.count(f"\n{heading}") == 1
+
+
+def test_without_a_gpu_it_is_as_long() -> None:
+    rows = tuple(replace(row, replayed=REPLAYED) for row in made_up.rows())
+    text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+    assert len(text.splitlines()) <= 30
+    assert f"times recorded on {REPLAYED}" in text
+    assert "9 of 9 match fp64 on this CPU (" in text
+
+
+def test_the_header_names_op_case_machine_and_ceiling() -> None:
+    first, second = screen().splitlines()[:2]
+    assert first.startswith("softmax  x[M,N] -> y[M,N]")
+    assert first.endswith("M=4096 N=4096 fp32")
+    assert len(first) == 80
+    assert second == f"{made_up.H100.device} · copy 2990 GB/s · torch 2.11.0 triton 3.6.0"
+
+
+def test_an_ascii_stream_loses_no_sign() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    terminal.show(made_up.comparison(), stream=stream)
+    stream.flush()
+    assert b"?" not in raw.getvalue()
+
+
+# --------------------------------------------------------------------------- the table
+
+
+def test_every_line_has_time_speedup_share_registers_memory_and_lines() -> None:
+    text = screen()
+    assert line_of(text, "torch.eager")[1:3] == ["72.5", "1.00x"]
+    label, us, speedup, bar, share, registers, shared, unit, lines = line_of(text, "triton.onepass")
+    row = figures.row_of(made_up.case(), "triton.onepass")
+    assert row is not None
+    assert float(us) == pytest.approx(figures.cold_us(row), abs=0.05)
+    assert (label, speedup) == ("triton.onepass", "1.51x")
+    assert set(bar) == {"#"}
+    assert share == f"{figures.share(made_up.case(), row):.0%}"
+    assert (registers, shared, unit, lines) == ("40", "64", "B", "33")
+
+
+def test_the_best_of_each_way_is_shown_and_all_are_on_request() -> None:
+    def shown(view: View | None) -> list[str]:
+        return re.findall(r"(?m)^ (\w+\.\w+) ", screen(view=view))
+
+    torchs = ["torch.naive", "torch.eager", "torch.compile"]
+    assert shown(None) == [*torchs, "triton.onepass", "cuda.onepass"]
+    assert shown(View(every=True)) == list(made_up.MEDIANS_US)
+
+
+def test_cupy_and_pybind_are_one_line_while_within_noise() -> None:
+    text = screen()
+    assert "launch overhead: triton 12 µs, cupy 12, pybind 12 (torch.eager 12)" in text
+    apart = dict(made_up.MEDIANS_US)
+    apart["pybind.onepass"] = ("tiled", 44.0)
+    text = screen(made_up.case(made=made_up.rows(apart)))
+    assert " cuda.onepass" not in text
+    assert line_of(text, "cupy.onepass")[1] == "47.1"
+    assert line_of(text, "pybind.onepass")[1][:2] in ("43", "44")
+
+
+def test_a_library_is_shown_where_it_is_the_fastest() -> None:
+    for median, there in ((40.0, True), (60.0, False)):
+        case = made_up.case(made=made_up.rows({**made_up.MEDIANS_US, "library.cub": ("vendor", median)}))
+        assert ("\n library.cub" in screen(case)) == there
+
+
+def test_a_row_within_noise_of_the_baseline_is_marked() -> None:
+    case = made_up.case(made=made_up.rows({**made_up.MEDIANS_US, "torch.compile": ("vendor", 72.5)}))
+    assert line_of(screen(case), "torch.compile")[2] == "~1.00x"
+
+
+def test_unequal_terms_have_no_speedup() -> None:
+    case = made_up.case(
+        made=made_up.rows({k: made_up.MEDIANS_US[k] for k in ("torch.eager", "triton.onepass")})
+    )
+    text = screen(made_up.with_row(case, "triton.onepass", accumulator="tf32"))
+    assert line_of(text, "triton.onepass")[2] == "(tf32)"
+    assert "UNEQUAL TERMS: triton.onepass computes in tf32, torch.eager in fp32" in text
+
+
+def test_what_binds_follows_from_the_measured_ridge() -> None:
+    batched, product = recorded("batched_matmul").cases[0], recorded("matmul").cases[0]
+    assert batched.cost.busy  # by the constant it would be bound by arithmetic
+    assert not figures.compute_bound(batched)
+    assert figures.compute_bound(product)
+    assert "% of copy bandwidth" in terminal.render(recorded("batched_matmul"), 80)
+    assert "WHY   Memory bound (16 FLOP/B, ridge" in terminal.render(recorded("batched_matmul"), 80)
+    assert "% of peak (measured)" in terminal.render(recorded("matmul"), 80)
+    assert "WHY   Compute bound (1365 FLOP/B, ridge" in terminal.render(recorded("matmul"), 80)
+
+
+def test_no_time_stands_beside_registers_of_another_architecture() -> None:
+    """Recorded on sm_90: what is compiled for sm_75 is not put beside it."""
+
+    def compiled(*archs: str) -> str:
+        rows = tuple(
+            replace(
+                row,
+                replayed=REPLAYED,
+                resources=tuple(
+                    made_up.kernel(row.label, arch=arch, reader="cubin", registers=int(arch[3:5]))
+                    for arch in archs
+                ),
+            )
+            for row in made_up.rows()
+        )
+        return screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+
+    kept = archive.find("softmax", made_up.CASE)["triton.onepass"].row.resources
+    assert line_of(compiled("sm_75", "sm_90a"), "triton.onepass")[5] == "90"
+    assert line_of(compiled("sm_75"), "triton.onepass")[5] == str(
+        kept[0].registers
+    )  # of that device's record
+    assert "regs and smem for sm_90" in " ".join(compiled("sm_75").split())
+    # Nor is it evidence: a spill or an instruction of another one explains nothing.
+    rows = tuple(
+        replace(
+            row,
+            replayed=REPLAYED,
+            resources=tuple(
+                made_up.kernel(row.label, arch=arch, reader="cubin", instruction=name, spilled_bytes=spilled)
+                for arch, name, spilled in (("sm_75", "HMMA.1688", 64), ("sm_90a", "HGMMA.64x64x16", 0))
+            ),
+        )
+        for row in made_up.rows()
+    )
+    text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+    assert "Tensor cores (HGMMA.64x64x16): triton.onepass, cuda.onepass." in text
+    assert "HMMA.1688" not in text
+    assert "spill" not in text
+
+
+def test_without_times_every_row_is_shown_with_what_is_known() -> None:
+    rows = tuple(replace(row, timing=None) for row in made_up.rows())
+    text = screen(made_up.case(made=rows), environment=made_up.LAPTOP)
+    assert line_of(text, "cuda.online") == ["cuda.online", "40", "64", "B", "33"]
+    assert "speedup" not in text
+    assert len(text.splitlines()) <= 30
+
+
+# --------------------------------------------------------------------------- what is wrong, and what is yours
+
+
+def test_what_is_wrong_comes_first_with_its_first_mismatch() -> None:
+    mismatch = Mismatch((3, 768), float("nan"), 0.25, 53248, 16777216, "only the last 13 columns: tail mask?")
+    case = made_up.with_row(
+        made_up.case(),
+        "cupy.onepass",
+        status="disagrees",
+        agreement=replace(made_up.DISAGREEMENT, mismatch=mismatch),
+        reason=made_up.DISAGREEMENT.reason,
+        timing=None,
+    )
+    case = made_up.with_row(case, "torch.compile", status="failed", reason="it raised", timing=None)
+    said = screen(case).split("\n\n")[1].splitlines()
+    assert said[0].startswith(f"WRONG  cupy.onepass on {made_up.CASE}: values: 12 elements")
+    assert "      first at (3, 768): got nan, expected 0.25; 53248 of 16777216 wrong" in said
+    assert "      pattern: only the last 13 columns: tail mask?" in said
+    failed = said.index(f"FAILED  torch.compile on {made_up.CASE}: it raised")
+    assert said[failed + 1].startswith("CORRECT  7 of 9 match fp64")
+    assert "NEXT  --only cupy.onepass" in screen(case)
+
+
+def test_no_flood_of_failures() -> None:
+    rows = tuple(
+        replace(row, status="failed", reason=f"{row.label} " * 80, timing=None) for row in made_up.rows()[2:]
+    )
+    text = screen(made_up.case(made=(*made_up.rows()[:2], *rows)))
+    assert text.count("\nFAILED ") + text.startswith("FAILED ") == 4
+    assert "and 3 more (--details): cupy.onepass, pybind.online, pybind.onepass" in text
+
+
+def test_rows_not_run_are_a_line_for_each_reason() -> None:
+    case = made_up.case()
+    for label in ("cupy.online", "triton.online"):
+        case = made_up.with_row(
+            case, label, status="unavailable", reason="needs a GPU", timing=None, agreement=None
+        )
+    gone = {"status": "unavailable", "reason": "slow to start", "timing": None, "agreement": None}
+    text = screen(made_up.with_row(case, "torch.compile", **gone))
+    assert "not run: needs a GPU: 2 rows (triton.online, cupy.online)\n" in text
+    assert "not run: torch.compile: slow to start\n" in text
+    assert "CORRECT  6 of 6 match" in text
+
+
+def test_a_user_s_row_is_always_there_with_verdict_and_place() -> None:
+    view = View(yours=frozenset({"triton.mine"}))
+    medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", 59.0)}
+    text = screen(made_up.case(made=made_up.rows(medians)), view=view)
+    assert line_of(text, "triton.mine")[1] == "59.0"
+    said = "YOURS triton.mine: correct, speedup 1.23x vs torch.eager, 5th of 10 rows (behind torch.compile,"
+    assert said in " ".join(text.split())
+    rows = (
+        *(replace(row, replayed=REPLAYED) for row in made_up.rows()),
+        replace(made_up.rows(medians)[-1], timing=None, resources=()),
+    )
+    text = screen(made_up.case(made=rows), view=view, environment=made_up.LAPTOP)
+    assert line_of(text, "triton.mine")[1:3] == ["-", "-"]
+    assert "YOURS triton.mine: correct, not timed" in text
+
+
+def test_too_few_samples_are_said() -> None:
+    row = made_up.rows()[0]
+    assert row.timing is not None
+    few = made_up.with_row(made_up.case(), row.label, timing=replace(row.timing, rounds=2))
+    assert "n=2, too few for an interval: torch.naive" in screen(few)
+
+
+def test_a_row_that_cannot_run_here_keeps_its_record() -> None:
+    """A Hopper kernel on a laptop: the best that is recorded is still the best."""
+    rows = tuple(replace(row, replayed=REPLAYED) for row in made_up.rows())
+    gone = {"status": "unavailable", "reason": "needs sm_90", "agreement": None}
+    case = made_up.with_row(made_up.case(made=rows), "triton.onepass", **gone)
+    text = screen(case, environment=made_up.LAPTOP)
+    assert line_of(text, "triton.onepass")[1] == "47.9"
+    assert "not run here, correct when recorded: triton.onepass" in text
+
+
+# --------------------------------------------------------------------------- several cases, options
+
+
+def test_several_cases_have_a_block_each_below_one_head() -> None:
+    text = screen(made_up.case("M=1,N=4096,fp32"), made_up.case("M=2,N=4096,fp32"))
+    assert text.count("softmax  x[M,N]") == text.count("CORRECT  ") == text.count("NEXT  ") == 1
+    assert text.count(" best of each way ") == text.count("WHY   ") == 2
+    assert "\nM=1,N=4096,fp32\n" in text
+    assert "match fp64 on 2 cases" in text
+
+
+def test_a_sweep_is_a_line_for_each_case() -> None:
+    cases = [made_up.case(f"M={m},N=4096,fp32") for m in (1, 2, 4, 8, 16)]
+    text = screen(*cases)
+    lines = [line.split() for line in text.splitlines() if line.startswith(" M=")]
+    assert [line[0] for line in lines] == [case.case for case in cases]
+    assert lines[0][1:] == ["72.5", "1.24x", "1.51x", "1.54x", "cuda.onepass", "95%", "copy"]
+    assert len(text.splitlines()) <= 30
+
+
+def test_what_each_column_is_can_be_asked_for() -> None:
+    text = screen(view=View(explain=True))
+    found = summarize(made_up.comparison()).blocks[0]
+    legend = text.partition("\nNEXT")[2]
+    for column in ("µs", "speedup", found.ceiling, "regs", "smem", "lines", "launch overhead", "noise"):
+        assert f"\n{column}: " in legend
+    assert "--explain" not in legend
+
+
+def test_an_option_already_given_is_not_proposed() -> None:
+    text = screen(view=View(every=True, details=True))
+    assert "NEXT  --explain columns · pipeline softmax" in text
+
+
+def test_what_was_run_for_an_option_is_on_the_screen_unasked() -> None:
+    row: Row = made_up.rows()[4]
+    assert row.timing is not None
+    both = replace(row.timing, burst_us=row.timing.warm_us, sustained_us=row.timing.warm_us)
+    assert "Back to back" in screen(made_up.with_row(made_up.case(), row.label, timing=both))
