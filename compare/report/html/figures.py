@@ -1,9 +1,11 @@
-"""The figures of the report: Vega-Lite specifications, and what each case puts into them."""
+"""What each case puts into the figures of the report, and the package that draws them."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
+import re
 import shlex
 import sys
 from collections import defaultdict
@@ -11,20 +13,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compare.report import tables
+from compare.report.html.specs import Json
 from compare.spec import CaseComparison, Comparison, Row, UsageError, way_of
-from compare.timing import figures
+from compare.timing import figures, statistics
 
 REQUIREMENT = "vl-convert-python>=1.9"
 
-Json = dict[str, Any]
-
-SHAPES = {"torch": "circle", "triton": "triangle-up", "cupy": "square", "pybind": "diamond", "library": "cross"}
-"""By route, as Vega names them."""
-_WAYS = ("torch", "triton", "cuda", "library")
 _DIGITS = 5
 """Of a sample: the event clock resolves no more."""
 
 
+@functools.cache  # making it takes a second or two, and a run of several ops writes the page after each
 def library() -> str:
     """Vega, Vega-Lite and vega-embed as one script, from the package that carries them.
 
@@ -51,270 +50,20 @@ def package() -> Any:
         ) from None
 
 
-# --------------------------------------------------------------------------- specifications
-
-_CONFIG: Json = {
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "padding": 4,
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "var(--faint)",
-        "titleColor": "var(--faint)",
-        "gridColor": "var(--rule)",
-        "domainColor": "var(--rule)",
-        "tickColor": "var(--rule)",
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "titlePadding": 8,
-        "labelOverlap": True,
-    },
-}
-_COLOR: Json = {
-    "field": "way",
-    "type": "nominal",
-    "scale": {"domain": list(_WAYS), "range": [f"var(--{way})" for way in _WAYS]},
-    "legend": None,
-}
-_SHAPE: Json = {
-    "field": "route",
-    "type": "nominal",
-    "scale": {"domain": list(SHAPES), "range": list(SHAPES.values())},
-    "legend": None,
-}
-_POINT: Json = {"type": "point", "filled": True, "size": 60, "opacity": 1}
-_TOLD: list[Json] = [
-    {"field": "label", "title": "implementation"},
-    {"field": "us", "title": "us, cold", "format": ",.4~r"},
-    {"field": "share", "title": "share of ceiling", "format": ".0%"},
-]
-_HEIGHT = 320
-
-
-def _spec(height: int | Json, *layers: Json, **more: Any) -> Json:
-    return {
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": _CONFIG,
-        "data": {"name": "rows"},
-        **more,
-        "layer": list(layers),
-    }
-
-
-def _number(field: str, title: str | None, scale: Json, **axis: Any) -> Json:
-    return {"field": field, "type": "quantitative", "scale": scale, "axis": {"title": title, **axis}}
-
-
-def _log(low: str, high: str, **more: Any) -> Json:
-    """A logarithmic scale between two parameters of the figure."""
-    return {"type": "log", "nice": False, "domain": [{"expr": low}, {"expr": high}], **more}
-
-
-def _strip() -> Json:
-    """All cold samples of every row, with median and 95% interval."""
-    x = _number(
-        "us",
-        "us, cold (logarithmic)",
-        _log("least", "most", range=[0, {"expr": "max(40, width - 56)"}]),
-        format=",.3~r",
-        values={"expr": "ticks"},
-    )
-    y = {
-        "field": "label",
-        "type": "nominal",
-        "sort": None,
-        "axis": {"title": None, "domain": False, "ticks": False, "labelColor": "var(--ink)", "labelLimit": 130},
-    }
-    interval = "format(datum.low, ',.4~r') + ' to ' + format(datum.high, ',.4~r')"
-    return _spec(
-        {"step": 19},
-        {
-            "transform": [{"flatten": ["samples"], "as": ["sample"]}],
-            "mark": {"type": "tick", "size": 12, "thickness": 1, "opacity": 0.3},
-            "encoding": {"x": {"field": "sample", "type": "quantitative"}},
-        },
-        {
-            "mark": {"type": "rule", "strokeWidth": 3},
-            "encoding": {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}},
-        },
-        {
-            "transform": [
-                {"calculate": interval, "as": "interval"},
-                {"calculate": "length(datum.samples)", "as": "count"},
-            ],
-            "mark": {**_POINT, "size": 50, "stroke": "var(--paper)", "strokeWidth": 1},
-            "encoding": {
-                "shape": _SHAPE,
-                "tooltip": [*_TOLD, {"field": "interval", "title": "95% interval"},
-                            {"field": "count", "title": "samples"}],
-            },
-        },
-        {
-            "mark": {"type": "text", "align": "right", "fontSize": 11},
-            "encoding": {
-                "x": {"value": {"expr": "width"}},
-                "text": {"field": "us", "format": ",.4r"},
-                "color": {"value": "var(--ink)"},
-            },
-        },
-        encoding={"x": x, "y": y, "color": _COLOR},
-    )  # fmt: skip
-
-
-def _roofline() -> Json:
-    """Achieved arithmetic rate over operational intensity, below the ceilings measured in the run."""
-    x = _number("x", "operational intensity, FLOP/B (logarithmic)", _log("left", "right"),
-                values={"expr": "xs"}, format=",.3~r")
-    y = _number("y", "TFLOP/s (logarithmic)", _log("low", "high"), values={"expr": "ys"}, format=",.3~r")
-    name = {"type": "text", "fontSize": 11, "color": "var(--faint)"}
-    return _spec(
-        _HEIGHT,
-        {
-            "name": "roof",
-            "data": {"name": "roof"},
-            "mark": {"type": "line", "strokeWidth": 1.5, "color": "var(--ink)", "clip": True},
-            "encoding": {"order": {"field": "x"}},
-        },
-        {
-            "name": "other",
-            "data": {"name": "other"},
-            "mark": {"type": "rule", "color": "var(--faint)"},
-            "encoding": {"x2": {"field": "right"}, "y2": {"field": "top"}},
-        },
-        {
-            "data": {"name": "ridges"},
-            "mark": {"type": "rule", "strokeDash": [3, 3], "color": "var(--faint)"},
-            "encoding": {"y2": {"value": {"expr": "height"}}},
-        },
-        {
-            "name": "slope",
-            "data": {"name": "slope"},
-            "mark": {**name, "align": "left", "dx": 10, "dy": 6},
-            "encoding": {"text": {"field": "name"}},
-        },
-        {
-            "name": "flat",
-            "data": {"name": "flat"},
-            "mark": {**name, "align": "right", "dx": -2, "dy": -8},
-            "encoding": {"text": {"field": "name"}},
-        },
-        {
-            "name": "all",
-            "mark": {**_POINT, "opacity": 0.85},
-            "encoding": {
-                "color": _COLOR,
-                "shape": _SHAPE,
-                "tooltip": [
-                    *_TOLD,
-                    {"field": "y", "title": "TFLOP/s", "format": ",.3~r"},
-                    {"field": "gbs", "title": "GB/s", "format": ",.4~r"},
-                ],
-            },
-        },
-        {
-            "name": "named",
-            "transform": [{"filter": "datum.named"}],
-            "mark": {**_POINT, "opacity": 0},
-            "encoding": {"color": _COLOR},
-        },
-        transform=[
-            {"calculate": "intensity", "as": "x"},
-            {"calculate": "flops / datum.us / 1e6", "as": "y"},
-            {"calculate": "bytes / datum.us / 1e3", "as": "gbs"},
-        ],
-        encoding={"x": x, "y": y},
-        usermeta={"labels": {"of": "named", "avoid": ["all", "roof", "flat", "slope", "other"]}},
-    )
-
-
-def _effort() -> Json:
-    """Speed over the tokens that it takes, with the Pareto front."""
-    x = _number(
-        "tokens",
-        "tokens of kernel, launch and binding (logarithmic)",
-        _log("left", "right"),
-        format=",",
-        values={"expr": "xs"},
-    )
-    y = _number("share", "share of ceiling", {"domain": [0, {"expr": "high"}]}, format=".0%", tickCount=6)
-    return _spec(
-        _HEIGHT,
-        {
-            "name": "steps",
-            "data": {"name": "steps"},
-            "mark": {"type": "line", "interpolate": "step-after", "color": "var(--faint)", "strokeWidth": 1.5},
-            "encoding": {"order": {"field": "tokens"}},
-        },
-        {
-            "name": "all",
-            "transform": [
-                {"filter": "isValid(datum.front)"},
-                # The label transform takes them in this order, and leaves out what finds no room.
-                {"window": [{"op": "row_number", "as": "place"}], "sort": [{"field": "front", "order": "descending"}]},
-            ],
-            "mark": {**_POINT, "stroke": "var(--ink)"},
-            "encoding": {
-                "color": _COLOR,
-                "shape": _SHAPE,
-                "strokeWidth": {"condition": {"test": "datum.front", "value": 1.5}, "value": 0},
-                "tooltip": [*_TOLD, {"field": "tokens"}, {"field": "lines"}],
-            },
-        },
-        encoding={"x": x, "y": y},
-        usermeta={"labels": {"of": "all", "avoid": ["steps"]}},
-    )
-
-
-def _sweep() -> Json:
-    """Share of the ceiling over one dimension: every row thin, the best of each way thick."""
-    x = _number(
-        "x",
-        None,
-        {"type": "log", "base": 2, "nice": False},
-        values={"expr": "sizes"},
-        labelExpr="datum.value % 1048576 == 0 ? datum.value / 1048576 + 'M' : "
-        "datum.value % 1024 == 0 ? datum.value / 1024 + 'K' : format(datum.value, ',')",
-    )
-    y = _number("share", "share of ceiling", {"zero": True}, format=".0%", tickCount=6)
-    return _spec(
-        _HEIGHT,
-        {
-            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35},
-            "encoding": {"detail": {"field": "label"}},
-        },
-        {
-            "mark": {**_POINT, "size": 22, "opacity": 0.55},
-            "encoding": {"shape": _SHAPE, "tooltip": [*_TOLD, {"field": "case"}]},
-        },
-        {
-            "transform": [
-                {"joinaggregate": [{"op": "max", "field": "share", "as": "most"}], "groupby": ["way", "x"]},
-                {"filter": "datum.share == datum.most && datum.way != 'library'"},
-            ],
-            "mark": {"type": "line", "strokeWidth": 2.5},
-        },
-        transform=[{"filter": "isValid(datum.share)"}],
-        encoding={"x": x, "y": y, "color": _COLOR},
-    )
-
-
-SPECS: dict[str, Json] = {
-    "strip": _strip(),
-    "roofline": _roofline(),
-    "effort": _effort(),
-    "sweep": _sweep(),
-}
+_ROW_HEIGHT = 19
+"""Of the strip plot, whose height goes by its rows."""
 
 
 # --------------------------------------------------------------------------- data
 
 
 def of_case(comparison: Comparison, case: CaseComparison) -> Json:
-    """``rows`` that the figures share, fastest first, and by figure its own ``datasets``, ``params`` and
-    ``caption``.  A figure that the case has nothing for is None."""
+    """What the figures show of a case.
+
+    Returns:
+        ``rows`` that they share, fastest first, and by figure its own ``datasets``, ``params``, ``height``
+        and ``caption``; None of a figure that the case has nothing for.
+    """
     timed = sorted((row for row in case.rows if figures.cold_us(row) < math.inf), key=figures.cold_us)
     rows = [_row(comparison, case, row) for row in timed]
     return {
@@ -329,13 +78,15 @@ def _row(comparison: Comparison, case: CaseComparison, row: Row) -> Json:
     cold = row.timing.cold_us if row.timing else None
     assert cold is not None
     route = row.label.partition(".")[0]
+    few = len(cold.samples) < statistics.ENOUGH  # for an interval
     made: Json = {
         "label": row.label,
         "way": way_of(row.label),
         "route": route,
         "us": cold.median,
-        "low": cold.low,
-        "high": cold.high,
+        "low": cold.median if few else cold.low,
+        "high": cold.median if few else cold.high,
+        "shown": tables.number(cold.median, 4),
         "samples": cold.samples or (cold.median,),
         "share": figures.share(case, row),
     }
@@ -350,7 +101,8 @@ def _strip_data(rows: Sequence[Json]) -> Json | None:
     if not samples:
         return None
     least, most = min(samples) * 0.97, max(samples) * 1.03
-    return {"params": {"least": least, "most": most, "ticks": _ticks(least, most)}}
+    params = {"least": least, "most": most, "ticks": _ticks(least, most)}
+    return {"params": params, "height": _ROW_HEIGHT * len(rows)}
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -388,8 +140,12 @@ def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Js
     ridges = {name: peak / copy for name, peak in flat.items()}
     left = min([intensity, *ridges.values()]) / 8
     right = max([intensity, *ridges.values()]) * 8
-    roof = [{"x": x, "y": min([x * copy, *flat.values()][:2])} for x in (left, *[*ridges.values()][:1], right)]
-    other = [{"x": ridges[name], "y": peak, "right": right, "top": peak} for name, peak in [*flat.items()][1:]]
+    roof = [
+        {"x": x, "y": min([x * copy, *flat.values()][:2])} for x in (left, *[*ridges.values()][:1], right)
+    ]
+    other = [
+        {"x": ridges[name], "y": peak, "right": right, "top": peak} for name, peak in [*flat.items()][1:]
+    ]
     if other and ridges["fp16"] > ridges["this dtype"]:  # the slope goes on to the higher one
         first, last = ridges["this dtype"], ridges["fp16"]
         slanted = {"x": first, "y": first * copy, "right": last, "top": last * copy}
@@ -404,7 +160,9 @@ def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Js
             "other": other,
             "ridges": [{"x": x, "y": flat[name]} for name, x in ridges.items()],
             "slope": [slope],
-            "flat": [{"x": right, "y": y, "name": name} for y, name in zip(flat.values(), named, strict=True)],
+            "flat": [
+                {"x": right, "y": y, "name": name} for y, name in zip(flat.values(), named, strict=True)
+            ],
         },
         "params": {
             "intensity": intensity,
@@ -479,14 +237,8 @@ _LEAST_SIZES = 3
 
 def _lines_through(case: str) -> Iterator[tuple[str, int]]:
     """Every curve that a case may lie on, and where: one size varies, or all sizes are equal."""
-    dims: dict[str, int] = {}
-    words: list[str] = []
-    for word in case.split(","):
-        dim, equals, size = word.partition("=")
-        if equals:
-            dims[dim] = int(size)
-        else:
-            words.append(word)
+    dims = {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", case)}
+    words = [word for word in case.split(",") if "=" not in word]
     if not all(dims.values()):
         return
     for dim, size in dims.items():

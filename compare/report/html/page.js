@@ -52,6 +52,7 @@
     const spec = structuredClone(data.specs[figure.dataset.figure]);
     spec.datasets = structuredClone({ ...given.datasets, rows });
     spec.params = Object.entries(given.params || {}).map(([name, value]) => ({ name, value }));
+    if (given.height) spec.height = given.height;
     if (given.x) spec.encoding.x.axis.title = given.x;
     const more = figure.querySelector(".more");
     if (more) more.textContent = given.caption || "";
@@ -60,7 +61,6 @@
       ast: true, // no eval: the page's policy allows none
       actions: false,
       renderer: "svg",
-      logLevel: 1, // errors; that a height in steps fits no container is no news
       patch: withLabels(labels, spec.datasets),
       tooltip: { theme: "plain", disableDefaultStyle: true },
     });
@@ -132,6 +132,7 @@
       if (column.hidden) continue;
       const select = column.querySelector(".label");
       choices(select, ofWay[way].map((label) => [label, label]));
+      select.selectedIndex = -1;
       select.addEventListener("change", () => showLabel(column, sources, select.value));
       column.querySelector(".name").addEventListener("change", () => showFile(column, sources[select.value]));
     }
@@ -141,7 +142,8 @@
       for (const column of columns.filter((one) => !one.hidden)) {
         const labels = ofWay[column.dataset.way];
         const same = labels.find((one) => one.split(".").slice(1).join(".") === variant);
-        const current = column.querySelector(".label").value;
+        const select = column.querySelector(".label");
+        const current = select.value || labels.find((one) => one.endsWith(".eager")) || labels[0];
         const own = labels.includes(label) ? label : same || current;
         showLabel(column, sources, own);
       }
@@ -160,7 +162,7 @@
 
   function mark(body) {
     const times = [...body.rows].filter((row) => !row.classList.contains("bad"))
-      .map((row) => [parseFloat(row.children[3].dataset.v), row]).filter(([us]) => us > 0);
+      .map((row) => [parseFloat(row.children[2].dataset.v), row]).filter(([us]) => us > 0);
     const least = Math.min(...times.map(([us]) => us));
     times.forEach(([us, row]) => row.classList.toggle("best", us === least));
   }
@@ -175,7 +177,7 @@
     const show = async () => {
       for (const body of bodies) {
         body.hidden = body.dataset.case !== picker.value;
-        if (!body.hidden) table.caption.textContent = body.dataset.caption;
+        if (!body.hidden) op.querySelector(".summary").closest("section").querySelector(".caption").textContent = body.dataset.caption;
       }
       const shown = given.cases[picker.value] || {};
       for (const figure of all(op, "figure")) {

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from compare.report import tables
 from compare.report.html import figures as plots
 from compare.report.html import sources
 from compare.report.html.sources import Code
+from compare.report.html.specs import SPECS
 from compare.report.sentences import sentences
 from compare.report.tables import NOTHING, number, percent, spread
 from compare.spec import WAYS, WRONG, CaseComparison, Comparison, KernelResources, Row, is_yardstick, way_of
@@ -47,15 +48,15 @@ def check() -> None:
 
 
 def dumps(comparisons: Sequence[Comparison]) -> str:
-    """The page, whole: it needs no other file and no network.
+    """The page, whole: it needs no other file and no network.  Runs of one op stand there as one.
 
     Raises:
         UsageError: what draws its figures is missing.
     """
     store = _Store()
-    ops = [_Op(comparison, store) for comparison in comparisons]
+    ops = [_Op(comparison, store) for comparison in _by_op(comparisons)]
     data = {
-        "specs": plots.SPECS,
+        "specs": SPECS,
         "ops": {op.anchor: {"cases": op.figures, "sweeps": op.sweeps, "sources": op.code} for op in ops},
     }
     scripts = [_in_script(plots.library()), _in_script((_HERE / "page.js").read_text(encoding="utf-8"))]
@@ -72,16 +73,34 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
     )
 
 
+def _by_op(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """One for each op, with the cases of all its runs, as a search for a crossover makes them."""
+    found: dict[str, Comparison] = {}
+    for run in comparisons:
+        seen = found.get(run.op)
+        found[run.op] = (
+            run
+            if seen is None
+            else replace(
+                seen,
+                cases=(*seen.cases, *run.cases),
+                code_sizes=seen.code_sizes | run.code_sizes,
+                interrupted=seen.interrupted or run.interrupted,
+            )
+        )
+    return list(found.values())
+
+
 # --------------------------------------------------------------------------- scripts
 
 
 def _in_script(text: str) -> Markup:
-    """JavaScript that its element does not end early: within strings, where alone these stand, it is the same."""
+    """JavaScript that cannot end its element early; these signs stand in its strings only."""
     return Markup(re.sub(r"<(?=/script|!--)", r"\\x3c", text, flags=re.IGNORECASE))
 
 
 def _hash(script: str) -> str:
-    """As the Content-Security-Policy names the scripts that may run: no other does, whatever a label holds."""
+    """Of a script that may run, as the Content-Security-Policy names it; no other runs."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
@@ -147,7 +166,7 @@ class Detail:
     level: str
     reasons: tuple[str, ...]
     takes: str
-    """``32 registers/thread, 64 B shared memory/block, 100% occupancy (threads)``"""
+    """``32 regs, 64 B smem, 100% occupancy, limited by threads``; or another case's name."""
     facts: tuple[tuple[str, str], ...]
     kernels: tuple[tuple[str, ...], ...]
     commands: tuple[str, ...]
@@ -200,7 +219,9 @@ class _Op:
         lines = {line.label: line for line in self.cases[0].lines} if self.cases else {}
         found = {}
         for way in WAYS:
-            row = figures.fastest(row for row in (self.main.rows if self.main else ()) if way_of(row.label) == way)
+            row = figures.fastest(
+                row for row in (self.main.rows if self.main else ()) if way_of(row.label) == way
+            )
             found[way] = lines.get(row.label) if row else None
         return found
 
@@ -228,13 +249,17 @@ class _Op:
                 parts[-1] += f", matmul {number(ceilings.product_tflops)} TFLOP/s"
             parts.append(f"Share of ceiling: of {figures.share_of(case)}")
         parts.append(f"Status: share of the tolerance used. Speedup: over {figures.baseline_of(case)}")
-        said = dict.fromkeys(row.replayed.removesuffix(f", {archive.CHANGED}") for row in case.rows if row.replayed)
+        said = dict.fromkeys(
+            row.replayed.removesuffix(f", {archive.CHANGED}") for row in case.rows if row.replayed
+        )
         if said:
             parts.append(f"Recorded on {'; '.join(said)}")
         arch = self._arch(case)
         if arch:
             parts.append(f"Registers, shared memory, occupancy: {arch}")
-        return Case(case.case, f"{'. '.join(parts)}.", tuple(self._line(case, row, arch) for row in case.rows))
+        return Case(
+            case.case, f"{'. '.join(parts)}.", tuple(self._line(case, row, arch) for row in case.rows)
+        )
 
     def _line(self, case: CaseComparison, row: Row, arch: str) -> Line:
         timing = row.timing
@@ -254,18 +279,18 @@ class _Op:
             row.label.partition(".")[0],
             row.status in _BAD,
             (
-                Cell(row.rung, row.rung),
                 _status(row),
                 _with_note(spread(cold), cold.median if cold else None),
                 _speedup(case, row),
                 Cell(_share(share), share, share=None if share is None else min(share, 1.0)),
-                Cell(number(launch), launch),
-                Cell(number(first), first),
+                Cell(_grouped(number(launch)), launch),
+                Cell(_grouped(number(first)), first),
                 Cell(_whole(registers), registers),
                 Cell(_whole(shared), shared),
                 Cell(percent(occupancy), occupancy),
                 Cell(_whole(size.lines if size else None), size.lines if size else None),
                 Cell(_whole(size.tokens if size else None), size.tokens if size else None),
+                Cell(row.rung, row.rung),
             ),
         )
 
@@ -289,14 +314,16 @@ class _Op:
         notes = row.timing.notes if row.timing else ()
         reasons = [row.reason, row.unmatched, *notes]
         if code and code.changed:
-            reasons.append("The source has changed since this was measured: the figures are of the older source.")
+            reasons.append(
+                "The source has changed since this was measured: the figures are of the older source."
+            )
         if not code:
             reasons.append("The source is not on the machine that wrote this report.")
         return Detail(
             self._line(case, row, self._arch(case)),
             row.rung,
             tuple(filter(None, reasons)),
-            _takes(row, self._arch(case)),
+            _takes(row, self._arch(case)) if case is self.main else case.case,
             tuple(self._facts(case, row)),
             tuple(_kernel(name, kernel) for _, name, by in figures.kernels([row]) for kernel in by.values()),
             tuple(self._commands(case, row, code)),
@@ -345,7 +372,10 @@ class _Op:
         if row.configuration:
             yield "configuration", row.configuration
         for tuning in row.tunings:
-            yield "tuned", f"{tuning.found}: {tuning.tried} of {len(tuning.space)} tried in {tuning.search_s:.3g} s"
+            yield (
+                "tuned",
+                f"{tuning.found}: {tuning.tried} of {len(tuning.space)} tried in {tuning.search_s:.3g} s",
+            )
 
     def _rates(self, case: CaseComparison, row: Row) -> Iterator[tuple[str, str]]:
         gbs, tflops = figures.gbs(case, row), figures.tflops(case, row)
@@ -393,7 +423,13 @@ def _status(row: Row) -> Cell:
 def _with_note(text: str, value: float | None) -> Cell:
     """``47.6 ±0.2`` as a figure and a note."""
     figure, _, note = text.partition(" ")
-    return Cell(figure, value, note)
+    return Cell(_grouped(figure), value, note)
+
+
+def _grouped(figure: str) -> str:
+    """``271,488``"""
+    whole, dot, rest = figure.partition(".")
+    return f"{int(whole):,}{dot}{rest}" if whole.isdecimal() else figure
 
 
 def _speedup(case: CaseComparison, row: Row) -> Cell:
@@ -409,11 +445,10 @@ def _speedup(case: CaseComparison, row: Row) -> Cell:
     if found is None:
         return Cell(NOTHING)
     note = "" if figures.differs(row, reference) or figures.few(row, reference) else "within noise"
-    return Cell(f"{_times(found.median)}x", found.median, note or f"{_times(found.low)}-{_times(found.high)}")
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.1 else number(value, 2)
+    shown = f"{found.median:.2f}" if found.median >= 0.1 else number(found.median, 2)
+    margin = max(found.high - found.median, found.median - found.low) / found.median
+    few = figures.few(row, reference)
+    return Cell(f"{shown}x", found.median, note or (f"(n={few})" if few else f"±{margin:.1%}"))
 
 
 def _share(value: float | None) -> str:
@@ -454,10 +489,8 @@ def _takes(row: Row, arch: str) -> str:
         return ""
     least = min(kernels, key=lambda kernel: (kernel.occupancy or 1.0, -kernel.registers))
     limited = f", limited by {least.limiter}" if least.limiter else ""
-    return (
-        f"{least.registers} registers/thread, {_shared(least):,} B shared memory/block, "
-        f"{percent(least.occupancy)} occupancy{limited}"
-    )
+    occupancy = percent(least.occupancy)
+    return f"{least.registers} regs, {_shared(least):,} B smem, {occupancy} occupancy{limited}"
 
 
 def _extent(dims: tuple[int, int, int] | None) -> str:
@@ -484,8 +517,14 @@ def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield "driver", machine.driver
     yield from machine.versions.items()
     yield "host", machine.host
-    for name, value in machine.clocks.items():
-        yield name.replace("_", " "), f"{value:g}" if isinstance(value, float) else value
+    shown = {
+        name: f"{value:g}" if isinstance(value, float) else value for name, value in machine.clocks.items()
+    }
+    for name, value in shown.items():
+        start = name.removesuffix("_before")
+        if name.removesuffix("_after") == name or f"{name.removesuffix('_after')}_before" not in shown:
+            after = shown.get(f"{start}_after") if start != name else None
+            yield start.replace("_", " "), f"{value} before, {after} after" if after else value
     yield "created", comparison.created
     yield "seed", str(comparison.seed)
     if apart := tables.told_apart(comparison):

@@ -20,7 +20,6 @@ from compare.code_size.sources import code_of, source_hash, sources, text_of
 from compare.records.archive import changed_since
 from compare.spec import Implementation, Row, UsageError
 from compare.timing import figures
-from compare.tuning.cache import registered_as
 
 _NOT_SHOWN = (registry.ROOT / "compare", registry.ROOT / "cuda_impl" / "flags.py")
 """A row's hash covers these as well; they are the op's description and the compilers' flags."""
@@ -61,7 +60,9 @@ def code(impl: Implementation, row: Row) -> Code | None:
     """The source of ``row``; None where its file is gone or can no longer be read."""
     try:
         files = [Path(impl.origin)] if impl.foreign else _shown(impl)
-        found = next(filter(None, (_start(file, names) for names in _wanted(impl, row) for file in files)), None)
+        found = next(
+            filter(None, (_start(file, names) for names in _wanted(impl, row) for file in files)), None
+        )
         file, start = found or (files[0], (1, 1))
         changed = changed_since(row) or (
             bool(row.source_hash) and not row.replayed and row.source_hash != source_hash(impl)
@@ -76,6 +77,7 @@ def name(path: Path) -> str:
     return path.relative_to(registry.ROOT).as_posix() if path.is_relative_to(registry.ROOT) else path.name
 
 
+@functools.cache
 def highlighted(path: Path) -> Markup:
     """A ``<b>`` for each line of the file, with a ``<i>`` for each run of one colour."""
     text = text_of(path) if path.suffix == ".py" else path.read_text(encoding="utf-8")
@@ -127,7 +129,10 @@ def _start(file: Path, names: Iterable[str]) -> tuple[Path, tuple[int, int]] | N
 def _functions(file: Path) -> dict[str, tuple[int, int]]:
     """First and last line of every function in a module, decorators included."""
     return {
-        node.name: (min(n.lineno for n in (node, *node.decorator_list)), node.end_lineno or node.lineno)
+        node.name: (
+            min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]),
+            node.end_lineno or node.lineno,
+        )
         for node in ast.walk(ast.parse(text_of(file)))
         if isinstance(node, ast.FunctionDef)
     }
