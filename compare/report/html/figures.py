@@ -108,9 +108,8 @@ def _strip_data(rows: Sequence[Json]) -> Json | None:
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers for a logarithmic axis, at least four where there are as many."""
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    steps: Sequence[float]
     found: list[float] = []
-    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8), [n / 10 for n in range(10, 100, 2)]):
+    for steps in _STEPS:
         found = [step * 10.0**decade for decade in decades for step in steps]
         found = [tick for tick in found if low <= tick <= high]
         if len(found) >= _LEAST_TICKS:
@@ -119,6 +118,14 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 _LEAST_TICKS = 4
+_STEPS: Sequence[Sequence[float]] = (
+    (1,),
+    (1, 2, 5),
+    (1, 1.5, 2, 3, 4, 5, 6, 8),
+    [n / 10 for n in range(10, 100, 2)],
+    [n / 100 for n in range(100, 1000, 5)],
+)
+"""Within a decade, coarse to fine."""
 
 
 def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Json]) -> Json | None:
