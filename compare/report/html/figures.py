@@ -86,7 +86,7 @@ def _row(comparison: Comparison, case: CaseComparison, row: Row) -> Json:
         "us": cold.median,
         "low": cold.median if few else cold.low,
         "high": cold.median if few else cold.high,
-        "shown": tables.number(cold.median, 4),
+        "shown": grouped(tables.number(cold.median, 4)),
         "samples": cold.samples or (cold.median,),
         "share": figures.share(case, row),
     }
@@ -96,11 +96,18 @@ def _row(comparison: Comparison, case: CaseComparison, row: Row) -> Json:
     return made
 
 
+def grouped(figure: str) -> str:
+    """``271,488``"""
+    whole, dot, rest = figure.partition(".")
+    return f"{int(whole):,}{dot}{rest}" if whole.isdecimal() else figure
+
+
 def _strip_data(rows: Sequence[Json]) -> Json | None:
     samples = [sample for row in rows for sample in row["samples"] if sample > 0]
     if not samples:
         return None
-    least, most = min(samples) * 0.97, max(samples) * 1.03
+    margin = max(1.005, (max(samples) / min(samples)) ** 0.03)
+    least, most = min(samples) / margin, max(samples) * margin
     params = {"least": least, "most": most, "ticks": _ticks(least, most)}
     return {"params": params, "height": _ROW_HEIGHT * len(rows)}
 
@@ -216,7 +223,7 @@ def _effort_data(rows: Sequence[Json]) -> Json | None:
             "left": left,
             "right": right,
             "xs": _ticks(left, right),
-            "high": max(1.08, *(row["share"] * 1.08 for row in sized)),
+            "high": max(row["share"] for row in sized) * 1.12 or 1.0,
         },
     }
 

@@ -283,8 +283,8 @@ class _Op:
                 _with_note(spread(cold), cold.median if cold else None),
                 _speedup(case, row),
                 Cell(_share(share), share, share=None if share is None else min(share, 1.0)),
-                Cell(_grouped(number(launch)), launch),
-                Cell(_grouped(number(first)), first),
+                Cell(plots.grouped(number(launch)), launch),
+                Cell(plots.grouped(number(first)), first),
                 Cell(_whole(registers), registers),
                 Cell(_whole(shared), shared),
                 Cell(percent(occupancy), occupancy),
@@ -423,13 +423,7 @@ def _status(row: Row) -> Cell:
 def _with_note(text: str, value: float | None) -> Cell:
     """``47.6 ±0.2`` as a figure and a note."""
     figure, _, note = text.partition(" ")
-    return Cell(_grouped(figure), value, note)
-
-
-def _grouped(figure: str) -> str:
-    """``271,488``"""
-    whole, dot, rest = figure.partition(".")
-    return f"{int(whole):,}{dot}{rest}" if whole.isdecimal() else figure
+    return Cell(plots.grouped(figure), value, note)
 
 
 def _speedup(case: CaseComparison, row: Row) -> Cell:

@@ -32,6 +32,7 @@ _CONFIG: Json = {
         "titleFontWeight": "normal",
         "titlePadding": 8,
         "labelOverlap": True,
+        "labelSeparation": 8,
     },
 }
 _COLOR: Json = {
