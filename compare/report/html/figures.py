@@ -14,7 +14,7 @@ from typing import Any
 
 from compare.report import tables
 from compare.report.html.specs import Json
-from compare.spec import CaseComparison, Comparison, Row, UsageError, way_of
+from compare.spec import CaseComparison, Comparison, Row, UsageError, is_yardstick, way_of
 from compare.timing import figures, statistics
 
 REQUIREMENT = "vl-convert-python>=1.9"
@@ -208,13 +208,14 @@ def _binds(intensity: float, ridges: dict[str, float]) -> str:
 
 def _effort_data(rows: Sequence[Json]) -> Json | None:
     sized = [row for row in rows if "tokens" in row]
-    if not sized:
-        return None
     front: list[Json] = []
     for row in sorted(sized, key=lambda row: (row["tokens"], -row["share"])):
-        if not front or row["share"] > front[-1]["share"]:
+        # A yardstick is measured beside the three ways, and is none of them.
+        if not is_yardstick(row["label"]) and (not front or row["share"] > front[-1]["share"]):
             row["front"] = True
             front.append({"tokens": row["tokens"], "share": row["share"]})
+    if not front:
+        return None
     tokens = [row["tokens"] for row in sized]
     left, right = min(tokens) / 1.8, max(tokens) * 2.2
     return {

@@ -240,7 +240,9 @@ class _Op:
     # ------------------------------------------------------------------- the table
 
     def _case(self, case: CaseComparison) -> Case:
-        moved = f"{number(case.cost.bytes / 1e6)} MB moved, {number(case.cost.flops / 1e9)} GFLOP"
+        moved = f"{number(case.cost.bytes / 1e6)} MB moved"
+        if case.cost.flops:
+            moved += f", {number(case.cost.flops / 1e9)} GFLOP"
         ceilings = case.ceilings or next((row.ceilings for row in case.rows if row.ceilings), None)
         parts = [moved]
         if ceilings:
