@@ -188,6 +188,15 @@ def test_nothing_compared_is_a_page_too(made: Comparison) -> None:
     assert "softmax" in page.dumps([made])
 
 
+def test_a_row_checked_on_other_cases_says_so() -> None:
+    """Without a GPU the default case is not run."""
+    label = "cupy.onepass"
+    timed = made_up.with_row(made_up.case(), label, agreement=None)
+    text = page.dumps([made_up.comparison(timed, made_up.case(SIZES[0]))])
+    assert "correct<small>elsewhere</small>" in text
+    assert "not checked" in page.dumps([made_up.comparison(timed)])
+
+
 # --------------------------------------------------------------------------- figures
 
 
@@ -353,6 +362,7 @@ def test_a_table_sorts_by_any_column(shown: Watched) -> None:
     assert set(names[-3:]) == {"cupy.online", "pybind.online", "triton.online"}, "no time: last"
     header.locator("button").click()
     assert rows.locator("th").first.inner_text() == "torch.naive"
+    assert tab.locator("#softmax .summary tbody:visible .best th").all_inner_texts() == ["cupy.onepass"]
     assert "failed" in tab.locator("#softmax .summary tr.bad", has_text="cupy.online").inner_text()
 
 

@@ -160,19 +160,11 @@
 
   // ------------------------------------------------------------------ one op
 
-  function mark(body) {
-    const times = [...body.rows].filter((row) => !row.matches(".bad, :has(.library)"))
-      .map((row) => [parseFloat(row.children[2].dataset.v), row]).filter(([us]) => us > 0);
-    const least = Math.min(...times.map(([us]) => us));
-    times.forEach(([us, row]) => row.classList.toggle("best", us === least));
-  }
-
   function wire(op) {
     const given = data.ops[op.dataset.op];
     const picker = op.querySelector(".case");
     const table = op.querySelector(".summary");
     const bodies = all(table, "tbody");
-    bodies.forEach(mark);
     const sweep = op.querySelector("figure[data-figure=sweep]");
     const show = async () => {
       for (const body of bodies) {

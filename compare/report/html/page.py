@@ -145,7 +145,8 @@ class Line:
     anchor: str
     way: str
     route: str
-    bad: bool
+    kind: str
+    """``bad``, ``best`` or empty."""
     cells: tuple[Cell, ...]
 
 
@@ -181,6 +182,7 @@ class _Op:
         self.name, self.signature = comparison.op, comparison.signature
         self.anchor = _anchor(comparison.op)
         self.main = figures.main_case(comparison)
+        self._verdicts = {verdict.label: verdict for verdict in figures.verdicts(comparison)}
         self._impls = sources.implementations(comparison.op)
         ordered = sorted(comparison.cases, key=lambda case: case is not self.main)
         self.cases = [self._case(case) for case in ordered]
@@ -207,9 +209,14 @@ class _Op:
         return figures.baseline_of(self.main) if self.main else ""
 
     @property
+    def where(self) -> str:
+        machine = self.comparison.environment
+        return machine.device if machine.device_type == "cuda" else f"CPU: {machine.device}"
+
+    @property
     def verdict(self) -> str:
         """``17 of 17 correct``: rows that were checked anywhere, by their worst status."""
-        found = [v for v in figures.verdicts(self.comparison) if v.cases or v.status in _BAD]
+        found = [v for v in self._verdicts.values() if v.cases or v.status in _BAD]
         correct = sum(v.status == "ok" for v in found)
         return f"{correct} of {len(found)} correct" if found else "nothing checked"
 
@@ -250,20 +257,24 @@ class _Op:
             if ceilings.product_tflops:
                 parts[-1] += f", matmul {number(ceilings.product_tflops)} TFLOP/s"
             parts.append(f"Share of ceiling: of {figures.share_of(case)}")
-        parts.append(f"Status: share of the tolerance used. Speedup: over {figures.baseline_of(case)}")
+        parts.append("Status: share of the tolerance used; elsewhere: checked on other cases only")
+        parts.append(f"Speedup: over {figures.baseline_of(case)}")
         said = dict.fromkeys(
             row.replayed.removesuffix(f", {archive.CHANGED}") for row in case.rows if row.replayed
         )
         if said:
             parts.append(f"Recorded on {'; '.join(said)}")
+        best = figures.fastest(row for row in case.rows if not is_yardstick(row.label))
         arch = self._arch(case)
         if arch:
             parts.append(f"Registers, shared memory, occupancy: {arch}")
         return Case(
-            case.case, f"{'. '.join(parts)}.", tuple(self._line(case, row, arch) for row in case.rows)
+            case.case,
+            f"{'. '.join(parts)}.",
+            tuple(self._line(case, row, arch, row is best) for row in case.rows),
         )
 
-    def _line(self, case: CaseComparison, row: Row, arch: str) -> Line:
+    def _line(self, case: CaseComparison, row: Row, arch: str, best: bool = False) -> Line:
         timing = row.timing
         share = figures.share(case, row)
         size = self.comparison.code_sizes.get(row.label)
@@ -279,9 +290,9 @@ class _Op:
             f"{self.anchor}--{_anchor(row.label)}",
             way_of(row.label) if not is_yardstick(row.label) else "library",
             row.label.partition(".")[0],
-            row.status in _BAD,
+            "bad" if row.status in _BAD else "best" if best else "",
             (
-                _status(row),
+                self._status(row),
                 _with_note(spread(cold), cold.median if cold else None),
                 _speedup(case, row),
                 Cell(_share(share), share, share=None if share is None else min(share, 1.0)),
@@ -295,6 +306,16 @@ class _Op:
                 Cell(row.rung, row.rung),
             ),
         )
+
+    def _status(self, row: Row) -> Cell:
+        word = _STATUS[row.status]
+        if row.status == "ok" and row.agreement is None:  # checked on other cases, as without a GPU
+            seen = self._verdicts.get(row.label)
+            word = _STATUS[seen.status] if seen and seen.cases else "not checked"
+            return Cell(word, word, "elsewhere" if seen and seen.cases else "")
+        if row.status != "ok" or row.agreement is None or row.agreement.limit <= 0:
+            return Cell(word, word)
+        return Cell(word, word, percent(row.agreement.error / row.agreement.limit))
 
     def _arch(self, case: CaseComparison) -> str:
         """The architecture whose kernels stand beside the times: the one that these are of; empty: none."""
@@ -409,17 +430,7 @@ class _Op:
 
 def _anchor(text: str) -> str:
     """A part of a fragment identifier, one for each text."""
-    return re.sub(r"[^A-Za-z0-9.-]", lambda found: f"_{ord(found[0]):x}_", text)
-
-
-def _status(row: Row) -> Cell:
-    word = _STATUS[row.status]
-    if row.status != "ok":
-        return Cell(word, word)
-    if row.agreement is None:
-        return Cell("not checked", "not checked")
-    used = row.agreement.error / row.agreement.limit if row.agreement.limit > 0 else None
-    return Cell(word, word, note=percent(used) if used is not None else "")
+    return re.sub(r"[^\w.-]", lambda found: f"~{ord(found[0]):x}~", text, flags=re.ASCII)
 
 
 def _with_note(text: str, value: float | None) -> Cell:
