@@ -164,7 +164,7 @@ def _roofline_data(case: CaseComparison, timed: Sequence[Row], rows: Sequence[Js
         first, last = ridges["this dtype"], ridges["fp16"]
         slanted = {"x": first, "y": first * copy, "right": last, "top": last * copy}
         other.append(slanted)
-    named = [f"matmul, {name}: {tables.number(peak)} TFLOP/s" for name, peak in flat.items()]
+    named = [f"measured matmul, {name}: {tables.number(peak)} TFLOP/s" for name, peak in flat.items()]
     slope = {"x": left, "y": left * copy, "name": f"copy: {copy * 1e3:,.0f} GB/s"}
     rates = [cost.flops / row["us"] / 1e6 for row in rows]
     low, high = min(*rates, left * copy) * 0.7, max([*flat.values(), *rates, intensity * copy]) * 2.5
@@ -263,12 +263,12 @@ def _lines_through(case: str) -> Iterator[tuple[str, int]]:
         yield f"{'='.join(dims)}, {', '.join(words)}", next(iter(dims.values()))
 
 
-def compact(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """The same with no more digits than a figure shows."""
     if isinstance(value, dict):
-        return {key: compact(each) for key, each in value.items()}
+        return {key: rounded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [compact(each) for each in value]
+        return [rounded(each) for each in value]
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     return value

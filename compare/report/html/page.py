@@ -105,7 +105,7 @@ def _hash(script: str) -> str:
 
 
 def _as_json(data: object) -> str:
-    text = json.dumps(plots.compact(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(plots.rounded(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
