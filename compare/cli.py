@@ -153,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", type=Path, metavar="FILE", help="everything, raw samples included")
     add("--csv", type=Path, metavar="FILE", help="one line for each implementation and case")
     add("--markdown", type=Path, metavar="FILE", help="the tables")
+    add("--html", type=Path, metavar="FILE", help="one page with figures and sources, which needs no network")
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
     add("-v", "--verbose", action="store_true", help="each step on stderr, with the seconds it took")
     return found
@@ -258,16 +259,34 @@ class _Outputs:
     json: Path | None
     csv: Path | None
     markdown: Path | None
+    html: Path | None = None
 
     def check(self) -> None:
         """Find out now, not after minutes of timing, whether they can be written."""
-        writing.check({"--json": self.json, "--csv": self.csv, "--markdown": self.markdown})
+        files = {"--json": self.json, "--csv": self.csv, "--markdown": self.markdown, "--html": self.html}
+        writing.check(files)
+        if self.html:
+            # Start-up: only --html needs it.
+            from compare.report.html import page
+
+            page.check()
 
     def writes(self, comparisons: Sequence[Comparison]) -> list[Callable[[], None]]:
         from compare.records import archive as records
         from compare.report import csv_file, markdown
 
-        return self.writes_as(comparisons, records.dumps, csv_file.dumps, markdown.dumps)
+        return [
+            *self.writes_as(comparisons, records.dumps, csv_file.dumps, markdown.dumps),
+            *self.html_writes(comparisons),
+        ]
+
+    def html_writes(self, comparisons: Sequence[Comparison]) -> list[Callable[[], None]]:
+        if self.html is None:
+            return []
+        # Start-up: only --html needs it.
+        from compare.report.html import page
+
+        return [partial(writing.write, self.html, page.dumps(comparisons))]
 
     def writes_as(
         self, what: T, json: Callable[[T], str], csv: Callable[[T], str], markdown: Callable[[T], str]
@@ -280,7 +299,7 @@ class _Outputs:
 def _compare(arguments: argparse.Namespace) -> int:
     names = _names(arguments)
     _check_tune(arguments)
-    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
+    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown, arguments.html)
     outputs.check()
     archs = commands.archs(arguments.arch)
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
@@ -370,7 +389,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--crossover goes with one op and one case; leave out {option}")
     (name,) = _names(arguments)
     commands.check_timeout(arguments.timeout)
-    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown)
+    outputs = _Outputs(arguments.json, arguments.csv, arguments.markdown, arguments.html)
     outputs.check()
 
     from compare import device as machine
@@ -389,10 +408,10 @@ def _crossover(arguments: argparse.Namespace) -> int:
     options = _options(op, arguments, commands.archs(arguments.arch))
     base = options.cases[0] if options.cases else op.cases.default
     if device.type != "cuda":
-        if arguments.json or arguments.csv:
+        if arguments.json or arguments.csv or arguments.html:
             raise UsageError(
-                "--json and --csv hold what was timed, and without a GPU nothing is: --markdown has the "
-                "table, results/ the records that it is made from"
+                "--json, --csv and --html hold what was timed, and without a GPU nothing is: --markdown has "
+                "the table, results/ the records that it is made from"
             )
         found = crossover.recorded(op, arguments.crossover, base)
     else:
@@ -416,6 +435,7 @@ def _crossover(arguments: argparse.Namespace) -> int:
         lambda found: csv_file.dumps(found.runs),
         crossings.as_markdown,
     )
+    writes += outputs.html_writes(found.runs)
     writing.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
     if found.recorded_on:
         return AGREE

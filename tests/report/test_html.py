@@ -18,8 +18,9 @@ import pytest
 
 import browser
 import made_up
+import processes
 from browser import Watched
-from compare import registry
+from compare import cli, registry
 from compare.registry import ROOT
 from compare.report.html import figures, page, sources
 from compare.spec import CaseComparison, Ceilings, Comparison, Cost, Implementation, UsageError
@@ -171,6 +172,26 @@ def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(UsageError, match=re.escape(figures.REQUIREMENT)):
         page.check()
     assert figures.REQUIREMENT in (ROOT / "requirements-html.txt").read_text().splitlines()
+
+
+def test_without_its_library_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setitem(sys.modules, "compare.run", None)
+    file = tmp_path / "report.html"
+    assert cli.main(["softmax", "--html", str(file)]) == cli.USAGE
+    assert f"pip install '{figures.REQUIREMENT}'" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    done = processes.command(
+        "vector_add", "--only", "triton.*", "--device", "cpu", "--arch", "sm_80", "--html", file
+    )
+    assert done.returncode == 0, done.stderr
+    assert [*data_of(file.read_text())["ops"]] == ["vector_add"]
 
 
 def test_runs_of_one_op_are_one() -> None:
