@@ -87,6 +87,7 @@ def diagnose() -> list[Capability]:
         _look("other packages", "figures, screens and locks", _others),
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
         _look("matplotlib", "'map --plot', effort against speed", _matplotlib, optional=True),
+        _look("vl-convert", "'--html', the figures of the report", _vl_convert, optional=True),
         _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
         _look("cache", "compiled kernels between runs", _cache),
         _look("calibration", "what counts as a difference in speed", _calibration, optional=True),
@@ -304,6 +305,13 @@ def _matplotlib() -> str:
     except importlib.metadata.PackageNotFoundError:
         requirement = importlib.import_module("compare.report.plots").REQUIREMENT
         raise Missing("not installed", f"{PIP} {shlex.quote(requirement)}") from None
+
+
+def _vl_convert() -> str:
+    try:
+        return importlib.metadata.version("vl-convert-python")
+    except importlib.metadata.PackageNotFoundError:
+        raise Missing("not installed", f"{PIP} 'vl-convert-python>=1.9'") from None
 
 
 def _nvbench() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
 from compare.command_line import options
 from compare.spec import Options, UsageError
@@ -114,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     add("--details", action="store_true", help="all further tables: errors, times, resources, code size")
     add = found.add_argument_group("what is written, beside the screen").add_argument
     options.add_tables(add, "everything, raw samples included", "implementation and case")
+    add("--html", type=Path, metavar="FILE", help="one page with figures and sources, which needs no network")
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
     options.add_verbose(add)
     return found

@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 def check_tables(arguments: argparse.Namespace) -> None:
-    """`check` what ``--json``, ``--csv`` and ``--markdown`` name."""
-    check({f"--{name}": getattr(arguments, name) for name in ("json", "csv", "markdown")})
+    """`check` what ``--json``, ``--csv``, ``--markdown`` and, where a command has it, ``--html`` name."""
+    names = ("json", "csv", "markdown", "html")
+    check({f"--{name}": getattr(arguments, name, None) for name in names})
 
 
 def writes(

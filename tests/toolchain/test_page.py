@@ -7,15 +7,15 @@ import gzip
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
+import browser
+from browser import Watched
 from compare.device import STATIC_ARCHS
 from compare.resources.sass.disassembly import instructions
 from compare.toolchain.pipeline.records import Failure, Opened, Pass, Stage
@@ -128,16 +128,8 @@ def check_all(page: Path, archs: Sequence[str]) -> None:
 # --------------------------------------------------------------------------- in a browser
 
 
-@dataclass
-class Watched:
-    """A page, and all that it complained of or asked for."""
-
-    tab: Any
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def text(self, selector: str) -> str:
-        return str(self.tab.locator(selector).first.inner_text())
+class Shown(Watched):
+    """The page of a pipeline."""
 
     def lit(self, stage: str, side: str = "left") -> int:
         return int(self.tab.locator(f".column.{side}[data-stage={stage}] .line.lit").count())
@@ -145,35 +137,16 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
-    )
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    with api.sync_playwright() as playwright:
-        found = found or (path if Path(path := playwright.chromium.executable_path).is_file() else None)
-        if found is None:
-            pytest.skip(
-                "no browser: apt-get install chromium, or playwright install chromium, or set CHROMIUM"
-            )
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with browser.launched() as found:
+        yield found
 
 
-def opened(chromium: Any, file: Path, width: int, scheme: str = "light") -> Watched:
-    tab = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    found = Watched(tab)
-    tab.on("console", lambda message: found.complaints.append(message.text))
-    tab.on("pageerror", lambda error: found.complaints.append(str(error)))
-    tab.on("request", lambda request: found.requests.append(request.url))
-    tab.goto(file.as_uri())
-    tab.wait_for_selector("body[data-ready]")
-    return found
+def opened(chromium: Any, file: Path, width: int, scheme: str = "light") -> Shown:
+    return Shown(browser.tab(chromium, width, scheme), file)
 
 
 @pytest.fixture(params=[(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"])
-def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Iterator[Watched]:
+def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Iterator[Shown]:
     found = opened(chromium, softmax, *request.param)
     yield found
     assert found.complaints == []
@@ -181,7 +154,7 @@ def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Itera
     found.tab.close()
 
 
-def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Watched):
+def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Shown):
     assert shown.text("#left option:checked").startswith("triton.")
     assert not shown.text("#right option:checked").startswith("triton.")
     line = shown.tab.locator(".column.left[data-stage=source] .line", has_text="tl.load(").first
@@ -204,21 +177,17 @@ def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Watched):
     assert "softmax.cuh" in shown.text("#status")
 
 
-def test_the_page_fits_its_window(shown: Watched):
+def test_the_page_fits_its_window(shown: Shown):
     tab = shown.tab
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     column = tab.locator(".column").first.bounding_box()
     assert column["x"] >= 0
     assert column["x"] + column["width"] <= tab.viewport_size["width"]
-    paper, ink = (
-        tab.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
-    )
-    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
     dark = tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    assert (brightness[0] < brightness[1]) == dark
+    assert shown.is_dark() == dark
 
 
-def test_the_slider_goes_over_passes_that_changed_something(shown: Watched):
+def test_the_slider_goes_over_passes_that_changed_something(shown: Shown):
     tab = shown.tab
     few = int(tab.get_attribute("#pass", "max")) + 1
     seen = set()
@@ -234,7 +203,7 @@ def test_the_slider_goes_over_passes_that_changed_something(shown: Watched):
     assert int(tab.get_attribute("#pass", "max")) + 1 > few
 
 
-def test_the_keyboard_is_enough(shown: Watched):
+def test_the_keyboard_is_enough(shown: Shown):
     tab = shown.tab
     tab.focus(".column.left[data-stage=source] .code")
     tab.keyboard.press("Home")
@@ -261,7 +230,7 @@ def test_the_keyboard_is_enough(shown: Watched):
     assert tab.locator(".column[data-stage=source]:visible").count() == 0
 
 
-def test_choices_change_what_is_shown(shown: Watched):
+def test_choices_change_what_is_shown(shown: Shown):
     tab = shown.tab
     before = shown.text("#mix")
     label = tab.locator("#right option", has_text="pybind.split").first.get_attribute("value")

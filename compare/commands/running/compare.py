@@ -14,6 +14,7 @@ from compare.command_line import outputs, status
 from compare.commands.running import asked
 from compare.records import archive
 from compare.report import csv_file, markdown, terminal
+from compare.report.html import page
 from compare.report.progress import of_run
 from compare.report.steps import Steps
 from compare.report.summary import View
@@ -53,6 +54,8 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         if arguments.record:
             unrecorded += outputs.failures([partial(_record, comparison)])
         writes = outputs.writes(arguments, done, archive.dumps, csv_file.dumps, markdown.dumps)
+        if arguments.html:
+            writes.append(lambda: outputs.write(arguments.html, page.dumps(done)))
         unwritten = outputs.failures(writes)  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")

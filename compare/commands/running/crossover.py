@@ -12,6 +12,7 @@ from compare.commands.running import asked
 from compare.history import crossover
 from compare.records import archive
 from compare.report import crossings, csv_file, terminal
+from compare.report.html import page
 from compare.report.progress import of_run
 from compare.report.steps import Steps
 from compare.spec import UsageError
@@ -29,10 +30,10 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
     options = asked.options(op, arguments)
     base = options.cases[0] if options.cases else op.cases.default
     if device.type != "cuda":
-        if arguments.json or arguments.csv:
+        if arguments.json or arguments.csv or arguments.html:
             raise UsageError(
-                "--json and --csv hold what was timed, and without a GPU nothing is: --markdown has the "
-                "table, results/ the records that it is made from"
+                "--json, --csv and --html hold what was timed, and without a GPU nothing is: --markdown has "
+                "the table, results/ the records that it is made from"
             )
         found = crossover.recorded(op, arguments.crossover, base)
     else:
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         lambda found: csv_file.dumps(found.runs),
         crossings.as_markdown,
     )
+    if arguments.html:
+        writes.append(lambda: outputs.write(arguments.html, page.dumps(found.runs)))
     outputs.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
     if found.recorded_on:
         return status.SUCCESS

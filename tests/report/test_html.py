@@ -1,0 +1,435 @@
+"""The HTML report: what is in it, that only its own scripts can run, and that a browser shows it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import browser
+import made_up
+import processes
+from browser import Watched
+from compare import cli, registry
+from compare.registry import ROOT
+from compare.report.html import figures, page, sources
+from compare.spec import CaseComparison, Ceilings, Comparison, Cost, Implementation, UsageError
+from tools.docs import blocks
+
+pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: pip install '.[html]'")
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}'\"&"
+MOST_BYTES = 2_500_000
+FAILED = "RuntimeError: it broke"
+SIZES = tuple(f"M=4096,N={n},fp32" for n in (1024, 2048, 8192))
+
+
+def hostile() -> Comparison:
+    """Of an op, with a row, a reason and a note, that are all markup."""
+    case = made_up.with_row(made_up.case(), "cupy.online", status="failed", reason=HOSTILE, timing=None)
+    timed = next(row for row in case.rows if row.label == "triton.online")
+    assert timed.timing
+    rows = (
+        *case.rows,
+        replace(timed, label=f"triton.{HOSTILE}", timing=replace(timed.timing, notes=(HOSTILE,))),
+    )
+    return replace(made_up.comparison(replace(case, rows=rows)), op=HOSTILE, signature=HOSTILE)
+
+
+def several() -> list[Comparison]:
+    """A sweep with a failure and what was not run, and a second op."""
+    case = made_up.with_row(made_up.case(), "cupy.online", status="failed", reason=FAILED, timing=None)
+    case = made_up.with_row(case, "pybind.online", status="unavailable", reason="needs sm_100", timing=None)
+    wrong = {"status": "disagrees", "agreement": made_up.DISAGREEMENT, "timing": None}
+    case = made_up.with_row(case, "triton.online", **wrong)
+    ceilings = Ceilings(2990.0, 3105.0, 760.0, 790.0)
+    product = replace(
+        made_up.case("M=4096,N=4096,K=4096,bf16"), ceilings=ceilings, cost=Cost(2**37, 2**26, 2**25)
+    )
+    return [
+        made_up.comparison(case, *map(made_up.case, SIZES)),
+        made_up.comparison(product, op="matmul", signature="a[M,K], b[K,N] -> c[M,N]"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return page.dumps(several())
+
+
+def data_of(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and what stands in its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._within = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+        self._within = tag
+        self.scripts += [""] * (tag == "script")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._within == "script":
+            self.scripts[-1] += data
+
+
+# --------------------------------------------------------------------------- what it holds
+
+
+def test_it_needs_nothing_but_itself(text: str) -> None:
+    without_library = text.replace(figures.library(), "")
+    assert not re.search(r"(?:src|href)=\"(?!data:,|#)|url\(|@import", without_library)
+    elements = Elements(text)
+    assert not {tag for tag, _ in elements.found} & {"img", "iframe", "object", "embed", "base", "form"}
+    policy = next(a["content"] for _, a in elements.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy
+    assert policy.startswith("default-src 'none'")
+    assert "eval" not in policy
+    # Only these scripts may run: the first is data.
+    named = re.findall(r"'sha256-([^']+)'", policy)
+    _, *run = elements.scripts
+    assert named == [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in run]
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
+
+
+def test_every_row_and_sample_is_there(text: str) -> None:
+    ops = data_of(text)["ops"]
+    for comparison in several():
+        for case in comparison.cases:
+            shown = {row["label"]: row for row in ops[comparison.op]["cases"][case.case]["rows"]}
+            for row in case.rows:
+                assert f">{row.label}</a>" in text
+                if row.timing and row.timing.cold_us:
+                    expected = [pytest.approx(sample, rel=1e-4) for sample in row.timing.cold_us.samples]
+                    assert shown.pop(row.label)["samples"] == expected
+            assert not shown
+
+
+def test_failures_come_first_with_their_reason(text: str) -> None:
+    first = text.index('<section class="failures">')
+    assert first < text.index("<table")
+    for reason in (FAILED, "12 elements are NaN, the first at (0, 5)"):
+        assert first < text.index(reason) < text.index("<table")
+    assert text.index("<h2>Not run</h2>") > text.index("Each implementation")
+    assert "needs sm_100" in text
+
+
+def test_nothing_of_a_comparison_is_markup() -> None:
+    elements = Elements(page.dumps([hostile(), *several()]))
+    assert "img" not in {tag for tag, _ in elements.found}
+    assert sum(tag == "script" for tag, _ in elements.found) == 3
+    assert not any(name.startswith("on") for _, attributes in elements.found for name in attributes)
+
+
+def test_a_users_file_is_shown_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "<img src=x onerror=alert(3)>"
+    folder.mkdir()
+    file = folder / "<script>alert(4)<.py"
+    file.write_text(f"def run(x):\n    return {HOSTILE!r}\n")
+    impl = Implementation("softmax", "triton.mine", "tiled", run=hostile, origin=str(file), foreign=True)
+    monkeypatch.setattr(sources, "implementations", lambda op: {impl.label: impl})
+    rows = (replace(made_up.rows()[1], label=impl.label), *made_up.rows())
+    text = page.dumps([made_up.comparison(made_up.case(made=rows))])
+    elements = Elements(text)
+    assert sum(tag == "script" for tag, _ in elements.found) == 3
+    assert "img" not in {tag for tag, _ in elements.found}
+    (template,) = re.findall(r"<template[^>]*>(.*?)</template>", text)
+    assert "return" in template
+    assert f"--load '{file}'" in unescape(text), "how to measure it again"
+
+
+def test_a_library_that_holds_the_end_of_a_script_is_embedded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "library", lambda: 'window.end = "</script><!-- ";')
+    scripts = Elements(page.dumps([made_up.comparison()])).scripts
+    assert 'window.end = "\\x3c/script>\\x3c!-- ";' in scripts
+
+
+def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(UsageError, match=re.escape(figures.REQUIREMENT)):
+        page.check()
+    assert figures.REQUIREMENT in (ROOT / "requirements-html.txt").read_text().splitlines()
+
+
+def test_without_its_library_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setitem(sys.modules, "compare.run", None)
+    file = tmp_path / "report.html"
+    assert cli.main(["softmax", "--html", str(file)]) == cli.USAGE
+    assert f"pip install '{figures.REQUIREMENT}'" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    done = processes.command(
+        "vector_add", "--only", "triton.*", "--device", "cpu", "--arch", "sm_80", "--html", file
+    )
+    assert done.returncode == 0, done.stderr
+    assert [*data_of(file.read_text())["ops"]] == ["vector_add"]
+
+
+def test_runs_of_one_op_are_one() -> None:
+    """As a search for a crossover makes them."""
+    runs = [made_up.comparison(made_up.case(name)) for name in SIZES]
+    ops = data_of(page.dumps(runs))["ops"]
+    assert [*ops] == ["softmax"]
+    assert [*ops["softmax"]["cases"]] == [*SIZES]
+
+
+@pytest.mark.parametrize(
+    "made", [made_up.comparison(cases=()), made_up.comparison(replace(made_up.case(), rows=()))]
+)
+def test_nothing_compared_is_a_page_too(made: Comparison) -> None:
+    assert "softmax" in page.dumps([made])
+
+
+def test_a_row_checked_on_other_cases_says_so() -> None:
+    """Without a GPU the default case is not run."""
+    label = "cupy.onepass"
+    timed = made_up.with_row(made_up.case(), label, agreement=None)
+    text = page.dumps([made_up.comparison(timed, made_up.case(SIZES[0]))])
+    assert "correct<small>elsewhere</small>" in text
+    assert "not checked" in page.dumps([made_up.comparison(timed)])
+
+
+# --------------------------------------------------------------------------- figures
+
+
+def figures_of(case: CaseComparison) -> Any:
+    return figures.of_case(made_up.comparison(case), case)
+
+
+def test_no_row_is_shorter_and_faster_than_one_of_the_front() -> None:
+    rows = figures_of(made_up.case())["rows"]
+    front = [row for row in rows if row["front"]]
+    assert front
+    for row in rows:
+        better = [
+            o for o in rows if o["tokens"] <= row["tokens"] and o["share"] >= row["share"] and o is not row
+        ]
+        strictly = [o for o in better if (o["tokens"], o["share"]) != (row["tokens"], row["share"])]
+        assert row["front"] == (not strictly), row["label"]
+
+
+def test_the_roofs_are_the_measured_ceilings() -> None:
+    product = several()[1].cases[0]
+    found = figures_of(product)["roofline"]
+    ridge = 790.0e3 / 2990.0
+    assert [point["x"] for point in found["datasets"]["ridges"]] == [pytest.approx(ridge)]
+    left, bend, right = found["datasets"]["roof"]
+    assert bend == {"x": pytest.approx(ridge), "y": pytest.approx(790.0)}
+    assert left["y"] / left["x"] == pytest.approx(2.990)
+    assert right["y"] == 790.0
+    assert found["params"]["intensity"] == product.cost.flops / product.cost.bytes
+    assert "arithmetic binds" in found["caption"]
+    # fp32 on cores without tensor cores: a roof of its own below that of fp16.
+    slower = replace(product, ceilings=Ceilings(2990.0, 3105.0, 760.0, 50.0))
+    assert {point["y"] for point in figures_of(slower)["roofline"]["datasets"]["ridges"]} == {760.0, 50.0}
+    assert "memory binds" in figures_of(made_up.case())["roofline"]["caption"]
+
+
+def test_curves_go_over_cases_that_differ_in_one_size() -> None:
+    names = [*SIZES, "M=1,N=8,fp32", "M=4096,N=4096,fp16", *(f"M={n},N={n},bf16" for n in (256, 512, 1024))]
+    found = figures.sweeps(made_up.comparison(*map(made_up.case, names)))
+    assert {line: [*given["cases"].values()] for line, given in found.items()} == {
+        "N at M=4096, fp32": [1024, 2048, 8192],
+        "M=N, bf16": [256, 512, 1024],
+    }
+    assert not figures.sweeps(made_up.comparison())
+
+
+def test_ticks_are_round_and_enough() -> None:
+    for low, high in ((46.0, 240.0), (170.0, 280_000.0), (47.0, 52.0), (0.03, 0.3)):
+        ticks = figures._ticks(low, high)
+        assert 4 <= len(ticks) <= 12, (low, high, ticks)
+        assert all(low <= tick <= high for tick in ticks)
+
+
+# --------------------------------------------------------------------------- sources
+
+
+def test_each_row_leads_to_its_own_code() -> None:
+    impls = sources.implementations("softmax")
+    comparison = blocks.recorded(registry.get_op("softmax"))
+    assert comparison
+    for row in comparison.cases[0].rows:
+        found = sources.code(impls[row.label], row)
+        assert found
+        first, last = found.start
+        lines = found.files[0].read_text().splitlines()[first - 1 : last]
+        variant = row.label.partition(".")[2]
+        assert any(variant in line for line in lines[:3]), (row.label, lines[:3])
+        assert lines[-1].startswith(("}", "    ")), row.label
+        assert not any("flags.py" in file.name or "ops" in file.parts for file in found.files)
+
+
+def test_highlighting_leaves_the_text_as_it_is() -> None:
+    for name in ("triton_impl/softmax.py", "cuda_impl/kernels/softmax.cuh", "cuda_impl/pybind/softmax.cu"):
+        marked = sources.highlighted(ROOT / name)
+        lines = [unescape(re.sub(r"</?i[^>]*>", "", line)) for line in re.findall(r"<b>(.*?)</b>", marked)]
+        assert lines == (ROOT / name).read_text().rstrip("\n").split("\n")
+        assert "<i class=k>" in marked
+
+
+def test_a_record_of_older_sources_says_so() -> None:
+    assert "The source has changed since this was measured" in page.dumps([made_up.comparison()])
+    label = "cupy.onepass"
+    impl = sources.implementations("softmax")[label]
+    fresh = replace(made_up.rows()[6], source_hash=sources.source_hash(impl))
+    assert fresh.label == label
+    assert "The source has changed" not in page.dumps([made_up.comparison(made_up.case(made=(fresh,)))])
+
+
+def test_no_time_stands_beside_the_registers_of_another_architecture() -> None:
+    elsewhere = tuple(
+        replace(row, resources=(made_up.kernel(row.label, arch="sm_75", reader="cubin", registers=77),))
+        for row in made_up.rows()
+    )
+    case = made_up.case(made=elsewhere)
+    table = page.dumps([made_up.comparison(case)]).partition("<tbody")[2].partition("</tbody>")[0]
+    assert ">77<" not in table
+    replayed = tuple(replace(row, replayed="NVIDIA H100 80GB HBM3, 2026-11-21") for row in elsewhere)
+    laptop = made_up.comparison(made_up.case(made=replayed), environment=made_up.LAPTOP)
+    assert ">77<" not in page.dumps([laptop]).partition("<tbody")[2].partition("</tbody>")[0]
+
+
+@pytest.mark.thorough
+def test_all_of_softmax_is_light() -> None:
+    comparison = blocks.recorded(registry.get_op("softmax"))
+    assert comparison
+    assert len(page.dumps([comparison]).encode()) < MOST_BYTES
+
+
+# --------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.launched() as found:
+        yield found
+
+
+@pytest.fixture(params=[(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"])
+def shown(request: pytest.FixtureRequest, chromium: Any, text: str, tmp_path: Path) -> Iterator[Watched]:
+    file = tmp_path / "report.html"
+    file.write_text(text)
+    found = Watched(browser.tab(chromium, *request.param), file)
+    yield found
+    assert found.complaints == []
+    assert [url.partition("#")[0] for url in found.requests] == [file.as_uri()], "a request left the page"
+    found.tab.close()
+
+
+def test_it_fits_its_window_and_scheme(shown: Watched) -> None:
+    assert shown.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert shown.is_dark() == shown.tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+
+
+def test_every_figure_is_drawn_and_no_name_lies_on_another(shown: Watched) -> None:
+    tab = shown.tab
+    for figure in ("strip", "roofline", "effort", "sweep"):
+        assert tab.locator(f"#softmax figure[data-figure={figure}] svg .mark-symbol path").count() > 0
+    strip = tab.locator("#softmax figure[data-figure=strip] svg")
+    labels = strip.locator(".role-axis-label text").all_text_contents()
+    assert [label for label in labels if label[:1].isalpha()] == [
+        "cupy.onepass", "pybind.onepass", "triton.onepass", "torch.compile", "torch.eager", "torch.naive"
+    ]  # fmt: skip
+    overlaps = tab.evaluate("""() => [...document.querySelectorAll("figure svg")].flatMap((svg) => {
+      const boxes = [...svg.querySelectorAll("text")]
+        .filter((text) => text.textContent && getComputedStyle(text).opacity !== "0")
+        .map((text) => [text.textContent, text.getBoundingClientRect()]);
+      return boxes.flatMap(([a, p], i) => boxes.slice(i + 1)
+        .filter(([, q]) => p.left < q.right - 1 && q.left < p.right - 1)
+        .filter(([, q]) => p.top < q.bottom - 3 && q.top < p.bottom - 3)
+        .map(([b]) => `${a} / ${b}`));
+    })""")
+    assert overlaps == []
+
+
+def test_a_table_sorts_by_any_column(shown: Watched) -> None:
+    tab = shown.tab
+    rows = tab.locator("#softmax .summary tbody:visible tr")
+    header = tab.locator("#softmax .summary th").nth(2)
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    names = rows.locator("th").all_inner_texts()
+    assert names[:3] == ["cupy.onepass", "pybind.onepass", "triton.onepass"]
+    assert set(names[-3:]) == {"cupy.online", "pybind.online", "triton.online"}, "no time: last"
+    header.locator("button").click()
+    assert rows.locator("th").first.inner_text() == "torch.naive"
+    assert tab.locator("#softmax .summary tbody:visible .best th").all_inner_texts() == ["cupy.onepass"]
+    assert "failed" in tab.locator("#softmax .summary tr.bad", has_text="cupy.online").inner_text()
+
+
+def test_a_case_is_chosen(shown: Watched) -> None:
+    tab = shown.tab
+    tab.locator("#softmax .case").select_option(SIZES[0])
+    assert tab.locator("#softmax .summary tbody:visible").get_attribute("data-case") == SIZES[0]
+    label = "#softmax figure[data-figure=strip] .role-axis-label >> text=triton.online"
+    tab.wait_for_selector(label)
+
+
+def test_a_row_leads_to_its_source_beside_the_others(shown: Watched) -> None:
+    tab = shown.tab
+    tab.locator("#softmax .summary tbody:visible a", has_text="triton.onepass").click()
+    details = tab.locator('[id="softmax--triton.onepass"]')
+    assert details.get_attribute("open") is not None
+    assert "python -m compare pipeline softmax" in details.inner_text()
+    assert "64" in details.locator(".kernels").inner_text()
+    details.locator(".show").click()
+    chosen = [
+        tab.locator(f"#softmax .column.{way} .label").input_value() for way in ("torch", "triton", "cuda")
+    ]
+    assert chosen == ["torch.eager", "triton.onepass", "cupy.onepass"]
+    for way in ("triton", "cuda"):
+        lit = tab.locator(f"#softmax .column.{way} .lit")
+        assert "softmax_onepass_kernel" in "".join(lit.all_inner_texts()[:4])
+
+
+def test_print_is_light_and_without_sources(shown: Watched) -> None:
+    shown.tab.emulate_media(media="print")
+    assert not shown.is_dark()
+    assert shown.tab.locator(".sources:visible").count() == 0
+    assert shown.tab.locator("figure svg:visible").count() > 0
+
+
+def test_hostile_names_are_drawn_as_text(chromium: Any, tmp_path: Path) -> None:
+    file = tmp_path / "hostile.html"
+    file.write_text(page.dumps([hostile(), *several()]))
+    found = Watched(browser.tab(chromium, 1280), file)
+    found.tab.on("dialog", lambda dialog: found.complaints.append(dialog.message))
+    assert found.text("article h1").startswith(HOSTILE)
+    found.tab.locator("article").first.locator("figure[data-figure=strip] .mark-symbol path").last.hover()
+    for point in (
+        found.tab.locator("article").first.locator("figure[data-figure=effort] .mark-symbol path").all()
+    ):
+        point.hover(force=True)
+    assert found.tab.locator("img").count() == 0
+    assert found.complaints == []
+    found.tab.close()
