@@ -374,7 +374,7 @@ class Finding:
 
     name: str
     passed: bool
-    detail: str
+    detail: str = ""
 
 
 CONDUCT = ("inputs unchanged", "guard zones", "own work", "output is fresh", "other sizes")

@@ -43,7 +43,7 @@ def source_hash(impl: Implementation) -> str:
         inside = path.is_relative_to(registry.ROOT)
         name = path.relative_to(registry.ROOT).as_posix() if inside else path.name
         digest.update(f"{name} {_hashed(path, path.stat().st_mtime_ns)}\n".encode())
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
 
 
 @functools.lru_cache

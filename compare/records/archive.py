@@ -1,7 +1,10 @@
-"""Comparisons as JSON: what ``--json`` writes and ``results/<device>/<op>.json`` keeps.
+"""Comparisons as JSON: what ``--json`` writes and ``results/<device>/<op>.jsonl`` keeps.
 
-A file holds the schema's version and a list of runs, newest first.  A run added to a record takes the
-place of every row it has measured anew (same case, same label); rows it has not stay where they were,
+``--json`` writes one document: the schema's version and a list of runs, newest first.  A record has one JSON
+object a line: first the runs without their rows, newest first, then the rows, each with its run's date, its
+case, and its fields as columns (``timing.cold_us.median``); fields that have their default are left out.
+
+A run added to a record replaces every row it has measured anew (same case, same label); other rows stay,
 under the environment, date and ceilings they were measured with.
 """
 
@@ -11,18 +14,23 @@ import json
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
-from compare.records.encoding import decode, encode, write_whole
+from compare.records.encoding import decode, encode, flat, nested, write_whole
 from compare.registry import ROOT
 from compare.spec import WRONG, CaseComparison, Comparison, Row, UsageError
 
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
+RECORD_SCHEMA = 2
+_DECIMALS = 3
+"""Of a recorded sample in microseconds: the event clock's tick is 0.032 us."""
 
 CHANGED = "its source changed since"
 
@@ -47,28 +55,89 @@ def dumps(runs: Sequence[Comparison]) -> str:
     return re.sub(r"\[\s*\n([^][{}]*?)\s*\n\s*\]", _on_one_line, text) + "\n"
 
 
+def dumps_record(runs: Sequence[Comparison]) -> str:
+    """Runs as a record: a line for each run, then a line for each row."""
+    bare = [replace(run, cases=tuple(replace(case, rows=()) for case in run.cases)) for run in runs]
+    lines: list[dict[str, Any]] = [{"schema": RECORD_SCHEMA, "run": encode(run)} for run in bare]
+    for name, run in zip(_names(run.created for run in runs), runs, strict=True):
+        for case in run.cases:
+            lines += [{"of": name, "case": case.case, **_columns(row)} for row in case.rows]
+    return "".join(f"{_line(line)}\n" for line in lines)
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    """A row as columns.  What repeats in every row is short: a finding that passed without a remark is its
+    name, a ratio ``[against, median, low, high]``."""
+    columns = flat(encode(row, lean=True))
+    if row.agreement:
+        columns["agreement.findings"] = [
+            finding.name if finding.passed and not finding.detail else encode(finding, lean=True)
+            for finding in row.agreement.findings
+        ]
+    if row.timing and row.timing.ratios:
+        columns["timing.ratios"] = [
+            [ratio.against, *encode((ratio.value.median, ratio.value.low, ratio.value.high))]
+            for ratio in row.timing.ratios
+        ]
+    return columns
+
+
+def _document(columns: dict[str, Any]) -> dict[str, Any]:
+    """What `_columns` was given, as a document has it."""
+    if "agreement.findings" in columns:
+        columns["agreement.findings"] = [
+            {"name": finding, "passed": True} if isinstance(finding, str) else finding
+            for finding in columns["agreement.findings"]
+        ]
+    if "timing.ratios" in columns:
+        columns["timing.ratios"] = [
+            {"against": against, "value": {"median": median, "low": low, "high": high}}
+            for against, median, low, high in columns["timing.ratios"]
+        ]
+    return nested(columns)
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _names(dates: Iterable[str]) -> list[str]:
+    """What rows call the run that they are of: its date, with a number where two have the same."""
+    seen: Counter[str] = Counter()
+    found = []
+    for date in dates:
+        seen[date] += 1
+        found.append(date if seen[date] == 1 else f"{date} #{seen[date]}")
+    return found
+
+
 def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple[Comparison, ...]:
-    """Read what `dumps` wrote, or of every run one ``case`` only, which takes a fraction of the time.
+    """Read what `dumps` or `dumps_record` wrote, or one ``case`` only, which takes a fraction of the time.
 
     Raises:
         UsageError: it is damaged, or of a schema this checkout does not know; ``origin`` is named.
     """
     try:
-        document = json.loads(text)
+        if _is_record(text):
+            schema, runs = RECORD_SCHEMA, _runs_of_record(text, case)
+        else:
+            document = json.loads(text)
+            if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
+                raise UsageError(f"{origin} is no record of comparisons: it has no 'schema' and 'runs'")
+            schema, runs = document["schema"], document["runs"]
     except ValueError as error:
         raise UsageError(
             f"{origin} is not whole, or none that --json or --record wrote: {error}. One of results/ comes "
             "back by git checkout"
         ) from None
-    if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
-        raise UsageError(f"{origin} is no record of comparisons: it has no 'schema' and 'runs'")
-    if document["schema"] != SCHEMA:
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{origin} is damaged: {error!r}. Restore it (git checkout) or delete it") from None
+    if schema not in (SCHEMA, RECORD_SCHEMA):
         raise UsageError(
-            f"{origin} has schema {document['schema']!r}, this checkout reads {SCHEMA}. "
+            f"{origin} has schema {schema!r}, this checkout reads {SCHEMA} and {RECORD_SCHEMA}. "
             "Use the version of the project that wrote it, or record anew"
         )
     try:
-        runs = document["runs"]
         if case is not None:
             runs = [{**run, "cases": [c for c in run["cases"] if c["case"] == case]} for run in runs]
         found = tuple(decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
@@ -77,6 +146,29 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         return found
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
+
+
+def _is_record(text: str) -> bool:
+    """Whether the first line is a JSON object by itself, with a run."""
+    first = text.partition("\n")[0]
+    return first.startswith(f'{{"schema":{RECORD_SCHEMA},')
+
+
+def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
+    """The runs of a record as a document has them; of one ``case`` only the rows."""
+    wanted = None if case is None else f'"case":{json.dumps(case)}'
+    runs: list[dict[str, Any]] = []
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in text.splitlines():
+        if line.startswith('{"schema":'):
+            runs.append(json.loads(line)["run"])
+        elif wanted is None or wanted in line:
+            row = json.loads(line)
+            rows.setdefault((row.pop("of"), row.pop("case")), []).append(_document(row))
+    for name, run in zip(_names(run["created"] for run in runs), runs, strict=True):
+        for each in run["cases"]:
+            each["rows"] = rows.get((name, each["case"]), [])
+    return runs
 
 
 def _check_times(run: Comparison) -> None:
@@ -110,7 +202,7 @@ def device_slug(device: str) -> str:
 
 
 def path_of(device: str, op: str, root: Path = RESULTS) -> Path:
-    return root / device_slug(device) / f"{op}.json"
+    return root / device_slug(device) / f"{op}.jsonl"
 
 
 def record(comparison: Comparison, root: Path = RESULTS) -> Path:
@@ -127,7 +219,7 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     try:
         with FileLock(lock):
             older = read(path) if path.exists() else ()
-            write_whole(path, dumps(merge(_measured(comparison), older)))
+            write_whole(path, dumps_record(merge(_measured(comparison), older)))
     except OSError as error:
         raise UsageError(
             f"{path} could not be written: {error}. What was found is on the screen; to have it recorded, "
@@ -147,16 +239,23 @@ def _measured(comparison: Comparison) -> Comparison:
     def finished(row: Row) -> bool:
         return not row.replayed and (row.timing is not None or row.status in (*WRONG, "failed"))
 
-    def lean(row: Row) -> Row:
-        """Without the samples of ratios: those of the cold times are kept, and they follow from them."""
-        if row.timing is None:
-            return row
-        ratios = tuple(replace(r, value=replace(r.value, samples=())) for r in row.timing.ratios)
-        return replace(row, timing=replace(row.timing, ratios=ratios))
-
     kept = _filter(comparison, lambda case, row: finished(row))
-    cases = tuple(replace(case, rows=tuple(map(lean, case.rows))) for case in kept.cases)
+    cases = tuple(replace(case, rows=tuple(map(_lean, case.rows))) for case in kept.cases)
     return replace(kept, cases=cases)
+
+
+def _lean(row: Row) -> Row:
+    """Without the samples of ratios, which follow from the cold times; other samples to the clock's tick."""
+    timing = row.timing
+    if timing is None:
+        return row
+    series = {
+        name: replace(found, samples=tuple(round(sample, _DECIMALS) for sample in found.samples))
+        for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us")
+        if (found := getattr(timing, name)) is not None
+    }
+    ratios = tuple(replace(ratio, value=replace(ratio.value, samples=())) for ratio in timing.ratios)
+    return replace(row, timing=replace(timing, **series, ratios=ratios))
 
 
 def _without(run: Comparison, measured: set[tuple[str, str]]) -> Comparison:
@@ -178,7 +277,7 @@ def _filter(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:
 
 def runs_of(op: str, root: Path = RESULTS, case: str | None = None) -> list[Comparison]:
     """Every recorded run of ``op`` on any device, newest first; of ``case`` only if it is given."""
-    runs = [run for path in sorted(root.glob(f"*/{op}.json")) for run in read(path, case)]
+    runs = [run for path in sorted(root.glob(f"*/{op}.jsonl")) for run in read(path, case)]
     return sorted(runs, key=lambda run: run.created, reverse=True)
 
 

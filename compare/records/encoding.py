@@ -21,14 +21,20 @@ _DIGITS = 6
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def encode(value: Any) -> Any:
-    """Dataclasses to dicts, tuples to lists, floats to six significant digits or a named non-finite."""
+def encode(value: Any, *, lean: bool = False) -> Any:
+    """Dataclasses to dicts, tuples to lists, floats to six significant digits or a named non-finite.
+
+    Args:
+        value: dataclasses, and what is made of them.
+        lean: leave out fields that have their default; `decode` fills them in.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+        return {f.name: encode(v, lean=lean) for f, v in fields if not (lean and _is_default(f, v))}
     if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
+        return {str(key): encode(item, lean=lean) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [encode(item) for item in value]
+        return [encode(item, lean=lean) for item in value]
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, float):
@@ -38,6 +44,35 @@ def encode(value: Any) -> Any:
             return "Infinity" if value > 0 else "-Infinity"
         return float(f"{value:.{_DIGITS}g}")
     return value
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return field.default is not MISSING and bool(value == field.default)
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as a table's columns: ``{"timing": {"rounds": 3}}`` as ``{"timing.rounds": 3}``."""
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What `flat` was given."""
+    found: dict[str, Any] = {}
+    for name, value in columns.items():
+        *parents, last = name.split(".")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return found
 
 
 def decode(kind: type[Value], value: Any, where: str = "") -> Value:

@@ -25,12 +25,9 @@ import torch
 
 from compare.sandbox import limits
 from compare.sandbox.words import how_it_ended, printable
-from compare.spec import UsageError
+from compare.spec import Options, UsageError
 from compare.worker import main, server
 from compare.worker.memory import Memory
-
-TIMEOUT_S = 120.0
-"""For any one step; the longest honest ones are builds."""
 
 PRINTED_BYTES = 1 << 20
 """What a worker may print."""
@@ -64,7 +61,7 @@ class Ended(Exception):
 class Worker:
     """A process that holds one implementation."""
 
-    def __init__(self, who: str, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, who: str, device: torch.device, timeout_s: float = Options.timeout_s) -> None:
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
         self._ending = threading.RLock()

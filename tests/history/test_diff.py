@@ -306,7 +306,7 @@ def test_a_mistake_is_one_clear_line(
     assert printed.out == ""
 
 
-@pytest.mark.parametrize("path", sorted(archive.RESULTS.glob("*/*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(archive.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
 def test_a_record_against_itself_has_nothing_worse(path: Path) -> None:
     runs = archive.read(path)
     found = diff.diff(runs, runs)

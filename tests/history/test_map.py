@@ -327,14 +327,14 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_folders_and_files_are_read(recorded: Path) -> None:
-    files = sorted(recorded.glob("*.json"))
+    files = sorted(recorded.glob("*.jsonl"))
     assert reading.files_of([recorded]) == files
     assert reading.files_of([files[1], recorded]) == [files[1], files[0]]
     assert {run.op for run in reading.read(files)} == {"softmax", "vector_add"}
     (recorded / "empty").mkdir()
     for path, says in (
         (recorded / "none", "no such file"),
-        (recorded / "empty", "no .json file"),
+        (recorded / "empty", "no .jsonl or .json file"),
         (Path("softmax"), "ops go before --records"),
     ):
         with pytest.raises(UsageError, match=says):
@@ -342,13 +342,13 @@ def test_folders_and_files_are_read(recorded: Path) -> None:
 
 
 def test_without_records_named_it_is_this_gpu_s_or_the_only_one_s(recorded: Path) -> None:
-    root, files = recorded.parent, sorted(recorded.glob("*.json"))
+    root, files = recorded.parent, sorted(recorded.glob("*.jsonl"))
     (root / "mutations.json").write_text("{}")
     assert reading.recorded_here(None, root) == files
     assert reading.recorded_here("NVIDIA T4", root) == files
     (root / "nvidia-t4").mkdir()
-    (root / "nvidia-t4" / "softmax.json").write_text(files[0].read_text())
-    assert reading.recorded_here("NVIDIA T4", root) == [root / "nvidia-t4" / "softmax.json"]
+    (root / "nvidia-t4" / "softmax.jsonl").write_text(files[0].read_text())
+    assert reading.recorded_here("NVIDIA T4", root) == [root / "nvidia-t4" / "softmax.jsonl"]
     with pytest.raises(UsageError, match=r"--records with one of .*nvidia-h100-80gb-hbm3, .*nvidia-t4"):
         reading.recorded_here(None, root)
 
@@ -416,10 +416,10 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
         f"vector_add {made_up.CASE}" in shown[words] for words in (("--all",), ("softmax", "vector_add"))
     )
     assert all(f"softmax {made_up.CASE}" in text for words, text in shown.items() if words)
-    only = recorded / "softmax.json"
+    only = recorded / "softmax.jsonl"
     assert cli.main(["map", "--records", str(only)]) == SUCCESS
     assert f"softmax {made_up.CASE}" in capsys.readouterr().out
-    other = recorded / "vector_add.json"
+    other = recorded / "vector_add.jsonl"
     assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == SUCCESS
     both = capsys.readouterr().out
     assert all(f"{op} {made_up.CASE}" in both for op in ("softmax", "vector_add"))

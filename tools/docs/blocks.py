@@ -194,7 +194,7 @@ _OF_THE_MAP: dict[str, Callable[[Map], str]] = {
 
 def _of_the_map(what: str, results: Path) -> str:
     """A part of the map of the device recorded last."""
-    files = sorted(results.glob("*/*.json"))
+    files = sorted(results.glob("*/*.jsonl"))
     if not files:
         return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
     return _OF_THE_MAP[what](_surveyed(tuple((file, file.stat().st_mtime_ns) for file in files)))

@@ -13,17 +13,17 @@ RECORD_IT = "python -m compare all --sweep --record"
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files that ``--records`` names: those given, and the ``.json`` files in folders given.
+    """The files that ``--records`` names: those given, and the records in folders given.
 
     Raises:
         UsageError: one is not there, or a folder holds none.
     """
     found: list[Path] = []
     for path in paths:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        inside = sorted((*path.glob("*.jsonl"), *path.glob("*.json"))) if path.is_dir() else [path]
         if not inside:
             raise UsageError(
-                f"--records {path}: there is no .json file in this folder; {RECORD_IT} writes some"
+                f"--records {path}: there is no .jsonl or .json file in this folder; {RECORD_IT} writes some"
             )
         if not path.exists():
             hint = (
@@ -45,7 +45,7 @@ def recorded_here(device: str | None, root: Path = archive.RESULTS) -> list[Path
     Raises:
         UsageError: nothing is recorded, or of several devices, none of which is this one.
     """
-    folders = sorted({path.parent for path in root.glob("*/*.json")})
+    folders = sorted({path.parent for path in root.glob("*/*.jsonl")})
     own = [folder for folder in folders if device and folder.name == archive.device_slug(device)]
     if not folders:
         raise UsageError(f"nothing is recorded in {root.name}/: on a machine with a GPU, run {RECORD_IT}")
@@ -54,7 +54,7 @@ def recorded_here(device: str | None, root: Path = archive.RESULTS) -> list[Path
         raise UsageError(
             f"several devices are on record, and none is this machine's: --records with one of {names}"
         )
-    return sorted((own or folders)[0].glob("*.json"))
+    return sorted((own or folders)[0].glob("*.jsonl"))
 
 
 def read(files: Iterable[Path]) -> list[Comparison]:
