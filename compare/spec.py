@@ -695,3 +695,5 @@ class Options:
     """Run what has these parameters with other values as well; none given: with all that it declares."""
     retune: bool = False
     """Search for configurations again that an earlier run has found."""
+    samples: tuple[int, int] = (10, 3)
+    """Cold samples of each row, at least: of one that takes at most 10 ms, and of a slower one."""

@@ -67,7 +67,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 CudaStopwatch(device),
                 options.seed,
                 options.budget_s / max(1, len(options.cases)),
-                Plan(sustained=options.sustained),
+                Plan(*options.samples, sustained=options.sustained),
                 tidy=held_bytes > torch.cuda.get_device_properties(device).total_memory // 2,
             )
             results: Mapping[str, Result] = measure(subject, settings, ceilings, part, context.meter.say)

@@ -11,7 +11,9 @@ What is timed:
 
 Each round takes one sample of each kind from every implementation, in an order drawn anew, so that a drift of
 clocks, power or temperature affects all of them alike.  A ratio is the median of ratios within rounds.
-Rounds go on until every ratio's 95% interval is tight or the time budget ends.  Every sample is kept.  GPU
+Rounds go on until every ratio's 95% interval is tight or the time budget ends, but never before each
+implementation has its least number of samples: a slow one is sampled less often, a fast one never starves.
+Every sample is kept.  GPU
 times are the difference of two events: the time of an empty pair is not subtracted, but a note gives it where
 it is a noticeable part.
 
@@ -26,7 +28,7 @@ import statistics
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compare.spec import Estimate, Implementation, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
@@ -59,6 +61,9 @@ class Plan:
     """When to stop, and how much one sample may take."""
 
     min_rounds: int = 10
+    """Cold samples of each implementation, at least, whatever the budget;"""
+    min_slow: int = 3
+    """fewer of one whose call takes more than `slow_ms`."""
     max_rounds: int = 300
     min_s: float = 0.5
     """Rounds of small cases are so short that ten of them see one moment of the card only."""
@@ -72,8 +77,8 @@ class Plan:
     """but the host no longer than this,"""
     most_repeats: int = 20
     """and no more often."""
-    slow_ms: float = 20.0
-    """A call that takes this long needs no warming up: it does that itself."""
+    slow_ms: float = 10.0
+    """A call that takes longer needs no warm-up round, and only one warm and one graph sample."""
     sustained: bool = False
     """Time bursts and sustained load after the rounds: about two seconds each."""
 
@@ -97,9 +102,9 @@ class Sample:
     """What one round found of one implementation, in microseconds."""
 
     cold_us: float
-    warm_us: float
-    launch_us: float
-    graph_us: float | None
+    warm_us: float | None = None
+    launch_us: float | None = None
+    graph_us: float | None = None
     sm_mhz: float | None = None
     """The card's clock right after the cold call."""
 
@@ -187,7 +192,8 @@ class Rounds:
             if count >= check_at and spent >= min(self.plan.min_s, budget_s):
                 self.converged = self.tight()
                 check_at = max(count + 1, math.ceil(1.1 * count))
-            if self.converged or spent >= budget_s or count >= self.plan.max_rounds:
+            done = (self.converged or spent >= budget_s) and not self._short()
+            if done or count >= self.plan.max_rounds:
                 break
         if self.plan.sustained:
             self._endure()
@@ -232,13 +238,24 @@ class Rounds:
 
     def _due(self) -> list[Entry]:
         """What the next round samples: one that has had more than a share of the time sits out the rest."""
+        short = self._short()
         return [
             entry
             for entry in self._active()
-            if not entry.sampled
+            if entry in short
             or entry.label == self.baseline
-            or entry.spent_s * (1 + 1 / entry.sampled) <= self._share_s
+            or entry.spent_s * (1 + 1 / max(1, entry.sampled)) <= self._share_s
         ]
+
+    def _short(self) -> list[Entry]:
+        """Those with fewer samples than every implementation gets, whatever the budget."""
+
+        def least(entry: Entry) -> int:
+            return min(
+                self.plan.min_slow if self._is_slow(entry) else self.plan.min_rounds, self.plan.max_rounds
+            )
+
+        return [entry for entry in self._active() if entry.sampled < least(entry)]
 
     def _prepare(self, entry: Entry) -> None:
         """The first call, then a graph of it."""
@@ -260,7 +277,7 @@ class Rounds:
             samples = self._round(0, [each for each in self._active() if not self._is_slow(each)])
             for label, sample in samples.items():
                 by_gpu = self.plan.batch_us / max(sample.cold_us, 0.1)
-                by_host = self.plan.batch_host_us / max(sample.launch_us, 0.1)
+                by_host = self.plan.batch_host_us / max(sample.launch_us or 0.0, 0.1)
                 wanted = round(min(by_gpu, by_host, self.plan.most_repeats))
                 self.entries[label].repeats = max(1, wanted)
             if not samples or self.clock.now_s() >= until_s:
@@ -284,11 +301,12 @@ class Rounds:
             self.ceilings.sample()
         for entry in self._shuffled(due):
             with _contained(entry), self._on_account_of(entry):
-                warm = entry.timed.warm(number % entry.timed.sets, entry.repeats)
-                graph_us = entry.timed.graph(entry.repeats).gpu_us if entry.has_graph else None
-                samples[entry.label] = Sample(
-                    cold[entry.label], warm.gpu_us, warm.host_us, graph_us, clocks[entry.label]
-                )
+                sample = Sample(cold[entry.label], sm_mhz=clocks[entry.label])
+                if not (entry.sampled and self._is_slow(entry)):
+                    warm = entry.timed.warm(number % entry.timed.sets, entry.repeats)
+                    graph_us = entry.timed.graph(entry.repeats).gpu_us if entry.has_graph else None
+                    sample = replace(sample, warm_us=warm.gpu_us, launch_us=warm.host_us, graph_us=graph_us)
+                samples[entry.label] = sample
                 entry.sampled += 1
         self._empty_us.append(self.clock.empty_us())
         return samples

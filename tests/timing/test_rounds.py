@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,14 +101,31 @@ def test_who_is_slow_sits_out_rounds_for_the_others() -> None:
     rounds.run(5.0)
     found = timing(rounds, "cupy.naive")
     assert found.cold_us
-    assert found.rounds == len(found.cold_us.samples) == 1
+    assert found.rounds == len(found.cold_us.samples) == Plan.min_slow
+    assert found.warm_us
+    assert len(found.warm_us.samples) == 1  # as many calls as four cold samples would take
     assert (
-        f"timed in 1 of {len(rounds.samples)} rounds: they took all of its share of the time" in found.notes
+        f"timed in {Plan.min_slow} of {len(rounds.samples)} rounds: they took all of its share of the time"
+        in found.notes
     )
     assert [ratio.against for ratio in found.ratios] == ["torch.eager"]
     assert rounds.converged
     for fake in quick:
         assert timing(rounds, fake.label).rounds == len(rounds.samples) >= QUICK.min_rounds
+
+
+@pytest.mark.parametrize(("least", "slow"), [(10, 3), (30, 5)])
+def test_no_row_starves_whatever_the_budget(least: int, slow: int) -> None:
+    """As matmul's default case, whose naive kernels take hundreds of milliseconds a call."""
+    world = World()
+    quick = [world.implementation(f"triton.q{i}", 9_000.0) for i in range(20)]
+    naive = [world.implementation(f"cupy.n{i}", 270_000.0, rung="naive") for i in range(3)]
+    plan = replace(QUICK, min_rounds=least, min_slow=slow)
+    rounds = rounds_of(world, world.implementation("torch.eager", 180.0), *quick, *naive, plan=plan)
+    rounds.run(0.1)
+    assert {timing(rounds, fake.label).rounds for fake in quick} == {least}
+    assert {timing(rounds, fake.label).rounds for fake in naive} == {slow}
+    assert len(rounds.samples) == least
 
 
 def test_a_slow_baseline_is_in_every_round() -> None:

@@ -16,6 +16,9 @@ from compare.timing import nvbench
 from compare.tuning import sweep
 from compare.worker import user_files
 
+RECORDED = (30, 5)
+"""Samples of each row of a record, at least: of one that takes at most 10 ms, and of a slower one."""
+
 
 def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[str]:
     """Load users' files after the project's own, so that their rows come after them.
@@ -99,6 +102,7 @@ def options(op: Op, arguments: argparse.Namespace) -> Options:
         matched=arguments.matched,
         tune=sweep.parse(arguments.tune),
         retune=arguments.retune,
+        samples=RECORDED if arguments.record else Options.samples,
     )
     added = tuned(op, found)
     if added is None or arguments.budget is not None:
