@@ -150,7 +150,7 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
 def _by_cuda(
     launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path | None = None
 ) -> list[Opened]:
-    """By nvcc where it is given a folder, else by NVRTC."""
+    """By nvcc, in ``folder``; without one by NVRTC."""
     pairs = list(zip(launches, blanks, strict=True))
     try:
         if folder:

@@ -73,9 +73,8 @@ def watched(dump: bool) -> Iterator[Watched]:
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""
         for name in stages.keys() - {_AS_IT_WAS}:
-            stages[name] = _timed(
-                seen, name, _dumping_dots(stages[name]) if name == "ttgir" else stages[name]
-            )
+            step = _dumping_dots(stages[name]) if name == "ttgir" else stages[name]
+            stages[name] = _timed(seen, name, step)
         return None
 
     dumping = "1" if dump else None
