@@ -111,17 +111,12 @@ def code_of(function: Callable[..., Any]) -> CodeType:
 
 def with_includes(path: Path) -> set[Path]:
     """A C++ file and every project file that it includes in quotes, directly or not."""
-    found: set[Path] = set()
-    waiting = [path]
-    while waiting:
-        path = waiting.pop()
-        if path in found or not path.is_file():
-            continue
-        found.add(path)
-        text = path.read_text(encoding="utf-8")
-        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE):
-            waiting += [path.parent / name, PYBIND / name, KERNELS / Path(name).name]
-    return found
+    return _with_all(path, _includes)
+
+
+def _includes(path: Path) -> Iterator[Path]:
+    for name in re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8")):
+        yield from (path.parent / name, PYBIND / name, KERNELS / Path(name).name)
 
 
 def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:
@@ -144,10 +139,8 @@ def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, st
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 name = alias.asname or alias.name
-                module, package = (
-                    _project_file(f"{node.module}.{alias.name}", path),
-                    _project_file(node.module, path),
-                )
+                module = _project_file(f"{node.module}.{alias.name}", path)
+                package = _project_file(node.module, path)
                 if module is not None:
                     found[name] = module, None
                 elif package is not None:
@@ -167,13 +160,20 @@ def _project_file(module: str, importer: Path) -> Path | None:
 
 
 def _with_imports(path: Path) -> set[Path]:
+    return _with_all(
+        path, lambda file: [other for other, _ in imports_of(_parsed(file).imports, file).values()]
+    )
+
+
+def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> set[Path]:
+    """A file and every file that it uses, directly or not."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
         path = waiting.pop()
         if path not in found and path.is_file():  # what exec made is in none
             found.add(path)
-            waiting += [file for file, _ in imports_of(_parsed(path).imports, path).values()]
+            waiting += uses(path)
     return found
 
 

@@ -138,9 +138,6 @@ def _dynamic_shared(impl: Implementation, inputs: Sequence[torch.Tensor], arch: 
         return {}
     with suppress(Exception):  # it ran; that it cannot be captured costs no more than the split
         launches = capture_call(impl, [tensor.to("meta") for tensor in inputs], arch)
-        return {
-            readable(launch.kernel): launch.dynamic_shared_bytes
-            for launch in launches
-            if isinstance(launch, CudaLaunch)
-        }
+        cuda = [launch for launch in launches if isinstance(launch, CudaLaunch)]
+        return {readable(launch.kernel): launch.dynamic_shared_bytes for launch in cuda}
     return {}

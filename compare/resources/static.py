@@ -130,10 +130,10 @@ class Compiling:
         self._results: dict[str, Result] = {}
         missing: dict[str, dict[str, Request]] = {}
         for key, request in zip(self._keys, requests, strict=True):
-            refusal = _refusal(request)
+            needs = request.impl.requires
             if request.impl.route == "torch":
                 self._results[key] = ()
-            elif refusal is not None:
+            elif needs is not None and (refusal := lacks(needs, request.arch)) is not None:
                 self._results[key] = NotImplementedError(refusal)
             elif (known := _kept(key)) is not None:
                 self._results[key] = known
@@ -156,12 +156,6 @@ class Compiling:
         """End what is still at work; what it has finished is kept for the next time."""
         for compiler in self._compilers:
             compiler.stop()
-
-
-def _refusal(request: Request) -> str | None:
-    """Why the implementation cannot be compiled for the architecture, None if it can."""
-    needs = request.impl.requires
-    return None if needs is None else lacks(needs, request.arch)
 
 
 class _Compiler:

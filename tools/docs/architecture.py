@@ -9,12 +9,13 @@ import ast
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import grimp
 import networkx
 from importlinter import api
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Template
 
 from compare.registry import ROOT
 from compare.report import markdown
@@ -110,25 +111,23 @@ def graph() -> grimp.ImportGraph:
 
 def imports() -> set[Import]:
     """Which room imports which."""
-    found = graph()
-    pairs = {
+    return {
         (_room(module), _room(imported))
-        for module in found.modules
-        for imported in found.find_modules_directly_imported_by(module)
+        for module in graph().modules
+        for imported in graph().find_modules_directly_imported_by(module)
+        if _room(module) != _room(imported)
     }
-    return {(importer, imported) for importer, imported in pairs if importer != imported}
 
 
 def imports_by_name() -> set[Import]:
     """What cli and registry give to `import_module`: strings that name commands, and the ops."""
-    named = set()
-    for importer in ("compare.cli", "compare.registry"):
-        for node in ast.walk(ast.parse(file_of(importer).read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                module = node.value.rstrip(".")
-                if module in graph().modules and _room(module) not in ("compare", importer):
-                    named.add((importer, _room(module)))
-    return named
+    return {
+        (importer, _room(module))
+        for importer in ("compare.cli", "compare.registry")
+        for node in ast.walk(ast.parse(file_of(importer).read_text()))
+        if isinstance(node, ast.Constant) and (module := str(node.value).rstrip(".")) in graph().modules
+        if _room(module) not in ("compare", importer)
+    }
 
 
 def file_of(module: str) -> Path:
@@ -145,17 +144,15 @@ def _room(module: str) -> str:
 
 def block() -> str:
     """A line for each room, and for each folder within a room."""
-    lines = []
-    for number, row in enumerate(layers(), 1):
-        for room in row:
-            folders = [m for m in sorted(graph().find_descendants(room)) if file_of(m).name == "__init__.py"]
-            lines += [(str(number), _link(module), _purpose(module)) for module in (room, *folders)]
+    lines = tuple(
+        (str(number), f"[`{_path(module)}`](../{_path(module)})", _purpose(module))
+        for number, row in enumerate(layers(), 1)
+        for room in row
+        for module in (room, *sorted(graph().find_descendants(room)))
+        if module == room or file_of(module).name == "__init__.py"
+    )
     headers = ("layer", "room", "what it is for")
-    return markdown.table(Table("Rooms by layer", headers, tuple(lines), text_columns=headers))
-
-
-def _link(module: str) -> str:
-    return f"[`{_path(module)}`](../{_path(module)})"
+    return markdown.table(Table("Rooms by layer", headers, lines, text_columns=headers))
 
 
 def _path(module: str) -> str:
@@ -177,20 +174,11 @@ def _purpose(module: str) -> str:
 def picture() -> str:
     """docs/architecture.svg."""
     drawn = boxes()
-    templates = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=templates, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    text = Path(__file__).with_suffix(".svg.jinja").read_text()
+    template = Template(
+        text, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    return environment.get_template("architecture.svg.jinja").render(
-        width=WIDTH,
-        height=HEIGHT,
-        box_width=BOX_WIDTH,
-        box_height=BOX_HEIGHT,
-        rows=len(layers()),
-        boxes=drawn,
-        kinds=KINDS,
-        arrows=arrows(drawn),
-    )
+    return str(template.render(globals() | {"rows": len(layers()), "boxes": drawn, "arrows": arrows(drawn)}))
 
 
 def boxes() -> list[Box]:
@@ -199,20 +187,14 @@ def boxes() -> list[Box]:
     Raises:
         UsageError: a room has none.
     """
-    highest, *others = layers()
-    rows = [(*highest, "tools.docs"), *others]
-    missing = sorted({room for row in rows for room in row} - PLACES.keys())
-    if missing:
+    rows = {room: number for number, row in enumerate(layers()) for room in row} | {"tools.docs": 0}
+    if missing := sorted(rows.keys() - PLACES.keys()):
         raise UsageError(f"{', '.join(missing)}: give it a kind and a column in tools/docs/architecture.py")
-    places = [(room, number, *PLACES[room]) for number, row in enumerate(rows) for room in row]
     return [
-        Box(room, _path(room).removeprefix("compare/"), kind, number, _x(column), _top(number))
-        for room, number, kind, column in places
+        Box(room, _path(room).removeprefix("compare/"), kind, row, _COLUMN * column - 8, _top(row))
+        for room, row in rows.items()
+        for kind, column in [PLACES[room]]
     ]
-
-
-def _x(column: float) -> float:
-    return _COLUMN * column - 8
 
 
 def _top(row: int) -> float:
@@ -276,11 +258,9 @@ def _port(pair: Import, ends: dict[Import, float]) -> float:
 
 def _curve(points: Sequence[Point]) -> str:
     """Vertical lines where x stays, Bezier curves with vertical ends elsewhere."""
-    (x, y), *others = points
-    path = f"M{x:.0f} {y:.0f}"
-    for next_x, next_y in others:
+    path = f"M{points[0][0]:.0f} {points[0][1]:.0f}"
+    for (x, y), (next_x, next_y) in pairwise(points):
         middle = (y + next_y) / 2
         bent = f"C{x:.0f} {middle:.0f} {next_x:.0f} {middle:.0f} {next_x:.0f} {next_y:.0f}"
         path += f"V{next_y:.0f}" if x == next_x else bent
-        x, y = next_x, next_y
     return path

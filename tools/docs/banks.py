@@ -42,5 +42,4 @@ def block(op: Op) -> str:
 
 def _cells(itemsize: int, access: Access) -> tuple[str, ...]:
     turns, more = times_served(access), conflicts(access)
-    figures = (access.lane_bytes, turns, turns - more, more)
-    return str(8 * itemsize), access.kind, *map(str, figures)
+    return str(8 * itemsize), access.kind, *map(str, (access.lane_bytes, turns, turns - more, more))

@@ -98,34 +98,26 @@ def main(arguments: Sequence[str]) -> int:
 
 def _generate(what: str, results: Path, was: str = "") -> str:
     kind, _, name = what.partition(" ")
-    if what == "implementations":
-        return _implementations()
-    if what == "mutations":
-        return mutations.block(results)
-    if what == "exploits":
-        return exploits.block()
-    if what == "rooms":
-        return _rooms("block")
+    whole: dict[str, Callable[[], str]] = {
+        "implementations": _implementations,
+        "mutations": lambda: mutations.block(results),
+        "exploits": exploits.block,
+        "rooms": lambda: _rooms("block"),
+    }
+    if what in whole:
+        return whole[what]()
     if what in _OF_THE_MAP:
         return _of_the_map(what, results)
     if kind == "switch":
         return examples.block(name, was)
     if kind == "banks" and name in registry.op_names():
         return banks.block(registry.get_op(name))
-    makers: dict[str, Callable[[Op, Comparison], str]] = {
-        "results": _results,
-        "sweep": _sweep,
-        "screen": _screen,
-        "resources": _resources,
-        "code": _code,
-    }
-    if kind in makers and name == "all":
+    if kind in _OF_AN_OP and name == "all":
         return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
-    if kind not in makers or name not in registry.op_names():
+    if kind not in _OF_AN_OP or name not in registry.op_names():
         raise UsageError(
-            f"<!-- generated: {what} -->: write 'implementations', 'mutations', 'exploits', 'rooms', "
-            f"{', '.join(map(repr, _OF_THE_MAP))}, "
-            f"or one of {', '.join(makers)} and an op or all, or banks and an op"
+            f"<!-- generated: {what} -->: write {', '.join(map(repr, [*whole, *_OF_THE_MAP]))}, "
+            f"or one of {', '.join(_OF_AN_OP)} and an op or all, or banks and an op"
         )
     op = registry.get_op(name)
     comparison = recorded(op, results)
@@ -133,7 +125,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return (
             f"Nothing is recorded yet: `python -m compare {name} --record` on a machine with a GPU does it."
         )
-    return makers[kind](op, comparison)
+    return _OF_AN_OP[kind](_default(op, comparison) if kind != "sweep" else comparison)
 
 
 def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
@@ -215,33 +207,26 @@ def _default(op: Op, comparison: Comparison) -> Comparison:
     return replace(comparison, cases=tuple(cases or comparison.cases[:1]))
 
 
-def _results(op: Op, comparison: Comparison) -> str:
-    case = _default(op, comparison).cases[0]
-    shown = [tables.speed(case), tables.side_by_side(case)]
-    return "\n\n".join(markdown.table(table) for table in shown if table)
+def _joined(shown: Iterable[Table | None], none: str = "") -> str:
+    return "\n\n".join(markdown.table(table) for table in shown if table) or none
 
 
-def _sweep(op: Op, comparison: Comparison) -> str:
-    return markdown.table(tables.sweep(comparison.cases))
-
-
-def _resources(op: Op, comparison: Comparison) -> str:
-    table = tables.resources(_default(op, comparison).cases[0])
-    return markdown.table(table) if table else "No resources are recorded."
-
-
-def _code(op: Op, comparison: Comparison) -> str:
-    table = tables.code(comparison)
-    return markdown.table(table) if table else "No code sizes are recorded."
-
-
-def _screen(op: Op, comparison: Comparison) -> str:
-    shown = _default(op, comparison)
+def _screen(shown: Comparison) -> str:
     changed = [row.label for row in shown.cases[0].rows if archive.changed_since(row)]
     fresh = tuple(replace(row, replayed="") for row in shown.cases[0].rows)
     shown = replace(shown, cases=(replace(shown.cases[0], rows=fresh),))
-    text = f"```text\n$ python -m compare {op.name}\n{terminal.render(shown, SCREEN_WIDTH)}\n```"
+    text = f"```text\n$ python -m compare {shown.op}\n{terminal.render(shown, SCREEN_WIDTH)}\n```"
     return f"{text}\n\nChanged since this screen was recorded: {', '.join(changed)}." if changed else text
+
+
+_OF_AN_OP: dict[str, Callable[[Comparison], str]] = {
+    "results": lambda one: _joined([tables.speed(one.cases[0]), tables.side_by_side(one.cases[0])]),
+    "sweep": lambda whole: _joined([tables.sweep(whole.cases)]),
+    "screen": _screen,
+    "resources": lambda one: _joined([tables.resources(one.cases[0])], "No resources are recorded."),
+    "code": lambda one: _joined([tables.code(one)], "No code sizes are recorded."),
+}
+"""All but ``sweep`` are given the op's default case alone."""
 
 
 def _implementations() -> str:

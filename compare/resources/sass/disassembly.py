@@ -100,10 +100,8 @@ def listed(text: str) -> Iterator[tuple[str, Instruction | None]]:
         elif match := _INSTRUCTION.match(row):
             code = re.sub(r"\s+", " ", match["text"])
             (file, line), *callers = places or [("", 0)]
-            yield (
-                row,
-                Instruction(int(match["offset"], 16), match["opcode"], code, file, line, tuple(callers)),
-            )
+            offset = int(match["offset"], 16)
+            yield row, Instruction(offset, match["opcode"], code, file, line, tuple(callers))
         else:
             yield row, None
 

@@ -38,7 +38,7 @@ _GROUPS = (
     ("padding", r"NOP"),
 )
 
-ORDER = (*_MEMORY.values(), *(name for name, _ in _GROUPS), "integer, moves")
+ORDER = list(dict.fromkeys((*_MEMORY.values(), *dict(_GROUPS), "integer, moves")))
 
 
 def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
@@ -52,11 +52,10 @@ def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
     for instruction in found:
         group, kind = classified(instruction.opcode)
         groups.setdefault(group, Counter())[kind] += 1
-    order = list(dict.fromkeys(ORDER))
-    return dict(sorted(groups.items(), key=lambda item: order.index(item[0])))
+    return {group: groups[group] for group in ORDER if group in groups}
 
 
-_AS_ONE = ("integer, moves", "branches")
+_AS_ONE = ("integer, moves", "branches", "padding")
 """Groups whose kinds tell nobody much."""
 
 
@@ -69,21 +68,16 @@ def kinds(found: Iterable[Instruction]) -> dict[str, int]:
     """
     listed: dict[str, int] = {}
     for group, counts in mix(found).items():
-        if group in _AS_ONE or group == "padding":
-            listed[group] = counts.total()
-        else:
-            listed |= {
-                group if kind == group else f"{group}, {kind}": count for kind, count in counts.items()
-            }
+        shown = {group: counts.total()} if group in _AS_ONE else counts
+        listed |= {group if kind == group else f"{group}, {kind}": n for kind, n in shown.items()}
     return listed
 
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Names of `kinds`, each once, group by group."""
-    groups = list(dict.fromkeys(ORDER))
 
     def place(name: str) -> int:
-        return next(i for i, group in enumerate(groups) if name == group or name.startswith(f"{group}, "))
+        return next(i for i, group in enumerate(ORDER) if name == group or name.startswith(f"{group}, "))
 
     return sorted(dict.fromkeys(names), key=place)
 
@@ -103,9 +97,7 @@ def classified(opcode: str) -> tuple[str, str]:
                 return group, ".".join(opcode.split(".")[:2])
             if name == "LDGSTS":
                 return group, f"LDGSTS {width_bits(opcode)} bits"
-            if name == "MUFU":
-                return group, modifiers
-            return group, name
+            return group, modifiers if name == "MUFU" else name
     return "integer, moves", name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from compare.spec import TritonLaunch, UsageError
@@ -56,22 +55,11 @@ def make(plan: Plan, folder: Path) -> Program:
     kernel = way.make(plan, folder)
     _write_plan(plan, kernel, folder)
     for file in _FILES.iterdir():
-        if file.name == _MARK:
-            text = file.read_text().replace("@CUDA_INCLUDE@", str(include))
-            (folder / _MARK).write_text(text)
-        else:
-            shutil.copyfile(file, folder / file.name)
+        (folder / file.name).write_text(file.read_text().replace("@CUDA_INCLUDE@", str(include)))
     build.run([make_tool, "--no-print-directory", "-C", folder, f"CC={compiler}"], plan.label)
     executable = folder / "program"
-    return Program(
-        label=plan.label,
-        arch=plan.arch,
-        kernel=kernel,
-        folder=folder,
-        executable=executable,
-        files=_files_of(plan),
-        program_bytes=executable.stat().st_size,
-    )
+    size = executable.stat().st_size
+    return Program(plan.label, plan.arch, kernel, folder, executable, _files_of(plan), size)
 
 
 def _write_plan(plan: Plan, kernel: Kernel, folder: Path) -> None:
@@ -83,7 +71,6 @@ def _write_plan(plan: Plan, kernel: Kernel, folder: Path) -> None:
             handed.append(f"memory[{argument.memory}]{offset}")
         else:
             handed.append(_literal(argument))
-    names = [memory.name for memory in plan.memory]
     text = _PLAN.format(
         label=plan.label,
         case=plan.case,
@@ -92,7 +79,7 @@ def _write_plan(plan: Plan, kernel: Kernel, folder: Path) -> None:
         usage=" ".join(_files_of(plan)),
         inputs=len(plan.inputs),
         sizes=", ".join(str(memory.bytes) for memory in plan.memory),
-        names=", ".join(names),
+        names=", ".join(memory.name for memory in plan.memory),
         name=kernel.name,
         launch=kernel.launch,
         arguments=", ".join(["stream", *handed]),

@@ -66,10 +66,7 @@ def make(plan: Plan, folder: Path) -> Kernel:
     assert isinstance(launch, CudaLaunch)
     image, mangled = build.fatbin(launch.source, launch.kernel, plan.arch)
     name = re.sub(r"\W+", "_", launch.kernel.partition("<")[0])
-    typed = [
-        ("CUdeviceptr" if isinstance(argument, Pointer) else argument.ctype, parameter)
-        for parameter, argument in plan.arguments.items()
-    ]
+    kinds = ["CUdeviceptr" if isinstance(one, Pointer) else one.ctype for one in plan.arguments.values()]
     attributes = ""
     if launch.dynamic_shared_bytes > _PORTABLE_SHARED_BYTES:
         attributes += _MORE_SHARED.format(bytes=launch.dynamic_shared_bytes)
@@ -78,12 +75,12 @@ def make(plan: Plan, folder: Path) -> Kernel:
     words = {
         "title": f"{launch.kernel} for {plan.arch}",
         "name": name,
-        "parameters": ", ".join(f"{kind} {parameter}" for kind, parameter in typed),
+        "parameters": ", ".join(map(" ".join, zip(kinds, plan.arguments, strict=True))),
         "bytes": len(image),
         "data": textwrap.fill(", ".join(f"0x{byte:02x}" for byte in image), 100, break_on_hyphens=False),
         "mangled": mangled,
         "attributes": attributes,
-        "addresses": ", ".join(f"&{parameter}" for _, parameter in typed),
+        "addresses": ", ".join(f"&{parameter}" for parameter in plan.arguments),
         "grid": ", ".join(map(str, launch.grid)),
         "block": ", ".join(map(str, launch.block)),
         "shared": launch.dynamic_shared_bytes,

@@ -22,18 +22,8 @@ from compare.capture import Launch, capture_call, captured_route, meta_inputs
 from compare.device import lacks
 from compare.spec import Case, CudaLaunch, Implementation, Op
 
-_CTYPES = {
-    "int8": "int8_t",
-    "int16": "int16_t",
-    "int32": "int32_t",
-    "int64": "int64_t",
-    "uint8": "uint8_t",
-    "uint16": "uint16_t",
-    "uint32": "uint32_t",
-    "uint64": "uint64_t",
-    "float32": "float",
-    "float64": "double",
-}
+_CTYPES = {f"{kind}{bits}": f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+_CTYPES |= {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
@@ -132,32 +122,24 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
         )
     called_in, called_out = _names(op.signature, len(inputs))
     memory = [Memory(name, x.untyped_storage().nbytes()) for name, x in zip(called_in, inputs, strict=True)]
+    result = Memory(called_out, output.untyped_storage().nbytes())
     owners = [addresses.number(x) for x in (*inputs, output)]
     if isinstance(launches[0], CudaLaunch):
         arguments = _cuda_arguments(launches[0], owners)
     else:
         arguments = _triton_arguments(launches[0].arguments, addresses, owners)
-    return Plan(
-        op,
-        impl.label,
-        case,
-        arch,
-        launches[0],
-        arguments,
-        tuple(memory),
-        Memory(called_out, output.untyped_storage().nbytes()),
-        output,
-    )
+    return Plan(op, impl.label, case, arch, launches[0], arguments, tuple(memory), result, output)
 
 
 def _cuda_arguments(launch: CudaLaunch, owners: list[int]) -> dict[str, Argument]:
     """Named after the tensors: the C++ parameters' names are not known here."""
     found: dict[str, Argument] = {}
     for index, argument in enumerate(launch.arguments):
+        name = f"arg{index}"
         if isinstance(argument, int):
-            found[f"arg{index}"] = _pointer(argument, owners)
+            found[name] = _pointer(argument, owners)
         elif argument.dtype.name in _CTYPES:
-            found[f"arg{index}"] = Scalar(_CTYPES[argument.dtype.name], argument.item())
+            found[name] = Scalar(_CTYPES[argument.dtype.name], argument.item())
         else:
             raise NotImplementedError(
                 f"argument {index} of its kernel is {argument.nbytes} bytes by value, a tensor map, which "

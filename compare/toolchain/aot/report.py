@@ -34,27 +34,24 @@ def render(report: Report, width: int) -> str:
         blocks.append(laid_out(_built(built), width))
         legends.append(_BUILT_LEGEND)
     ran = [one for one in report.outcomes if one.ran]
+    agreements = [(one, one.ran.agreement) for one in ran if one.ran]
     if ran:
         blocks.append(laid_out(_ran(ran, report.device), width))
         legends.append(_RAN_LEGEND)
-    for title, reasons in (
-        (
-            "What there can be no such program of",
-            [(one, one.cannot) for one in report.outcomes if one.cannot],
-        ),
-        ("What failed", [(one, one.failed) for one in report.outcomes if one.failed]),
-        (
-            "What disagrees",
-            [(one, one.ran.agreement.reason) for one in ran if one.ran and not one.ran.agreement.passed],
-        ),
-    ):
+    said = {
+        "What there can be no such program of": [(one, one.cannot) for one in report.outcomes],
+        "What failed": [(one, one.failed) for one in report.outcomes],
+        "What disagrees": [(one, "" if a.passed else a.reason) for one, a in agreements],
+    }
+    for title, every in said.items():
+        reasons = [(one, why) for one, why in every if why]
         if reasons:
             blocks.append("\n".join([title, *_said(reasons, prose)]))
     if legends:
         blocks.append(paragraph(" ".join(legends), prose))
     if built and built[0].program:
         folder = shlex.quote(str(built[0].program.folder))
-        files = _usage(built[0])
+        files = " ".join(built[0].program.files)
         blocks.append(f"To build and run one again:\n  make -C {folder}\n  {folder}/program {files}")
     if report.why_not_run and built:
         blocks.append(paragraph(report.why_not_run, prose))
@@ -106,8 +103,3 @@ def _said(reasons: Sequence[tuple[Outcome, str]], width: int) -> list[str]:
         first, *rest = why.splitlines()
         lines += [paragraph(f"{who}: {first}", width, "  "), *(f"    {line}" for line in rest)]
     return lines
-
-
-def _usage(one: Outcome) -> str:
-    assert one.program is not None
-    return " ".join(one.program.files)

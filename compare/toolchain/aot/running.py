@@ -42,13 +42,9 @@ class RunError(RuntimeError):
 
 
 def run(program: Program, plan: Plan, called: Implementation, device: torch.device) -> Ran:
-    """Check a program, and time it beside the same call from Python.
+    """Check a program, and time it beside the same call from Python, of ``called``.
 
-    Args:
-        program: what was built,
-        plan: and what of.
-        called: the implementation that is called from Python.
-        device: where inputs are made and outputs compared; the program uses the first GPU that it sees.
+    Inputs are made and outputs compared on ``device``; the program uses the first GPU that it sees.
 
     Raises:
         RunError: one of them came to no result.
@@ -89,9 +85,8 @@ class OnFiles:
 
 
 def _where(offset: float, size: int) -> str:
-    if offset < 0:
-        return f"before the output, {-offset:.0f} bytes off"
-    return f"past the output, {offset - size:.0f} bytes off"
+    side, off = ("before", -offset) if offset < 0 else ("past", offset - size)
+    return f"{side} the output, {off:.0f} bytes off"
 
 
 def started_ahead(program: Program, files: Sequence[Path]) -> Started:
@@ -99,9 +94,7 @@ def started_ahead(program: Program, files: Sequence[Path]) -> Started:
     command = [str(program.executable), *map(str, files)]
     cold = [_cold_ms(command) for _ in range(STARTS)]
     timed = _lines(_end_of([command[0], "--time", *command[1:]]))
-    return Started(
-        cold_ms=estimate(cold), launch_us=estimate(timed["launch_us"]), graph_us=estimate(timed["graph_us"])
-    )
+    return Started(estimate(cold), None, estimate(timed["launch_us"]), estimate(timed["graph_us"]))
 
 
 def started_jit(plan: Plan, called: Implementation, files: Sequence[Path], scratch: Path) -> Started:
@@ -122,12 +115,8 @@ def started_jit(plan: Plan, called: Implementation, files: Sequence[Path], scrat
     compiling = [_cold_ms(command, asked, environment(cache)) for cache in caches]
     cold = [_cold_ms(command, asked, environment(caches[0])) for _ in range(PYTHON_STARTS)]
     timed = _lines(_end_of(command, json.dumps({**order, "timed": True}), environment(caches[0])))
-    return Started(
-        cold_ms=estimate(cold),
-        compiling_ms=estimate(compiling),
-        launch_us=estimate(timed["launch_us"]),
-        graph_us=estimate(timed["graph_us"]),
-    )
+    calls = estimate(timed["launch_us"]), estimate(timed["graph_us"])
+    return Started(estimate(cold), estimate(compiling), *calls)
 
 
 def _cold_ms(command: Sequence[str], given: str = "", environment: dict[str, str] | None = None) -> float:

@@ -23,7 +23,7 @@ from compare.spec import Case, Implementation, Op, UsageError
 from compare.toolchain.aot import report as programs
 from compare.toolchain.aot import running
 from compare.toolchain.aot.building import make
-from compare.toolchain.aot.plan import Plan, candidates, plan
+from compare.toolchain.aot.plan import candidates, plan
 from compare.toolchain.aot.records import Outcome, Report
 from cuda_impl import build
 
@@ -31,15 +31,9 @@ BUILT, DISAGREES, INCONCLUSIVE = 0, 1, 3
 
 
 def run(arguments: argparse.Namespace, archs: Sequence[str], out: Path) -> int:
-    """Build the programs, run those that this GPU can, write and show what came of it.
+    """Build the programs, run those that this GPU can, write and show what came of it; the exit status.
 
-    Args:
-        arguments: of the command line.
-        archs: ``sm_90``; none: what is compiled for here by default.
-        out: the folder of ``--out``.
-
-    Returns:
-        The command's exit status.
+    No ``archs``: what is compiled for here by default.
     """
     op = registry.get_op(arguments.op)
     case = Case.parse(arguments.case, op) if arguments.case else op.cases.smoke[0]
@@ -78,10 +72,8 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
             outcomes.append(_outcome(op, case, impl, arch, folder, device))
     why = ""
     if here is None:
-        why = (
-            "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run "
-            "this there."
-        )
+        why = "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run "
+        why += "this there."
     elif not any(one.ran for one in outcomes):
         why = f"None of them was run: this GPU is {here}."
     name = environment(device).device if here else ""
@@ -107,17 +99,12 @@ def _outcome(
         raise UsageError(f"--out {folder}: could not be written: {error.strerror}") from None
     except Exception as error:  # of a kernel's own compiler: anything
         return replace(found, failed=f"{type(error).__name__}: {error}")
-    if (here := arch_of(device)) and capability(here) == capability(arch):
-        return _run(found, planned, impl, device)
-    return found
-
-
-def _run(found: Outcome, planned: Plan, impl: Implementation, device: torch.device) -> Outcome:
-    assert found.program is not None
     try:
-        return replace(found, ran=running.run(found.program, planned, captured_route(impl), device))
+        if found.program and (here := arch_of(device)) and capability(here) == capability(arch):
+            found = replace(found, ran=running.run(found.program, planned, captured_route(impl), device))
     except running.RunError as error:
         return replace(found, failed=str(error))
+    return found
 
 
 def _check_compilers() -> None:

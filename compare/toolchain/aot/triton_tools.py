@@ -58,14 +58,8 @@ def make(plan: Plan, folder: Path) -> Kernel:
     name = launch.kernel.fn.__name__
     made = _compile(plan, launch, compiled.metadata, ",".join(spelled), folder)
     _link([file for file in made if file.suffix == ".h"], folder / name)
-    return Kernel(
-        name=name,
-        launch=f"{name}_default",
-        header=f"{name}.h",
-        arguments=tuple(names),
-        tool="triton.tools.compile and link",
-        code_bytes=_code_bytes(made),
-    )
+    tool = "triton.tools.compile and link"
+    return Kernel(name, f"{name}_default", f"{name}.h", tuple(names), tool, _code_bytes(made))
 
 
 def _spelled(kernel: Any, source: Any) -> tuple[list[str], list[str]]:
@@ -78,11 +72,10 @@ def _spelled(kernel: Any, source: Any) -> tuple[list[str], list[str]]:
         kind = source.signature[name]
         if kind == "constexpr":
             value = source.constants[(index,)]
-            if not parameter.is_constexpr and value == 1:
-                spelled.append("i32:1")
+            at_run_time = not parameter.is_constexpr and value == 1
+            spelled.append("i32:1" if at_run_time else _literal(name, value))
+            if at_run_time:
                 names.append(name)
-            else:
-                spelled.append(_literal(name, value))
             continue
         if not kind.startswith(("*", "i", "u")):
             what = "a float by value, which" if kind.startswith(("fp", "bf", "f")) else f"{kind}, which"

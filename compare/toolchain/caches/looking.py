@@ -8,6 +8,8 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from compare import registry
@@ -27,25 +29,16 @@ _CUPY_KEY = (
 
 def caches() -> tuple[Cache, ...]:
     """Every cache that a comparison may meet, ours last."""
-    home = Path.home()
     user = re.sub(r"[^\w.-]", "_", _user())
     inductor = Path(tempfile.gettempdir()) / f"torchinductor_{user}"
+    driver = Path.home() / ".nv" / "ComputeCache"
+    written = "what Inductor wrote, graphs, their Triton kernels"
     return (
-        _measured("Triton", "a folder for each kernel", triton_cache.folder(), triton_cache.VARIABLE),
-        _measured("cupy", "kernels by NVRTC", _cupy_folder(), "CUPY_CACHE_DIR"),
-        _measured(
-            "torch.compile",
-            "what Inductor wrote, graphs, their Triton kernels",
-            Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or inductor),
-            "TORCHINDUCTOR_CACHE_DIR",
-        ),
-        _measured(
-            "CUDA driver",
-            "machine code made of PTX",
-            Path(os.environ.get("CUDA_CACHE_PATH") or home / ".nv" / "ComputeCache"),
-            "CUDA_CACHE_PATH",
-        ),
-        _measured("ours", "modules, host builds, kernels, figures", ours.folder(), ours.VARIABLE),
+        _measured("Triton", "a folder for each kernel", triton_cache.VARIABLE, triton_cache.folder()),
+        _measured("cupy", "kernels by NVRTC", "CUPY_CACHE_DIR", _cupy_folder()),
+        _measured("torch.compile", written, "TORCHINDUCTOR_CACHE_DIR", inductor),
+        _measured("CUDA driver", "machine code made of PTX", "CUDA_CACHE_PATH", driver),
+        _measured("ours", "modules, host builds, kernels, figures", ours.VARIABLE, ours.folder()),
     )
 
 
@@ -60,11 +53,10 @@ def of_op(name: str, only: Sequence[str], archs: Sequence[str]) -> Found:
     impls = registry.implementations(name, only)
     entries: list[Entry] = []
     notes: dict[str, None] = {}
-    kernels: set[str] = set()
-    for impl in impls:
-        if impl.way == "triton":
-            kernels |= triton_cache.kernels_of(importlib.import_module(impl.run.__module__))
-    for impl, arch in ((impl, arch) for impl in impls if impl.way == "triton" for arch in archs):
+    of_triton = [impl for impl in impls if impl.way == "triton"]
+    modules = [importlib.import_module(impl.run.__module__) for impl in of_triton]
+    kernels = {kernel for module in modules for kernel in triton_cache.kernels_of(module)}
+    for impl, arch in product(of_triton, archs):
         try:
             for launch in _launches(impl, arch):
                 entries.append(triton_cache.entry_of(impl.label, launch, arch))
@@ -91,14 +83,10 @@ def cuda_kernels(name: str) -> set[str]:
     """Names of the CUDA kernels that an op's implementations launch, on the cases that they take."""
     op = registry.get_op(name)
     found = set()
-    for impl in registry.implementations(name):
-        if impl.route != "cupy":
-            continue
-        for case in (op.cases.default, *op.cases.smoke):
-            try:
-                launches = capture(impl, op, case, impl.requires or "sm_80")
-            except NotImplementedError:
-                continue
+    impls = [impl for impl in registry.implementations(name) if impl.route == "cupy"]
+    for impl, case in product(impls, (op.cases.default, *op.cases.smoke)):
+        with suppress(NotImplementedError):
+            launches = capture(impl, op, case, impl.requires or "sm_80")
             found |= {
                 launch.kernel.partition("<")[0] for launch in launches if isinstance(launch, CudaLaunch)
             }
@@ -121,15 +109,12 @@ def _of_cupy(kernels: set[str]) -> list[Entry]:
     return found
 
 
-def _measured(whose: str, holds: str, folder: Path, variable: str) -> Cache:
-    count = size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            if not path.is_symlink() and path.is_file():
-                count += 1
-                size += path.stat().st_size
-    return Cache(whose, holds, folder, variable, folder.is_dir(), count, size)
+def _measured(whose: str, holds: str, variable: str, usual: Path) -> Cache:
+    """Where its variable says, or where it usually is."""
+    folder = Path(os.environ.get(variable) or usual)
+    paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    sizes = [path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()]
+    return Cache(whose, holds, folder, variable, folder.is_dir(), len(sizes), sum(sizes))
 
 
 def _user() -> str:

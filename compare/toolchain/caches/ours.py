@@ -86,20 +86,12 @@ def entries(op: str, kernels: set[str], archs: Sequence[str] = ()) -> list[Entry
             continue
         of = name.groupdict().get("of") or ""
         held = sorted(kernels_in(path.read_bytes(), kernels)) if kind.startswith("kernel by") else []
-        belongs = of == op or any(of.startswith(kernel) for kernel in kernels) or bool(held)
-        if belongs:
-            found.append(
-                Entry(
-                    whose="ours",
-                    kernel=", ".join(held) or of,
-                    what=" for ".join(filter(None, (kind, name.groupdict().get("what"))))
-                    + (", the one in use" if path.name in current else ""),
-                    key=name["key"],
-                    place=path,
-                    files=(File(path.name, path.stat().st_size),),
-                    made_of=tuple(Part("made of", part) for part in made_of[kind]),
-                )
-            )
+        if of == op or of.startswith(tuple(kernels)) or held:
+            what = " for ".join(filter(None, (kind, name.groupdict().get("what"))))
+            what += ", the one in use" if path.name in current else ""
+            files = (File(path.name, path.stat().st_size),)
+            parts = tuple(Part("made of", part) for part in made_of[kind])
+            found.append(Entry("ours", ", ".join(held) or of, what, name["key"], path, files, parts))
     return found
 
 
@@ -180,12 +172,9 @@ def _nothing_being_built(at: Path, things: list[Path]) -> Iterator[None]:
             try:
                 held.enter_context(FileLock(path, timeout=0))
             except Timeout:
-                raise UsageError(
-                    f"{at / path.stem} is being built by another process, so nothing was removed; wait until "
-                    "it has ended"
-                ) from None
+                why = f"{at / path.stem} is being built by another process, so nothing was removed"
+                raise UsageError(f"{why}; wait until it has ended") from None
             except OSError as error:
-                raise UsageError(
-                    f"{path} cannot be locked ({error.strerror}), so nothing was removed"
-                ) from None
+                why = f"{path} cannot be locked ({error.strerror}), so nothing was removed"
+                raise UsageError(why) from None
         yield

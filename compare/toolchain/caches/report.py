@@ -9,6 +9,10 @@ from compare.report.tables import NOTHING, Table
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 from compare.toolchain.caches.records import Cache, Cleared, Entry, Found
 
+_CLEARING = (
+    "'python -m compare cache --clear' removes ours, and no other; each of the others may be removed by "
+    "hand, and is made anew."
+)
 _LISTED = ("cupy", "ours")
 """Whose entries are a file each, and say no more of their keys than what kind they are."""
 
@@ -28,14 +32,7 @@ def render(found: Found, width: int) -> str:
     if found.notes:
         lines = [paragraph(note, prose, "  ") for note in found.notes]
         blocks.append("\n".join(["Keys that cannot be known here", *lines]))
-    blocks.append(
-        paragraph(
-            "'python -m compare cache --clear' removes ours, and no other; each of the others may be removed "
-            "by hand, and is made anew.",
-            prose,
-        )
-    )
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, paragraph(_CLEARING, prose)])
 
 
 def cleared(found: Cleared, caches: Sequence[Cache], width: int) -> str:
@@ -52,19 +49,12 @@ def cleared(found: Cleared, caches: Sequence[Cache], width: int) -> str:
 
 
 def _caches(caches: Sequence[Cache]) -> Table:
-    rows = tuple(
-        (
-            cache.whose,
-            cache.holds,
-            str(cache.folder),
-            cache.variable,
-            str(cache.files) if cache.there else NOTHING,
-            size(cache.bytes) if cache.there else NOTHING,
-        )
-        for cache in caches
-    )
+    rows = []
+    for cache in caches:
+        kept = (str(cache.files), size(cache.bytes)) if cache.there else (NOTHING, NOTHING)
+        rows.append((cache.whose, cache.holds, str(cache.folder), cache.variable, *kept))
     headers = ("whose", "holds", "folder", "set by", "files", "size")
-    return Table("What compilers keep on disk", headers, rows, ("holds", "folder", "set by"))
+    return Table("What compilers keep on disk", headers, tuple(rows), ("holds", "folder", "set by"))
 
 
 def _list(whose: str, entries: Sequence[Entry]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from compare.command_line import outputs
 from compare.device import default_archs, pick
@@ -13,27 +14,14 @@ from compare.toolchain.caches.records import Cleared, Found
 
 
 def run(arguments: argparse.Namespace, archs: Sequence[str]) -> None:
-    """Show what is kept, or with ``--clear`` remove what is ours.
-
-    Args:
-        arguments: of the command line.
-        archs: whose keys; none: what is compiled for here by default.
-    """
+    """Show what is kept, or with ``--clear`` remove what is ours; without ``archs``: for the default ones."""
     found: Cleared | Found
     if arguments.clear:
         kernels = frozenset(looking.cuda_kernels(arguments.op)) if arguments.op else frozenset()
         found = ours.clear(arguments.op, kernels)
-    elif arguments.op:
-        found = looking.of_op(arguments.op, arguments.only, archs or default_archs(pick()))
+        shown = partial(report.cleared, found, looking.caches())
     else:
-        found = Found("", looking.caches())
-    outputs.beside(
-        lambda: terminal.put(lambda width: _shown(found, width)),
-        [lambda: outputs.write_json(arguments.json, found)],
-    )
-
-
-def _shown(found: Cleared | Found, width: int) -> str:
-    if isinstance(found, Cleared):
-        return report.cleared(found, looking.caches(), width)
-    return report.render(found, width)
+        of_op = partial(looking.of_op, arguments.op, arguments.only)
+        found = of_op(archs or default_archs(pick())) if arguments.op else Found("", looking.caches())
+        shown = partial(report.render, found)
+    outputs.beside(lambda: terminal.put(shown), [lambda: outputs.write_json(arguments.json, found)])

@@ -26,12 +26,7 @@ from compare.toolchain.caches.records import Entry, File, Part
 
 VARIABLE = "TRITON_CACHE_DIR"
 _SHOWN_OPTIONS = (
-    "num_warps",
-    "num_stages",
-    "num_ctas",
-    "maxnreg",
-    "enable_fp_fusion",
-    "default_dot_input_precision",
+    *("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "default_dot_input_precision"),
 )
 
 
@@ -93,10 +88,9 @@ def _parts(text: str, source: Any, backend: Any, options: Any, env_vars: dict[st
     whole = vars(options)
     shown = ", ".join(f"{name}={whole[name]}" for name in _SHOWN_OPTIONS if name in whole)
     signature = ", ".join(f"{name}: {kind}" for name, kind in source.signature.items())
-    constants = ", ".join(
-        f"{source.fn.arg_names[index]}={value}" for (index, *_), value in source.constants.items()
-    )
-    aligned = ", ".join(source.fn.arg_names[index] for (index, *_), attrs in source.attrs.items() if attrs)
+    names = source.fn.arg_names
+    constants = ", ".join(f"{names[index]}={value}" for (index, *_), value in source.constants.items())
+    aligned = ", ".join(names[index] for (index, *_), attrs in source.attrs.items() if attrs)
     variables = ", ".join(f"{name}={value}" for name, value in sorted(env_vars.items()) if value)
     return (
         Part("triton", f"{triton.__version__}, with a hash of its compiler's own files"),
@@ -117,15 +111,8 @@ def entry_of(implementation: str, launch: TritonLaunch, arch: str) -> Entry:
     """What is kept of a launch, or where it would be looked for."""
     key = key_of(launch, arch)
     place = folder() / key.name
-    return Entry(
-        whose="Triton",
-        kernel=launch.kernel.fn.__name__,
-        what=f"{implementation} for {arch}",
-        key=key.name,
-        place=place,
-        files=_files(place),
-        made_of=key.parts,
-    )
+    name, what = launch.kernel.fn.__name__, f"{implementation} for {arch}"
+    return Entry("Triton", name, what, key.name, place, _files(place), key.parts)
 
 
 def others(names: Iterable[str], known: set[str]) -> list[Entry]:
@@ -148,17 +135,9 @@ def others(names: Iterable[str], known: set[str]) -> list[Entry]:
                 )
             except (OSError, ValueError, KeyError, TypeError):
                 parts = (Part("unreadable", "its metadata is damaged"),)
-            found.append(
-                Entry(
-                    "Triton",
-                    name,
-                    "other sizes, options or sources",
-                    file.parent.name,
-                    file.parent,
-                    _files(file.parent),
-                    parts,
-                )
-            )
+            place = file.parent
+            what = "other sizes, options or sources"
+            found.append(Entry("Triton", name, what, place.name, place, _files(place), parts))
     return found
 
 

@@ -32,6 +32,7 @@ _SIDE_BY_SIDE = ("--threads", "--split-compile")
 _HOST_HALF = ("host-preprocessed", "cudafe")
 _DEVICE_HALF = ("preprocessed", "ptx", "cubin")
 _JOINED = ("fatbin", "object", "library")
+_MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
 
 _Chain = list[Stage | Failure]
 """What commands made one after the other, a failure last."""
@@ -83,15 +84,8 @@ def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Pa
     """What nvcc and all that it calls make of an op's kernels, for several architectures in one go.
 
     The kernels are one file, as they are in the op's module.  Files that hold all of them, such as the
-    cubin, are in the stages of each; of the PTX each has its own part.
-
-    Args:
-        launches: one for each of ``blanks``.
-        blanks: what is known already: whose kernel, and the architecture.
-        folder: for the files in between.
-
-    Returns:
-        One for each of ``blanks``.
+    cubin, are in the stages of each; of the PTX each has its own part.  There is one launch for each of
+    ``blanks``, which are what is known already; ``folder`` is for the files in between.
     """
     source = folder / "kernels.cu"
     kernels = list(dict.fromkeys(launch.kernel for launch in launches))
@@ -149,13 +143,12 @@ def _of_kernel(opened: Opened, made: Sequence[Stage | Failure], mangled: str) ->
     for result in sorted(made, key=_place):
         if isinstance(result, Failure):
             return replace(opened, failure=result)
-        stage = result
-        if stage.name == "ptx":
-            text = entry(stage.text, mangled)
-            stage = replace(stage, content=text.encode(), ops=counts.of("ptx", text))
-        if stage.name == "sass":
-            return with_instructions(opened, stage, mangled)
-        opened = replace(opened, stages=(*opened.stages, stage))
+        if result.name == "sass":
+            return with_instructions(opened, result, mangled)
+        if result.name == "ptx":
+            text = entry(result.text, mangled)
+            result = replace(result, content=text.encode(), ops=counts.of("ptx", text))
+        opened = replace(opened, stages=(*opened.stages, result))
     return opened
 
 
@@ -168,11 +161,7 @@ def entry(ptx: str, mangled: str) -> str:
     head, *parts = re.split(r"(?m)^(?=\s*(?:\.visible |\.weak )?\.entry )", ptx)
     own = [part for part in parts if re.search(rf"\.entry {re.escape(mangled)}\b", part)]
     # What follows the last kernel - the files that lines are counted in - belongs to all of them.
-    tail = (
-        re.search(r"(?m)^\s*\.file\b[\s\S]*", parts[-1])
-        if parts and own and own[0] is not parts[-1]
-        else None
-    )
+    tail = re.search(r"(?m)^\s*\.file\b[\s\S]*", parts[-1]) if own and own[0] is not parts[-1] else None
     return head + "".join(own) + (tail[0] if tail else "")
 
 
@@ -200,16 +189,10 @@ def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
     >>> planned('#$ TOP=/cuda\\n#$ "$TOP/cicc" k.ii -o "k.ptx"\\n')
     ({'TOP': '/cuda'}, ['"$TOP/cicc" k.ii -o "k.ptx"'])
     """
-    variables: dict[str, str] = {}
-    steps = []
-    for line in dryrun.splitlines():
-        if not line.startswith("#$ "):
-            continue
-        if match := re.match(r"#\$ (\w+)=(.*)", line):
-            variables[match[1]] = match[2].strip()
-        else:
-            steps.append(line.removeprefix("#$ ").strip())
-    return variables, steps
+    lines = [line.strip() for line in re.findall(r"(?m)^#\$ (.*)", dryrun)]
+    variables = [match.groups() for line in lines if (match := re.match(r"(\w+)=(.*)", line))]
+    steps = [line for line in lines if not re.match(r"\w+=", line)]
+    return {name: value.strip() for name, value in variables}, steps
 
 
 def stage_of(step: str) -> tuple[str, str]:
@@ -221,16 +204,13 @@ def stage_of(step: str) -> tuple[str, str]:
     words = shlex.split(step)
     tool = Path(words[0]).name
     code = re.search(r"(?:compute|sm)_(\d+[af]?)", step.rpartition(" -o ")[2])
-    if tool in ("cicc", "ptxas"):
-        return ("ptx" if tool == "cicc" else "cubin"), code[1] if code else ""
-    if tool == "cudafe++":
-        return "cudafe", ""
-    if tool == "fatbinary":
-        return "fatbin", ""
-    if "-E" in words:
-        device = any(word.startswith("-D__CUDA_ARCH__=") for word in words)
-        return ("preprocessed", code[1] if code else "") if device else ("host-preprocessed", "")
-    return ("object", "") if "-c" in words else ("library", "")
+    if tool in _MADE_BY:
+        name = _MADE_BY[tool]
+    elif "-E" in words:
+        name = "preprocessed" if "-D__CUDA_ARCH__=" in step else "host-preprocessed"
+    else:
+        name = "object" if "-c" in words else "library"
+    return name, code[1] if code and name in _DEVICE_HALF else ""
 
 
 def _run(step: str, name: str, environment: dict[str, str], folder: Path) -> Stage | Failure:
@@ -257,8 +237,8 @@ def _run(step: str, name: str, environment: dict[str, str], folder: Path) -> Sta
 def _product(step: str) -> str:
     """The file that a command writes."""
     words = shlex.split(step)
-    for option in ("--gen_c_file_name", "-o"):
-        if option in words and not (option == "--gen_c_file_name" and "-o" in words):
+    for option in ("-o", "--gen_c_file_name"):
+        if option in words:
             return words[words.index(option) + 1]
     return next(word.partition("=")[2] for word in words if word.startswith("--create="))
 

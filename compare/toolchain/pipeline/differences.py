@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from compare.resources.sass.instruction_mix import mix, multiplications, width_bits
 from compare.toolchain.pipeline.records import Opened
@@ -33,14 +34,9 @@ def differences(opened: Sequence[Opened]) -> list[Difference]:
                 kinds.add(kind)
                 ways.setdefault(said, []).append(_name(one, here))
             if len(kinds) > 1:
-                found.append(
-                    Difference(arch, what, tuple(_line(names, said) for said, names in ways.items()))
-                )
+                evidence = tuple(f"{', '.join(names)}: {said}" for said, names in ways.items())
+                found.append(Difference(arch, what, evidence))
     return found
-
-
-def _line(names: Sequence[str], said: str) -> str:
-    return f"{', '.join(names)}: {said}"
 
 
 def _name(one: Opened, among: Iterable[Opened]) -> str:
@@ -53,15 +49,7 @@ _Seen = tuple[str, str]
 """What kind of thing a kernel does, by which kernels are told apart; and what shows it."""
 
 
-def _widest_loads(one: Opened) -> _Seen:
-    return _widest(one, "LDG", "global loads")
-
-
-def _widest_stores(one: Opened) -> _Seen:
-    return _widest(one, "STG", "global stores")
-
-
-def _widest(one: Opened, name: str, group: str) -> _Seen:
+def _widest(name: str, group: str, one: Opened) -> _Seen:
     moves = [i.opcode for i in one.instructions if i.opcode.partition(".")[0] == name]
     if not moves:
         return "none", "none"
@@ -71,10 +59,8 @@ def _widest(one: Opened, name: str, group: str) -> _Seen:
     said = f"{bits // 8} bytes ({count} {widest})"
     unknown = _not_known_divisible(one) if bits < 128 else []
     if unknown:
-        said += (
-            f", and its TTIR does not say that {', '.join(unknown)} "
-            f"{'is a multiple' if len(unknown) == 1 else 'are multiples'} of 16"
-        )
+        multiples = "is a multiple" if len(unknown) == 1 else "are multiples"
+        said += f", and its TTIR does not say that {', '.join(unknown)} {multiples} of 16"
     return str(bits), said
 
 
@@ -96,34 +82,25 @@ def _multiplies(one: Opened) -> _Seen:
     return kinds, f"{kinds} ({found.total()} in all)"
 
 
-def _synchronises(one: Opened) -> _Seen:
-    groups = mix(one.instructions)
-    found = {**groups.get("barriers", {}), **groups.get("warp", {})}
-    return _listed(found)
-
-
 def _spills(one: Opened) -> _Seen:
     groups = mix(one.instructions)
-    loads = sum(groups.get("local loads", {}).values())
-    stores = sum(groups.get("local stores", {}).values())
+    loads, stores = (sum(groups.get(name, {}).values()) for name in ("local loads", "local stores"))
     said = f"{loads} LDL, {stores} STL" if loads + stores else "none"
     return said, said
 
 
-def _async_copies(one: Opened) -> _Seen:
-    return _listed(mix(one.instructions).get("async copies", {}))
-
-
-def _listed(found: Mapping[str, int]) -> _Seen:
+def _listed(names: Sequence[str], one: Opened) -> _Seen:
+    groups = mix(one.instructions)
+    found = {kind: count for name in names for kind, count in groups.get(name, {}).items()}
     said = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items())) or "nothing"
     return ", ".join(sorted(found)), said
 
 
 _LOOKED_AT: dict[str, Callable[[Opened], _Seen]] = {
-    "widest load from global memory": _widest_loads,
-    "widest store to global memory": _widest_stores,
+    "widest load from global memory": partial(_widest, "LDG", "global loads"),
+    "widest store to global memory": partial(_widest, "STG", "global stores"),
     "multiplies with": _multiplies,
-    "waits for others, or exchanges with them, by": _synchronises,
+    "waits for others, or exchanges with them, by": partial(_listed, ("barriers", "warp")),
     "uses local memory, where spills go": _spills,
-    "copies asynchronously by": _async_copies,
+    "copies asynchronously by": partial(_listed, ("async copies",)),
 }

@@ -24,11 +24,9 @@ def why_not(op: Op, impl: Implementation, case: Case) -> str:
     if "compile" in impl.variant:
         return "" if here else "Inductor writes Triton only where there is a GPU; here it would write C++"
     names = _launched(op, impl, case) if here else []
-    if not names:
-        return (
-            "PyTorch launches kernels of libraries that were compiled before: there is no source to open up"
-        )
-    return f"it launches {', '.join(names)}, compiled before by others: there is no source to open up"
+    which = f"it launches {', '.join(names)}, compiled before by others"
+    which = which if names else "PyTorch launches kernels of libraries that were compiled before"
+    return f"{which}: there is no source to open up"
 
 
 def _launched(op: Op, impl: Implementation, case: Case) -> list[str]:
@@ -49,15 +47,8 @@ def written(
 ) -> list[Opened]:
     """The Python that Inductor writes for the GPU at hand, then each Triton kernel in it, stage by stage.
 
-    Where Inductor tries several configurations of a kernel, each is there.
-
-    Args:
-        op: the op.
-        impl: PyTorch's, by torch.compile.
-        case: of which inputs are made.
-        blank: what is known already.
-        dump: with every MLIR pass of Triton's.
-        later: disassembles.
+    Where Inductor tries several configurations of a kernel, each is there.  The rest is as for
+    `triton_way.compiled`.
     """
     inputs = _inputs(op, case)
     torch._dynamo.reset()  # what was compiled before is not written again

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from compare.toolchain.pipeline.records import Opened
-from compare.toolchain.pipeline.triton_bases import bases
-
-Bases = Mapping[str, tuple[tuple[int, ...], ...]]
+from compare.toolchain.pipeline.triton_bases import Bases, bases
 
 _DEFINITION = re.compile(r"^(#(?!loc)\w+) = (#\w+\.(\w+)<\{(.*)\}>)$", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)([^,<>]+(?:<[^<>]*>)?), (#.*)>$")
@@ -75,12 +73,11 @@ def layouts(opened: Opened) -> list[Layout]:
     if stage is None:
         return []
     text = re.sub(r" loc\(.*\)$", "", stage.text, flags=re.MULTILINE)
-    defined = {match[1]: (match[2], match[3], match[4]) for match in _DEFINITION.finditer(text)}
-    used = _used(text)
+    defined = {match[1]: match.group(2, 3, 4) for match in _DEFINITION.finditer(text)}
     head = re.search(r"^module attributes \{.*\} \{$", text, re.MULTILINE)
     definitions = "\n".join(match[0] for match in _DEFINITION.finditer(text))
     definitions += "\n#smem = #ttg.shared_memory"
-    asked = [(name, shape, dtype, shared) for name, (shape, dtype, shared) in used.items()]
+    asked = [(name, *one) for name, one in _used(text).items()]
     answers = bases(definitions, head[0] if head else "module {", asked)
     found = []
     for (name, shape, dtype, shared), answer in zip(asked, answers, strict=True):

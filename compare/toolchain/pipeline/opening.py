@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -56,8 +57,6 @@ def open_up(
     as there are cores.
 
     Args:
-        op: the op.
-        impls: of the op.
         case: what the inputs are, which decides the kernel and its specialisation.
         archs: ``sm_90``; one at least.
         dump: with every MLIR pass of Triton's.
@@ -65,7 +64,7 @@ def open_up(
     """
     found: dict[_Place, list[Opened]] = {}
     single: list[tuple[_Place, Future[Opened]]] = []
-    several: list[tuple[Sequence[_Place], Future[list[Opened]]]] = []
+    cuda: list[tuple[Sequence[_Place], Future[list[Opened]]]] = []
     triton: list[tuple[_Place, TritonLaunch, Opened]] = []
     nvcc: list[_ForNvcc] = []
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
@@ -96,19 +95,19 @@ def open_up(
                 elif impl.route == "pybind":
                     nvcc.append((place, launch, blank))
                 else:
-                    single.append((place, pool.submit(_nvrtc, launch, blank)))
+                    cuda.append(([place], pool.submit(_by_cuda, [launch], [blank])))
         for number, group in enumerate(_together(nvcc)):
             folder = Path(scratch, str(number))
             folder.mkdir()
             where, launches_of, blanks = zip(*group, strict=True)
-            several.append((where, pool.submit(_nvcc, launches_of, blanks, folder)))
+            cuda.append((where, pool.submit(_by_cuda, launches_of, blanks, folder)))
         for place, launch, blank in triton:
             begin(f"compiling {blank.label} for {blank.arch}")
             single.append((place, triton_way.compiled(launch, blank, dump, pool)))
         begin("waiting for the compilers", limited=False)
         for place, one in single:
             found.setdefault(place, []).append(one.result())
-        for places, job in several:
+        for places, job in cuda:
             for place, opened in zip(places, job.result(), strict=True):
                 found.setdefault(place, []).append(opened)
     return [opened for place in sorted(found) for opened in found[place]]
@@ -131,13 +130,11 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
     Raises:
         NotImplementedError: there is nothing to compile here; the text says why.
     """
-    refusal = lacks(impl.requires, arch) if impl.requires else None
-    if refusal:
+    if impl.requires and (refusal := lacks(impl.requires, arch)):
         raise NotImplementedError(refusal)
     if impl.route == LIBRARY:
-        raise NotImplementedError(
-            f"{impl.label} launches a library's kernels, which are not compiled from here"
-        )
+        why = "launches a library's kernels, which are not compiled from here"
+        raise NotImplementedError(f"{impl.label} {why}")
     once: dict[object, Launch] = {}
     for launch in capture(impl, op, case, arch):
         if isinstance(launch, CudaLaunch):
@@ -150,31 +147,26 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
     return list(once.values())
 
 
-def _nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
+def _by_cuda(
+    launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path | None = None
+) -> list[Opened]:
+    """By nvcc, in ``folder``; without one by NVRTC."""
+    pairs = list(zip(launches, blanks, strict=True))
     try:
-        return cuda_way.by_nvrtc(launch, blank)
+        if folder:
+            return cuda_way.by_nvcc(launches, blanks, folder)
+        return [cuda_way.by_nvrtc(*pair) for pair in pairs]
     except build.BuildError as error:  # no compiler
-        return replace(blank, kernel=launch.kernel, unavailable=str(error))
-
-
-def _nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
-    try:
-        return cuda_way.by_nvcc(launches, blanks, folder)
-    except build.BuildError as error:
-        return [
-            replace(blank, kernel=launch.kernel, unavailable=str(error))
-            for launch, blank in zip(launches, blanks, strict=True)
-        ]
+        return [replace(blank, kernel=launch.kernel, unavailable=str(error)) for launch, blank in pairs]
 
 
 def _together(nvcc: Sequence[_ForNvcc]) -> list[list[_ForNvcc]]:
     """What one call of nvcc compiles: kernels of one source that are wanted for the same architectures."""
-    archs: dict[tuple[str, str], list[str]] = {}
+    archs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for _, launch, blank in nvcc:
-        archs.setdefault((launch.source, launch.kernel), []).append(blank.arch)
-    groups: dict[tuple[str, tuple[str, ...]], list[_ForNvcc]] = {}
+        archs[launch.source, launch.kernel][blank.arch] = None
+    groups: dict[tuple[str, ...], list[_ForNvcc]] = defaultdict(list)
     for one in nvcc:
         launch = one[1]
-        wanted = tuple(dict.fromkeys(archs[launch.source, launch.kernel]))
-        groups.setdefault((launch.source, wanted), []).append(one)
+        groups[(launch.source, *archs[launch.source, launch.kernel])].append(one)
     return list(groups.values())

@@ -129,19 +129,10 @@ class Opened:
 def as_data(opened: Opened) -> dict[str, Any]:
     """For `compare.records.encoding.encode`: all of it, of binaries their size and hash."""
     data = {**vars(opened), "mix": mix(opened.instructions)}
+    shown = ("name", "made_by", "took_ms", "lines", "ops", "command", "log", "text")
     data["stages"] = [
-        {
-            "name": stage.name,
-            "made_by": stage.made_by,
-            "took_ms": stage.took_ms,
-            "size_bytes": len(stage.content),
-            "lines": stage.lines,
-            "ops": stage.ops,
-            "command": stage.command,
-            "log": stage.log,
-            "sha256": hashlib.sha256(stage.content).hexdigest(),
-            "text": stage.text,
-        }
+        {name: getattr(stage, name) for name in shown}
+        | {"size_bytes": len(stage.content), "sha256": hashlib.sha256(stage.content).hexdigest()}
         for stage in opened.stages
     ]
     data["passes"] = [vars(one) | {"changed": one.changed} for one in opened.passes]

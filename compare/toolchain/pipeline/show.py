@@ -36,15 +36,9 @@ _SUFFIXES = {
 
 
 def run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: Begin) -> int:
-    """Open up what is asked for, write it and show it.
+    """Open up what is asked for, write it and show it; the command's exit status.
 
-    Args:
-        arguments: of the command line.
-        archs: ``sm_90``; none: what is compiled for here by default.
-        begin: told what is done from now on.
-
-    Returns:
-        The command's exit status.
+    No ``archs``: what is compiled for here by default.  ``begin`` is told what is done from now on.
     """
     stage = select(arguments.stage) if arguments.stage else ""
     if arguments.load and arguments.op in registry.op_names():
@@ -68,9 +62,8 @@ def run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: Begin) -> 
         raise UsageError(
             "this Triton prints its passes in a way that is not understood here; please report it"
         )
-    outputs.beside(
-        lambda: _show(opened, op.signature, arguments, stage), _writes(opened, op.signature, arguments)
-    )
+    writes = _writes(opened, op.signature, arguments)
+    outputs.beside(lambda: _show(opened, op.signature, arguments, stage), writes)
     if any(one.failure for one in opened):
         return STOPPED
     return COMPILED if any(one.stages for one in opened) else NOTHING
@@ -116,20 +109,17 @@ def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespac
 
 def _show_layouts(opened: Sequence[Opened], name: str) -> None:
     of_kernels = [(one, layouts(one)) for one in opened]
-    known = {layout.name for _, found in of_kernels for layout in found}
-    known |= {layout.kind for _, found in of_kernels for layout in found} | {"all"}
+    known = {"all"}.union(*({layout.name, layout.kind} for _, found in of_kernels for layout in found))
     wanted = name if name in known or f"#{name}" not in known else f"#{name}"
     if known != {"all"} and wanted not in known:
         raise UsageError(registry.unknown("layout", name, sorted(known)))
-    shown = [
-        (one, [layout for layout in found if wanted in ("all", layout.name, layout.kind)])
-        for one, found in of_kernels
-    ]
-    terminal.put(
-        lambda width: "\n\n".join(
-            drawn.render(one, found, min(width, terminal.PROSE_WIDTH)) for one, found in shown if found
-        )
-    )
+
+    def render(width: int) -> str:
+        prose = min(width, terminal.PROSE_WIDTH)
+        shown = ((one, [a for a in found if wanted in ("all", a.name, a.kind)]) for one, found in of_kernels)
+        return "\n\n".join(drawn.render(one, found, prose) for one, found in shown if found)
+
+    terminal.put(render)
 
 
 def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:

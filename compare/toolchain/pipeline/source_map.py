@@ -49,11 +49,8 @@ def source_map(opened: Opened) -> list[Line]:
 
 def ptx_lines(ptx: str) -> list[tuple[str, int, str]]:
     """Each instruction of PTX with the file and line it came from; ``("", 0)`` where it is not said."""
-    return [
-        (*(places[0] if places else ("", 0)), re.sub(r"\s+", " ", row.partition("//")[0]).strip())
-        for row, places in tracing.ptx(ptx)
-        if _PTX.match(row)
-    ]
+    rows = ((row.partition("//")[0], places) for row, places in tracing.ptx(ptx) if _PTX.match(row))
+    return [(*(places[0] if places else ("", 0)), " ".join(row.split())) for row, places in rows]
 
 
 def _read(file: str) -> Sequence[str]:

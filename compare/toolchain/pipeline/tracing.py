@@ -31,11 +31,9 @@ def traced(opened: Opened, stage: Stage) -> list[Traced]:
         return []
     if stage.name == "source":
         return [Traced(text, (source.first_line + i,)) for i, text in enumerate(stage.text.splitlines())]
-    name = source.file
 
     def own(places: Sequence[Place]) -> tuple[int, ...]:
-        lines = (line for file, line in places if line and _same(file, name))
-        return tuple(dict.fromkeys(lines))
+        return tuple(dict.fromkeys(line for file, line in places if line and _same(file, source.file)))
 
     return [Traced(text, own(places)) for text, places in _READERS[stage.name](stage.text)]
 
@@ -83,11 +81,8 @@ def _llvm(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         node = nodes.get(scope, {})
         if "filename" in node:
             return str(Path(node.get("directory", ""), node["filename"]))
-        return (
-            file_of(node["file"] if "file" in node else node["scope"])
-            if {"file", "scope"} & set(node)
-            else ""
-        )
+        outer = node.get("file") or node.get("scope")
+        return file_of(outer) if outer else ""
 
     def places(number: str) -> list[Place]:
         found = []
@@ -109,9 +104,8 @@ def _fields(text: str) -> list[tuple[str, str]]:
     >>> _fields('line: 30, scope: !27, filename: "a.py"')
     [('line', '30'), ('scope', '27'), ('filename', 'a.py')]
     """
-    return [
-        (name, quoted or word) for name, quoted, word in re.findall(r'(\w+): (?:"([^"]*)"|!?(\w+))', text)
-    ]
+    found = re.findall(r'(\w+): (?:"([^"]*)"|!?(\w+))', text)
+    return [(name, quoted or word) for name, quoted, word in found]
 
 
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?")
@@ -119,11 +113,8 @@ _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at (\d+) (\d+)
 
 def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
     """Each line, and the places that it comes from, the innermost first."""
-    files = {}
-    for number, folder, name in re.findall(
-        r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', text, re.MULTILINE
-    ):
-        files[number] = str(Path(folder, name)) if name else folder
+    named = re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', text)
+    files = {number: str(Path(folder, name)) if name else folder for number, folder, name in named}
     # What it was inlined into is said once, at the place itself, which may be inlined in its turn.
     into: dict[tuple[str, ...], tuple[str, ...]] = {}
     here: tuple[str, ...] = ()
@@ -133,10 +124,10 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
             if match[4]:
                 into[here] = match.groups()[3:]
             continue
-        if re.match(r"\s*\.section|\s*\.file", row):
+        if re.match(r"\s*\.section", row):
+            return
+        if re.match(r"\s*\.file", row):
             here = ()
-            if ".section" in row:
-                return
             continue
         found: list[Place] = []
         at = here
@@ -148,10 +139,8 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
 
 def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
     for row, instruction in listed(text):
-        yield (
-            row.rstrip(),
-            [(instruction.file, instruction.line), *instruction.callers] if instruction else (),
-        )
+        places = [(instruction.file, instruction.line), *instruction.callers] if instruction else ()
+        yield row.rstrip(), places
 
 
 _READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[Place]]]]] = {

@@ -69,28 +69,12 @@ def watched(dump: bool) -> Iterator[Watched]:
     """
     seen = Watched()
 
-    def front(source: type[Any]) -> Any:
-        make_ir = source.make_ir
-
-        def timed(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with _stage(seen, "frontend") as done:
-                return done(make_ir(self, *args, **kwargs))
-
-        return mock.patch.object(source, "make_ir", timed)
-
-    def hook(
-        backend: Any = None,
-        stages: Any = None,
-        options: Any = None,
-        language: Any = None,
-        capability: Any = None,
-    ) -> tuple[str, str] | None:
+    def hook(backend: Any = None, stages: Any = None, *_: Any, **__: Any) -> tuple[str, str] | None:
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""
-        for name, step in list(stages.items()):
-            if name == _AS_IT_WAS:
-                continue
-            stages[name] = _timed(seen, name, _dumping_dots(step) if name == "ttgir" else step)
+        for name in stages.keys() - {_AS_IT_WAS}:
+            step = _dumping_dots(stages[name]) if name == "ttgir" else stages[name]
+            stages[name] = _timed(seen, name, step)
         return None
 
     dumping = "1" if dump else None
@@ -100,8 +84,8 @@ def watched(dump: bool) -> Iterator[Watched]:
         # What would tell this Triton from others in a cache that outlives us: a hash of all its files.
         mock.patch.object(triton_cache, "triton_key", return_value="watched"),
         mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
-        front(ASTSource),
-        front(GluonASTSource),
+        mock.patch.object(ASTSource, "make_ir", _timed(seen, "frontend", ASTSource.make_ir)),
+        mock.patch.object(GluonASTSource, "make_ir", _timed(seen, "frontend", GluonASTSource.make_ir)),
         _last_module(dump),
         tempfile.TemporaryFile() as noise,
     ):
@@ -117,9 +101,7 @@ def _dumping_dots(step: Callable[..., Any]) -> Callable[..., Any]:
     """The step with its passes printed where there is a ``tt.dot``, which one of them decides about."""
 
     def run(module: Any, *args: Any) -> Any:
-        if "tt.dot" not in str(module):
-            return step(module, *args)
-        with _environment(MLIR_ENABLE_DUMP="1"):
+        with _environment(MLIR_ENABLE_DUMP="1") if "tt.dot" in str(module) else contextlib.nullcontext():
             return step(module, *args)
 
     return run
@@ -127,40 +109,28 @@ def _dumping_dots(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed(seen: Watched, name: str, step: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _stage(seen, name) as done:
-            return done(step(*args, **kwargs))
-
-    return run
-
-
-@contextlib.contextmanager
-def _stage(seen: Watched, name: str) -> Iterator[Callable[[Any], Any]]:
-    seen.began = name
-    _print(f"{MARK}{name}")
-    begin = time.perf_counter()
-
-    def done(result: Any) -> Any:
+        seen.began = name
+        _print(f"{MARK}{name}")
+        begin = time.perf_counter()
+        result = step(*args, **kwargs)
         seconds = time.perf_counter() - begin
         seen.made.append((name, result if isinstance(result, bytes) else str(result), seconds))
         return result
 
-    yield done
+    return run
 
 
-@contextlib.contextmanager
-def _last_module(dump: bool) -> Iterator[None]:
-    """Print the module that the last pass left behind, which becomes LLVM IR and is printed by nobody."""
+def _last_module(dump: bool) -> contextlib.AbstractContextManager[Any]:
+    """Print the module that the last pass left behind and no other prints, as it becomes LLVM IR."""
     to_module = getattr(llvm, "to_module", None)
     if not dump or to_module is None:
-        yield
-        return
+        return contextlib.nullcontext()
 
     def shown(module: Any, *args: Any) -> Any:
         _print(f"{MARK}end\n{module}")
         return to_module(module, *args)
 
-    with mock.patch.object(llvm, "to_module", shown):
-        yield
+    return mock.patch.object(llvm, "to_module", shown)
 
 
 def _print(text: str) -> None:

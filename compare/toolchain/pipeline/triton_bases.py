@@ -19,20 +19,16 @@ from triton._C.libtriton import gluon_ir, ir, nvidia
 from compare.registry import ROOT
 
 Bases = dict[str, tuple[tuple[int, ...], ...]]
+Asked = tuple[str, tuple[int, ...], str, bool]
 
 
-def bases(
-    definitions: str, module: str, asked: Sequence[tuple[str, tuple[int, ...], str, bool]]
-) -> list[Bases | str]:
-    """Ask the Triton at hand.
+def bases(definitions: str, module: str, asked: Sequence[Asked]) -> list[Bases | str]:
+    """For each layout asked about, its bases by the name of what they are of; or why Triton does not say.
 
     Args:
         definitions: lines such as ``#blocked = #ttg.blocked<{...}>``.
         module: the line that begins the module they are of, whose attributes they have to fit.
         asked: layout, shape, dtype, and whether it is one of shared memory.
-
-    Returns:
-        For each the bases by the name of what they are of; or why Triton does not say.
     """
     # Triton 3.6 ends the process when it is asked about shared memory.
     shared_too = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 7)
@@ -42,9 +38,7 @@ def bases(
     return [next(answers) if shared_too or not shared else unknown for *_, shared in asked]
 
 
-def _answers(
-    definitions: str, module: str, asked: Sequence[tuple[str, tuple[int, ...], str, bool]]
-) -> list[Bases | str]:
+def _answers(definitions: str, module: str, asked: Sequence[Asked]) -> list[Bases | str]:
     done = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps([definitions, module, asked]),
@@ -54,10 +48,8 @@ def _answers(
         check=False,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        return [
-            f"Triton does not say: {said[-1] if said else f'it ended with status {done.returncode}'}"
-        ] * len(asked)
+        said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        return [f"Triton does not say: {said[-1]}"] * len(asked)
     return [
         answer if isinstance(answer, str) else {of: tuple(map(tuple, found)) for of, found in answer.items()}
         for answer in json.loads(done.stdout)
@@ -82,10 +74,7 @@ def main() -> None:
             file.flush()
             try:
                 value = ir.parse_mlir_module(file.name, context).get_function("f").args(0)
-                if shared:
-                    layout = builder.get_gluon_layout_from_memdesc(value)
-                else:
-                    layout = builder.get_gluon_layout_from_tensor(value)
+                layout = getattr(builder, f"get_gluon_layout_from_{'memdesc' if shared else 'tensor'}")(value)
                 linear = builder.to_linear_layout(layout._to_ir(builder), shape)
             except Exception as error:
                 found.append(f"Triton does not say: {error}")

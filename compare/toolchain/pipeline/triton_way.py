@@ -48,14 +48,9 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -
     begin = time.perf_counter()
     tree = ast.parse(textwrap.dedent(text))
     parsing_ms = (time.perf_counter() - begin) * 1e3
+    file, line = launch.kernel.fn.__code__.co_filename, launch.kernel.starting_line_number
     first = [
-        Stage(
-            "source",
-            "Python",
-            text.encode(),
-            file=launch.kernel.fn.__code__.co_filename,
-            first_line=launch.kernel.starting_line_number,
-        ),
+        Stage("source", "Python", text.encode(), file=file, first_line=line),
         Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
     ]
     failure = None
@@ -82,14 +77,7 @@ def _finished(opened: Opened, noise: str, dump: bool) -> Opened:
 
 
 def each_compiled(seen: Watched, blank: Opened, dump: bool, later: Executor) -> list[Opened]:
-    """The kernels that somebody else let Triton compile meanwhile, each from its TTIR on.
-
-    Args:
-        seen: all of them, one after the other.
-        blank: what is known already.
-        dump: whether every pass has printed the module.
-        later: disassembles.
-    """
+    """The kernels in ``seen``, that somebody else let Triton compile, each from its TTIR on."""
     made: list[list[Stage]] = []
     for one in seen.made:
         stage = _stage(*one)
@@ -108,12 +96,9 @@ def each_compiled(seen: Watched, blank: Opened, dump: bool, later: Executor) -> 
 def _told_apart(found: Sequence[Opened]) -> list[Opened]:
     """The same, those of one name numbered: configurations of a kernel that is tuned."""
     names = [one.kernel for one in found]
-    return [
-        replace(one, kernel=f"{one.kernel} ({names[:i].count(one.kernel) + 1} of {names.count(one.kernel)})")
-        if names.count(one.kernel) > 1
-        else one
-        for i, one in enumerate(found)
-    ]
+    numbers = [f" ({names[:i].count(name) + 1} of {names.count(name)})" for i, name in enumerate(names)]
+    several = [number if names.count(name) > 1 else "" for name, number in zip(names, numbers, strict=True)]
+    return [replace(one, kernel=one.kernel + more) for one, more in zip(found, several, strict=True)]
 
 
 def _stage(name: str, made: str | bytes, seconds: float) -> Stage:

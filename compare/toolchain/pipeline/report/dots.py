@@ -32,11 +32,9 @@ def render(opened: Sequence[Opened], width: int) -> str:
 
 def lines(found: Followed) -> tuple[tuple[str, str], ...]:
     """What the products are at each stage: its name and a sentence."""
+    places = ", ".join(map(shortened, found.places)) or "no line that it names"
     return (
-        (
-            "ttir",
-            f"{found.dots} tt.dot at {', '.join(map(shortened, found.places)) or 'no line that it names'}",
-        ),
+        ("ttir", f"{found.dots} tt.dot at {places}"),
         ("ttgir", _in_ttgir(found)),
         ("ptx", _counts(found.ptx)),
         ("sass", _counts(found.sass)),

@@ -65,17 +65,12 @@ class Sass(RegexLexer):  # type: ignore[misc]
 
 
 _LANGUAGES = {
-    "ast": "python",
-    "inductor": "python",
-    "frontend": "mlir",
-    "ttir": "mlir",
-    "ttgir": "mlir",
+    **dict.fromkeys(("ast", "inductor"), "python"),
+    **dict.fromkeys(("frontend", "ttir", "ttgir"), "mlir"),
+    **dict.fromkeys(("host-preprocessed", "cudafe", "preprocessed"), "cuda"),
     "llir": "llvm",
     "ptx": "ptx",
     "sass": "sass",
-    "host-preprocessed": "cuda",
-    "cudafe": "cuda",
-    "preprocessed": "cuda",
 }
 
 
@@ -103,8 +98,8 @@ def language(label: str, stage: str) -> str:
 def lexer(name: str) -> Lexer:
     """Pygments' lexer, or one of the two that it lacks; no character is added or left out."""
     as_it_is = {"stripnl": False, "ensurenl": False}
-    if name in ("mlir", "sass"):
-        return Mlir(**as_it_is) if name == "mlir" else Sass(**as_it_is)
+    if own := {"mlir": Mlir, "sass": Sass}.get(name):
+        return own(**as_it_is)
     return get_lexer_by_name(name or "text", **as_it_is)
 
 
@@ -119,12 +114,7 @@ def put(texts: Sequence[Code], stream: TextIO | None = None) -> None:
         if coloured and one.language and len(one.body) <= _MOST_COLOURED_BYTES:
             stream.write(f"{writable(one.head, stream)}\n")
             code = writable(one.body, stream)
-            console.print(
-                Syntax(code, lexer(one.language), theme="ansi_dark", background_color="default").highlight(
-                    code
-                ),
-                soft_wrap=True,
-                end="",
-            )
+            syntax = Syntax(code, lexer(one.language), theme="ansi_dark", background_color="default")
+            console.print(syntax.highlight(code), soft_wrap=True, end="")
         else:
             stream.write(f"{writable(one.text, stream)}\n")

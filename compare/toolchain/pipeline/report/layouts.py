@@ -43,8 +43,8 @@ _WORDS = {
 
 def render(one: Opened, found: Sequence[Layout], width: int) -> str:
     """Each of a kernel's layouts in words and drawn."""
-    blocks = [f"// {one.label}  {one.kernel}  {one.arch}  layouts of its ttgir"]
-    return "\n\n".join([*blocks, *(described(layout, width) for layout in found)])
+    head = f"// {one.label}  {one.kernel}  {one.arch}  layouts of its ttgir"
+    return "\n\n".join([head, *(described(layout, width) for layout in found)])
 
 
 def described(layout: Layout, width: int) -> str:
@@ -56,9 +56,8 @@ def described(layout: Layout, width: int) -> str:
     lines += [paragraph(_facts(layout), width, "  ", hanging="  ")]
     for of, bases in layout.bases.items():
         if bases:
-            lines.append(
-                paragraph(f"{of} bits: {' '.join(map(_brackets, bases))}", width, "  ", hanging="    ")
-            )
+            drawn_bases = " ".join(f"[{', '.join(map(str, base))}]" for base in bases)
+            lines.append(paragraph(f"{of} bits: {drawn_bases}", width, "  ", hanging="    "))
     if layout.shared:
         lines += ["", *drawn_memory(layout, width)]
     elif len(layout.shape) <= 2:
@@ -69,14 +68,12 @@ def described(layout: Layout, width: int) -> str:
 
 
 def _in_words(layout: Layout) -> str:
-    kind = layout.kind
-    kind += {"nvidia_mma": f" {layout.parameters.get('versionMajor')}"}.get(kind, "")
-    kind += {"dot_op": f" {layout.parameters.get('opIdx')}"}.get(kind, "")
+    told_apart_by = {"nvidia_mma": "versionMajor", "dot_op": "opIdx"}.get(layout.kind, "")
     try:
-        words = _WORDS[kind].format_map(layout.parameters)
+        words = _WORDS[f"{layout.kind} {layout.parameters.get(told_apart_by, '')}".strip()]
+        return f"{words.format_map(layout.parameters)}."
     except KeyError:
-        words = f"{layout.kind}, which this project has no words for"
-    return f"{words}."
+        return f"{layout.kind}, which this project has no words for."
 
 
 def _facts(layout: Layout) -> str:
@@ -103,27 +100,18 @@ def _bytes(layout: Layout) -> int:
     return max(int(bits[0]) // 8, 1) if bits else 4
 
 
-def _brackets(base: Iterable[int]) -> str:
-    return f"[{', '.join(map(str, base))}]"
-
-
 # --------------------------------------------------------------------------- drawings
 
 
 def drawn(layout: Layout, width: int) -> list[str]:
     """The first rows and columns, each cell with the warps and lanes that hold it: ``w0 l4-7``."""
-    holders = layout.holders()
-    names = {at: _named(who) for at, who in holders.items()}
-    warps = {at: f"w{ranges({warp for warp, _ in who})}" for at, who in holders.items()}
+    holders = layout.holders().items()
+    warps = {at: f"w{ranges({warp for warp, _ in who})}" for at, who in holders}
+    names = {at: f"{warps[at]} l{ranges({lane for _, lane in who})}" for at, who in holders}
     lines = []
     if len(set(warps.values())) > 1:
         lines += ["  which warp:", *_grid(layout.shape, warps, width), ""]
     return [*lines, "  which lane:", *_grid(layout.shape, names, width)]
-
-
-def _named(who: set[tuple[int, int]]) -> str:
-    warps, lanes = ({pair[i] for pair in who} for i in (0, 1))
-    return f"w{ranges(warps)} l{ranges(lanes)}"
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -137,7 +125,7 @@ def ranges(numbers: Iterable[int]) -> str:
             found[-1].append(number)
         else:
             found.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+    return ",".join(_span((run[0], run[-1])) for run in found)
 
 
 def _grid(shape: Sequence[int], names: dict[tuple[int, ...], str], width: int) -> list[str]:
@@ -156,11 +144,8 @@ def _grid(shape: Sequence[int], names: dict[tuple[int, ...], str], width: int) -
 
 def _alike(count: int, key: Callable[[int], list[str]]) -> list[tuple[int, int]]:
     """Runs of equal rows or columns, each by its first and its last."""
-    found = []
-    for _, run in groupby(range(count), key):
-        members = list(run)
-        found.append((members[0], members[-1]))
-    return found
+    runs = (list(run) for _, run in groupby(range(count), key))
+    return [(run[0], run[-1]) for run in runs]
 
 
 def _span(run: tuple[int, int]) -> str:
@@ -180,11 +165,8 @@ def drawn_memory(layout: Layout, width: int) -> list[str]:
             else:
                 line.append([at])
         table.append([f"byte {begin * _bytes(layout)}", *map(_elements, line)])
-    shown = table[:_MOST_LINES]
-    return [
-        "  which element, in lines of 128 bytes: row:columns",
-        *_aligned(shown, len(table) > len(shown), width),
-    ]
+    drawing = _aligned(table[:_MOST_LINES], len(table) > _MOST_LINES, width)
+    return ["  which element, in lines of 128 bytes: row:columns", *drawing]
 
 
 def _next(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -205,9 +187,7 @@ def _aligned(table: Sequence[Sequence[str]], more_rows: bool, width: int) -> lis
         kept += 1
     lines = []
     for row in table:
-        cells = [
-            f"{row[0]:>{sizes[0]}}",
-            *(f"{cell:<{size}}" for cell, size in zip(row[1:kept], sizes[1:], strict=False)),
-        ]
-        lines.append("    " + "  ".join([*cells, *(["..."] if kept < most else [])]).rstrip())
+        others = [f"{cell:<{size}}" for cell, size in zip(row[1:kept], sizes[1:], strict=False)]
+        cells = [f"{row[0]:>{sizes[0]}}", *others, "..." if kept < most else ""]
+        lines.append("    " + "  ".join(cells).rstrip())
     return [*lines, f"    {'...':>{sizes[0]}}"] if more_rows else lines

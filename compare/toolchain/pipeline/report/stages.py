@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from compare.report.tables import NOTHING, Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
@@ -33,9 +34,8 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     archs = list(dict.fromkeys(one.arch for one in opened))
     first = opened[0]
     blocks = [f"{first.op}  {signature}\n{first.case}, compiled for {', '.join(archs)}"]
-    kernels = _by_kernel(opened)
     mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
-    shown = [*map(_stages, kernels), *filter(None, mixes)]
+    shown = [*map(_stages, _by_kernel(opened)), *filter(None, mixes)]
     blocks += [laid_out(table, width) for table in shown]
     blocks += filter(None, [dots.render(opened, prose)])
     failed = [failure(one, prose) for one in opened if one.failure]
@@ -81,24 +81,16 @@ def stage_text(one: Opened, stage: Stage) -> Code:
 
 def pass_table(one: Opened, width: int) -> str:
     """Every MLIR pass in order, those that changed the module marked."""
-    rows = tuple(
-        (
-            str(number_),
-            ran.stage,
-            ran.name,
-            "?" if ran.after is None else "yes" if ran.changed else "",
-            f"{len(ran.before.splitlines())} -> {len(ran.after.splitlines())}"
-            if ran.after is not None and ran.changed
-            else "",
-        )
-        for number_, ran in enumerate(one.passes, 1)
-    )
-    changed = sum(ran.changed for ran in one.passes)
-    title = (
-        f"Passes of {one.label} ({one.kernel}) for {one.arch}: {changed} of {len(rows)} changed the module"
-    )
+    rows = []
+    for count, ran in enumerate(one.passes, 1):
+        changed, lines = "?" if ran.after is None else "", ""
+        if ran.after is not None and ran.changed:
+            changed, lines = "yes", f"{len(ran.before.splitlines())} -> {len(ran.after.splitlines())}"
+        rows.append((str(count), ran.stage, ran.name, changed, lines))
+    share = f"{sum(ran.changed for ran in one.passes)} of {len(rows)} changed the module"
+    title = f"Passes of {one.label} ({one.kernel}) for {one.arch}: {share}"
     headers = ("", "stage", "pass", "changed", "lines")
-    return laid_out(Table(title, headers, rows, ("stage", "pass", "changed")), width)
+    return laid_out(Table(title, headers, tuple(rows), ("stage", "pass", "changed")), width)
 
 
 def pass_diffs(one: Opened, name: str) -> list[Code]:
@@ -124,10 +116,8 @@ def mapped(one: Opened) -> Code:
 
 def _mapped_line(line: Line) -> str:
     place = f"{shortened(line.file)}:{line.line}" if line.line else "from no line that the compiler names"
-    rows = [f"{place}  {line.text}".rstrip()]
-    rows += [f"    ptx   {text}" for text in line.ptx]
-    rows += [f"    sass  {text}" for text in line.sass]
-    return "\n".join(rows)
+    became = [*(f"    ptx   {text}" for text in line.ptx), *(f"    sass  {text}" for text in line.sass)]
+    return "\n".join([f"{place}  {line.text}".rstrip(), *became])
 
 
 # --------------------------------------------------------------------------- tables
@@ -135,12 +125,12 @@ def _mapped_line(line: Line) -> str:
 
 def _by_kernel(opened: Sequence[Opened]) -> list[list[Opened]]:
     """Each kernel for all its architectures."""
-    groups: dict[tuple[str, str], list[Opened]] = {}
+    labels = list(dict.fromkeys(one.label for one in opened))
+    groups: dict[tuple[int, str], list[Opened]] = {}
     for one in opened:
         if one.stages:
-            groups.setdefault((one.label, one.kernel), []).append(one)
-    labels = list(dict.fromkeys(one.label for one in opened))
-    return [groups[key] for key in sorted(groups, key=lambda key: labels.index(key[0]))]
+            groups.setdefault((labels.index(one.label), one.kernel), []).append(one)
+    return [groups[key] for key in sorted(groups, key=itemgetter(0))]
 
 
 def _stages(of_kernel: Sequence[Opened]) -> Table:
@@ -149,24 +139,15 @@ def _stages(of_kernel: Sequence[Opened]) -> Table:
     for name in names:
         found = [stage for one in of_kernel if (stage := one.stage(name))]
         ops = list(found[-1].ops.items())[:_MOST_OPS]
-        rows.append(
-            (
-                name,
-                found[-1].made_by,
-                _each(number(stage.took_ms, 2) for stage in found),
-                _each(str(len(stage.content)) for stage in found),
-                _each(NOTHING if stage.lines is None else str(stage.lines) for stage in found),
-                ", ".join(f"{count} {op}" for op, count in ops),
-            )
-        )
+        ms = _each(number(stage.took_ms, 2) for stage in found)
+        sizes = _each(str(len(stage.content)) for stage in found)
+        lines = _each(NOTHING if stage.lines is None else str(stage.lines) for stage in found)
+        frequent = ", ".join(f"{count} {op}" for op, count in ops)
+        rows.append((name, found[-1].made_by, ms, sizes, lines, frequent))
     archs = ", ".join(dict.fromkeys(one.arch for one in of_kernel))
-    return Table(
-        f"{of_kernel[0].label}: {of_kernel[0].kernel} for {archs}",
-        ("stage", "made by", "ms", "bytes", "lines", "most frequent"),
-        tuple(rows),
-        ("made by", "most frequent"),
-        (_STAGES_LEGEND,),
-    )
+    title = f"{of_kernel[0].label}: {of_kernel[0].kernel} for {archs}"
+    headers = ("stage", "made by", "ms", "bytes", "lines", "most frequent")
+    return Table(title, headers, tuple(rows), ("made by", "most frequent"), (_STAGES_LEGEND,))
 
 
 def _each(values: Iterable[str]) -> str:

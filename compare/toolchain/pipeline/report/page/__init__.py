@@ -36,26 +36,14 @@ _HERE = Path(__file__).parent
 _MOST_DIFF_LINES = 400
 """Of what one pass changed; the lowering to LLVM rewrites everything."""
 _CLASSES = (
-    (Comment, "c"),
-    (String, "s"),
-    (Number, "m"),
-    (Keyword.Type, "t"),
-    (Keyword, "k"),
-    (Name.Function, "f"),
-    (Name.Variable, "v"),
-    (Name.Decorator, "d"),
-    (Name.Builtin, "k"),
+    *((Comment, "c"), (String, "s"), (Number, "m"), (Keyword.Type, "t"), (Keyword, "k")),
+    *((Name.Function, "f"), (Name.Variable, "v"), (Name.Decorator, "d"), (Name.Builtin, "k")),
 )
 """Pygments' tokens in as many colours as the page has."""
 
 
 def render(opened: Sequence[Opened], signature: str) -> str:
-    """The page.
-
-    Args:
-        opened: of one op and one case, with the passes.
-        signature: the op's.
-    """
+    """The page of what was opened up of one op and one case, with the passes."""
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, keep_trailing_newline=True)
     data = json.dumps(_data(opened), separators=(",", ":"), ensure_ascii=False)
     packed = base64.b64encode(gzip.compress(data.encode(), 9, mtime=0)).decode()
@@ -84,13 +72,8 @@ class _Texts:
         if key not in self._numbers:
             self._numbers[key] = len(self.kept)
             text = "\n".join(line.text for line in lines)
-            self.kept.append(
-                {
-                    "text": text,
-                    "lines": [list(line.lines) for line in lines],
-                    "colours": _colours(text, language),
-                }
-            )
+            numbers = [list(line.lines) for line in lines]
+            self.kept.append({"text": text, "lines": numbers, "colours": _colours(text, language)})
         return self._numbers[key]
 
 

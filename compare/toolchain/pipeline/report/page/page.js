@@ -20,6 +20,7 @@
   let chosen = null; // {side, line}
 
   const kernelOf = (side) => ($(side).value === "" ? undefined : kernels[Number($(side).value)]);
+  const shown = () => SIDES.filter(kernelOf);
   const milliseconds = (ms) => (ms === null ? "-" : ms < 10 ? ms.toFixed(1) : String(Math.round(ms)));
 
   // ------------------------------------------------------------------ columns
@@ -57,7 +58,7 @@
     const own = { side, stage: stage.name, text: stage.text, element, list, lines, items: null, cursor: 0, lit: [] };
     list.addEventListener("click", (event) => {
       const item = event.target.closest(".line");
-      if (item) point(own, Number(item.dataset.index)), choose(own, own.cursor);
+      if (item) point(own, Number(item.dataset.index)), choose(own);
     });
     list.addEventListener("keydown", (event) => keyed(event, own));
     return own;
@@ -91,8 +92,8 @@
   }
 
   function reveal(own, index, centred) {
-    const { list } = own;
     if (!own.items) return;
+    const { list } = own;
     const height = lineHeight(own);
     const top = index * height; // lines are never wrapped, and not laid out before they are seen
     const inside = top >= list.scrollTop && top + height <= list.scrollTop + list.clientHeight;
@@ -105,10 +106,8 @@
     const page = Math.max(1, Math.floor(own.list.clientHeight / lineHeight(own)) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.key in steps) {
-      const target = own.cursor + steps[event.key];
-      point(own, target === -Infinity ? 0 : target === Infinity ? own.lines.length - 1 : target);
-    } else if (event.key === "Enter" || event.key === " ") choose(own, own.cursor);
+    if (event.key in steps) point(own, own.cursor + steps[event.key]); // which ends at the first and the last line
+    else if (event.key === "Enter" || event.key === " ") choose(own);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       const all = inOrder().filter((other) => !other.element.hidden);
       const next = all[all.indexOf(own) + (event.key === "ArrowRight" ? 1 : -1)];
@@ -120,10 +119,9 @@
     event.preventDefault();
   }
 
-  function choose(own, index) {
-    const line = own.lines[index][0];
-    if (line === undefined) return;
-    light({ side: own.side, line }, own);
+  function choose(own) {
+    const line = own.lines[own.cursor][0];
+    if (line !== undefined) light({ side: own.side, line }, own);
   }
 
   function light(wanted, from) {
@@ -158,22 +156,12 @@
   const inOrder = () =>
     SIDES.flatMap((side) => columns[side]).sort((one, other) => ORDER.indexOf(one.stage) - ORDER.indexOf(other.stage));
 
-  function fill(side) {
-    const kernel = kernelOf(side);
-    columns[side] = kernel
-      ? kernel.stages.filter((stage) => stage.text !== null).map((stage) => column(side, kernel, stage))
-      : [];
-  }
-
   function place() {
-    const failures = SIDES.map(kernelOf)
-      .filter((kernel) => kernel && kernel.failure)
-      .map(({ label, failure }) =>
-        make("p", {
-          className: "failure",
-          textContent: `${label} stopped at ${failure.stage}${failure.line ? `, at ${failure.line}` : ""}: ${failure.message}`,
-        }),
-      );
+    const failed = shown().map(kernelOf).filter((kernel) => kernel.failure);
+    const failures = failed.map(({ label, failure: { stage, line, message } }) => {
+      const textContent = `${label} stopped at ${stage}${line ? `, at ${line}` : ""}: ${message}`;
+      return make("p", { className: "failure", textContent });
+    });
     $("columns").replaceChildren(...inOrder().map((own) => own.element));
     $("failures").replaceChildren(...failures);
     for (const own of inOrder()) {
@@ -200,17 +188,18 @@
 
   // ------------------------------------------------------------------ steps, instruction mix
 
+  const key = (side) => make("span", { className: `key ${side}`, textContent: kernelOf(side).label });
+
   function steps() {
     const cell = (text) => make("td", { textContent: text });
-    const tables = SIDES.map(kernelOf).flatMap((kernel, i) => {
-      if (!kernel) return [];
-      const caption = make("caption", {}, make("span", { className: `key ${SIDES[i]}`, textContent: kernel.label }));
+    const tables = shown().map((side) => {
       const heads = ["stage", "made by", "ms", "bytes"].map((text) => make("th", { textContent: text, scope: "col" }));
-      const rows = kernel.stages.map(({ name, by, ms, bytes }) => {
+      const rows = kernelOf(side).stages.map(({ name, by, ms, bytes }) => {
         const head = make("th", { textContent: name, scope: "row" });
         return make("tr", {}, head, cell(by), cell(milliseconds(ms)), cell(bytes));
       });
-      return [make("table", {}, caption, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows))];
+      const caption = make("caption", {}, key(side));
+      return make("table", {}, caption, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
     });
     $("steps").replaceChildren(...tables);
   }
@@ -222,19 +211,14 @@
   }
 
   function mix() {
-    const found = SIDES.map(kernelOf);
-    const here = kinds.filter((kind) => found.some((kernel) => kernel && kind in kernel.mix));
-    const most = Math.max(0, ...found.flatMap((kernel) => (kernel ? Object.values(kernel.mix) : [])));
-    const caption = make("caption");
-    SIDES.forEach((side, i) => {
-      if (found[i]) caption.append(make("span", { className: `key ${side}`, textContent: found[i].label }));
-    });
+    const mixes = shown().map((side) => kernelOf(side).mix);
+    const most = Math.max(0, ...mixes.flatMap(Object.values));
+    const here = kinds.filter((kind) => mixes.some((found) => kind in found));
     const rows = here.map((kind) => {
-      const bars = SIDES.flatMap((side, i) => (found[i] ? [bar(side, found[i].mix[kind] || 0, most)] : []));
-      const head = make("th", { textContent: kind });
-      head.scope = "row";
-      return make("tr", {}, head, make("td", {}, ...bars));
+      const bars = shown().map((side, i) => bar(side, mixes[i][kind] || 0, most));
+      return make("tr", {}, make("th", { textContent: kind, scope: "row" }), make("td", {}, ...bars));
     });
+    const caption = make("caption", {}, ...shown().map(key));
     $("mix").replaceChildren(make("table", {}, caption, make("tbody", {}, ...rows)));
   }
 
@@ -242,19 +226,23 @@
 
   let listed = [];
 
+  // The first kernel that has any; the section is hidden where none has.
+  function having(section) {
+    const found = shown().map(kernelOf).find((kernel) => kernel[section].length);
+    $(section).hidden = !found;
+    return found ?? { [section]: [] };
+  }
+
   function passes() {
-    const kernel = SIDES.map(kernelOf).find((one) => one && one.passes.length);
-    $("passes").hidden = !kernel;
-    const all = kernel ? kernel.passes.map((pass, index) => ({ ...pass, number: index + 1, of: kernel })) : [];
+    const kernel = having("passes");
+    const all = kernel.passes.map((pass, index) => ({ ...pass, number: index + 1, of: kernel }));
     listed = all.filter((pass) => $("every").checked || pass.changed);
-    $("pass").max = Math.max(0, listed.length - 1);
-    $("pass").value = Math.min(Number($("pass").value), Math.max(0, listed.length - 1));
+    $("pass").max = Math.max(0, listed.length - 1); // the browser keeps the value below it
     pass();
   }
 
   function pass() {
-    const index = Number($("pass").value);
-    const one = listed[index];
+    const one = listed[Number($("pass").value)];
     if (!one) {
       $("pass-name").textContent = "none changed anything";
       $("diff").replaceChildren();
@@ -272,34 +260,25 @@
   }
 
   function dots() {
-    const kernel = SIDES.map(kernelOf).find((one) => one && one.dots.length);
-    $("dots").hidden = !kernel;
-    const rows = kernel ? kernel.dots : [];
-    $("dots").lastElementChild.replaceChildren(
-      ...rows.flatMap(([stage, said]) => [make("dt", { textContent: stage }), make("dd", { textContent: said })]),
-    );
+    const terms = ([stage, said]) => [make("dt", { textContent: stage }), make("dd", { textContent: said })];
+    $("dots").lastElementChild.replaceChildren(...having("dots").dots.flatMap(terms));
   }
 
   function layouts() {
-    const kernel = SIDES.map(kernelOf).find((one) => one && one.layouts.length);
-    $("layouts").hidden = !kernel;
-    const found = kernel ? kernel.layouts : [];
-    $("layouts").lastElementChild.replaceChildren(
-      ...found.map((text) =>
-        make(
-          "details",
-          {},
-          make("summary", { textContent: text.split(" = ")[0].split("\n")[0] }),
-          make("pre", { textContent: text, tabIndex: 0 }),
-        ),
-      ),
-    );
+    const folded = having("layouts").layouts.map((text) => {
+      const summary = make("summary", { textContent: text.split(" = ")[0].split("\n")[0] });
+      return make("details", {}, summary, make("pre", { textContent: text, tabIndex: 0 }));
+    });
+    $("layouts").lastElementChild.replaceChildren(...folded);
   }
 
   // ------------------------------------------------------------------ choices
 
   function show() {
-    SIDES.forEach(fill);
+    for (const side of SIDES) {
+      const stages = (kernelOf(side)?.stages ?? []).filter((stage) => stage.text !== null);
+      columns[side] = stages.map((stage) => column(side, kernelOf(side), stage));
+    }
     place();
     light(null, null);
     steps();
