@@ -169,7 +169,7 @@ def test_what_cannot_be_recorded_is_shown_all_the_same(
     printed = capsys.readouterr()
     for name in OPS:
         assert re.search(rf"(?m)^{name}  ", printed.out)
-        assert f"{name}.json could not be written: [Errno 20]" in printed.err
+        assert f"{name}.jsonl could not be written: [Errno 20]" in printed.err
 
 
 @pytest.mark.parametrize(
