@@ -1,0 +1,1 @@
+"""The driver: ``python -m compare``.  docs/architecture.md says what is where."""

@@ -1,5 +1,8 @@
 """How much a reader has to read, and of what: lines and tokens by role, and the concepts used.
 
+Imported by `compare.resources`, `compare.tuning`, `compare.worker` and `compare.stages`; imports capture and
+records.
+
 What counts for an implementation:
 
 * kernel: the device code that runs, ``@triton.jit`` or ``__global__`` functions and every helper of the

@@ -1,5 +1,7 @@
 """Containment: every implementation is built, checked and timed in a process of its own.
 
+Imported by `compare.stages`, `compare.run` and commands; imports checking, timing, resources and tuning.
+
 The process that the user started is the *judge*: it makes the inputs, holds the oracle and all that is
 derived from it, decides and reports.  A *worker* holds one implementation and does what the judge asks, a
 step at a time.  What a worker crashes, hangs, prints or allocates costs its own row and no other; what it

@@ -1,1 +1,4 @@
-"""The work of the commands, each under its command's name. These import PyTorch and what renders a screen."""
+"""The work of the commands, each under its command's name; these modules import PyTorch.
+
+Imported by `compare.commands` only, once the device is decided.
+"""

@@ -1,1 +1,4 @@
-"""What `pipeline` found, for readers: the stages as text, and one HTML page."""
+"""What `pipeline` found, for readers: the stages as text, and one HTML page.
+
+Imported by `compare.toolchain.pipeline` only.
+"""
