@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from unittest import mock
@@ -74,7 +75,7 @@ CHEATS = {
 }
 
 
-FEW = Plan(min_rounds=30, max_rounds=30, min_s=0.0, warm_up_s=0.0)
+FEW = Plan(min_rounds=30, max_rounds=30, min_s=0.0, warm_up_s=0.0, slow_ms=math.inf)
 
 
 @pytest.fixture(scope="module")
