@@ -12,6 +12,7 @@ import re
 import runpy
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def _forked(words: Sequence[str], variables: Mapping[str, str]) -> str:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
                 os.environ.update(variables)
+                warnings.simplefilter("ignore")  # Triton 3.9 warns of a default that no example is about
                 sys.argv = [_COMMAND, *words]
                 sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
                 runpy.run_path(str(Path(__file__).with_name("__main__.py")), run_name="__main__")
