@@ -28,10 +28,14 @@ def writes(
     json: Callable[[T], str],
     csv: Callable[[T], str],
     markdown: Callable[[T], str],
+    html: Callable[[T], str] | None = None,
 ) -> list[Callable[[], None]]:
     """What writes ``found`` to the files of `check_tables` that were given, each in its own form."""
     made = ((arguments.json, json), (arguments.csv, csv), (arguments.markdown, markdown))
-    return [partial(write, path, make(found)) for path, make in made if path]
+    writers = [partial(write, path, make(found)) for path, make in made if path]
+    if html and arguments.html:  # made when it is written: what goes wrong there costs this file alone
+        return [*writers, lambda: write(arguments.html, html(found))]
+    return [*writers]
 
 
 def check(files: Mapping[str, Path | None]) -> None:

@@ -99,7 +99,7 @@ def outliers(samples: Sequence[float]) -> int:
 
 
 def between(old: Estimate, new: Estimate) -> Estimate:
-    """How many times as fast ``new`` is as ``old``, from two independent medians and their intervals.
+    """Speedup of ``new`` over ``old``, from two independent medians and their intervals.
 
     The distances to the ends, in logarithms, add up as squares: G. Y. Zou and A. Donner, "Construction of
     confidence limits about effect measures", Statistics in Medicine 27 (2008).

@@ -53,9 +53,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         # What cannot be kept is on the screen all the same, and the next op is compared.
         if arguments.record:
             unrecorded += outputs.failures([partial(_record, comparison)])
-        writes = outputs.writes(arguments, done, archive.dumps, csv_file.dumps, markdown.dumps)
-        if arguments.html:
-            writes.append(lambda: outputs.write(arguments.html, page.dumps(done)))
+        writes = outputs.writes(arguments, done, archive.dumps, csv_file.dumps, markdown.dumps, page.dumps)
         unwritten = outputs.failures(writes)  # of all ops so far: the last time counts
         if len(done) > 1:
             print("\n")

@@ -56,9 +56,8 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         lambda found: archive.dumps(found.runs),
         lambda found: csv_file.dumps(found.runs),
         crossings.as_markdown,
+        lambda found: page.dumps(found.runs),
     )
-    if arguments.html:
-        writes.append(lambda: outputs.write(arguments.html, page.dumps(found.runs)))
     outputs.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
     if found.recorded_on:
         return status.SUCCESS
