@@ -9,8 +9,9 @@ What is timed:
 - *launch*: host time until the call returns, while the GPU is busy with something else: the median of a
   batch is one sample.
 
-Each round takes one sample of each kind from every implementation, in an order drawn anew, so that a drift of
-clocks, power or temperature affects all of them alike.  A ratio is the median of ratios within rounds.
+Each round takes a cold sample from every implementation, in an order drawn anew, so that a drift of clocks,
+power or temperature affects all of them alike; the first rounds take one of each other kind as well.  A ratio
+is the median of the cold ratios within rounds.
 Rounds go on until every ratio's 95% interval is tight or the time budget ends, but never before each
 implementation has its least number of samples: a slow one is sampled less often, a fast one never starves.
 Every sample is kept.  GPU
@@ -65,6 +66,8 @@ class Plan:
     min_slow: int = 3
     """fewer of one whose call takes more than `slow_ms`."""
     max_rounds: int = 300
+    warm_rounds: int = 10
+    """Rounds that sample warm, graph and launch as well: verdicts and ratios are of cold times only."""
     min_s: float = 0.5
     """Rounds of small cases are so short that ten of them see one moment of the card only."""
     tight: float = 0.01
@@ -280,11 +283,11 @@ class Rounds:
                 by_host = self.plan.batch_host_us / max(sample.launch_us or 0.0, 0.1)
                 wanted = round(min(by_gpu, by_host, self.plan.most_repeats))
                 self.entries[label].repeats = max(1, wanted)
+            for entry in self.entries.values():
+                entry.spent_s, entry.sampled = 0.0, 0
             if not samples or self.clock.now_s() >= until_s:
                 break
         self._empty_us.clear()
-        for entry in self.entries.values():
-            entry.spent_s, entry.sampled = 0.0, 0
         if self.ceilings is not None:
             self.ceilings.restart()
 
@@ -302,7 +305,7 @@ class Rounds:
         for entry in self._shuffled(due):
             with _contained(entry), self._on_account_of(entry):
                 sample = Sample(cold[entry.label], sm_mhz=clocks[entry.label])
-                if not (entry.sampled and self._is_slow(entry)):
+                if entry.sampled < (1 if self._is_slow(entry) else self.plan.warm_rounds):
                     warm = entry.timed.warm(number % entry.timed.sets, entry.repeats)
                     graph_us = entry.timed.graph(entry.repeats).gpu_us if entry.has_graph else None
                     sample = replace(sample, warm_us=warm.gpu_us, launch_us=warm.host_us, graph_us=graph_us)

@@ -435,7 +435,7 @@ def _contradiction(timing: Timing, batches: _Batches, replay_us: Callable[[], fl
         what, claimed_us = "replays of its CUDA graph", gpu_us
     else:
         what, claimed_us = "calls", max(gpu_us, timing.launch_us.median)
-    seen_us = batches.roughly_us(kind)
+    seen_us = batches.roughly_us(kind, claimed_us)
     for _ in range(ATTEMPTS):
         if _fits(claimed_us, seen_us):  # what disturbs only adds, so one that fits is enough
             return None
@@ -464,12 +464,13 @@ class _Batches:
         self._exam, self._changing = exam, changing
         self._change_us = exam.change_us() if changing else 0.0
 
-    def roughly_us(self, kind: Kind) -> float:
-        """Time of a call and of its share in what a few take together."""
+    def roughly_us(self, kind: Kind, claimed_us: float) -> float:
+        """Time of a call and of its share in what a few take together; of few where it claims to be slow."""
         if self._changing:
             self._exam.renew(0)
             self._exam.set_out(0, kind)
-        return self._seconds(kind, FEWEST_CALLS) / FEWEST_CALLS * 1e6
+        calls = max(1, min(FEWEST_CALLS, int(SPAN_S * 1e6 / max(claimed_us, 1.0))))
+        return self._seconds(kind, calls) / calls * 1e6
 
     def slope_us(self, kind: Kind, at_most_us: float) -> float:
         """Time of a call: what more calls take longer, so that what all have falls out."""

@@ -39,6 +39,18 @@ def test_it_stops_once_the_ratio_is_known_to_one_percent() -> None:
     assert counts[0.001] == Plan.min_rounds < counts[0.02] < counts[0.05]
 
 
+def test_only_the_first_rounds_sample_more_than_cold_times() -> None:
+    world = World()
+    rounds = rounds_of(world, world.implementation("torch.eager", 100, noise=0.5))
+    rounds.run(budget_s=60)
+    found = timing(rounds, "torch.eager")
+    cold, *others = (
+        len(each.samples) for each in (found.cold_us, found.warm_us, found.graph_us, found.launch_us) if each
+    )
+    assert cold > Plan.warm_rounds
+    assert others == [Plan.warm_rounds] * 3
+
+
 def test_it_ends_with_the_budget_and_says_so() -> None:
     world = World()
     rounds = rounds_of(
@@ -171,7 +183,7 @@ def test_the_seed_decides_the_order() -> None:
 
 def test_a_drift_of_the_clocks_moves_no_ratio() -> None:
     world = World()
-    world.drift = lambda seconds: 1 + 2 * seconds  # the card slows down all the while
+    world.drift = lambda seconds: 1 + 6 * seconds  # the card slows down all the while
     rounds = rounds_of(
         world,
         world.implementation("torch.eager", 100, noise=0.01),
@@ -416,7 +428,7 @@ def test_progress_is_told_after_every_round() -> None:
     world = World()
     told: list[float] = []
     rounds = rounds_of(world, world.implementation("torch.eager", 1000, noise=0.5))
-    rounds.run(0.5, told.append)
+    rounds.run(0.1, told.append)
     assert len(told) == timing(rounds, "torch.eager").rounds
     assert told == sorted(told)
     assert told[-1] == 1.0

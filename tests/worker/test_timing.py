@@ -154,7 +154,7 @@ class Seen:
     def __init__(self, us: float) -> None:
         self._us = us
 
-    def roughly_us(self, kind: str) -> float:
+    def roughly_us(self, kind: str, claimed_us: float) -> float:
         return 2 * self._us
 
     def slope_us(self, kind: str, at_most_us: float) -> float:
