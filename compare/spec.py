@@ -465,8 +465,8 @@ class Timing:
     notes: tuple[str, ...] = ()
     detectable: float | None = None
     """The least difference, as a share, that the machine tells apart at such times.  None: not said."""
-    sm_mhz: tuple[float, ...] = ()
-    """The card's clock right after its cold samples, where the driver was asked."""
+    sm_mhz: float | None = None
+    """The card's clock right after its cold samples, median, where the driver was asked."""
     burst_us: Estimate | None = None
     """GPU time of the first calls after a pause, back to back: before power or heat hold the clock down."""
     sustained_us: Estimate | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
 from collections.abc import Iterator, Sequence
 
 from compare.spec import CaseComparison, Comparison, Estimate, Row
@@ -44,7 +43,7 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     for name in ("cold_us", "warm_us", "graph_us", "launch_us", "burst_us", "sustained_us"):
         yield from _estimate(name, getattr(timing, name) if timing else None)
     yield "first_call_ms", timing.first_call_ms if timing else ""
-    yield "sm_mhz", statistics.median(timing.sm_mhz) if timing and timing.sm_mhz else ""
+    yield "sm_mhz", timing.sm_mhz if timing else ""
     yield "rounds", timing.rounds if timing else ""
     yield "converged", timing.converged if timing else ""
     yield "gbs", figures.gbs(case, row)

@@ -346,7 +346,7 @@ class Rounds:
             rounds=len(cold),
             converged=self.converged,
             notes=(*entry.notes, *notes, *self._remarks(entry, cold), *_endured(entry)),
-            sm_mhz=tuple(self._series(label, "sm_mhz")),
+            sm_mhz=statistics.median(clocks) if (clocks := self._series(label, "sm_mhz")) else None,
             burst_us=entry.endurance.burst_us if entry.endurance else None,
             sustained_us=entry.endurance.sustained_us if entry.endurance else None,
         )
