@@ -60,7 +60,7 @@ def _rooms(part: str) -> str:
 PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/architecture.svg"): lambda: _rooms("picture"),
     Path("docs/cold-sample.svg"): timing.cold_sample,
-    Path("docs/effort.svg"): lambda: effort.picture(_surveyed(_records(archive.RESULTS))),
+    Path("docs/effort.svg"): lambda: _effort(),
     Path("docs/rounds.svg"): timing.rounds,
 }
 """Files that are generated whole, relative to the root."""
@@ -199,6 +199,10 @@ def _of_the_map(what: str, results: Path) -> str:
     if not files:
         return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
     return _OF_THE_MAP[what](_surveyed(files))
+
+
+def _effort() -> str:
+    return effort.picture(_surveyed(_records(archive.RESULTS)))
 
 
 def _records(results: Path) -> tuple[tuple[Path, int], ...]:
