@@ -12,7 +12,11 @@ import pytest
 
 from compare.registry import ROOT
 
-PLACES = ("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples")
+PLACES = (
+    *("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/adr"),
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 """Folders and files that are checked."""
 
 SUFFIXES = (".py", ".cuh", ".cu", ".h", ".cpp", ".md")
@@ -48,7 +52,10 @@ RULES = [
 
 
 def prose(path: Path) -> str:
-    """What a file says to its reader, on its own lines: comments, docstrings, Markdown without its code."""
+    """What a file says to its reader, on its own lines: comments, docstrings, Markdown without code.
+
+    Generated blocks are left out too: their words are in the code, or in a record.
+    """
     text = path.read_text()
     lines = text.split("\n")
     kept = [""] * len(lines)
@@ -60,7 +67,8 @@ def prose(path: Path) -> str:
             if token.type == tokenize.COMMENT:
                 kept[token.start[0] - 1] = token.string.lstrip("#")
     elif path.suffix == ".md":
-        kept = re.sub(r"(?ms)^\s*```.*?```", lambda m: "\n" * m[0].count("\n"), text).split("\n")
+        left_out = r"(?ms)^\s*```.*?```|^<!-- generated: .*?^<!-- end -->"
+        kept = re.sub(left_out, lambda m: "\n" * m[0].count("\n"), text).split("\n")
     else:
         without_strings = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
         kept = [line.partition("//")[2] for line in without_strings.split("\n")]

@@ -26,7 +26,7 @@ def recorded(tmp_path: Path) -> Comparison:
     return comparison
 
 
-@pytest.mark.parametrize("kind", ["results", "sweep", "screen", "resources", "code"])
+@pytest.mark.parametrize("kind", ["results", "sweep", "screen", "kernels", "resources", "code"])
 def test_blocks_are_made_from_the_records(kind: str, recorded: Comparison, tmp_path: Path) -> None:
     made = blocks.rewritten(PAGE.format(f"{kind} softmax"), tmp_path)
     assert made.startswith("before\n<!-- generated: ")
@@ -79,10 +79,24 @@ def test_a_block_without_a_record_says_what_to_run(what: str, command: str, tmp_
     assert command in made
 
 
-@pytest.mark.parametrize("what", ["results sofmax", "tables softmax", ""])
+@pytest.mark.parametrize("what", ["results sofmax", "tables softmax", "pages of-no-folder", ""])
 def test_an_unknown_block_is_refused(what: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="generated"):
         blocks.rewritten(PAGE.format(what), tmp_path)
+
+
+def test_a_folder_is_a_list_of_its_pages_by_their_titles() -> None:
+    made = blocks.rewritten(PAGE.format("pages adr"))
+    for page in (blocks.ROOT / "docs" / "adr").glob("*.md"):
+        assert f"- [{page.read_text().splitlines()[0][2:]}](adr/{page.name})" in made
+
+
+@pytest.mark.parametrize(
+    ("what", "link"), [("implementations", "docs/ops/{0}.md"), ("figures", "ops/{0}.md")]
+)
+def test_every_op_leads_to_its_page(what: str, link: str) -> None:
+    made = blocks.rewritten(PAGE.format(what))
+    assert [op for op in registry.op_names() if f"]({link.format(op)})" not in made] == []
 
 
 def test_a_block_that_is_never_closed_is_refused(tmp_path: Path) -> None:

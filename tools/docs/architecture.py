@@ -15,12 +15,12 @@ from pathlib import Path
 import grimp
 import networkx
 from importlinter import api
-from jinja2 import Template
 
 from compare.registry import ROOT
 from compare.report import markdown
 from compare.report.tables import Table
 from compare.spec import UsageError
+from tools.docs import svg
 
 Import = tuple[str, str]
 """Importer and imported, both rooms."""
@@ -174,11 +174,9 @@ def _purpose(module: str) -> str:
 def picture() -> str:
     """docs/architecture.svg."""
     drawn = boxes()
-    text = Path(__file__).with_suffix(".svg.jinja").read_text()
-    template = Template(
-        text, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    return svg.drawn(
+        "architecture", **globals() | {"rows": len(layers()), "boxes": drawn, "arrows": arrows(drawn)}
     )
-    return str(template.render(globals() | {"rows": len(layers()), "boxes": drawn, "arrows": arrows(drawn)}))
 
 
 def boxes() -> list[Box]:

@@ -8,7 +8,8 @@ A document holds a block between two comments; what lies between is replaced:
 
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
 ``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
-tables, ``implementations`` the list of everything there is, ``map`` the fastest way on every op and case,
+tables, ``kernels OP`` both, ``implementations`` the list of everything there is, ``figures`` where the tables
+of each op are, ``pages FOLDER`` the pages of a folder of docs/, ``map`` the fastest way on every op and case,
 ``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
@@ -37,7 +38,7 @@ from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
-from tools.docs import banks, exploits, mutations
+from tools.docs import banks, effort, exploits, mutations, timing
 from tools.docs.toolchain_variables import examples
 
 SCREEN_WIDTH = 80
@@ -56,7 +57,12 @@ def _rooms(part: str) -> str:
     return architecture.block() if part == "block" else architecture.picture()
 
 
-PICTURES: dict[Path, Callable[[], str]] = {Path("docs/architecture.svg"): lambda: _rooms("picture")}
+PICTURES: dict[Path, Callable[[], str]] = {
+    Path("docs/architecture.svg"): lambda: _rooms("picture"),
+    Path("docs/cold-sample.svg"): timing.cold_sample,
+    Path("docs/effort.svg"): lambda: _effort(),
+    Path("docs/rounds.svg"): timing.rounds,
+}
 """Files that are generated whole, relative to the root."""
 
 
@@ -100,6 +106,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
     kind, _, name = what.partition(" ")
     whole: dict[str, Callable[[], str]] = {
         "implementations": _implementations,
+        "figures": _figures,
         "mutations": lambda: mutations.block(results),
         "exploits": exploits.block,
         "rooms": lambda: _rooms("block"),
@@ -110,6 +117,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return _of_the_map(what, results)
     if kind == "switch":
         return examples.block(name, was)
+    if kind == "pages" and (folder := ROOT / "docs" / name).is_dir():
+        return _pages(folder)
     if kind == "banks" and name in registry.op_names():
         return banks.block(registry.get_op(name))
     if kind in _OF_AN_OP and name == "all":
@@ -117,7 +126,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
     if kind not in _OF_AN_OP or name not in registry.op_names():
         raise UsageError(
             f"<!-- generated: {what} -->: write {', '.join(map(repr, [*whole, *_OF_THE_MAP]))}, "
-            f"or one of {', '.join(_OF_AN_OP)} and an op or all, or banks and an op"
+            f"or one of {', '.join(_OF_AN_OP)} and an op or all, banks and an op, or pages and a folder"
         )
     op = registry.get_op(name)
     comparison = recorded(op, results)
@@ -186,15 +195,24 @@ _OF_THE_MAP: dict[str, Callable[[Map], str]] = {
 
 def _of_the_map(what: str, results: Path) -> str:
     """A part of the map of the device recorded last."""
-    files = sorted(results.glob("*/*.jsonl"))
+    files = _records(results)
     if not files:
         return f"Nothing is recorded yet: `{reading.RECORD_IT}` on a machine with a GPU does it."
-    return _OF_THE_MAP[what](_surveyed(tuple((file, file.stat().st_mtime_ns) for file in files)))
+    return _OF_THE_MAP[what](_surveyed(files))
+
+
+def _effort() -> str:
+    return effort.picture(_surveyed(_records(archive.RESULTS)))
+
+
+def _records(results: Path) -> tuple[tuple[Path, int], ...]:
+    """The recorded files, each with the time of its last change."""
+    return tuple((file, file.stat().st_mtime_ns) for file in sorted(results.glob("*/*.jsonl")))
 
 
 @functools.lru_cache(1)
 def _surveyed(files: tuple[tuple[Path, int], ...]) -> Map:
-    """Read once for all blocks."""
+    """Read once for all blocks and pictures."""
     runs = reading.read(file for file, _ in files)
     device = max(runs, key=lambda run: run.created).environment.device
     runs = [run for run in runs if run.environment.device == device]
@@ -223,6 +241,7 @@ _OF_AN_OP: dict[str, Callable[[Comparison], str]] = {
     "results": lambda one: _joined([tables.speed(one.cases[0]), tables.side_by_side(one.cases[0])]),
     "sweep": lambda whole: _joined([tables.sweep(whole.cases)]),
     "screen": _screen,
+    "kernels": lambda one: _joined([tables.resources(one.cases[0]), tables.code(one)]),
     "resources": lambda one: _joined([tables.resources(one.cases[0])], "No resources are recorded."),
     "code": lambda one: _joined([tables.code(one)], "No code sizes are recorded."),
 }
@@ -239,10 +258,29 @@ def _implementations() -> str:
             needs = f" ({impl.requires})" if impl.requires else ""
             if impl.route in found:  # through pybind11 comes all that comes through cupy
                 found[impl.route].append(f"`{impl.variant}`{needs}")
-        rows.append((name, *(", ".join(names) or "-" for names in found.values())))
-    title = "Variants by op and way, slow to fast, with what they require of a GPU"
+        rows.append((_linked(name), *(", ".join(names) or "-" for names in found.values())))
+    title = "Variants by op and way, slow to fast, and the least GPU architecture where it is not sm_75"
     shown = ("op", "torch", "triton", "cupy, pybind", LIBRARY)
     return markdown.table(Table(title, shown, tuple(rows), text_columns=shown))
+
+
+def _linked(op: str) -> str:
+    """Its name, which leads from README.md to its page, where it has one."""
+    page = Path("docs", "ops", f"{op}.md")
+    return f"[{op}]({page})" if (ROOT / page).is_file() else op
+
+
+def _figures() -> str:
+    """The contents of docs/results.md: where to find the tables of each op."""
+    rows = tuple((op, f"[ops/{op}.md](ops/{op}.md)", f"[{op}](#{op})") for op in registry.op_names())
+    headers = ("op", "speed, every recorded size", "registers, shared memory, code size")
+    return markdown.table(Table("Where the tables are", headers, rows, headers))
+
+
+def _pages(folder: Path) -> str:
+    """A list of the folder's pages, each by its first line."""
+    titles = {page: page.read_text().partition("\n")[0].lstrip("# ") for page in sorted(folder.glob("*.md"))}
+    return "\n".join(f"- [{title}]({folder.name}/{page.name})" for page, title in titles.items())
 
 
 if __name__ == "__main__":
