@@ -13,7 +13,9 @@ tables, ``implementations`` the list of everything there is, ``map`` the fastest
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
 variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
-the driver.  ``all`` in place of an op means each in turn.  `PICTURES` are files of their own.
+the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``gain OP VARIANT-OR-WAY [CASE]`` a level's
+times and its speedup over the level before.  ``all`` in place of an op means each in turn.  `PICTURES` are
+files of their own.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
-from tools.docs import banks, exploits, mutations
+from tools.docs import banks, exploits, levels, mutations, pictures
 from tools.docs.toolchain_variables import examples
 
 SCREEN_WIDTH = 80
@@ -56,7 +58,10 @@ def _rooms(part: str) -> str:
     return architecture.block() if part == "block" else architecture.picture()
 
 
-PICTURES: dict[Path, Callable[[], str]] = {Path("docs/architecture.svg"): lambda: _rooms("picture")}
+PICTURES: dict[Path, Callable[[], str]] = {
+    Path("docs/architecture.svg"): lambda: _rooms("picture"),
+    **pictures.pictures(),
+}
 """Files that are generated whole, relative to the root."""
 
 
@@ -112,6 +117,10 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return examples.block(name, was)
     if kind == "banks" and name in registry.op_names():
         return banks.block(registry.get_op(name))
+    if kind == "excerpt":
+        return levels.excerpt(name)
+    if kind == "gain":
+        return levels.gain(name, functools.partial(recorded, results=results))
     if kind in _OF_AN_OP and name == "all":
         return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
     if kind not in _OF_AN_OP or name not in registry.op_names():
@@ -134,6 +143,13 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
     Cases and rows come as they would from one run, however many they are from; its date and machine are
     those of the last to time the default case, which a screen shows.
     """
+    files = sorted(results.glob(f"*/{op.name}.jsonl"))
+    return _recorded(op, results, tuple((file, file.stat().st_mtime_ns) for file in files))
+
+
+@functools.lru_cache(1)
+def _recorded(op: Op, results: Path, files: tuple[tuple[Path, int], ...]) -> Comparison | None:
+    """Read once for the blocks of a page; ``files`` tells when to read again."""
     runs = archive.runs_of(op.name, results)
     if not runs:
         return None
