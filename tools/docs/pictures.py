@@ -7,8 +7,10 @@ A description has these keys; a *grid* is ``{"title", "cells", "width", "height"
     alt     what the picture shows, for readers who do not see it
     data    grids side by side: the tensors, a cell a tile
     triton  a grid: the program's tile, and ``notes``, lines below it
-    cuda    a grid: the same tile, a cell a warp's part; equal labels have one colour, and ``notes``
-    warp    a grid: a chosen warp's part, a cell a lane's part, and ``notes``
+    cuda    a grid: the same tile, a cell a warp's part; equal labels, up to a colon, have one
+            colour, and ``notes``
+    warp    a grid: one of cuda's parts, a cell a lane's; its title begins with the part's label and a
+            colon; and ``notes``
     steps   rows ``[step, Triton's code, CUDA's code]``
 """
 
@@ -61,7 +63,7 @@ class _Drawing:
         for r, row in enumerate(rows):
             for c, cell in enumerate(row):
                 label = cell.removesuffix("*").replace("~", " ")
-                colour = plain or colours.setdefault(label, f"part{len(colours) % _COLOURS}")
+                colour = plain or colours.setdefault(_part(label), f"part{len(colours) % _COLOURS}")
                 kind = "chosen" if cell != cell.removesuffix("*") else colour
                 if label in ("…", "⋮"):
                     kind = "more"
@@ -120,13 +122,16 @@ def draw(path: Path) -> str:
     )  # fmt: skip
 
 
+def _part(label: str) -> str:
+    return label.partition(":")[0]
+
+
 def _colour_of(tile: dict[str, Any], warp: dict[str, Any]) -> str:
-    """The colour of the warp that is drawn lane by lane: its title begins with the label of its cells."""
-    labels = list(dict.fromkeys(cell for row in tile["cells"] for cell in row.split()))
-    found = [label for label in labels if warp["title"].startswith(label.replace("~", " "))]
-    if not found:
-        raise UsageError(f"{warp['title']!r} begins with none of the labels {', '.join(labels)}")
-    return f"part{labels.index(max(found, key=len)) % _COLOURS}"
+    """The colour of the warp that is drawn lane by lane: its title begins with the part's name."""
+    parts = list(dict.fromkeys(_part(cell) for row in tile["cells"] for cell in row.split()))
+    if _part(warp["title"]) not in parts:
+        raise UsageError(f"{warp['title']!r}: begin it with one of {', '.join(parts)} and a colon")
+    return f"part{parts.index(_part(warp['title'])) % _COLOURS}"
 
 
 def pictures() -> dict[Path, Callable[[], str]]:
