@@ -31,9 +31,9 @@ WIDTH = 700
 _MARGIN, _GAP, _PADDING = 8, 8, 10
 _PANEL = (WIDTH - 2 * _MARGIN - _GAP) / 2
 _LINE = 17
-_STEP_WIDTH = 66
+_STEP_WIDTH = 72
 _COLOURS = 8
-_TEXT = {"title": (13, 0.58), "label": (11, 0.6), "note": (12, 0.54), "code": (11, 0.61), "step": (12, 0.68)}
+_TEXT = {"title": (13, 0.58), "label": (11, 0.6), "note": (12, 0.54), "code": (11, 0.61), "step": (12, 0.72)}
 """Each class of text: its font size, and the width of a character as a share of that, rounded up."""
 
 
