@@ -12,7 +12,7 @@ import pytest
 
 from compare.registry import ROOT
 
-PLACES = ("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples")
+PLACES = ("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples", "docs/ops")
 """Folders and files that are checked."""
 
 SUFFIXES = (".py", ".cuh", ".cu", ".h", ".cpp", ".md")

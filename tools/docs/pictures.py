@@ -3,6 +3,7 @@
 A description has these keys; a *grid* is ``{"title", "cells", "width", "height"}``, with a string a row in
 ``cells`` and its cells' labels apart by spaces.  ``~`` in a label is shown as a space, ``.`` is no label, and
 ``*`` behind a label chooses the cell: it is in the colour of the program that the rest of the picture shows.
+A cell is outlined and not filled where it stands for more cells, ``…`` or ``⋮``, or is in parentheses.
 
     alt     what the picture shows, for readers who do not see it
     data    grids side by side: the tensors, a cell a tile
@@ -65,7 +66,7 @@ class _Drawing:
                 label = cell.removesuffix("*").replace("~", " ")
                 colour = plain or colours.setdefault(_part(label), f"part{len(colours) % _COLOURS}")
                 kind = "chosen" if cell != cell.removesuffix("*") else colour
-                if label in ("…", "⋮"):
+                if label[0] in "…⋮(":
                     kind = "more"
                 w, h = width / len(row), height / len(rows)
                 self.rectangles.append((kind, x + c * w, y + r * h, w, h))
