@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Callable
 from itertools import pairwise
@@ -31,10 +32,11 @@ def excerpt(words: str) -> str:
     Raises:
         UsageError: no such file, or a text is not in it, or it has too few lines.
     """
-    path, *texts, count = shlex.split(words) or [""]
     usage = f"<!-- generated: excerpt {words} -->"
-    if not texts or not count.startswith("+") or not count[1:].isdigit():
+    parts = re.fullmatch(r"(\S+) (.+) \+(\d+)", words)
+    if parts is None:
         raise UsageError(f"{usage}: write a file, texts to find in it and +LINES")
+    path, texts = parts[1], shlex.split(parts[2])
     if not (ROOT / path).is_file():
         raise UsageError(f"{usage}: there is no {path}")
     lines, first = _lines(path), -1
@@ -42,7 +44,7 @@ def excerpt(words: str) -> str:
         first = next((i for i in range(first + 1, len(lines)) if text in lines[i]), -1)
         if first < 0:
             raise UsageError(f"{usage}: {text!r} is not in {path}, or not after the texts before it")
-    last = first + int(count[1:])
+    last = first + int(parts[3])
     if last > len(lines):
         raise UsageError(f"{usage}: {path} ends at line {len(lines)}")
     shown = lines[first:last]
