@@ -169,9 +169,9 @@ def test_a_picture_fits_a_page_and_has_its_own_background(op: str) -> None:
     assert (page.attrib["class"], page.attrib["width"]) == ("page", str(width))
     for each in rectangles:
         x, y, w, h = (float(each.attrib[name]) for name in ("x", "y", "width", "height"))
-        assert 0 <= x
+        assert x >= 0
         assert x + w <= width
-        assert 0 <= y
+        assert y >= 0
         assert y + h <= height
     assert "prefers-color-scheme: dark" in text
 

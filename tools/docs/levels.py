@@ -70,7 +70,7 @@ def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:
         raise UsageError(f"{usage}: {op} has no variant and no way {which!r}")
     if case not in map(str, (registry.get_op(op).cases.default, *registry.get_op(op).cases.sweep)):
         raise UsageError(f"{usage}: {op} is not timed on {case!r}")
-    found = comparison and next((one for one in comparison.cases if one.case == case), None)
+    found = next((one for one in comparison.cases if one.case == case), None) if comparison else None
     if comparison is None or found is None:
         return f"Nothing is recorded yet of {case}."
     timed = {row.label: row for row in found.rows if row.timing and row.timing.cold_us}

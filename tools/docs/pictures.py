@@ -117,10 +117,11 @@ def draw(path: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return template.render(
+    drawn: str = template.render(
         alt=told["alt"], width=WIDTH, height=round(height), panels=panels, rules=rules, margin=_MARGIN,
         rectangles=drawing.rectangles, texts=drawing.texts, colours=_COLOURS,
     )  # fmt: skip
+    return drawn
 
 
 def _part(label: str) -> str:
