@@ -102,7 +102,7 @@ def draw(path: Path) -> str:
     y_right = drawing.notes(told["warp"]["notes"], right, y_right + 4)
 
     y = max(y_left, y_right) + 14
-    rules = [y]
+    rule = y
     code_x = left + _STEP_WIDTH
     for step, triton, cuda in told["steps"]:
         y += _LINE
@@ -118,7 +118,7 @@ def draw(path: Path) -> str:
         lstrip_blocks=True,
     )
     drawn: str = template.render(
-        alt=told["alt"], width=WIDTH, height=round(height), panels=panels, rules=rules, margin=_MARGIN,
+        alt=told["alt"], width=WIDTH, height=round(height), panels=panels, rule=rule, margin=_MARGIN,
         rectangles=drawing.rectangles, texts=drawing.texts, colours=_COLOURS,
     )  # fmt: skip
     return drawn
