@@ -14,8 +14,7 @@ from compare.registry import ROOT
 
 PLACES = (
     *("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples"),
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/adr"),
-    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs"),
 )
 """Folders and files that are checked."""
 

@@ -75,7 +75,7 @@ def test_the_index_links_every_page_and_the_readme_the_index() -> None:
 def test_no_table_stands_in_two_documents() -> None:
     where: dict[str, list[str]] = defaultdict(list)
     for file in DOCUMENTS:
-        for table in tables(file):
+        for table in (each for each in tables(file) if each.count("\n") > 4):  # the op's counts may be equal
             where[table].append(str(file.relative_to(ROOT)))
     assert {table.partition("\n")[0]: files for table, files in where.items() if len(files) > 1} == {}
     assert len(where) > 100
@@ -86,6 +86,8 @@ def test_no_table_of_an_op_is_generated_into_two_documents() -> None:
     asked = [(name, f) for f in DOCUMENTS for name in re.findall(r"<!-- generated: (.+) -->", f.read_text())]
     for name, file in asked:
         kind, _, op = name.partition(" ")
+        if kind == "excerpt":
+            continue
         others = {f"{kind} all", name} if op else {name}
         assert [other for other, f in asked if other in others and f != file] == [], f"{name} of {file.name}"
 

@@ -14,7 +14,9 @@ of each op are, ``pages FOLDER`` the pages of a folder of docs/, ``map`` the fas
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
 variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
-the driver.  ``all`` in place of an op means each in turn.  `PICTURES` are files of their own.
+the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``gain OP VARIANT-OR-WAY [CASE]`` a level's
+times and its speedup over the level before.  ``all`` in place of an op means each in turn.  `PICTURES` are
+files of their own.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
-from tools.docs import banks, effort, exploits, mutations, timing
+from tools.docs import banks, effort, exploits, levels, mutations, pictures, timing
 from tools.docs.toolchain_variables import examples
 
 SCREEN_WIDTH = 80
@@ -62,6 +64,7 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/cold-sample.svg"): timing.cold_sample,
     Path("docs/effort.svg"): lambda: _effort(),
     Path("docs/rounds.svg"): timing.rounds,
+    **pictures.pictures(),
 }
 """Files that are generated whole, relative to the root."""
 
@@ -121,6 +124,10 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return _pages(folder)
     if kind == "banks" and name in registry.op_names():
         return banks.block(registry.get_op(name))
+    if kind == "excerpt":
+        return levels.excerpt(name)
+    if kind == "gain":
+        return levels.gain(name, functools.partial(recorded, results=results))
     if kind in _OF_AN_OP and name == "all":
         return "\n\n".join(f"### {op}\n\n{_generate(f'{kind} {op}', results)}" for op in registry.op_names())
     if kind not in _OF_AN_OP or name not in registry.op_names():
@@ -143,6 +150,13 @@ def recorded(op: Op, results: Path = archive.RESULTS) -> Comparison | None:
     Cases and rows come as they would from one run, however many they are from; its date and machine are
     those of the last to time the default case, which a screen shows.
     """
+    files = sorted(results.glob(f"*/{op.name}.jsonl"))
+    return _recorded(op, results, tuple((file, file.stat().st_mtime_ns) for file in files))
+
+
+@functools.lru_cache(1)
+def _recorded(op: Op, results: Path, files: tuple[tuple[Path, int], ...]) -> Comparison | None:
+    """Read once for the blocks of a page; ``files`` tells when to read again."""
     runs = archive.runs_of(op.name, results)
     if not runs:
         return None
