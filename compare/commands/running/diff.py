@@ -21,5 +21,5 @@ def run(arguments: argparse.Namespace) -> int:
     writes = outputs.writes(
         arguments, found, differences.as_json, differences.as_csv, differences.as_markdown
     )
-    outputs.beside(lambda: terminal.put(lambda width: differences.render(found, width)), writes)
+    outputs.beside(lambda: terminal.put(lambda width: differences.render(found, width, every=arguments.all)), writes)
     return status.FAILURE if found.worse else status.INCONCLUSIVE if found.undecided else status.SUCCESS
