@@ -6,11 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
 from compare.report import markdown, terminal
-from compare.report.tables import Table, spread, times
+from compare.report.tables import NOTHING, Table, number, times
 from compare.spec import Estimate
 
 _ORDER: tuple[Outcome, ...] = (
@@ -28,7 +29,7 @@ _UNCHANGED: tuple[Outcome, ...] = ("same", "untimed")
 _SAME_MACHINE = "Both ran on the same device, driver and versions, at the same clocks."
 _NOTHING_IN_BOTH = "Nothing was compared: none of these rows is in both files."
 _LEGEND = (
-    "speedup: before / now, with its 95% interval. same: the interval lies within the least difference that "
+    "speedup: before / now, with its 95% interval, or n where the samples are too few for one. same: the interval lies within the least difference that "
     "counts (least in --csv). ambiguous: more samples would decide. broken: no longer correct. lost: no "
     "longer timed. *: its source has changed."
 )
@@ -93,11 +94,18 @@ def _line(change: Change, why: bool) -> tuple[str, ...]:
     return (
         f"- {change.label} *" if change.source_changed else f"- {change.label}",
         change.outcome.upper() if change.outcome in WORSE else change.outcome,
-        times(change.ratio),
-        spread(change.old_us),
-        spread(change.new_us),
+        _speedup(change),
+        number(change.old_us.median if change.old_us else None, 4),
+        number(change.new_us.median if change.new_us else None, 4),
         *([change.detail] if why else []),
     )
+
+
+def _speedup(change: Change) -> str:
+    if not (change.ratio and change.old_us and change.new_us):
+        return NOTHING
+    fewer = min(change.old_us.samples, change.new_us.samples, key=len)
+    return times(replace(change.ratio, samples=fewer))
 
 
 def _machines(found: Diff) -> list[str]:
