@@ -52,11 +52,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--case belongs to one op; name it instead of 'all'")
     _check_tune(arguments)
     outputs.check_tables(arguments)
-    if arguments.html:
-        # Start-up: only --html needs Jinja2 and the library of its figures.
-        from compare.report.html import page
-
-        page.check()
     options.archs(arguments.arch)
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
         raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")

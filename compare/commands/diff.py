@@ -25,8 +25,7 @@ exit status:
 def parser() -> argparse.ArgumentParser:
     found = options.parser(
         "diff",
-        "The rows that changed between two runs: faster, slower, lost, or no longer correct. Reads files; needs "
-        "no GPU.",
+        "The rows that changed between two runs: faster, slower, lost, or no longer correct. Needs no GPU.",
         _EPILOG,
     )
     add = found.add_argument

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         UsageError: the command asks for what is not recorded, or names a file that cannot be read or written.
     """
     arguments = parser().parse_args(argv)
-    outputs.check({f"--{name}": getattr(arguments, name) for name in ("plot", "json", "csv", "markdown")})
+    outputs.check_tables(arguments)
     files = reading.files_of(arguments.records)
     # Start-up: --help and mistakes in the command need no PyTorch, and nothing that renders a screen.
     from compare.commands.running.map import run

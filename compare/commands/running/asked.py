@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from compare import registry
 from compare.capture import meta_inputs
 from compare.command_line import comparison
 from compare.command_line import options as common
 from compare.run import tuned
-from compare.spec import Case, Op, Options, UsageError
+from compare.spec import Case, Comparison, Op, Options, UsageError
 from compare.timing import nvbench
 from compare.tuning import sweep
 from compare.worker import user_files
@@ -56,6 +57,21 @@ def having(names: Iterable[str], only: Sequence[str]) -> list[Op]:
     if not found:
         raise errors[0]
     return found
+
+
+def html(file: Path | None) -> Callable[[Sequence[Comparison]], str] | None:
+    """What renders the page of ``--html``; None where it was not given.
+
+    Raises:
+        UsageError: the library of its figures is missing.
+    """
+    if file is None:
+        return None
+    # Start-up: only --html needs Jinja2 and the library of its figures.
+    from compare.report.html import page
+
+    page.check()
+    return page.dumps
 
 
 def check_timer(arguments: argparse.Namespace, device_type: str) -> None:
