@@ -16,14 +16,14 @@ _LEGEND = (
     "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "
     "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
     "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; in brackets "
-    "the nearest, where none does. lines / tokens: kernel, launch and binding, without comments. within noise: "
-    "the interval holds 1, or the difference is smaller than the least that counts."
+    "the nearest, where none does. lines / tokens: kernel, launch and binding, without comments. within "
+    "noise: the interval holds 1, or the difference is smaller than the least that counts."
 )
 _OPS_LEGEND = (
     "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "
     "launch overhead does not bind. fastest way: alone on more than half of them; else the ways within noise "
-    "on more than half; else by case. speedup: median (lowest-highest), cold. of ceiling: median, of copy "
-    "bandwidth or of the measured peak. lines: code size, within noise of the way with the least."
+    "on more than half; else by case. speedup: median (lowest-highest), cold. share: median, of copy bandwidth "
+    "or of the measured peak. lines: code size, of ways within noise each."
 )
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."
@@ -92,7 +92,8 @@ def _counts(op: Summary) -> str:
 def as_markdown(found: Map) -> str:
     shown = [ops(found), wins(found), cases(found), efforts(found)]
     legends = (ops_legend(found), legend(found), FRONT_LEGEND)
-    parts = ["## The map", *_head(found), *map(markdown.table, shown), *legends]
+    choice = "\n".join(f"- {line}" for line in choices(found))
+    parts = ["## The map", *_head(found), choice, *map(markdown.table, shown), *legends]
     return "\n\n".join(parts) + "\n"
 
 
@@ -117,7 +118,7 @@ def ops(found: Map) -> Table:
             "op",
             "fastest way",
             "speedup over\nthe next way",
-            "of\nceiling",
+            "share",
             "lines",
             "cases",
             "next way",
@@ -229,17 +230,18 @@ def _op(op: Summary) -> tuple[str, ...]:
         "within noise": ", ".join(best.way for best in op.level),
         "by case": "by case",
     }
-    lead = f"{op.lead.median:.2f}x ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
-    lines = {"fastest": op.first, "within noise": op.level[0], "by case": None}
+    lead = f"{op.lead.median:.2f} ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
+    lines = {"fastest": [op.first], "within noise": op.level, "by case": []}
+    second = None if op.verdict == "within noise" else op.second
     return (
         op.op,
         ways[op.verdict],
         SAME if op.verdict == "within noise" else lead,
         percent(op.share.median if op.share else None),
-        _lines(lines[op.verdict]),
-        f"{op.cases} of {op.of}",
-        _marked(op.second) if op.second else NOTHING,
-        _lines(op.second),
+        "/".join(map(_lines, lines[op.verdict])) or NOTHING,
+        f"{op.cases}/{op.of}",
+        _marked(second) if second else NOTHING,
+        _lines(second),
         op.binds or NOTHING,
         _counts(op),
     )
