@@ -22,8 +22,8 @@ _LEGEND = (
 _OPS_LEGEND = (
     "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "
     "launch overhead does not bind. fastest way: alone on more than half of them; else the ways within noise "
-    "on more than half; else by case. speedup: median (lowest-highest), cold. share: median, of copy bandwidth "
-    "or of the measured peak. lines: code size, of ways within noise each."
+    "on more than half; else by case. speedup: median (lowest-highest), cold. share: median, of copy "
+    "bandwidth or of the measured peak. lines: code size, of ways within noise each."
 )
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."

@@ -57,7 +57,7 @@ def _head(summary: Summary, width: int) -> list[str]:
 def _verdict(summary: Summary, width: int) -> list[str]:
     lines = []
     if summary.interrupted:
-        lines.append(_wrapped("INTERRUPTED: this is what was finished by then.", width))
+        lines.append(_wrapped("INTERRUPTED: results so far.", width))
     for failure in summary.failures[:_FAILURES]:
         lines += _failure(failure, width)
     if rest := [label for failure in summary.failures[_FAILURES:] for label in failure.labels]:
