@@ -158,7 +158,7 @@ def run(
 
 @dataclass
 class _Found:
-    """What is known of one case so far; stages return values, and only `_take` puts them here."""
+    """The results of one case so far; stages return values, and only `_take` puts them here."""
 
     checked: dict[str, Checked] = field(default_factory=dict)
     ceilings: Ceilings | None = None
@@ -177,7 +177,7 @@ class _Found:
         self.checked[label] = replace(one, row=with_resources(one.row, found, on_gpu=on_gpu))
 
     def as_comparison(self, context: Context, case: Case, environment: Environment) -> CaseComparison:
-        """The rows in their order, without times that cannot be, and with what can be told apart."""
+        """The rows in their order, without impossible times, and with the least differences that count."""
         rows = (self.checked[impl.label].row for impl in context.impls if impl.label in self.checked)
         uncounted = context.sources.uncounted
         found = CaseComparison(
@@ -199,7 +199,7 @@ def _take(
     found: _Found,
     results: Path,
 ) -> None:
-    """Check, time and inspect one case; ``found`` holds what is finished, whatever ends this."""
+    """Check, time and inspect one case; ``found`` holds the results so far, whatever ends this."""
     for one in check_case(context, step) if step.check else unchecked_case(context, earlier):
         found.checked[one.row.label] = one
     found.checked = {impl.label: found.checked[impl.label] for impl in context.impls}
@@ -223,7 +223,7 @@ def _take(
 
 
 def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _Found) -> None:
-    """Time and profile what is correct."""
+    """Time and profile the correct rows."""
     op, case = context.op, step.case
     try:
         expected = expected_output(op, case, context.device)
@@ -257,9 +257,9 @@ def _environment(device: torch.device) -> Environment:
 
 
 def tuned(op: Op, options: Options) -> sweep.Trials | None:
-    """What is run for ``--tune``; None where nothing is asked for.
+    """The implementations to run for ``--tune``; None without it.
 
-    Only what has the parameters is, and the baseline, unless other rows are asked for by name.
+    Only those with the parameters, and the baseline, unless ``--only`` names others.
 
     Raises:
         UsageError: as `trials.trials`.

@@ -72,7 +72,7 @@ def check(files: Mapping[str, Path | None]) -> None:
     alike = [o for o, path in files.items() if path and resolved.count(path.resolve()) > 1]
     if alike:
         *first, last = alike
-        raise UsageError(f"{', '.join(first)} and {last} name one and the same file; give each its own")
+        raise UsageError(f"{', '.join(first)} and {last} name the same file; give each its own")
 
 
 def _is_special(path: Path) -> bool:

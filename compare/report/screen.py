@@ -289,7 +289,7 @@ def _wrapped(text: str, width: int, hanging: str = "") -> str:
 
 
 def legend(summary: Summary, width: int, noise: str) -> str:
-    """One entry a column: what it is, and how it was taken."""
+    """One entry per column: its meaning, and how it was measured."""
     block = next(iter(summary.blocks), None)
     baseline = block.baseline if block else "torch.eager"
     peak = block is not None and "peak" in block.ceiling

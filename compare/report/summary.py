@@ -304,7 +304,7 @@ def _recorded(comparison: Comparison, case: CaseComparison, results: Path) -> di
 
 
 def _arch(comparison: Comparison, case: CaseComparison, recorded: Mapping[str, Recorded]) -> str:
-    """The architecture whose registers stand beside the times: theirs; without times the newest compiled."""
+    """The architecture of the registers: that of the times; without times the newest compiled."""
     if comparison.environment.device_type == "cuda":
         return (comparison.environment.arch or "").rstrip("af")
     if any(row.replayed for row in case.rows):
@@ -369,7 +369,7 @@ def _block(
 
 
 def _groups(case: CaseComparison, view: View, baseline: str, timed: bool) -> list[tuple[str, Row]]:
-    """The lines of the table: a name, and the row whose figures stand for it."""
+    """The lines of the table: a name, and the row whose figures it shows."""
     if view.every:
         return [(row.label, row) for row in case.rows]
     rows = [row for row in case.rows if figures.stands(row) and not figures.is_trial(row)]

@@ -57,7 +57,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
         (["softmax", "--device", "cpu", "--record"], "needs a GPU"),
         (["softmax", "--json", "no/such/folder/out.json"], "no directory"),
         (["softmax", "--csv", "."], "is a directory"),
-        (["softmax", "--json", "same", "--csv", "./same"], "--json and --csv name one and the same file"),
+        (["softmax", "--json", "same", "--csv", "./same"], "--json and --csv name the same file"),
         (["all", "--case", "N=4"], "belongs to one op"),
         (["softmax", "--timeout", "0"], "above 0"),
         (["softmax", "--timeout", "nan"], "above 0"),

@@ -1,4 +1,4 @@
-"""What a command is about, once PyTorch is there: ops, users' files, and the options of a comparison."""
+"""Ops, users' files and options of a comparison, from its arguments; needs PyTorch."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[
     if files:
         user_files.load(files, timeout_s, op)
         for name in {"all", *comparison.COMMANDS}.intersection(registry.op_names()):
-            raise UsageError(
-                f"--load: an op named {name} cannot be asked for, as that is a command: rename it"
-            )
+            raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
     return [op] if op else registry.op_names()
 
 
@@ -127,7 +125,7 @@ def options(op: Op, arguments: argparse.Namespace) -> Options:
 
 
 def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
-    """Have the op refuse now, not after others have run, what it has no inputs for."""
+    """Have the op refuse sizes that it has no inputs for before any op runs."""
     for case in cases:
         try:
             meta_inputs(op, case)

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
 
     done: list[Comparison] = []
     failures: list[str] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is finished is written
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: results so far are written
     try:
         for op, options in work:
             with of_run(op.name, told) as progress:
@@ -110,6 +110,6 @@ def _check_matched(names: Sequence[str], only: Sequence[str]) -> None:
     every = [impl for name in registry.op_names() for impl in registry.implementations(name)]
     pairs = [f"{impl.op}'s {impl.label} that of {impl.matches}" for impl in every if impl.matches]
     raise UsageError(
-        "--matched: nothing that was asked for can be run with the configuration of another. What can: "
+        "--matched: none of these implementations can run with the configuration of another. Those that can: "
         f"{', '.join(pairs)}; both have to be among the rows (--only)"
     )

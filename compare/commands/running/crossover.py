@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
     if device.type != "cuda":
         if arguments.json or arguments.csv or arguments.html:
             raise UsageError(
-                "--json, --csv and --html hold what was timed, and without a GPU nothing is: --markdown has "
+                "--json, --csv and --html need times measured here, and there is no GPU: --markdown has "
                 "the table, results/ the records that it is made from"
             )
         found = crossover.recorded(op, arguments.crossover, base)

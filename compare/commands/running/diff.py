@@ -1,4 +1,4 @@
-"""``python -m compare diff OLD.json NEW.json``: what has changed, shown and written."""
+"""``python -m compare diff OLD.json NEW.json``: the changes, shown and written."""
 
 from __future__ import annotations
 

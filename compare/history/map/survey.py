@@ -1,4 +1,4 @@
-"""What is recorded of one device, op by op and case by case: the best of each way, and effort against speed.
+"""The records of one device, op by op and case by case: the best of each way, and effort against speed.
 
 Nothing is measured here.  A speedup is from pairs of samples of the same round, or from two medians
 (`statistics.between`) where the two rows were recorded in different runs.
@@ -109,7 +109,7 @@ def survey(
         only: glob patterns over labels; none means all.
 
     Raises:
-        UsageError: they are of several devices, or hold no times of what was asked for.
+        UsageError: they are of several devices, or hold no times of these ops.
     """
     devices = list(dict.fromkeys(run.environment.device for run in runs))
     if len(devices) > 1:
@@ -153,7 +153,7 @@ Stale = Collection[tuple[str, str]]
 
 
 class _Chart:
-    """What is recorded of one case: of every implementation the newest row, in the baseline's precision."""
+    """The records of one case: the newest row of every implementation, in the baseline's precision."""
 
     def __init__(self, runs: Sequence[Comparison], op: str, case: str, only: Sequence[str]) -> None:
         newest: dict[str, Recorded] = {}
