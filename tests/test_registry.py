@@ -278,9 +278,9 @@ def test_an_op_that_does_not_fit_together_is_refused(
         (
             ORACLE,
             "oracle=lambda x: x.nothing",
-            "--load {}: AttributeError at line 24: .*'nothing'.*Mend the op",
+            "--load {}: AttributeError at line 24: .*'nothing'.*Fix the op",
         ),
-        (INPUTS, "1 / 0", "--load {}: ZeroDivisionError at line 23.*Mend the op"),
+        (INPUTS, "1 / 0", "--load {}: ZeroDivisionError at line 23.*Fix the op"),
         (ORACLE, "oracle=lambda x: None", "scale_shift: its oracle gives no tensor, but None"),
         (
             INPUTS,
