@@ -1,4 +1,4 @@
-"""The command line: which module a command is, and the exit status of what goes wrong in it."""
+"""The command line: the module of each command, and the exit status of its errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _command(words: list[str]) -> int:
 
 
 def _guarded(command: Callable[[], int]) -> int:
-    """Run a command; what goes wrong becomes one sentence and an exit status."""
+    """Run a command; an error becomes one sentence and an exit status."""
     try:
         return command()
     except UsageError as error:
@@ -57,31 +57,31 @@ def _guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted before anything was finished", INCONCLUSIVE)
     except BrokenPipeError:
-        _print_no_more(sys.stdout)  # whoever read the output has seen enough
+        _print_no_more(sys.stdout)  # the reader has closed the pipe
         return INCONCLUSIVE
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
             _print_no_more(sys.stdout)
-            return _complain(f"what was to be printed could not be: {error.strerror}", USAGE)
+            return _complain(f"the output could not be printed: {error.strerror}", USAGE)
         if os.environ.get("COMPARE_TRACEBACK"):
             raise
         return _complain(_explained(error), USAGE)
 
 
 def _explained(error: Exception) -> str:
-    """What raised it, and what to do next."""
+    """Where the error was raised, and what to do next."""
     lacking = error.name if isinstance(error, ModuleNotFoundError) else None
     if lacking and not (registry.ROOT / lacking.partition(".")[0]).exists():  # not one of our own
         return (
             f"this Python, {sys.executable}, has no module {lacking!r}: run 'make install' in "
-            f"{registry.ROOT}, then 'source .venv/bin/activate'; 'python -m compare doctor' shows all "
-            "that it lacks"
+            f"{registry.ROOT}, then 'source .venv/bin/activate'; 'python -m compare doctor' lists all "
+            "that is missing"
         )
     for file in registry.op_files():
         line = registry.line_in(error, Path(file))
         if line is not None:
             return (
-                f"--load {file}: {type(error).__name__} at line {line}: {error}. Mend the op "
+                f"--load {file}: {type(error).__name__} at line {line}: {error}. Fix the op "
                 "(COMPARE_TRACEBACK=1 shows how it was called)"
             )
     return (
@@ -93,11 +93,11 @@ def _explained(error: Exception) -> str:
 def _complain(message: str, status: int) -> int:
     try:
         print(f"python -m compare: {message}", file=sys.stderr)
-    except OSError:  # nobody reads it; the status says what it can
+    except OSError:  # stderr is closed; the exit status remains
         _print_no_more(sys.stderr)
     return status
 
 
 def _print_no_more(stream: TextIO) -> None:
-    """Keep Python from saying once more at exit that it could not."""
+    """Keep Python from reporting the same error again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

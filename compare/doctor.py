@@ -1,7 +1,7 @@
 """What this machine can run and, for what it cannot, the exact command that fixes it.
 
-Packages, and modules of the project that need some, are imported by name and when they are looked at: any of
-them may be missing, and then that is what is shown.
+Packages, and modules of the project that need them, are imported by name in their check: any may be missing,
+and the check then reports it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CUDA_TORCH = f"{PIP} --force-reinstall --index-url https://pypi.org/simple 'torc
 _LEAST_CAPABILITY = 75
 _NVIDIA = "0x10de"
 _OTHERS = ("numpy", "rich", "tabulate", "pygments", "jinja2", "filelock")
-"""Of requirements.txt what no capability goes by."""
+"""Packages of requirements.txt that no other check covers."""
 _SYSTEM_PACKAGES = {  # how a distribution installs, and what it calls g++ and Python's headers
     "debian": ("sudo apt-get install -y", "g++", "python{v}-dev"),
     "fedora": ("sudo dnf install -y", "gcc-c++", "python{v}-devel"),
@@ -49,26 +49,26 @@ class Capability:
 
     name: str
     purpose: str
-    """What it is for."""
+    """Its use."""
     ok: bool
     detail: str
-    """Its version, or why it is not there."""
-    mend: str = ""
-    """The command that mends it; empty where it is there or nothing on this machine would help."""
+    """Its version, or why it is missing."""
+    fix: str = ""
+    """The command that fixes it; empty where nothing is missing or no command helps."""
     optional: bool = False
-    """A comparison is whole without it."""
+    """A comparison works without it."""
 
 
 class Missing(Exception):
-    """What a check found lacking, and the command that mends it."""
+    """What is missing, and the command that fixes it."""
 
-    def __init__(self, why: str, mend: str = "") -> None:
+    def __init__(self, why: str, fix: str = "") -> None:
         super().__init__(why)
-        self.mend = mend
+        self.fix = fix
 
 
 def diagnose() -> list[Capability]:
-    """Look at everything a comparison uses.  Never raises; takes little longer than importing torch."""
+    """Check everything that a comparison uses.  Never raises; takes little longer than importing torch."""
     return [
         _look("Python", "everything", _python),
         _look("PyTorch", "the torch way, and every tensor", _torch),
@@ -96,29 +96,29 @@ def diagnose() -> list[Capability]:
 
 
 def report() -> bool:
-    """Print what `diagnose` found; whether something is missing that a comparison is not whole without."""
+    """Print what `diagnose` found; return whether something is missing that a comparison needs."""
     found = diagnose()
     print(render(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     return any(not capability.ok and not capability.optional for capability in found)
 
 
 def render(found: list[Capability], width: int | None = None) -> str:
-    """A table, no wider than ``width`` columns if that is not None, and under it the commands, each once."""
+    """A table of at most ``width`` columns (None: no limit), then every command once."""
     rows = [("ok" if c.ok else "-" if c.optional else "MISSING", c.name, c.purpose, c.detail) for c in found]
     limits = None
     if width is not None:
         left = width - sum(max(len(row[i]) for row in rows) + 2 for i in (0, 1)) - 2
         limits = [None, None, max(12, 2 * left // 5), max(12, left - 2 * left // 5)]
-    headers = ("", "what", "for", "version, or what is wrong")
+    headers = ("", "what", "used for", "version, or problem")
     try:
         tabulate = importlib.import_module("tabulate").tabulate
         text = str(tabulate(rows, headers, "simple", maxcolwidths=limits, maxheadercolwidths=limits))
-    except ImportError:  # then above all there is something to tell
+    except ImportError:  # tabulate itself is missing: the table must still be shown
         text = _aligned([headers, *rows])
-    mends = dict.fromkeys(c.mend for c in found if c.mend)
-    for command in mends:
-        names = ", ".join(c.name for c in found if c.mend == command)
-        text += f"\n\nTo mend {names}:\n  {command}"
+    fixes = dict.fromkeys(c.fix for c in found if c.fix)
+    for command in fixes:
+        names = ", ".join(c.name for c in found if c.fix == command)
+        text += f"\n\nTo fix {names}:\n  {command}"
     return text
 
 
@@ -131,7 +131,7 @@ def _look(name: str, purpose: str, check: Callable[[], str], *, optional: bool =
     try:
         return Capability(name, purpose, True, check(), optional=optional)
     except Missing as missing:
-        return Capability(name, purpose, False, str(missing), missing.mend, optional)
+        return Capability(name, purpose, False, str(missing), missing.fix, optional)
     except Exception as error:  # a broken installation may raise anything
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         return Capability(name, purpose, False, why, REQUIREMENTS, optional)
@@ -224,8 +224,8 @@ def _gxx() -> str:
     try:
         compiler = build.gxx()
     except build.BuildError as error:
-        mend = "unset CXX" if os.environ.get("CXX") else system_package(0)
-        raise Missing(str(error).partition(":")[0], mend) from error
+        fix = "unset CXX" if os.environ.get("CXX") else system_package(0)
+        raise Missing(str(error).partition(":")[0], fix) from error
     return f"{_version_of(compiler, '-dumpfullversion')} at {compiler}"
 
 
@@ -235,8 +235,8 @@ def _gcc() -> str:
         compiler = build.gcc()
         build.make_tool()
     except build.BuildError as error:
-        mend = "unset CC" if os.environ.get("CC") else str(error).partition(": ")[2].partition(" (")[0]
-        raise Missing(str(error).partition(":")[0], mend) from error
+        fix = "unset CC" if os.environ.get("CC") else str(error).partition(": ")[2].partition(" (")[0]
+        raise Missing(str(error).partition(":")[0], fix) from error
     return f"{_version_of(compiler, '-dumpfullversion')} at {compiler}"
 
 
@@ -252,8 +252,8 @@ def _nvcc() -> str:
     try:
         compiler = build.nvcc()
     except build.BuildError as error:
-        mend = "unset CUDA_HOME" if os.environ.get("CUDA_HOME") else REQUIREMENTS
-        raise Missing(str(error).partition(":")[0], mend) from error
+        fix = "unset CUDA_HOME" if os.environ.get("CUDA_HOME") else REQUIREMENTS
+        raise Missing(str(error).partition(":")[0], fix) from error
     release = _version_of(str(compiler), "--version").rpartition("release ")[2].partition(",")[0]
     return f"{release} at {compiler}"
 
@@ -350,12 +350,12 @@ def _results() -> str:
     return f"records of {', '.join(records)}" if records else "no records yet"
 
 
-def _writable(folder: Path, mend: str) -> str:
+def _writable(folder: Path, fix: str) -> str:
     try:
         with tempfile.TemporaryFile(dir=folder):
             return str(folder)
     except OSError as error:
-        raise Missing(f"cannot write {folder} ({error.strerror})", mend) from error
+        raise Missing(f"cannot write {folder} ({error.strerror})", fix) from error
 
 
 # --------------------------------------------------------------------------- helpers

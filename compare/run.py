@@ -53,13 +53,17 @@ from compare.worker.start import prepare
 from compare.worker.timing import Cheated
 
 _CPU_CHECK_BYTES = 32 << 20
-"""The most memory traffic of a case that is worth interpreting: some ten seconds for an implementation."""
+"""The most memory traffic of a case to interpret: some ten seconds for an implementation."""
 _INSPECT = 3
-"""Resources are read for every case of a short list, and for the default one of a sweep."""
+"""Resources are read for every case of a list this short, and for the default case of a longer one."""
 
 
 def plan(op: Op, options: Options, device_type: str) -> list[Step]:
-    """Which cases are run, and what for."""
+    """Which cases are run, and what for.
+
+    Without a GPU smoke cases are checked, and small cases that were named.  A sweep asks for the op's whole
+    list: its times are replayed, as to interpret all of it takes hours.
+    """
     cases = list(options.cases) or [op.cases.default]
     inspected = cases if len(cases) <= _INSPECT else [case for case in cases if case == op.cases.default]
     if not options.resources:
@@ -67,10 +71,11 @@ def plan(op: Op, options: Options, device_type: str) -> list[Step]:
     steps = [Step(case, True, case in inspected) for case in cases]
     if device_type == "cuda":
         return steps
-    smoke = op.cases.smoke
-    asked = bool(options.cases)
-    steps = [replace(s, check=s.case in smoke or (asked and _interpretable(op, s.case))) for s in steps]
-    if asked and all(step.check for step in steps):
+    smoke, swept = op.cases.smoke, {op.cases.default, *op.cases.sweep}
+    named = [case for case in options.cases if not (swept <= set(cases) and case in swept)]
+    checked = {*smoke, *(case for case in named if _interpretable(op, case))}
+    steps = [replace(step, check=step.case in checked) for step in steps]
+    if named and all(step.check for step in steps):
         return steps
     return [Step(case, True, False) for case in smoke if case not in cases] + steps
 
@@ -153,7 +158,7 @@ def run(
 
 @dataclass
 class _Found:
-    """What is known of one case so far; stages return values, and only `_take` puts them here."""
+    """The results of one case so far; stages return values, and only `_take` puts them here."""
 
     checked: dict[str, Checked] = field(default_factory=dict)
     ceilings: Ceilings | None = None
@@ -172,7 +177,7 @@ class _Found:
         self.checked[label] = replace(one, row=with_resources(one.row, found, on_gpu=on_gpu))
 
     def as_comparison(self, context: Context, case: Case, environment: Environment) -> CaseComparison:
-        """The rows in their order, without times that cannot be, and with what can be told apart."""
+        """The rows in their order, without impossible times, and with the least differences that count."""
         rows = (self.checked[impl.label].row for impl in context.impls if impl.label in self.checked)
         uncounted = context.sources.uncounted
         found = CaseComparison(
@@ -194,13 +199,13 @@ def _take(
     found: _Found,
     results: Path,
 ) -> None:
-    """Check, time and inspect one case; ``found`` holds what is finished, whatever ends this."""
+    """Check, time and inspect one case; ``found`` holds the results so far, whatever ends this."""
     for one in check_case(context, step) if step.check else unchecked_case(context, earlier):
         found.checked[one.row.label] = one
     found.checked = {impl.label: found.checked[impl.label] for impl in context.impls}
     if step.check and context.on_gpu:
         _take_on_gpu(context, step, compilation, found)
-    if not context.on_gpu and (not step.check or step.inspect):
+    if not context.on_gpu and (not step.check or step.inspect or step.case in context.options.cases):
         context.meter.say("reading recorded times")
         recorded = archive.find(context.op.name, str(step.case), results)
         rows, ceilings = replay_case({label: one.row for label, one in found.checked.items()}, recorded)
@@ -218,7 +223,7 @@ def _take(
 
 
 def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _Found) -> None:
-    """Time and profile what is correct."""
+    """Time and profile the correct rows."""
     op, case = context.op, step.case
     try:
         expected = expected_output(op, case, context.device)
@@ -252,9 +257,9 @@ def _environment(device: torch.device) -> Environment:
 
 
 def tuned(op: Op, options: Options) -> sweep.Trials | None:
-    """What is run for ``--tune``; None where nothing is asked for.
+    """The implementations to run for ``--tune``; None without it.
 
-    Only what has the parameters is, and the baseline, unless other rows are asked for by name.
+    Only those with the parameters, and the baseline, unless ``--only`` names others.
 
     Raises:
         UsageError: as `trials.trials`.

@@ -1,4 +1,4 @@
-"""The doctor: it never raises, and what it finds lacking comes with the command that mends it."""
+"""The doctor: it never raises, and what it finds lacking comes with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_everything_is_there_or_says_why() -> None:
     for capability in doctor.diagnose():
         assert capability.detail
         assert capability.purpose
-        assert not (capability.ok and capability.mend)
+        assert not (capability.ok and capability.fix)
         if not capability.ok and not capability.optional:
-            assert capability.mend
+            assert capability.fix
 
 
 def test_it_is_quick() -> None:
@@ -63,8 +63,8 @@ def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, module
     monkeypatch.setitem(sys.modules, module, None)  # makes its import fail
     missing = found(name)
     assert not missing.ok
-    assert "requirements.txt" in missing.mend
-    assert sys.executable in missing.mend
+    assert "requirements.txt" in missing.fix
+    assert sys.executable in missing.fix
 
 
 def test_a_package_that_breaks_on_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_package_that_breaks_on_import(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_folder_of_cupy_s_that_cannot_be_made(impossible_cupy_folder: Path) -> None:
     missing = found("cupy")
     assert missing.detail.startswith(f"cannot write {impossible_cupy_folder} (")
-    assert missing.mend.startswith("export CUPY_CACHE_DIR=")
+    assert missing.fix.startswith("export CUPY_CACHE_DIR=")
 
 
 def test_no_compilers_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_no_compilers_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.delenv("CXX", raising=False)
     missing = found("g++")
     assert not missing.ok
-    assert missing.mend == doctor.system_package(0)
+    assert missing.fix == doctor.system_package(0)
 
 
-def test_a_wrong_setting_is_mended_by_unsetting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_fixed_by_unsetting_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("CUDA_HOME", "/no/such/toolkit")
-    assert found("g++").mend == "unset CXX"
-    assert found("nvcc").mend == "unset CUDA_HOME"
+    assert found("g++").fix == "unset CXX"
+    assert found("nvcc").fix == "unset CUDA_HOME"
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,40 +102,40 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
     missing = found("cache")
     assert not missing.ok
-    assert missing.mend.startswith("export COMPARE_CACHE_DIR=")
+    assert missing.fix.startswith("export COMPARE_CACHE_DIR=")
 
 
 def test_results_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "ROOT", tmp_path)
     missing = found("results")
-    assert (missing.ok, missing.mend) == (False, f"mkdir -p {tmp_path / 'results'}")
+    assert (missing.ok, missing.fix) == (False, f"mkdir -p {tmp_path / 'results'}")
     (tmp_path / "results" / "card").mkdir(parents=True)
     (tmp_path / "results" / "card" / "softmax.jsonl").write_text("{}")
     assert found("results").detail == "records of card"
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")
     (tmp_path / "results").chmod(0o500)
-    assert "chmod u+w" in found("results").mend
+    assert "chmod u+w" in found("results").fix
 
 
 def test_no_gpu_is_no_fault_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "_card_present", lambda: False)
     gpu = found("GPU")
-    assert (gpu.ok, gpu.optional, gpu.mend) == (False, True, "")
+    assert (gpu.ok, gpu.optional, gpu.fix) == (False, True, "")
 
 
 def test_a_card_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(doctor, "_card_present", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert "torch>=2.11" in found("GPU").mend
+    assert "torch>=2.11" in found("GPU").fix
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert found("GPU").mend == "unset CUDA_VISIBLE_DEVICES"
+    assert found("GPU").fix == "unset CUDA_VISIBLE_DEVICES"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(doctor, "driver_command", lambda: "install the driver")
-    assert found("GPU").mend == "install the driver"
+    assert found("GPU").fix == "install the driver"
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def test_each_distribution_has_its_command(
 def test_a_table_and_each_command_once() -> None:
     capabilities = [
         Capability("one", "this", True, "1.0"),
-        Capability("two", "that", False, "not there", "mend it"),
-        Capability("three", "those", False, "not there either", "mend it"),
+        Capability("two", "that", False, "not there", "fix it"),
+        Capability("three", "those", False, "not there either", "fix it"),
         Capability("four", "nothing much", False, "absent", optional=True),
     ]
     text = doctor.render(capabilities)
-    assert text.count("mend it") == 1
-    assert "To mend two, three:" in text
+    assert text.count("fix it") == 1
+    assert "To fix two, three:" in text
     assert text.count("MISSING") == 2
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_table_is_as_wide_as_the_terminal(width: int) -> None:
     found = doctor.diagnose()
-    table = doctor.render(found, width).partition("\n\nTo mend")[0]
+    table = doctor.render(found, width).partition("\n\nTo fix")[0]
     assert max(map(len, table.splitlines())) <= width
     assert all(capability.name in table for capability in found)
 

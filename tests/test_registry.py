@@ -278,9 +278,9 @@ def test_an_op_that_does_not_fit_together_is_refused(
         (
             ORACLE,
             "oracle=lambda x: x.nothing",
-            "--load {}: AttributeError at line 24: .*'nothing'.*Mend the op",
+            "--load {}: AttributeError at line 24: .*'nothing'.*Fix the op",
         ),
-        (INPUTS, "1 / 0", "--load {}: ZeroDivisionError at line 23.*Mend the op"),
+        (INPUTS, "1 / 0", "--load {}: ZeroDivisionError at line 23.*Fix the op"),
         (ORACLE, "oracle=lambda x: None", "scale_shift: its oracle gives no tensor, but None"),
         (
             INPUTS,
@@ -305,7 +305,7 @@ def test_an_op_has_no_command_s_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     file = tmp_path / "mine.py"
     file.write_text(OP.replace('"scale_shift"', '"doctor"'))
     assert cli.main(["list", "--load", str(file), "--device", "cpu"]) == cli.USAGE
-    assert "an op named doctor cannot be asked for" in capsys.readouterr().err
+    assert "doctor is a command, so no op can have this name" in capsys.readouterr().err
 
 
 def test_implementations_register_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:

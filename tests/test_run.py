@@ -481,6 +481,21 @@ def test_a_small_case_is_checked_where_it_is_a_large_one_is_not() -> None:
     assert set(op.cases.smoke) <= {step.case for step in steps if step.check}
 
 
+def test_without_a_gpu_a_sweep_checks_smoke_cases_and_replays_the_rest() -> None:
+    for name in registry.op_names():
+        op = registry.get_op(name)
+        swept = tuple(dict.fromkeys((op.cases.default, *op.cases.sweep)))
+        steps = running.plan(op, Options(cases=swept), "cpu")
+        assert {step.case for step in steps if step.check} == set(op.cases.smoke)
+        assert [step.case for step in steps if step.case in swept] == list(swept)
+    # A small case that is named beside the list is checked as well; and so is one of the list by itself.
+    op, other = registry.get_op("vector_add"), case("fp32", N=77)
+    steps = running.plan(op, Options(cases=(op.cases.default, other, *op.cases.sweep)), "cpu")
+    assert {step.case for step in steps if step.check} == {other, *op.cases.smoke}
+    small = min(op.cases.sweep, key=lambda case: op.cost(case).bytes)
+    assert running.plan(op, Options(cases=(small,)), "cpu") == [running.Step(small, True, True)]
+
+
 def test_on_a_gpu_a_sweep_is_inspected_on_the_default_case_only() -> None:
     for name in registry.op_names():
         op = registry.get_op(name)

@@ -10,14 +10,14 @@ from compare.command_line import options
 from compare.spec import Options, UsageError
 
 COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map")
-"""What is no op; `compare.cli` knows their modules."""
+"""Words that name no op; `compare.cli` has their modules."""
 
 CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
 
 BUDGET_S = 5.0
 SWEEP_BUDGET_S = 4.0
 TRIAL_S = 0.3
-"""More for each row that ``--tune`` adds."""
+"""Added for each row of ``--tune``."""
 
 _EPILOG = """\
 examples:
@@ -35,9 +35,9 @@ examples:
   python -m compare map
 
 exit status of a comparison (of a command: COMMAND --help):
-  0  every implementation that this machine can run is correct: its output is the fp64 result within tolerance
-  1  at least one is wrong, or was faster than its work can be done
-  2  a mistake in the command, its files or the machine's setup: nothing was compared, or a file not written
+  0  every implementation that this machine can run is correct: it matches fp64 within tolerance
+  1  at least one is wrong, or faster than the lower bound on its time
+  2  a mistake in the command, its files or the machine's setup, or a file could not be written
   3  inconclusive: interrupted, an implementation raised an error or does not compile, or none could be run
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
@@ -47,85 +47,90 @@ COMPARE_TRACEBACK=1 shows where an error was raised.
 def parser() -> argparse.ArgumentParser:
     found = options.parser(
         "",
-        "The same GPU operation in PyTorch, Triton and CUDA C++: whether each is correct, how fast it is, "
-        "what it takes of the GPU and how much code it is.",
+        "The same GPU operation in PyTorch, Triton and CUDA C++: correctness, speed, registers and shared "
+        "memory, and code size of each.",
         _EPILOG,
     )
     found.add_argument(
         "what",
         metavar="|".join(("OP", "all", *COMMANDS)),
-        help="the op to compare, or all of them; or a command: what there is (list), what this machine can "
-        "run (doctor), what has changed between two files (diff), what the compilers make of an op "
-        "(pipeline), its kernels as programs without Python (aot), what the compilers keep on disk (cache), "
-        "or which way is fastest over all that is recorded (map). COMMAND --help shows its options",
+        help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
+        "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
+        "(pipeline), its kernels as programs without Python (aot), the compilers' caches (cache), or the "
+        "fastest way over all records (map). COMMAND --help shows its options",
     )
-    # Hidden: given to an op by mistake they are refused in a sentence.
+    # Hidden: given by mistake, they are refused in a sentence.
     found.add_argument("files", nargs="*", help=argparse.SUPPRESS)
     found.add_argument("--calibrate", action="store_true", help=argparse.SUPPRESS)
-    add = found.add_argument_group("what is compared").add_argument
+    add = found.add_argument_group("cases and implementations").add_argument
     options.add_repeatable(add, "--case", "CASE", "sizes and dtype, e.g. M=4096,N=781,fp16")
-    add("--sweep", action="store_true", help="every size in the op's list")
+    add("--sweep", action="store_true", help="every size in the op's list (without a GPU: as recorded)")
     add("--crossover", metavar="DIM", help="find the size of DIM at which the fastest way changes")
     options.add_only(add, ", e.g. 'triton.*', and the baseline")
     options.add_load(add)
     add = found.add_argument_group("how").add_argument
     options.add_device(add)
     options.add_arch(add, "compile")
-    add("--seed", type=int, default=0, help="of the random inputs and the order of timing (default: 0)")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the random inputs and of the order of timing (default: 0)",
+    )
     add(
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="most time to spend on timing, for all cases of an op together "
+        help="time limit of the timing, for all cases of an op together "
         f"(default: {BUDGET_S:.0f} a case, in a sweep {SWEEP_BUDGET_S:.0f})",
     )
     add(
         "--matched",
         action="store_true",
-        help="run CUDA with the tile, warps and stages that Triton chose as well, so that compiler and "
-        "tuning can be told apart",
+        help="also run CUDA with the tile, warps and stages that Triton chose: separates the compiler's "
+        "share of a speedup from the tuning's",
     )
     add(
         "--tune",
         action="append",
         default=[],
         metavar="NAME[=VALUES]",
-        help="run what has the parameter NAME with other values as well, e.g. BLOCK_SIZE or "
-        "BLOCK_SIZE=64,128,256; repeatable, for every choice of several",
+        help="also run implementations with other values of their parameter NAME, e.g. BLOCK_SIZE or "
+        "BLOCK_SIZE=64,128,256; repeatable: every combination",
     )
-    add("--retune", action="store_true", help="search for configurations again that earlier runs have found")
-    add("--sustained", action="store_true", help="time bursts and sustained load as well (longer)")
+    add("--retune", action="store_true", help="autotune again, not with configurations of earlier runs")
+    add("--sustained", action="store_true", help="also time bursts and sustained load (longer)")
     add(
         "--timer",
         choices=("events", "nvbench"),
         default="events",
-        help="whose cold GPU times: ours, by CUDA events, or nvbench's (default: events)",
+        help="measure cold GPU times by CUDA events or by nvbench (default: events)",
     )
     add(
         "--timeout",
         type=float,
         default=Options.timeout_s,
         metavar="SECONDS",
-        help="most time for one step of an implementation: its first call with what it builds, a check, "
-        f"a turn of timing, compiling it for an architecture (default: {Options.timeout_s:.0f})",
+        help="time limit of one step of an implementation: build and first call, a check, a round of "
+        f"timing, compiling for one architecture (default: {Options.timeout_s:.0f})",
     )
-    add = found.add_argument_group("what is on the screen").add_argument
-    add("--all", action="store_true", dest="every", help="every row in the table, not the best of each way")
-    add("--explain", action="store_true", help="what each column is, and how it was taken")
-    add("--details", action="store_true", help="all further tables: errors, times, resources, code size")
-    add = found.add_argument_group("what is written, beside the screen").add_argument
-    options.add_tables(add, "everything, raw samples included", "implementation and case")
-    add("--html", type=Path, metavar="FILE", help="one page with figures and sources, which needs no network")
+    add = found.add_argument_group("screen").add_argument
+    add("--all", action="store_true", dest="every", help="every row and case, not only the best of each way")
+    add("--explain", action="store_true", help="each column's meaning and how it was measured")
+    add("--details", action="store_true", help="further tables: errors, times, resources, code size")
+    add = found.add_argument_group("files").add_argument
+    options.add_tables(add, "all results, raw samples included", "implementation and case")
+    add("--html", type=Path, metavar="FILE", help="one self-contained page with figures and sources")
     add("--record", action="store_true", help="add the run to results/ (needs a GPU)")
     options.add_verbose(add)
     return found
 
 
 def without(command: str, own: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of a ``command`` that compares nothing.
+    """Parse the arguments of a ``command`` other than a comparison.
 
     Raises:
-        UsageError: one of them is none of this command's.
+        UsageError: the command has no such argument.
     """
     arguments, rest = own.parse_known_args(argv)
     if "--calibrate" in rest:

@@ -1,4 +1,4 @@
-"""What the commands have in common: arguments that several of them take, and how these are read."""
+"""Arguments that several commands take, and how they are parsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compare.spec import ARCHITECTURE, UsageError
 
 
 def parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Of ``python -m compare COMMAND``."""
+    """The parser of ``python -m compare COMMAND``."""
     return argparse.ArgumentParser(
         prog=f"python -m compare {command}".rstrip(),
         description=description,
@@ -40,7 +40,7 @@ def add_device(add: Callable[..., Any]) -> None:
 
 
 def add_verbose(add: Callable[..., Any]) -> None:
-    add("-v", "--verbose", action="store_true", help="each step on stderr, with the seconds it took")
+    add("-v", "--verbose", action="store_true", help="print each step and its seconds to stderr")
 
 
 def add_tables(add: Callable[..., Any], everything: str, line: str) -> None:
@@ -51,7 +51,7 @@ def add_tables(add: Callable[..., Any], everything: str, line: str) -> None:
 
 
 def add_arch(add: Callable[..., Any], doing: str) -> None:
-    """``--arch``, to be read by `archs`; ``doing``, as ``compile``, is what is done for each."""
+    """``--arch``, to be parsed by `archs`; ``doing`` is its verb, as ``compile``."""
     add(
         "--arch",
         action="append",
@@ -71,7 +71,7 @@ _DAY_S = 86400.0
 
 
 def check_timeout(seconds: float) -> None:
-    """A `UsageError` if it is no limit that a step can have; what waits for one cannot wait for years."""
+    """A `UsageError` unless 0 < ``seconds`` <= a day."""
     if not 0 < seconds <= _DAY_S:
         raise UsageError(
             f"--timeout {seconds:g}: give a number of seconds above 0, and a day, {_DAY_S:.0f}, at most"
@@ -79,7 +79,7 @@ def check_timeout(seconds: float) -> None:
 
 
 def archs(texts: Sequence[str]) -> tuple[str, ...]:
-    """What was given to ``--arch``, each once; a `UsageError` if one is not known."""
+    """The architectures of ``--arch``, each once; a `UsageError` if one is not known."""
     found = [arch.strip() for text in texts for arch in text.split(",")]
     for arch in found:
         if not ARCHITECTURE.fullmatch(arch):

@@ -1,4 +1,4 @@
-"""The files and folders that a command writes: looked at before the work, and written whole after it."""
+"""The files and folders that a command writes: checked before the work, written whole after it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ T = TypeVar("T")
 
 
 def check_tables(arguments: argparse.Namespace) -> None:
-    """`check` what ``--json``, ``--csv``, ``--markdown`` and, where a command has it, ``--html`` name."""
-    names = ("json", "csv", "markdown", "html")
+    """`check` the files of ``--json``, ``--csv``, ``--markdown``, and where a command has them ``--html``
+    and ``--plot``."""
+    names = ("plot", "json", "csv", "markdown", "html")
     check({f"--{name}": getattr(arguments, name, None) for name in names})
 
 
@@ -30,22 +31,26 @@ def writes(
     markdown: Callable[[T], str],
     html: Callable[[T], str] | None = None,
 ) -> list[Callable[[], None]]:
-    """What writes ``found`` to the files of `check_tables` that were given, each in its own form."""
+    """Functions that write ``found``, one for each file of `check_tables` that was given.
+
+    Args:
+        html: renders the page of ``--html``; None where it was not given.
+    """
     made = ((arguments.json, json), (arguments.csv, csv), (arguments.markdown, markdown))
     writers = [partial(write, path, make(found)) for path, make in made if path]
-    if html and arguments.html:  # made when it is written: what goes wrong there costs this file alone
+    if html:  # rendered when it is written: an error costs this file alone
         return [*writers, lambda: write(arguments.html, html(found))]
     return [*writers]
 
 
 def check(files: Mapping[str, Path | None]) -> None:
-    """Find out now, not after minutes of work, whether they can be written.
+    """Find out before minutes of work whether files can be written.
 
     Args:
-        files: by option, ``--json``; None: not asked for.
+        files: by option, as ``--json``; None: not asked for.
 
     Raises:
-        UsageError: one of them cannot, or two are the same.
+        UsageError: one cannot be written, or two are the same.
     """
     paths = [path for path in files.values() if path]
     for path in paths:
@@ -67,16 +72,16 @@ def check(files: Mapping[str, Path | None]) -> None:
     alike = [o for o, path in files.items() if path and resolved.count(path.resolve()) > 1]
     if alike:
         *first, last = alike
-        raise UsageError(f"{', '.join(first)} and {last} name one and the same file; give each its own")
+        raise UsageError(f"{', '.join(first)} and {last} name the same file; give each its own")
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a device or a pipe, as /dev/stdout: to be written into, and not to be replaced."""
+    """Whether it is a device or a pipe, as /dev/stdout: written into, never replaced."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def made(folder: Path) -> Path:
-    """The folder of ``--out``, made if need be, by its whole path.
+    """The absolute path of the folder of ``--out``, created if missing.
 
     Raises:
         UsageError: it cannot be written.
@@ -101,16 +106,16 @@ def write(file: Path | None, text: str) -> None:
         if _is_special(file):
             file.write_text(text, encoding="utf-8")
         else:
-            write_whole(file.resolve(), text)  # what a link leads to, and not the link
+            write_whole(file.resolve(), text)  # the target of a link, not the link
     except OSError as error:
         raise UsageError(
-            f"{file} could not be written: {error.strerror}. What was found is on the screen; to have the "
-            "file as well, make room or name another, and run this again"
+            f"{file} could not be written: {error.strerror}. The results are on the screen; to get the file, "
+            "free space or name another, and run this again"
         ) from None
 
 
 def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
-    """Write all that can be written: what is said of the rest."""
+    """Write every file that can be written; the errors of the others."""
     failed = []
     for write in writes:
         try:
@@ -121,10 +126,10 @@ def failures(writes: Iterable[Callable[[], None]]) -> list[str]:
 
 
 def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> None:
-    """Write all that can be written, and show what was found though something cannot be.
+    """Write every file that can be written, then show the results.
 
     Raises:
-        UsageError: it says of everything that could not be written why.
+        UsageError: a file could not be written; the message has every such error.
     """
     failed = failures(writes)
     show()
@@ -133,5 +138,5 @@ def beside(show: Callable[[], None], writes: Iterable[Callable[[], None]]) -> No
 
 
 def write_json(file: Path | None, found: object) -> None:
-    """`write` dataclasses, and what JSON can hold, as `compare.records.encoding.encode` has them."""
+    """`write` dataclasses as JSON, encoded by `compare.records.encoding.encode`."""
     write(file, json.dumps(encode(found), indent=1) + "\n")

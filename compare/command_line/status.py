@@ -1,4 +1,4 @@
-"""Exit statuses: each command's ``--help`` says what it means by them."""
+"""Exit statuses; each command's ``--help`` has their meaning."""
 
 from __future__ import annotations
 

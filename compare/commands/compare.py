@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """A `UsageError` for what can be known to be wrong without PyTorch."""
+    """A `UsageError` for mistakes that can be found without PyTorch."""
     if arguments.calibrate:
         raise UsageError(comparison.CALIBRATE)
     if arguments.files:
@@ -52,11 +52,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--case belongs to one op; name it instead of 'all'")
     _check_tune(arguments)
     outputs.check_tables(arguments)
-    if arguments.html:
-        # Start-up: only --html needs Jinja2 and the library of its figures.
-        from compare.report.html import page
-
-        page.check()
     options.archs(arguments.arch)
     if arguments.budget is not None and not 0 < arguments.budget < float("inf"):
         raise UsageError(f"--budget {arguments.budget}: give a number of seconds above 0")
@@ -80,8 +75,6 @@ def _check_crossover(arguments: argparse.Namespace) -> None:
 def _check_tune(arguments: argparse.Namespace) -> None:
     sweep.parse(arguments.tune)
     if arguments.tune and arguments.what == "all":
-        raise UsageError(
-            "--tune goes with one op, as ops differ in what can be chosen; name it instead of 'all'"
-        )
+        raise UsageError("--tune goes with one op, as parameters differ by op; name it instead of 'all'")
     if arguments.tune and arguments.matched:
         raise UsageError("--tune and --matched both say what rows are run with; give one of them")

@@ -15,18 +15,17 @@ examples:
   python -m compare diff old.json new.json --only 'triton.*' --csv diff.csv
 
 exit status:
-  0  nothing is slower
-  1  a row is slower, lost, or no longer right
-  2  a mistake in the command or in its files, or one was not written
-  3  nothing is known to be slower, but a row is ambiguous, or none was timed in both
+  0  no row is slower
+  1  a row is slower, lost, or no longer correct
+  2  a mistake in the command or its files, or a file was not written
+  3  inconclusive: no row is slower, but one is ambiguous, or none was timed in both
 """
 
 
 def parser() -> argparse.ArgumentParser:
     found = options.parser(
         "diff",
-        "What has changed between two runs, row by row: which is faster, slower, lost, or no longer right. "
-        "Needs no GPU, and measures nothing.",
+        "The rows that changed between two runs: faster, slower, lost, or no longer correct. Needs no GPU.",
         _EPILOG,
     )
     add = found.add_argument
@@ -35,10 +34,11 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="two: OLD.json NEW.json, each from --json or from results/",
+        help="two files, the older run first: from --json or from results/",
     )
+    add("--all", action="store_true", help="every row, also those that are the same")
     options.add_only(add, ", e.g. 'triton.*'")
-    options.add_tables(add, "everything that was found", "row")
+    options.add_tables(add, "every row", "row")
     return found
 
 

@@ -15,18 +15,20 @@ examples:
   python -m compare doctor --calibrate
 
 exit status:
-  0  everything that a comparison needs is there; with --calibrate: the result is kept
-  2  something that it needs is missing; or a mistake in the command, or nothing to calibrate
+  0  a comparison has everything it needs; with --calibrate: the result is stored
+  2  something is missing; or a mistake in the command, or no GPU to calibrate
 """
 
 
 def parser() -> argparse.ArgumentParser:
     found = options.parser(
         "doctor",
-        "What this machine can run and, for the rest, the command that makes it run.",
+        "What this machine can run and, for what is missing, the command that fixes it.",
         _EPILOG,
     )
-    found.add_argument("--calibrate", action="store_true", help="find the least difference this GPU shows")
+    found.add_argument(
+        "--calibrate", action="store_true", help="measure the least difference that counts on this GPU"
+    )
     options.add_verbose(found.add_argument)
     return found
 

@@ -26,14 +26,13 @@ exit status:
 def parser() -> argparse.ArgumentParser:
     found = options.parser(
         "map",
-        "Which way is fastest, op by op and case by case, as recorded: its margin over the next way, its "
-        "share of the ceiling, what binds it, and what there is to write for it. Needs no GPU, and measures "
-        "nothing.",
+        "Which way to choose, from all records: the fastest way of each op and case, its speedup over the "
+        "next way, its share of the ceiling, and its code size. Needs no GPU.",
         _EPILOG,
     )
     add = found.add_argument
     add("ops", nargs="*", metavar="OP", help="only these ops, case by case")
-    add("--all", action="store_true", help="every op case by case, instead of a line for each")
+    add("--all", action="store_true", help="every column, case and Pareto front, not only a line per op")
     options.add_only(add, ", e.g. 'triton.*'")
     add(
         "--records",
@@ -42,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="DIR|FILE",
-        help="what to read, from --record or --json, of one device (default: results/ of this GPU, or of the "
-        "one device on record)",
+        help="records of one device, from --record or --json (default: results/ of this GPU, or of the one "
+        "device there)",
     )
     add(
         "--plot",
@@ -51,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="effort against share of the ceiling, as .png or .svg",
     )
-    options.add_tables(add, "everything that was found", "op and case")
+    options.add_tables(add, "all results", "op and case")
     return found
 
 
@@ -59,10 +58,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the command on what follows ``map``.
 
     Raises:
-        UsageError: the command asks for what is not recorded, or names a file that cannot be read or written.
+        UsageError: nothing of this is recorded, or a file cannot be read or written.
     """
     arguments = parser().parse_args(argv)
-    outputs.check({f"--{name}": getattr(arguments, name) for name in ("plot", "json", "csv", "markdown")})
+    outputs.check_tables(arguments)
     files = reading.files_of(arguments.records)
     # Start-up: --help and mistakes in the command need no PyTorch, and nothing that renders a screen.
     from compare.commands.running.map import run

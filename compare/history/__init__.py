@@ -1,3 +1,3 @@
-"""Recorded runs beside each other: the difference of two, crossovers, and the map of all.
+"""Recorded runs compared: the difference of two, crossovers, and the map of all.
 
 Imported by `compare.report` and by commands."""

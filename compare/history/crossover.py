@@ -1,10 +1,10 @@
 """The crossover: the size of one dimension at which the fastest way changes, and what binds on each side.
 
-At every size a way stands with its best implementation.  The ways that lead are the fastest and those that do
-not differ from it (`figures.differs`).  Where two sizes have no leader in common, the fastest way has surely
-changed between them.  A coarse geometric grid finds such neighbours; bisection then closes in from both
-sides, until between the last size that one side leads and the first that the other does there is no round
-size left.  That pair is the crossover's interval: in between they are level, or nobody has looked.
+At every size a way is represented by its best implementation.  The leaders are the fastest way and those
+within noise of it (`figures.differs`).  Two sizes without a common leader enclose a change.  A coarse
+geometric grid finds such pairs; bisection narrows them from both sides, until no round size is left between
+the last size that one side leads and the first that the other leads.  That pair is the crossover's interval:
+in between the ways are within noise, or no size was tried.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from compare.timing import figures
 
 GRID_FACTOR = 4
 STEPS = 8
-"""Sizes tried are whole multiples of an eighth of their power of two: round enough for any alignment, and a
-finer answer would be about those multiples."""
+"""Sizes are multiples of an eighth of their power of two: round enough for any alignment, and a finer result
+would reflect alignment."""
 CLOSE = 1.25
 """Bisection times the implementations that came within this of their way's best at either end."""
 MEMORY_SHARE = 8
-"""A case may take this fraction of the memory: checking and timing hold several copies of it."""
+"""A case may take at most 1/8 of the memory: checking and timing hold several copies."""
 BINDS = 0.6
-"""From which share of its ceiling on bandwidth or arithmetic is what binds."""
+"""The share of its ceiling from which bandwidth or arithmetic binds."""
 
 
 Limit = Literal["bandwidth", "arithmetic", "launch"]
@@ -48,16 +48,16 @@ Limit = Literal["bandwidth", "arithmetic", "launch"]
 
 @dataclass(frozen=True)
 class Bound:
-    """What keeps an implementation from being faster on a case."""
+    """What binds an implementation on a case."""
 
     limit: Limit | None
-    """None: nothing that is known."""
+    """None: not known."""
     nearest: Limit | None
-    """Of bandwidth and arithmetic the one of whose ceiling more is reached; None without ceilings."""
+    """Bandwidth or arithmetic, whichever ceiling is closer; None without ceilings."""
     share: float | None
-    """Of that ceiling."""
+    """The share of that ceiling."""
     launch_us: float
-    """What the host takes for the call."""
+    """Launch overhead (host)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Standing:
     best: dict[str, Row]
     """By way, fastest first: its fastest implementation."""
     leaders: frozenset[str]
-    """The fastest way and those level with it; empty where nothing was timed."""
+    """The fastest way and those within noise of it; empty where nothing was timed."""
     comparison: CaseComparison
 
 
@@ -85,14 +85,14 @@ class Crossover:
     op: str
     dim: str
     base: Case
-    """Every other dimension, and the dtype."""
+    """The other dimensions, and the dtype."""
     standings: tuple[Standing, ...]
     """By growing size."""
     crossings: tuple[Crossing, ...]
     runs: tuple[Comparison, ...]
-    """What was run for it; empty where recorded sizes had to do."""
+    """The runs it was measured in; empty where it is from records."""
     recorded_on: str = ""
-    """The device and date of the record it comes from; empty where it was measured."""
+    """Device and date of the record; empty where it was measured."""
     interrupted: bool = False
 
 
@@ -104,12 +104,12 @@ def find(
     memory_bytes: int,
     run: Callable[[Options], Comparison],
 ) -> Crossover:
-    """Measure sizes of ``dim`` until every change of the fastest way is closed in on.
+    """Measure sizes of ``dim`` until every change of the fastest way is enclosed.
 
     Args:
         op: what is computed.
         dim: the dimension that grows.
-        base: the case that says everything else.
+        base: the other dimensions and the dtype.
         options: as for a comparison; its cases are replaced.
         memory_bytes: of the device; larger cases are not tried.
         run: compares what its options ask for.
@@ -140,7 +140,7 @@ def find(
 
 
 def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Crossover:
-    """What the sizes in ``results/`` say, on the device recorded last.
+    """The crossover of the sizes in ``results/``, on the device recorded last.
 
     Raises:
         UsageError: fewer than two of them are on record.
@@ -161,7 +161,7 @@ def recorded(op: Op, dim: str, base: Case, root: Path = archive.RESULTS) -> Cros
     if len(found) < 2:
         raise UsageError(
             f"--crossover {dim}: there is no GPU here, and results/ holds {len(found)} size(s) of {dim} "
-            f"beside {base}. Name another --case, or run it on a machine with a GPU"
+            f"for {base}. Name another --case, or run it on a machine with a GPU"
         )
     standings = tuple(found[size] for size in sorted(found))
     return Crossover(op.name, dim, base, standings, crossings(standings), (), recorded_on=origin)
@@ -191,17 +191,17 @@ def best_of_ways(case: CaseComparison) -> dict[str, Row]:
 
 
 def crossings(standings: Sequence[Standing]) -> tuple[Crossing, ...]:
-    """The closest pairs that have no leader in common."""
+    """The closest pairs without a common leader."""
     timed = [standing for standing in standings if standing.leaders]
     pairs = _apart([standing.leaders for standing in timed])
     return tuple(Crossing(timed[below], timed[above]) for below, above in pairs)
 
 
 def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
-    """What keeps ``row`` from being faster.
+    """What binds ``row``.
 
-    Bandwidth or arithmetic where `BINDS` of its ceiling is reached, the higher of the two; else launch where
-    the host takes longer for the call than the GPU; else nothing that is known, with the nearest of the two.
+    Bandwidth or arithmetic where `BINDS` of its ceiling is reached, the higher share of the two; else launch,
+    where launch overhead exceeds GPU time; else it is not known, and the nearest of the two is given.
     """
     assert row.timing is not None
     assert row.timing.cold_us is not None
@@ -209,7 +209,7 @@ def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
     shares: dict[Limit, float] = {}
     if ceilings is not None:
         shares["bandwidth"] = cost.bytes / cold_us / 1e3 / max(ceilings.copy_gbs, ceilings.read_gbs)
-        # A product in less than fp32 is the limit for what computes so, and no other.
+        # A matmul in lower precision bounds only what computes in that precision.
         own = ceilings.product_tflops if row.accumulator == "fp32" else None
         best = own or ceilings.matmul_tflops
         if best:
@@ -225,17 +225,17 @@ def bound(row: Row, cost: Cost, ceilings: Ceilings | None) -> Bound:
 def binding(row: Row, cost: Cost, ceilings: Ceilings | None) -> str:
     """`bound` in words, with the figure."""
     found = bound(row, cost, ceilings)
-    of = "of what memory gives" if found.nearest == "bandwidth" else "of the library's matrix product"
+    of = "measured bandwidth" if found.nearest == "bandwidth" else "peak (measured)"
     if found.limit == "launch":
-        return f"launch binds, the call takes the host {found.launch_us:.3g} µs"
+        return f"launch overhead binds ({found.launch_us:.3g} µs)"
     if found.nearest is None:
-        return "what binds is not known"
+        return "the bound is not known"
     how = "binds," if found.limit else "is nearest, at"
-    return f"{found.nearest} {how} {found.share:.0%} {of}"
+    return f"{found.nearest} {how} {found.share:.0%} of {of}"
 
 
 def _contenders(size: int, seen: dict[int, Standing]) -> tuple[str, ...]:
-    """Between two sizes that were timed: the labels worth timing.  Elsewhere none is left out."""
+    """Between two timed sizes: the labels worth timing; empty elsewhere, as none is left out."""
     below = max((s for s in seen if s < size), default=None)
     above = min((s for s in seen if s > size), default=None)
     if below is None or above is None:
@@ -276,14 +276,14 @@ def middle(low: int, high: int) -> int | None:
 
 
 def search(sizes: Sequence[int], leaders_at: Callable[[int], frozenset[str]]) -> None:
-    """Ask ``leaders_at`` for the grid, then wherever its answers change, until no round size is left."""
+    """Ask ``leaders_at`` for the grid, then between sizes whose leaders differ, down to round sizes."""
     answers = {size: leaders_at(size) for size in sizes}
     while True:
         known = sorted(size for size, leaders in answers.items() if leaders)
         wanted = {
             size
             for below, above in _apart([answers[size] for size in known])
-            # What lies between the two is level: ask beside either end.
+            # Sizes between the two are within noise: ask next to either end.
             for gap in ((known[below], known[below + 1]), (known[above - 1], known[above]))
             if (size := middle(*gap)) is not None and size not in answers
         }
@@ -294,7 +294,7 @@ def search(sizes: Sequence[int], leaders_at: Callable[[int], frozenset[str]]) ->
 
 
 def _apart(leaders: Sequence[frozenset[str]]) -> list[tuple[int, int]]:
-    """The closest pairs, by place, that have no leader in common: none of them holds another."""
+    """The closest pairs, by index, without a common leader; none encloses another."""
     found: list[tuple[int, int]] = []
     for above in range(len(leaders)):
         apart = (below for below in reversed(range(above)) if leaders[below].isdisjoint(leaders[above]))
@@ -314,7 +314,7 @@ def _swept(op: Op, dim: str, base: Case, memory_bytes: int) -> list[int]:
     ]
     if len(fitting) < 2:
         raise UsageError(
-            f"--crossover {dim}: beside {base} fewer than two sizes fit this device's memory. "
+            f"--crossover {dim}: fewer than two sizes of {base} fit this device's memory. "
             "Make the other dimensions of --case smaller"
         )
     return sorted(fitting)

@@ -1,8 +1,8 @@
-"""Two recorded runs held against each other: which rows got faster or slower, and which are no longer there.
+"""The difference of two recorded runs: rows that are faster, slower, wrong, or no longer there.
 
-The samples of two runs are not pairs, so a ratio is that of the two medians, with an interval recovered from
-theirs (`between`).  Two runs also meet different clocks and temperatures, which rounds within one run do
-not; so a difference counts from `ACROSS` times what one run tells apart.
+The samples of two runs are not pairs, so a speedup is the ratio of the two medians, with an interval derived
+from theirs (`statistics.between`).  Clocks and temperature differ more between two runs than within one, so
+a difference counts from `ACROSS` times the least difference that counts within a run.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from compare.timing import calibration, statistics
 
 ACROSS = 2.0
 NOTICEABLE = 0.01
-"""From which share on clocks and ceilings of two runs are said to differ."""
+"""The relative difference from which clocks and ceilings of two runs are listed."""
 
-Outcome = Literal["same", "faster", "slower", "ambiguous", "lost", "new", "broken", "mended", "untimed"]
-"""``broken``: was right and is not; ``mended``: the other way round; ``untimed``: right or wrong as before,
-without a time of its own on both sides."""
+Outcome = Literal["same", "faster", "slower", "ambiguous", "lost", "new", "broken", "fixed", "untimed"]
+"""``broken``: was correct and is not; ``fixed``: the reverse; ``untimed``: as correct as before, without a
+measured time on both sides."""
 
 WORSE: tuple[Outcome, ...] = ("slower", "lost", "broken")
 
 Key = tuple[str, str, str]
 """Op, case, label."""
+
+_EQUAL = Estimate(1.0, 1.0, 1.0)
+"""The speedup where both sides hold the very same samples."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,9 @@ class Change:
     label: str
     outcome: Outcome
     ratio: Estimate | None = None
-    """How many times as fast it is now; above 1 is faster."""
+    """The speedup, before / now: above 1 is faster."""
     least: float | None = None
-    """The least difference, as a share, that counts between these two."""
+    """The least relative difference that counts between these two."""
     old_us: Estimate | None = None
     new_us: Estimate | None = None
     source_changed: bool = False
@@ -51,11 +54,11 @@ class Change:
 @dataclass(frozen=True)
 class Diff:
     environment: tuple[str, ...]
-    """How the machines and the software differ, a line each."""
+    """How machines and software differ, one line each."""
     changes: tuple[Change, ...]
     counts: Mapping[Outcome, int] = field(default_factory=dict)
     in_both: int = 0
-    """How many rows are in both files: without one nothing was held against anything."""
+    """How many rows are in both files; without one nothing was compared."""
 
     @property
     def worse(self) -> bool:
@@ -63,7 +66,7 @@ class Diff:
 
     @property
     def undecided(self) -> bool:
-        """Nothing is known to be worse, and not everything is known not to be."""
+        """A row is ambiguous, or no row was timed in both."""
         outcomes = {change.outcome for change in self.changes}
         return "ambiguous" in outcomes or outcomes <= {"untimed", "new"}
 
@@ -90,7 +93,7 @@ def diff(old: Sequence[Comparison], new: Sequence[Comparison], only: Sequence[st
 
 
 def _rows(runs: Sequence[Comparison], only: Sequence[str]) -> dict[Key, Recorded]:
-    """Every row once; where a file holds one twice, the newest, which stands first."""
+    """Every row once: where a file holds several of one name, the newest, which comes first."""
     found: dict[Key, Recorded] = {}
     for run in runs:
         for case in run.cases:
@@ -109,24 +112,26 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
         return Change(*key, "new", new_us=_cold(new.row), detail=f"only in the new: {_state(new.row)}")
     changed = old.row.source_hash != new.row.source_hash
     before, after = _cold(old.row), _cold(new.row)
+    if old.row == new.row:
+        return Change(*key, "same", _EQUAL if before else None, old_us=before, new_us=after)
     if old.row.status == "ok" and new.row.status != "ok":
         return Change(*key, "broken", old_us=before, source_changed=changed, detail=_state(new.row))
     if old.row.status != "ok":
-        outcome: Outcome = "mended" if new.row.status == "ok" else "untimed"
-        detail = f"was: {_state(old.row)}" if outcome == "mended" else f"still: {_state(new.row)}"
+        outcome: Outcome = "fixed" if new.row.status == "ok" else "untimed"
+        detail = f"was: {_state(old.row)}" if outcome == "fixed" else f"still: {_state(new.row)}"
         return Change(*key, outcome, new_us=after, source_changed=changed, detail=detail)
     if before is None or after is None:
         if before is not None and not new.row.replayed:
             return Change(*key, "lost", old_us=before, source_changed=changed, detail="no longer timed")
         return Change(*key, "untimed", source_changed=changed, detail="not timed in both")
-    ratio = statistics.between(before, after)
+    ratio = _EQUAL if before == after else statistics.between(before, after)
     least = ACROSS * max(map(_detectable, (old.row, new.row)))
     outcome = statistics.verdict(ratio, least)
     return Change(*key, outcome, ratio, least, before, after, changed)
 
 
 def _cold(row: Row) -> Estimate | None:
-    """A time of its own: one replayed from a record says nothing of the run."""
+    """Its measured time; a replayed one belongs to another run."""
     found = row.timing.cold_us if row.timing and not row.replayed else None
     return found if found and found.median > 0 and found.low > 0 else None
 
@@ -140,7 +145,7 @@ def _detectable(row: Row) -> float:
 
 def _state(row: Row) -> str:
     if row.status == "ok":
-        return "agrees"
+        return "correct"
     return (
         f"{row.status}, {row.reason}" if row.reason and row.status not in WRONG else row.reason or row.status
     )
@@ -163,7 +168,7 @@ def _differences(old: Recorded, new: Recorded) -> Iterator[str]:
 
 def _ceilings(old: Recorded, new: Recorded) -> Iterator[str]:
     if old.comparison.ceilings and new.comparison.ceilings:
-        on = f"a plain copy's GB/s beside {old.run.op} {old.comparison.case}"
+        on = f"copy bandwidth in GB/s, {old.run.op} {old.comparison.case}"
         yield from _figure(on, old.comparison.ceilings.copy_gbs, new.comparison.ceilings.copy_gbs)
 
 

@@ -8,12 +8,12 @@ from compare.report.tables import NOTHING, Table, number
 from compare.spec import WAYS, Row
 
 _RECORDED = (
-    "There is no GPU here: these are the sizes recorded on {}. On a machine with one, the same command also "
-    "tries the sizes in between."
+    "No GPU here: these are the sizes recorded on {}. With a GPU the same command also tries the sizes in "
+    "between."
 )
 _LEGEND = (
-    "Each way stands with its fastest implementation, cold. Ways are level where their best differ by no "
-    "more than the machine shows between equals."
+    "Each way is represented by its fastest implementation, cold. within noise: the interval holds 1, or the "
+    "difference is smaller than the least that counts."
 )
 
 
@@ -30,10 +30,10 @@ def as_markdown(found: Crossover) -> str:
 
 
 def table(found: Crossover) -> Table:
-    """A line for each size: the best of each way, and who is the fastest."""
+    """A line for each size: the best of each way, and the fastest way."""
     headers = [header for way in WAYS for header in (way, f"{way}\nµs")]
     return Table(
-        f"{found.op}: the fastest way as {found.dim} grows, beside {found.base}",
+        f"{found.op}: the fastest way as {found.dim} grows, else {found.base}",
         (found.dim, "fastest", *headers),
         tuple((str(s.size), leaders(s), *_best(s)) for s in found.standings),
         ("fastest", *WAYS),
@@ -41,9 +41,9 @@ def table(found: Crossover) -> Table:
 
 
 def leaders(standing: Standing) -> str:
-    """``triton``, or the ways that are level: ``triton, cuda level``."""
+    """``triton``, or the ways within noise: ``triton, cuda within noise``."""
     names = ", ".join(way for way in WAYS if way in standing.leaders)
-    return f"{names} level" if len(standing.leaders) > 1 else names or NOTHING
+    return f"{names} within noise" if len(standing.leaders) > 1 else names or NOTHING
 
 
 def findings(found: Crossover) -> list[str]:
@@ -57,12 +57,9 @@ def findings(found: Crossover) -> list[str]:
     names = " and ".join(way for way in WAYS if way in always)
     lead = "leads" if len(always) == 1 else "lead"
     if any(standing.leaders != always for standing in timed):
-        lead += ", alone or level with another,"
-    who = f"{names} {lead} at every size" if always else "no lead is lost"
-    return [
-        f"Between {found.dim}={timed[0].size} and {found.dim}={timed[-1].size} the fastest way does not "
-        f"surely change: {who}."
-    ]
+        lead += ", alone or within noise of another,"
+    who = f"{names} {lead} at every size" if always else "changes are within noise"
+    return [f"No crossover between {found.dim}={timed[0].size} and {found.dim}={timed[-1].size}: {who}."]
 
 
 def _crossing(dim: str, crossing: Crossing) -> str:
@@ -74,7 +71,7 @@ def _crossing(dim: str, crossing: Crossing) -> str:
 
 
 def _side(dim: str, standing: Standing) -> str:
-    """What the fastest takes there, and what keeps it from being faster."""
+    """The fastest implementation at this size, its time and what binds it."""
     row: Row = next(iter(standing.best.values()))
     why = binding(row, standing.comparison.cost, standing.comparison.ceilings)
     return f"At {dim}={standing.size} {row.label} takes {_us(row)} µs: {why}."
@@ -93,7 +90,7 @@ def _us(row: Row) -> str:
 
 
 def _head(found: Crossover) -> list[str]:
-    lines = ["INTERRUPTED: what follows is what was finished by then."] if found.interrupted else []
+    lines = ["INTERRUPTED: sizes finished so far."] if found.interrupted else []
     if found.recorded_on:
         lines.append(_RECORDED.format(found.recorded_on))
     elif found.runs:

@@ -6,15 +6,13 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
 from compare.report import markdown, terminal
-from compare.report.tables import NOTHING, Table, percent, spread, times
+from compare.report.tables import NOTHING, Table, number, times
 from compare.spec import Estimate
-
-LISTED = 40
-"""So many rows are all shown; of more, those that changed."""
 
 _ORDER: tuple[Outcome, ...] = (
     "broken",
@@ -22,28 +20,41 @@ _ORDER: tuple[Outcome, ...] = (
     "slower",
     "ambiguous",
     "faster",
-    "mended",
+    "fixed",
     "new",
     "same",
     "untimed",
 )
+_UNCHANGED: tuple[Outcome, ...] = ("same", "untimed")
 _SAME_MACHINE = "Both ran on the same device, driver and versions, at the same clocks."
 _NOTHING_IN_BOTH = "Nothing was compared: none of these rows is in both files."
+_LEGEND = (
+    "speedup: before / now, with its 95% interval, or n where the samples are too few for one. same: the "
+    "interval lies within the least difference that counts (least in --csv). ambiguous: more samples would "
+    "decide. broken: no longer correct. lost: no longer timed. *: its source has changed."
+)
 
 
-def render(found: Diff, width: int) -> str:
-    """The screen as plain text: the machines first, then the rows, then the sum."""
+def render(found: Diff, width: int, *, every: bool = False) -> str:
+    """The screen as plain text: what differs of the machines, the rows that changed, then the counts.
+
+    Args:
+        found: the changes.
+        width: of the terminal.
+        every: also rows that are the same or untimed.
+    """
     prose = min(width, terminal.PROSE_WIDTH)
     blocks = ["\n".join(terminal.paragraph(line, prose, hanging="  ") for line in _machines(found))]
-    blocks += [terminal.laid_out(table, width) for table in tables(found)]
-    blocks += [terminal.paragraph(line, prose) for line in (_sum(found), _LEGEND)]
-    return "\n\n".join(blocks)
+    shown = tables(found, every=every)
+    blocks += [terminal.laid_out(table, width) for table in shown]
+    blocks.append(terminal.paragraph(_sum(found, every=every), prose))
+    return "\n\n".join([*blocks, *([terminal.paragraph(_LEGEND, prose)] if shown else [])])
 
 
 def as_markdown(found: Diff) -> str:
     parts = ["## What changed", "\n".join(f"- {line}" for line in _machines(found))]
-    parts += [markdown.table(table) for table in tables(found)]
-    return "\n\n".join([*parts, _sum(found), _LEGEND]) + "\n"
+    parts += [markdown.table(table) for table in tables(found, every=True)]
+    return "\n\n".join([*parts, _sum(found, every=True), _LEGEND]) + "\n"
 
 
 def as_csv(found: Diff) -> str:
@@ -60,45 +71,41 @@ def as_json(found: Diff) -> str:
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def tables(found: Diff) -> list[Table]:
-    """A table for each op and case; of many rows, one for each op with those that changed."""
-    everything = len(found.changes) <= LISTED
-    shown: dict[str, list[tuple[str, Change]]] = {}
+def tables(found: Diff, *, every: bool) -> list[Table]:
+    """One table per op, its rows below a line for each case: those that changed, or ``every`` row."""
+    shown: dict[str, dict[str, list[Change]]] = {}
     for change in found.changes:
-        if everything:
-            shown.setdefault(f"{change.op} on {change.case}", []).append((change.label, change))
-        elif change.outcome not in ("same", "untimed"):
-            shown.setdefault(change.op, []).append((f"{change.case} {change.label}", change))
-    return [_table(title, rows) for title, rows in shown.items()]
+        if every or change.outcome not in _UNCHANGED:
+            shown.setdefault(change.op, {}).setdefault(change.case, []).append(change)
+    return [_table(op, by_case) for op, by_case in shown.items()]
 
 
-def _table(title: str, rows: list[tuple[str, Change]]) -> Table:
-    why = any(change.detail for _, change in rows)
-    columns = ("verdict", "times as fast\nas before", "before\nµs", "now\nµs", "counts\nfrom", "why")
-    return Table(
-        title,
-        ("implementation", *(columns if why else columns[:-1])),
-        tuple((f"{name} *" if change.source_changed else name, *_line(change, why)) for name, change in rows),
-        ("verdict", "why"),
-    )
+def _table(op: str, by_case: dict[str, list[Change]]) -> Table:
+    why = any(change.detail for changes in by_case.values() for change in changes)
+    columns = ("verdict", "speedup", "before µs", "now µs", *(["why"] if why else []))
+    rows: list[tuple[str, ...]] = []
+    for case, changes in by_case.items():
+        rows.append((case, *("" for _ in columns)))
+        rows += [_line(change, why) for change in changes]
+    return Table(op, ("implementation", *columns), tuple(rows), ("verdict", "why"))
 
 
 def _line(change: Change, why: bool) -> tuple[str, ...]:
     return (
+        f"- {change.label} *" if change.source_changed else f"- {change.label}",
         change.outcome.upper() if change.outcome in WORSE else change.outcome,
-        times(change.ratio),
-        spread(change.old_us),
-        spread(change.new_us),
-        NOTHING if change.least is None else percent(change.least),
+        _speedup(change),
+        number(change.old_us.median if change.old_us else None, 4),
+        number(change.new_us.median if change.new_us else None, 4),
         *([change.detail] if why else []),
     )
 
 
-_LEGEND = (
-    "same: the whole interval lies within what counts as a difference; ambiguous: more samples would decide "
-    "it; broken: it agreed and does not any more; lost: it was timed and is not any more; *: its source has "
-    "changed."
-)
+def _speedup(change: Change) -> str:
+    if not (change.ratio and change.old_us and change.new_us):
+        return NOTHING
+    fewer = min(change.old_us.samples, change.new_us.samples, key=len)
+    return times(replace(change.ratio, samples=fewer))
 
 
 def _machines(found: Diff) -> list[str]:
@@ -107,12 +114,13 @@ def _machines(found: Diff) -> list[str]:
         return [_NOTHING_IN_BOTH, *differ, *found.environment]
     if not found.environment:
         return [_SAME_MACHINE]
-    return ["These differ between the two, and may be what the rows show:", *found.environment]
+    return ["These differ between the two runs, and may explain the rows:", *found.environment]
 
 
-def _sum(found: Diff) -> str:
+def _sum(found: Diff, *, every: bool) -> str:
     counts = [f"{found.counts[outcome]} {outcome}" for outcome in _ORDER if found.counts.get(outcome)]
-    return f"{len(found.changes)} rows: {', '.join(counts) or 'none'}."
+    hidden = not every and any(found.counts.get(outcome) for outcome in _UNCHANGED)
+    return f"{len(found.changes)} rows: {', '.join(counts)}.{' --all shows each.' if hidden else ''}"
 
 
 def _cells(change: Change) -> Iterator[tuple[str, object]]:
@@ -120,7 +128,7 @@ def _cells(change: Change) -> Iterator[tuple[str, object]]:
         value = getattr(change, name)
         yield ("implementation" if name == "label" else name), "" if value is None else value
     figures: tuple[tuple[str, Estimate | None], ...] = (
-        ("times_as_fast", change.ratio),
+        ("speedup", change.ratio),
         ("old_us", change.old_us),
         ("new_us", change.new_us),
     )

@@ -1,4 +1,4 @@
-"""The map of what is recorded, as a screen, Markdown and CSV."""
+"""The map of all records, as a screen, Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -13,58 +13,87 @@ from compare.report.tables import NOTHING, SAME, Table, number, percent, times
 from compare.spec import WAYS
 
 _LEGEND = (
-    "Each way stands with its fastest implementation, cold. of the ceiling: of what a plain copy reached in "
-    "the same run, or the library's product of two matrices (p) where arithmetic is nearer to bind. binds: "
-    "what reaches 60% of its ceiling, or launching where the host takes longer than the GPU; in brackets the "
-    "nearest, where none does. lines / tokens: kernel, launch and binding, without comments. "
-    "within noise: the interval holds 1, or the difference is smaller than what equals show."
+    "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "
+    "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
+    "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; in brackets "
+    "the nearest, where none does. lines / tokens: kernel, launch and binding, without comments. within "
+    "noise: the interval holds 1, or the difference is smaller than the least that counts."
 )
 _OPS_LEGEND = (
-    "fastest way: usually the nearest to the fastest of a case, over the cases in which launching does not "
-    "bind; it stands with the implementation that is its best most often. times as fast: as the next way's "
-    "best on the same case, cold: the median, the lowest and the highest; below 1 the next is faster. of the "
-    "ceiling: the median. alone, level: on how many cases it is the fastest alone, and on how many it and "
-    "another cannot be told apart. cases: how many count, of those on record. lines / tokens: kernel, launch "
-    "and binding, without comments."
+    "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "
+    "launch overhead does not bind. fastest way: alone on more than half of them; else the ways within noise "
+    "on more than half; else by case. speedup: median (lowest-highest), cold. share: median, of copy "
+    "bandwidth or of the measured peak. lines: code size, of ways within noise each."
 )
 _FEW_LEGEND = "n: rounds, where they are too few for an interval."
-_ACROSS_LEGEND = "~: recorded in different runs, so that the ratio is that of two medians."
-_CHANGED_LEGEND = "*: its source has changed since it was recorded, or is no longer here."
+_ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."
+_CHANGED_LEGEND = "*: its source has changed since it was recorded, or is gone."
 FRONT_LEGEND = (
     "Effort: lines / tokens of kernel, launch and binding. Share: of the ceiling, the median over the cases "
-    "in which launching does not bind the fastest, with the lowest and the highest. On the Pareto front: "
-    "nothing that takes no more tokens reaches as much, as far as the machine can tell."
+    "in which launch overhead does not bind the fastest, with the lowest and the highest. Pareto front: no "
+    "implementation with as few tokens reaches as much, noise aside."
 )
 _FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
+_NAMES = {"torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
 
 
 def render(found: Map, width: int, *, whole: bool = True) -> str:
-    """The screen as plain text: who wins, then what effort buys.
+    """The screen as plain text: which way to choose, a line per op, and how to see the rest.
 
     Args:
-        whole: every case, and how often each way wins; else a line an op, and how to see the rest.
+        found: the map.
+        width: of the terminal.
+        whole: also further columns, every case, how often each way is the fastest, and the Pareto fronts.
     """
     prose = min(width, terminal.PROSE_WIDTH)
-    blocks = [terminal.paragraph(line, prose) for line in _head(found, whole=whole)]
-    if whole:
-        blocks.append(terminal.laid_out(cases(found), width))
-        blocks.append(terminal.paragraph(legend(found), prose))
-        blocks.append(terminal.laid_out(wins(found), width))
-    else:
-        blocks.append(terminal.laid_out(ops(found), width))
-        blocks.append(terminal.paragraph(ops_legend(found), prose))
+    by_op = ops(found)
+    blocks = ["\n".join(terminal.paragraph(line, prose) for line in _head(found, whole=whole))]
+    blocks.append("\n".join(terminal.paragraph(line, prose, hanging="  ") for line in choices(found)))
+    blocks.append(terminal.laid_out(by_op, width) if whole else terminal.layout(by_op, width)[0])
+    blocks.append(terminal.paragraph(ops_legend(found), prose))
+    if not whole:
+        return "\n\n".join([*blocks, _rest(found)])
+    blocks += [terminal.laid_out(cases(found), width), terminal.paragraph(legend(found), prose)]
+    blocks.append(terminal.laid_out(wins(found), width))
     if found.points:
         lines = [terminal.paragraph(line, prose, "  ") for line in fronts(found)]
         blocks += ["\n".join([_FRONT_TITLE, *lines]), terminal.paragraph(FRONT_LEGEND, prose)]
-    if not whole:
-        blocks.append(terminal.paragraph(_rest(found), prose))
     return "\n\n".join(blocks)
+
+
+def choices(found: Map) -> list[str]:
+    """Which way to choose: the ops by the way that is the fastest, those within noise, and those by case."""
+    by_op = summaries(found.places)
+
+    def said(what: str, chosen: list[str]) -> list[str]:
+        return [f"{what} on {len(chosen)} of {len(by_op)} ops: {', '.join(chosen)}."] if chosen else []
+
+    lines = []
+    for way in WAYS:
+        ahead = [op for op in by_op if op.verdict == "fastest" and op.first.way == way]
+        lines += said(
+            f"{_NAMES[way]} is the fastest",
+            [f"{op.op} {op.lead.median:.2f}x" if op.lead else op.op for op in ahead],
+        )
+    noise = [op for op in by_op if op.verdict == "within noise"]
+    lines += said(
+        "Within noise, so that the least code decides (lines),",
+        [f"{op.op} {op.level[0].label} {_lines(op.level[0])}" for op in noise],
+    )
+    mixed = [op for op in by_op if op.verdict == "by case"]
+    return lines + said("The case decides", [f"{op.op} ({_counts(op)})" for op in mixed])
+
+
+def _counts(op: Summary) -> str:
+    alone = [f"{way} {op.alone[way]}" for way in WAYS if op.alone.get(way)]
+    return ", ".join([*alone, *([f"within noise {op.noise}"] if op.noise else [])])
 
 
 def as_markdown(found: Map) -> str:
     shown = [ops(found), wins(found), cases(found), efforts(found)]
     legends = (ops_legend(found), legend(found), FRONT_LEGEND)
-    parts = ["## The map", *_head(found), *map(markdown.table, shown), *legends]
+    choice = "\n".join(f"- {line}" for line in choices(found))
+    parts = ["## The map", *_head(found), choice, *map(markdown.table, shown), *legends]
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,61 +111,57 @@ def as_csv(found: Map) -> str:
 
 
 def ops(found: Map) -> Table:
-    """A line for each op: the way that is fastest over its cases, and how far the next is behind."""
+    """A line for each op, the columns by importance: a screen shows as many as fit."""
     return Table(
         f"The fastest way, op by op, as recorded on {found.device}",
         (
             "op",
             "fastest way",
-            "times as fast\nas the next way",
-            "of the\nceiling",
-            "lines /\ntokens",
-            "binds",
-            "the next",
-            "its lines /\ntokens",
-            "alone,\nlevel",
+            "speedup over\nthe next way",
+            "share",
+            "lines",
             "cases",
+            "next way",
+            "its\nlines",
+            "binds",
+            "fastest alone on",
         ),
         tuple(map(_op, summaries(found.places))),
-        ("fastest way", "binds", "the next"),
+        ("fastest way", "next way", "binds", "fastest alone on"),
         (ops_legend(found),),
     )
 
 
 def cases(found: Map) -> Table:
-    """A line for each op and case: the fastest way, and how far the next is behind."""
+    """A line for each op and case: the fastest way, and its speedup over the next."""
     return Table(
         f"The fastest way, by op and case, as recorded on {found.device}",
         (
             "case",
-            "fastest",
+            "lowest median",
             "cold\nµs",
             "of the\nceiling",
             "binds",
             "lines /\ntokens",
-            "times as fast\nas the next way",
-            "the next",
+            "speedup over\nthe next way",
+            "next way",
             "its lines /\ntokens",
         ),
         tuple(_case(place) for place in found.places),
-        ("fastest", "binds", "the next"),
+        ("lowest median", "binds", "next way"),
         (legend(found),),
     )
 
 
 def wins(found: Map) -> Table:
-    """A line for each op: on how many cases each way is the fastest alone, and on how many nobody is."""
-    rows = []
-    for op in dict.fromkeys(place.op for place in found.places):
-        places = [place for place in found.places if place.op == op]
-        alone = [place.leaders[0] for place in places if len(place.leaders) == 1]
-        counts = [alone.count(way) for way in WAYS]
-        rows.append((op, *map(str, (len(places), *counts, len(places) - len(alone)))))
+    """A line for each op: on how many of its cases each way is the fastest alone."""
     return Table(
         "On how many cases each way is the fastest alone",
-        ("op", "cases", *WAYS, "level"),
-        tuple(rows),
-        legend=("level: the fastest and another way cannot be told apart.",),
+        ("op", "cases", *WAYS, "within noise"),
+        tuple(
+            (op.op, str(op.cases), *(str(op.alone.get(way, 0)) for way in WAYS), str(op.noise))
+            for op in summaries(found.places)
+        ),
     )
 
 
@@ -185,7 +210,7 @@ def fronts(found: Map) -> list[str]:
 
 def _case(place: Place) -> tuple[str, ...]:
     first, *others = place.ways
-    product = " p" if place.share_of != "a copy" else ""
+    product = " p" if place.share_of != "copy bandwidth" else ""
     return (
         f"{place.op} {place.case}",
         _marked(first),
@@ -200,19 +225,30 @@ def _case(place: Place) -> tuple[str, ...]:
 
 
 def _op(op: Summary) -> tuple[str, ...]:
-    lead = op.lead
+    ways = {
+        "fastest": _marked(op.first),
+        "within noise": ", ".join(best.way for best in op.level),
+        "by case": "by case",
+    }
+    lead = f"{op.lead.median:.2f} ({op.lead.lowest:.2f}-{op.lead.highest:.2f})" if op.lead else NOTHING
+    lines = {"fastest": [op.first], "within noise": op.level, "by case": []}
+    second = None if op.verdict == "within noise" else op.second
     return (
         op.op,
-        _marked(op.first),
-        f"{lead.median:.2f} ({lead.lowest:.2f}-{lead.highest:.2f})" if lead else NOTHING,
+        ways[op.verdict],
+        SAME if op.verdict == "within noise" else lead,
         percent(op.share.median if op.share else None),
-        _size(op.first),
+        "/".join(map(_lines, lines[op.verdict])) or NOTHING,
+        f"{op.cases}/{op.of}",
+        _marked(second) if second else NOTHING,
+        _lines(second),
         op.binds or NOTHING,
-        _marked(op.second) if op.second else NOTHING,
-        _size(op.second) if op.second else NOTHING,
-        f"{op.alone}, {op.level}",
-        f"{op.cases} of {op.of}",
+        _counts(op),
     )
+
+
+def _lines(best: Best | None) -> str:
+    return NOTHING if best is None or best.lines is None else str(best.lines)
 
 
 def _lead(place: Place) -> str:
@@ -237,7 +273,7 @@ def _marked(entry: Best | Point) -> str:
 
 
 def _head(found: Map, *, whole: bool = True) -> list[str]:
-    """Where and when; and what has changed since, by name or how many of each op."""
+    """Where and when; and whose source has changed since, by name or how many of each op."""
     lines = [f"Recorded on {found.device}, {' to '.join(found.dates)}."]
     by_op: dict[str, list[str]] = {}
     for op, label in found.changed:
@@ -245,7 +281,7 @@ def _head(found: Map, *, whole: bool = True) -> list[str]:
     if by_op:
         named = "; ".join(f"{op}: {', '.join(labels)}" for op, labels in by_op.items())
         counted = ", ".join(f"{len(labels)} of {op}" for op, labels in by_op.items())
-        what = "Changed since, or no longer here, so that their figures may be too"
+        what = "Source changed since, or gone, so figures may have changed"
         lines.append(f"{what}. {named}." if whole else f"{what}: {counted}.")
     return lines
 
@@ -266,13 +302,9 @@ def ops_legend(found: Map) -> str:
 
 
 def _rest(found: Map) -> str:
-    """How to see what a line an op leaves out."""
+    """How to see what the screen leaves out."""
     op = found.places[0].op
-    return (
-        f"{len(found.places)} cases lie behind this, each with its fastest way, margin and interval, share, "
-        f"size and what binds. Of one op: python -m compare map {op}. Of all: python -m compare map --all. "
-        "Into a file: --csv, --json or --markdown FILE. As a picture: --plot map.svg."
-    )
+    return f"NEXT  --all {len(found.places)} cases · map {op} · --plot map.svg · --csv map.csv"
 
 
 def _cells(place: Place) -> Iterator[tuple[str, object]]:
@@ -282,9 +314,9 @@ def _cells(place: Place) -> Iterator[tuple[str, object]]:
         ("case", place.case),
         ("share_of", place.share_of),
         ("fastest", ";".join(place.leaders)),
-        ("times_as_fast", lead.median if lead else ""),
-        ("times_as_fast_low", lead.low if lead else ""),
-        ("times_as_fast_high", lead.high if lead else ""),
+        ("speedup", lead.median if lead else ""),
+        ("speedup_low", lead.low if lead else ""),
+        ("speedup_high", lead.high if lead else ""),
         ("differs", place.differs),
         ("few_rounds", place.rounds or ""),
         ("across_runs", place.across),

@@ -1,9 +1,10 @@
-"""What a run is doing, on stderr while it does it: a bar on a terminal."""
+"""What a run is doing, on stderr while it does it: a bar on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
@@ -12,17 +13,34 @@ from rich.progress import Progress as Bars
 
 from compare.stages.meter import Progress
 
+EVERY_S = 10.0
+"""Between two lines where stderr is not a terminal."""
+
 
 def of_run(name: str, told: Progress | None) -> AbstractContextManager[Progress]:
-    """Where the run of one op reports itself: to ``told``, else to a bar if stderr is a terminal."""
-    if told is not None:
-        return nullcontext(told)
-    return _bar(name) if sys.stderr.isatty() else nullcontext(lambda what, done: None)
+    """Where the run of one op reports its progress: ``told``, a bar on a terminal, or lines."""
+    if told is None and sys.stderr.isatty():
+        return _bar(name)
+    return nullcontext(told or lines(name))
+
+
+def lines(name: str, clock_s: Callable[[], float] = time.monotonic) -> Progress:
+    """Prints a line for one step in `EVERY_S` seconds: ``softmax: 40% after 12 s, checking ...``."""
+    begin_s = last_s = clock_s()
+
+    def told(what: str, done: float) -> None:
+        nonlocal last_s
+        now_s = clock_s()
+        if now_s - last_s >= EVERY_S:
+            last_s = now_s
+            print(f"{name}: {done:.0%} after {now_s - begin_s:.0f} s, {what}", file=sys.stderr, flush=True)
+
+    return told
 
 
 @contextmanager
 def _bar(name: str) -> Iterator[Progress]:
-    """Gone when the work is done."""
+    """A bar that is removed at the end."""
     columns = (TextColumn("{task.fields[what]}"), BarColumn(bar_width=None), TimeElapsedColumn())
     console = Console(stderr=True)
     with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:

@@ -27,24 +27,19 @@ def render(summary: Summary, width: int) -> str:
     blocks = ["\n".join(_head(summary, width)), "\n".join(_verdict(summary, width))]
     many = len(summary.blocks) > 1 or bool(summary.sweep)
     if summary.sweep:
-        blocks.append("\n".join(_sweep(summary.sweep, summary.blocks[0].baseline, room)))
+        table = _sweep(summary.sweep, summary.blocks[0].baseline, room)
+        blocks.append("\n".join([*table, _wrapped(f"   {summary.swept}", width, "     ")]))
     for block in summary.blocks:
         lines = [] if summary.sweep else _block(block, room, summary.untimed, titled=many)
-        why = _why(block, _WHY_LINES if len(summary.blocks) == 1 else 1, width)
-        if summary.sweep and why:
-            why.insert(0, f"{block.case}:")
+        why = _why(block, 1 if many else _WHY_LINES, width, f"{block.case}: " if summary.sweep else "")
         blocks += ["\n".join(part) for part in (lines, why) if part]
     if summary.untimed:
         blocks.append(_wrapped(summary.untimed, width))
-    if (
-        len(summary.blocks) == 1
-        and not summary.sweep
-        and not summary.untimed
-        and blocks[-1].startswith("WHY")
-    ):
-        blocks[-1] += "\n" + _facts("NEXT  ", summary.next, width)
+    follow = _next(summary.next, width)
+    if len(summary.blocks) == 1 and not summary.untimed and blocks[-1].startswith("WHY"):
+        blocks[-1] += "\n" + follow
     else:
-        blocks.append(_facts("NEXT  ", summary.next, width))
+        blocks.append(follow)
     return "\n\n".join(blocks)
 
 
@@ -62,7 +57,7 @@ def _head(summary: Summary, width: int) -> list[str]:
 def _verdict(summary: Summary, width: int) -> list[str]:
     lines = []
     if summary.interrupted:
-        lines.append(_wrapped("INTERRUPTED: this is what was finished by then.", width))
+        lines.append(_wrapped("INTERRUPTED: results so far.", width))
     for failure in summary.failures[:_FAILURES]:
         lines += _failure(failure, width)
     if rest := [label for failure in summary.failures[_FAILURES:] for label in failure.labels]:
@@ -217,30 +212,50 @@ def _sweep(cases: Sequence[Swept], baseline: str, width: int) -> list[str]:
 
     columns = [
         _Column("best of each way", tuple(case.case for case in cases), left=True),
-        _Column(f"{baseline}\nµs", _times([case.us for case in cases])),
+        _Column(baseline.replace(".", ".\n") + " µs", _times([case.us for case in cases])),
         *(_Column(way, speedups(at)) for at, way in enumerate(("torch", "triton", "cuda"))),
-        _Column("fastest", tuple(case.best or NOTHING for case in cases), left=True),
+        _Column("fastest", tuple(map(_leaders, cases)), left=True),
         _Column("% of", tuple(percent(case.share) for case in cases)),
         _Column("", tuple(case.ceiling if case.share is not None else "" for case in cases), left=True),
     ]
-    total = sum(column.width + 1 for column in columns)
-    return _table(columns, 1) if total <= width else _stacked(columns, width)
+    us, fastest = columns[1], columns[5]
+    for left_out in ((), (us,), (fastest,), (us, fastest)):  # where the terminal is narrow
+        fitting = [column for column in columns if column not in left_out]
+        if sum(column.width + 1 for column in fitting) <= width:
+            return _table(fitting, 1)
+    return _stacked(columns, width)
+
+
+def _leaders(case: Swept) -> str:
+    """The fastest implementation, or the ways that are within noise."""
+    return ", ".join(case.leaders) if len(case.leaders) > 1 else case.best or NOTHING
 
 
 # --------------------------------------------------------------------------- why and next
 
 
-def _why(block: Block, most: int, width: int) -> list[str]:
-    """The most telling evidence that fits into ``most`` lines of a terminal of 80."""
+def _why(block: Block, most: int, width: int, start: str) -> list[str]:
+    """The most telling evidence that fits into ``most`` lines of a terminal of 80; the first begins with
+    ``start``."""
     left = most
     chosen: list[str] = []
     for text in block.why:
+        text = text if chosen else start + text
         takes = _wrapped(_INDENT + text, WIDEST, _INDENT).count("\n") + 1
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)
     lines = "\n".join(_wrapped(_INDENT + text, width, _INDENT) for text in chosen)
     return ["WHY" + lines[3:]] if chosen else []
+
+
+def _next(facts: Sequence[str], width: int) -> str:
+    """What to type next; the less important options only where they fit into one line."""
+    for left_out in ((), ("--details",), ("--html report.html",), ("--details", "--html report.html")):
+        line = _facts("NEXT  ", [fact for fact in facts if fact not in left_out], width)
+        if "\n" not in line:
+            break
+    return line
 
 
 def _facts(start: str, facts: Sequence[str], width: int) -> str:
@@ -274,7 +289,7 @@ def _wrapped(text: str, width: int, hanging: str = "") -> str:
 
 
 def legend(summary: Summary, width: int, noise: str) -> str:
-    """One entry a column: what it is, and how it was taken."""
+    """One entry per column: its meaning, and how it was measured."""
     block = next(iter(summary.blocks), None)
     baseline = block.baseline if block else "torch.eager"
     peak = block is not None and "peak" in block.ceiling

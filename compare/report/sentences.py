@@ -25,7 +25,7 @@ _TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTC
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence, what it is about (one sentence a subject) and how telling it is, 0 to 1."""
+    """A sentence, its subject (one sentence per subject) and its weight, 0 to 1."""
 
     subject: str
     weight: float
@@ -44,7 +44,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def evidence(comparison: Comparison, case: CaseComparison) -> list[str]:
-    """What is found on one case beside what the screen's table shows, most telling first."""
+    """The findings on one case that the screen's table does not show, most telling first."""
     return [said.text for said in _found(comparison, case) if not said.in_table]
 
 

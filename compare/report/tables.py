@@ -38,7 +38,7 @@ class Table:
 
 Column = tuple[str, Callable[[Row], str]]
 
-AGREES = {
+CORRECT = {
     "ok": "yes",
     "disagrees": "WRONG",
     "impossible": "impossible",
@@ -163,7 +163,7 @@ def agreement(comparison: Comparison) -> Table | None:
         (
             v.label,
             v.rung,
-            AGREES[v.status],
+            CORRECT[v.status],
             error(v.max_abs),
             error(v.max_rel),
             percent(v.used),
@@ -194,7 +194,7 @@ def speed(case: CaseComparison) -> Table:
     columns: list[Column] = [("level", lambda row: row.rung)]
     if any(row.agreement for row in case.rows):
         columns += [
-            ("correct", lambda row: AGREES[row.status]),
+            ("correct", lambda row: CORRECT[row.status]),
             ("max abs\nerror", lambda row: error(row.agreement.max_abs if row.agreement else None)),
             ("max rel\nerror", lambda row: error(row.agreement.max_rel if row.agreement else None)),
             ("% of\ntolerance", lambda row: percent(_used(row))),
@@ -294,7 +294,7 @@ def endurance(case: CaseComparison) -> Table | None:
 
 
 def configurations(case: CaseComparison) -> Table | None:
-    """What was searched for, at what cost and for what gain; and rows that were run with what was found."""
+    """Configurations searched for, with cost and gain, and rows that were run with the one found."""
     rows: list[tuple[str, ...]] = []
     spaces: dict[str, None] = {}
     for row in case.rows:
@@ -330,7 +330,7 @@ def configurations(case: CaseComparison) -> Table | None:
 
 
 def card(case: CaseComparison) -> str:
-    """How the card did meanwhile, in a line; empty where nobody asked it."""
+    """Clock, power and temperature of the card during the run, in a line; empty where not measured."""
     if case.card is None:
         return ""
     held = [reason for reason in dict.fromkeys(case.card.throttle) if reason != "none"]
@@ -561,7 +561,7 @@ def _swept(case: CaseComparison, label: str) -> str:
     if row is None:
         return NOTHING
     if row.status in (*WRONG, "failed"):
-        return AGREES[row.status]
+        return CORRECT[row.status]
     return percent(figures.share(case, row))
 
 

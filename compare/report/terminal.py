@@ -1,4 +1,4 @@
-"""A comparison on the terminal, at its width: the default screen and what was asked for beside it."""
+"""A comparison on the terminal, at its width: the default screen and further tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _THEME = Theme(
 
 
 class _Console(Console):
-    """Rich's own exits with 1 when nobody reads any more; here that status says that something disagrees."""
+    """Rich's own exits with 1 when the pipe is closed; here status 1 means that a row is wrong."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from compare.device import supports
-from compare.spec import WRONG, Implementation, Row
+from compare.spec import WRONG, Case, Implementation, Options, Row
 from compare.stages.context import Checked, Context, Step
 from compare.stages.verdict import verdict
 from compare.tuning import matching
@@ -17,16 +17,16 @@ SEEDS = 3
 FEWER_SEEDS = 2
 """For the many cases of a sweep, and for the smoke cases that stand for a large one without a GPU."""
 SLOW_TO_START = ("torch.compile",)
-"""Left out of the run that a CPU makes unasked: it would take longer than all the others together, and what
-it makes of an op for a CPU is other code than for a GPU."""
+"""Not checked on a CPU unless named by ``--only`` or with ``--case``: it takes longer than all others
+together, and the code that it generates for a CPU is not the code for a GPU."""
 
 
 def check_case(context: Context, step: Step) -> Iterator[Checked]:
-    """Check every implementation on a case.  What comes of one is yielded as soon as it is known."""
+    """Check every implementation on a case; each result is yielded as soon as it is known."""
     case, meter = step.case, context.meter
     runnable = []
     for impl in context.impls:
-        reason = _unavailable(context, impl)
+        reason = _unavailable(context, impl, step.case)
         if reason is None:
             runnable.append(impl)
         else:
@@ -62,7 +62,7 @@ def check_case(context: Context, step: Step) -> Iterator[Checked]:
 
     yield from checked([impl for impl in runnable if not impl.stand_in and not impl.untuned])
     for impl in runnable:
-        if impl.untuned:  # a search that shares the GPU with others finds what suits it then
+        if impl.untuned:  # alone: a search that shares the GPU finds another configuration
             yield from checked([impl])
     matched: dict[str, tuple[str, str]] = {}
     configured = []
@@ -82,7 +82,7 @@ def check_case(context: Context, step: Step) -> Iterator[Checked]:
 
 
 def unchecked_case(context: Context, earlier: Sequence[Mapping[str, Checked]]) -> Iterator[Checked]:
-    """Rows of a case too large to check here: as good as each implementation was on the ``earlier`` ones."""
+    """Rows of a case that is not checked here, with each implementation's verdict on ``earlier`` cases."""
     for impl in context.impls:
         seen = [checked[impl.label] for checked in earlier if impl.label in checked]
         impl = seen[-1].impl if seen else impl
@@ -91,7 +91,7 @@ def unchecked_case(context: Context, earlier: Sequence[Mapping[str, Checked]]) -
         if wrong is not None:
             yield Checked(impl, context.row(impl, wrong.status, wrong.reason))
         elif rows and all(row.status == "unavailable" for row in rows):
-            # What it does not take of one case it may take of another.
+            # A case that it refuses says nothing of another one.
             yield Checked(impl, context.row(impl, "unavailable", rows[0].reason))
         else:
             yield Checked(impl, context.row(impl))
@@ -109,16 +109,19 @@ def _checked(context: Context, impl: Implementation, outcome: Outcome) -> Checke
 
 
 def _seeds(context: Context, step: Step) -> tuple[int, ...]:
-    """The one that was asked for, so that a finding can be reproduced, and others that no file can expect."""
+    """The seed asked for, to reproduce a finding, and others that no file can anticipate."""
     count = SEEDS if step.inspect else FEWER_SEEDS
     return (context.options.seed, *(secrets.randbelow(1 << 31) for _ in range(count - 1)))
 
 
-def _unavailable(context: Context, impl: Implementation) -> str | None:
+def _unavailable(context: Context, impl: Implementation, case: Case) -> str | None:
     """Why ``impl`` is not run here, None if it is."""
-    options = context.options
     reason = supports(impl, context.device)
-    unasked = not options.cases and not options.only
-    if reason is None and not context.on_gpu and unasked and impl.label in SLOW_TO_START:
-        return f"not checked on a CPU unless asked for, as it is slow to start: --only {impl.label}"
+    if reason is None and not context.on_gpu and left_out(context.options, impl, case):
+        return f"slow to start, on a CPU checked only if asked for: --only {impl.label}"
     return reason
+
+
+def left_out(options: Options, impl: Implementation, case: Case) -> bool:
+    """Whether a CPU does not check ``impl`` on this case, as it is slow to start and was not asked for."""
+    return impl.label in SLOW_TO_START and not options.only and case not in options.cases

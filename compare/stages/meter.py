@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, float], None]
-"""``progress(what, done)``: what is being done now, and which share of the whole run is over."""
+"""``progress(what, done)``: the current step, and the share of the run that is over, 0 to 1."""
 
 
 def silent(what: str, done: float) -> None:
@@ -14,7 +14,7 @@ def silent(what: str, done: float) -> None:
 
 
 class Meter:
-    """Tells a `Progress` what is done and how far the run is.
+    """Reports steps and the share of the run to a `Progress`.
 
     Args:
         progress: told at every step.

@@ -31,7 +31,7 @@ class Compilation:
 
     @classmethod
     def begin(cls, context: Context) -> Compilation:
-        """Start compiling everything whose resources are to be read, but users' files: those have to be
+        """Start compiling all kernels whose resources are read, except users' files: those have to be
         correct first."""
         requests = tuple(
             Request(context.op, impl, step.case, arch)
@@ -45,7 +45,7 @@ class Compilation:
         return cls(requests, Compiling(requests, nice, context.options.timeout_s))
 
     def wait(self, context: Context) -> None:
-        """Until nothing is compiled any more: it would disturb what is timed."""
+        """Wait until all is compiled, as compiling would disturb the timing."""
         context.meter.say(f"compiling for {', '.join(context.archs)}")
         self.compiling.results()
 
@@ -129,7 +129,7 @@ def compile_case(
 
 
 def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row:
-    """``row`` with what its kernels take, by architecture, and why that is not known of some.
+    """``row`` with the resources of its kernels by architecture, and why some are not known.
 
     What no compiler takes, for whichever architecture, runs nowhere, though a CPU may have run it.
     """
@@ -155,5 +155,5 @@ def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row
 
 
 def inspectable(row: Row) -> bool:
-    """Whether the kernels of a row are compiled: not of what is wrong or failed."""
+    """Whether the kernels of a row are compiled: not if it is wrong or failed."""
     return row.status not in (*WRONG, "failed")

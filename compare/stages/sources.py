@@ -12,7 +12,7 @@ from compare.worker.pool import Crew
 
 
 def read_sources(impls: Sequence[Implementation], crew: Crew) -> Sources:
-    """Hash and count the sources of all implementations; what cannot be counted is checked all the same."""
+    """Hash and count the sources of all implementations; those that cannot be counted are still checked."""
     hashes, sizes, uncounted = {}, {}, {}
     for impl in impls:
         hashes[impl.label] = source_hash(impl)

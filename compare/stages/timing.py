@@ -1,4 +1,4 @@
-"""Time a case: the implementations that are correct, in rounds, beside what a plain copy reaches."""
+"""Time a case: the correct implementations in rounds, together with the ceilings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timed:
 
 
 def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange: Exchange) -> Timed:
-    """Time what was found correct.
+    """Time the correct implementations.
 
     Args:
         context: the run.
@@ -43,7 +43,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
         checked: the implementations that are correct, in the order of the rows.
         exchange: the memory that the judge and the workers share for this case.
     """
-    context.meter.say("measuring what a plain copy reaches")
+    context.meter.say("measuring copy bandwidth")
     op, device, options = context.op, context.device, context.options
     ceilings = CeilingMeter.on(device, op.cost(case), case.dtype)
     impls = [one.impl for one in checked]

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from compare.spec import Estimate, Implementation, Ratio, Timing
+from compare.spec import Estimate, Implementation, Options, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, within
 from compare.timing.stopwatch import Clock
@@ -61,9 +61,9 @@ FAIR = 2.0
 class Plan:
     """When to stop, and how much one sample may take."""
 
-    min_rounds: int = 10
+    min_rounds: int = Options.samples[0]
     """Cold samples of each implementation, at least, whatever the budget;"""
-    min_slow: int = 3
+    min_slow: int = Options.samples[1]
     """fewer of one whose call takes more than `slow_ms`."""
     max_rounds: int = 300
     warm_rounds: int = 10

@@ -212,7 +212,8 @@ def test_ctrl_c_while_it_starts_ends_it(imported: str) -> None:
     assert "compare/" not in stderr
 
 
-def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"
     mine.write_text(
         "import pathlib, time\n"
@@ -228,7 +229,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(tmp_path: Path) -> None:
     while not called.exists() and run.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
     was_called = called.exists()
-    run.send_signal(signal.SIGINT)
+    run.send_signal(ending)
     try:
         stdout, stderr = run.communicate(timeout=60)
     except subprocess.TimeoutExpired:

@@ -17,7 +17,7 @@ from compare import cli, registry
 from compare.command_line import status
 from compare.command_line.status import FAILURE, INCONCLUSIVE, SUCCESS, USAGE
 from compare.records import archive
-from compare.spec import Comparison, Options
+from compare.spec import Comparison, Op, Options, UsageError
 
 OPS = registry.op_names()
 Complaint = Callable[..., str]
@@ -57,7 +57,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Options]]:
         (["softmax", "--device", "cpu", "--record"], "needs a GPU"),
         (["softmax", "--json", "no/such/folder/out.json"], "no directory"),
         (["softmax", "--csv", "."], "is a directory"),
-        (["softmax", "--json", "same", "--csv", "./same"], "--json and --csv name one and the same file"),
+        (["softmax", "--json", "same", "--csv", "./same"], "--json and --csv name the same file"),
         (["all", "--case", "N=4"], "belongs to one op"),
         (["softmax", "--timeout", "0"], "above 0"),
         (["softmax", "--timeout", "nan"], "above 0"),
@@ -117,6 +117,9 @@ def test_a_sweep_takes_every_case_once(
     assert cases[0] == cases_of_op.default
     assert set(cases) == {cases_of_op.default, *cases_of_op.sweep}
     assert len(set(cases)) == len(cases)
+    said = capsys.readouterr().err
+    smoke = len(cases_of_op.smoke)
+    assert re.match(rf"about \d+ s, more on the first run: {smoke} smoke cases x \d+ implementations;", said)
 
 
 def test_all_compares_every_op(stub: list[tuple[str, Options]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,8 +151,8 @@ def test_what_cannot_be_written_is_shown_all_the_same(
     printed = capsys.readouterr()
     assert all(re.search(rf"(?m)^{name}  ", printed.out) for name in OPS)
     assert {line["op"] for line in csv.DictReader(table.read_text().splitlines())} == set(OPS)
-    assert "/dev/full could not be written: No space left on device. What was found is on" in printed.err
-    assert len(printed.err.splitlines()) == 1
+    assert "/dev/full could not be written: No space left on device. The results are on" in printed.err
+    assert len(printed.err.splitlines()) == 2
 
 
 def test_what_cannot_be_recorded_is_shown_all_the_same(
@@ -207,6 +210,25 @@ def test_an_interruption_ends_all_and_writes_what_there_is(
     assert "INTERRUPTED" in capsys.readouterr().out
 
 
+def test_an_error_in_one_op_writes_the_ops_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(op: Op, options: Options, progress: object) -> Comparison:
+        if op.name == OPS[2]:
+            raise UsageError("too large for this device")
+        return replace(made_up.comparison(), op=op.name)
+
+    rendered: list[int] = []
+    monkeypatch.setattr("compare.run.run", run)
+    monkeypatch.setattr("compare.report.html.page.dumps", lambda runs: rendered.append(len(runs)) or "")
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("json", "html")}
+    arguments = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
+    assert cli.main(["all", *arguments]) == USAGE
+    assert [run.op for run in archive.read(paths["json"])] == OPS[:2]
+    assert rendered == [2]  # once, and not after every op
+    assert "too large for this device" in capsys.readouterr().err
+
+
 def test_verbose_says_each_step_with_its_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,7 +246,7 @@ def test_verbose_says_each_step_with_its_seconds(
     said = [(line[2], float(line[1])) for line in lines if line]
     assert len(said) == len(lines)
     steps = [what for what, _ in said]
-    assert steps[-4:] == ["checking it", "timing it", "writing and printing", "in all"]
+    assert steps[-5:] == ["checking it", "timing it", "printing", "writing files", "in all"]
     assert dict(said)["checking it"] >= 0.05
     assert dict(said)["in all"] == pytest.approx(sum(seconds for _, seconds in said[:-1]), abs=0.1)
     assert "softmax  x[M,N]" in printed.out

@@ -51,5 +51,5 @@ def test_all_is_written_and_shown_that_can_be_and_of_the_rest_is_said_why() -> N
 
 def test_only_those_that_are_the_same_are_named(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    with pytest.raises(UsageError, match=r"^--json and --markdown name one and the same file"):
+    with pytest.raises(UsageError, match=r"^--json and --markdown name the same file"):
         outputs.check({"--plot": other, "--json": one, "--csv": None, "--markdown": one})

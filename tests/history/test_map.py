@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,13 +66,20 @@ def test_a_place_has_the_best_of_each_way_and_the_margin_of_the_first() -> None:
     assert (first.lines, first.tokens) == (size.lines, size.tokens)
 
 
-def test_what_cannot_be_told_apart_is_level() -> None:
+def test_ways_within_noise_name_no_winner() -> None:
     (place,) = charted(one(made_up.MEDIANS_US)).places  # 1.5% between them, where 2% counts
     assert place.leaders == ("cuda", "triton")
     assert not place.differs
     (line,) = maps.cases(charted(one(made_up.MEDIANS_US))).rows
     assert "within noise" in line
     assert maps.wins(charted(one(made_up.MEDIANS_US))).rows == (("softmax", "1", "0", "0", "0", "1"),)
+    run = one(made_up.MEDIANS_US)
+    short = {"triton.onepass": CodeSize(RoleSize(20, 200), RoleSize(3, 35), RoleSize(0, 0))}
+    found = charted(replace(run, code_sizes={**run.code_sizes, **short}))
+    (op,) = maps.ops(found).rows
+    (line,) = maps.choices(found)
+    assert op[1:3] == ("triton, cuda", "within noise")  # the least code first
+    assert line.endswith(" on 1 of 1 ops: softmax triton.onepass 23.")
     assert maps.wins(charted(one(APART))).rows == (("softmax", "1", "0", "0", "1", "0"),)
 
 
@@ -158,7 +166,7 @@ def scaled(**factors: float) -> CaseComparison:
 
 
 def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
-    """That it is last by far on one case does not show in the median, but in the range."""
+    """One case on which it is the slowest by far shows in the range, not in the median."""
     found = charted(made_up.comparison(scaled(), scaled(torch=0.9), scaled(triton=2.0), scaled(cuda=3.0)))
     (op,) = summaries(found.places)
     assert (op.op, op.cases, op.of) == ("softmax", 4, 4)
@@ -171,8 +179,27 @@ def test_an_op_is_the_way_that_is_usually_fastest_with_its_range() -> None:
     assert op.lead.lowest == pytest.approx(58.2 / 47.2 / 3, rel=0.01)
     assert op.share is not None
     assert op.share.lowest == pytest.approx(op.share.highest / 3, rel=0.01)
-    assert (op.alone, op.level) == (3, 0)
+    assert (op.verdict, op.alone, op.noise) == ("fastest", {"cuda": 3, "torch": 1}, 0)
     assert op.binds == "bandwidth"
+    (line,) = maps.choices(found)
+    assert re.fullmatch(r"CUDA is the fastest on 1 of 1 ops: softmax 1\.1\dx\.", line)
+
+
+def test_without_a_majority_the_case_decides() -> None:
+    found = charted(made_up.comparison(scaled(), scaled(torch=0.5)))
+    (op,) = summaries(found.places)
+    assert (op.verdict, op.alone) == ("by case", {"torch": 1, "cuda": 1})
+    assert maps.choices(found) == ["The case decides on 1 of 1 ops: softmax (torch 1, cuda 1)."]
+    assert maps.ops(found).rows[0][1] == "by case"
+
+
+def test_all_figures_of_an_op_are_over_the_same_cases() -> None:
+    """Over those in which both ways were timed: where one was not, the other's figures do not count."""
+    slow = scaled(torch=4.0, triton=4.0)
+    slow = replace(slow, rows=tuple(r for r in slow.rows if way_of(r.label) == "cuda"))
+    found = charted(made_up.comparison(scaled(), scaled(cuda=1.01), slow))
+    (op,) = summaries(found.places)
+    assert (op.cases, op.of, sum(op.alone.values())) == (2, 3, 2)
 
 
 def test_cases_that_launching_binds_do_not_count_where_there_are_others() -> None:
@@ -198,18 +225,19 @@ def test_a_way_that_stands_on_few_cases_is_not_the_fastest() -> None:
     assert "-" in maps.ops(charted(one(APART), only=("triton.*",))).rows[0]
 
 
-def test_the_short_screen_has_a_line_an_op_and_says_how_to_see_the_rest() -> None:
+def test_the_short_screen_says_first_which_way_to_choose_and_how_to_see_the_rest() -> None:
     other = replace(one(APART), op="vector_add")
     found = charted(made_up.comparison(scaled(), scaled(torch=0.9)), other)
     short, whole = (" ".join(maps.render(found, 80, whole=w).split()) for w in (False, True))
     assert [row[0] for row in maps.ops(found).rows] == ["softmax", "vector_add"]
     assert "torch=0.9" not in short
     assert "torch=0.9" in whole
-    assert "3 cases lie behind this" in short
-    assert "python -m compare map --all" in short
-    assert "python -m compare map softmax" in short
-    assert "Pareto" in short
+    assert short.index("CUDA is the fastest on 2 of 2 ops") < short.index("speedup over")
+    assert short.endswith("NEXT --all 3 cases · map softmax · --plot map.svg · --csv map.csv")
+    assert "Pareto" in whole
+    assert "Pareto" not in short
     assert max(map(len, maps.render(found, 80, whole=False).splitlines())) <= 80
+    assert len(maps.render(found, 80, whole=False).splitlines()) <= 24
 
 
 # --------------------------------------------------------------------------- stale
@@ -227,7 +255,7 @@ def test_what_has_changed_since_is_marked_and_named() -> None:
     assert "torch.compile *" in text
     assert "softmax: torch.compile, triton.onepass" in " ".join(text.split())
     assert "its source has changed" in " ".join(text.split())
-    assert "hanged since, or no longer here, so that their figures may be too: 2 of softmax." in " ".join(
+    assert "Source changed since, or gone, so figures may have changed: 2 of softmax." in " ".join(
         maps.render(found, 200, whole=False).split()
     )
     fresh = maps.render(charted(run), 200)
@@ -249,14 +277,14 @@ def test_a_share_is_of_the_ceiling_that_is_near() -> None:
     medians = {"torch.eager": ("vendor", 100.0), "cupy.a": ("tiled", 50.0)}
     busy = product(medians, Cost(flops=2 * 10**9, read_bytes=10**6, written_bytes=10**6))
     (place,) = charted(busy).places
-    assert place.share_of == "the library's product"
+    assert place.share_of == "peak (measured)"
     assert place.ways[0].share == pytest.approx(40 / 50, rel=0.01)  # TFLOP/s, of its own dtype's product
     assert place.ways[0].bound.limit == "arithmetic"
     assert maps.cases(charted(busy)).rows[0][3].endswith(" p")
-    # Enough operations a byte to be called busy, and kept by memory all the same.
+    # 10 FLOP/B, below the measured ridge of 17.
     narrow = product(medians, Cost(flops=12 * 10**8, read_bytes=6 * 10**7, written_bytes=6 * 10**7))
     (place,) = charted(narrow).places
-    assert place.share_of == "a copy"
+    assert place.share_of == "copy bandwidth"
     assert place.ways[0].share == pytest.approx(2400 / 3000, rel=0.01)
 
 
@@ -383,7 +411,7 @@ def test_the_command_shows_and_writes(
     assert {point["label"] for point in document["points"]} == set(APART)
     (line,) = csv.DictReader(outputs["csv"].read_text().splitlines())
     assert (line["op"], line["fastest"], line["torch"]) == ("softmax", "cuda", "torch.compile")
-    assert float(line["times_as_fast_low"]) < float(line["times_as_fast"]) < float(line["times_as_fast_high"])
+    assert float(line["speedup_low"]) < float(line["speedup"]) < float(line["speedup_high"])
     assert float(line["triton_cold_us"]) == pytest.approx(60, rel=0.01)
     text = outputs["markdown"].read_text()
     assert f"| softmax {made_up.CASE}" in text

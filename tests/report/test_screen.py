@@ -287,12 +287,36 @@ def test_several_cases_have_a_block_each_below_one_head() -> None:
 
 
 def test_a_sweep_is_a_line_for_each_case() -> None:
-    cases = [made_up.case(f"M={m},N=4096,fp32") for m in (1, 2, 4, 8, 16)]
+    rows = made_up.rows(made_up.APART)
+    cases = [made_up.case(f"M={m},N=4096,fp32", rows) for m in (1, 2, 4, 8, 16)]
     text = screen(*cases)
     lines = [line.split() for line in text.splitlines() if line.startswith(" M=")]
     assert [line[0] for line in lines] == [case.case for case in cases]
-    assert lines[0][1:] == ["72.5", "1.24x", "1.51x", "1.54x", "cuda.onepass", "95%", "copy"]
+    assert lines[0][1:] == ["72.5", "1.24x", "1.21x", "1.54x", "cuda.onepass", "95%", "copy"]
     assert len(text.splitlines()) <= 30
+    assert "Fastest over 5 cases: cuda 5, torch 0, triton 0; within noise 0." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_a_recorded_sweep_is_at_most_thirty_lines(op: str) -> None:
+    whole = blocks.recorded(registry.get_op(op))
+    assert whole is not None
+    for width in (80, 120):
+        text = terminal.render(whole, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert len(text.splitlines()) <= 30
+    shown = [case.case for case in whole.cases if f"\n {case.case} " in text]
+    assert 4 <= len(shown) <= 10
+    assert {shown[0], shown[-1]} == {whole.cases[0].case, whole.cases[-1].case}
+    every = terminal.render(whole, 80, View(every=True))
+    assert all(f"\n {case.case} " in every for case in whole.cases)
+
+
+def test_a_swept_case_within_noise_names_the_ways_and_no_winner() -> None:
+    level = {**made_up.MEDIANS_US, "triton.onepass": ("tiled", 47.2)}
+    text = screen(*(made_up.case(f"M={m},N=4096,fp32", made_up.rows(level)) for m in (1, 2, 4, 8)))
+    assert re.search(r"(?m)^ M=1,N=4096,fp32 .* triton, cuda +95% copy$", text)
+    assert "Fastest over 4 cases: torch 0, triton 0, cuda 0; within noise 4." in " ".join(text.split())
 
 
 def test_what_each_column_is_can_be_asked_for() -> None:
@@ -306,7 +330,19 @@ def test_what_each_column_is_can_be_asked_for() -> None:
 
 def test_an_option_already_given_is_not_proposed() -> None:
     text = screen(view=View(every=True, details=True))
-    assert "NEXT  --explain columns · pipeline softmax" in text
+    assert "NEXT  --explain columns · --html report.html · pipeline softmax" in text
+    assert "--html" not in screen(view=View(html=True))
+
+
+@pytest.mark.parametrize(
+    ("op", "facts"),
+    [
+        ("softmax", "--all rows · --explain columns · --html report.html · pipeline softmax"),
+        ("batched_matmul", "--all rows · --explain columns · --details · pipeline batched_matmul"),
+    ],
+)
+def test_what_to_type_next_is_one_line(op: str, facts: str) -> None:
+    assert f"\nNEXT  {facts}" in screen(op=op) + "\n"
 
 
 def test_what_was_run_for_an_option_is_on_the_screen_unasked() -> None:

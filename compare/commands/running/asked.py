@@ -1,17 +1,18 @@
-"""What a command is about, once PyTorch is there: ops, users' files, and the options of a comparison."""
+"""Ops, users' files and options of a comparison, from its arguments; needs PyTorch."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from compare import registry
 from compare.capture import meta_inputs
 from compare.command_line import comparison
 from compare.command_line import options as common
 from compare.run import tuned
-from compare.spec import Case, Op, Options, UsageError
+from compare.spec import Case, Comparison, Op, Options, UsageError
 from compare.timing import nvbench
 from compare.tuning import sweep
 from compare.worker import user_files
@@ -37,9 +38,7 @@ def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[
     if files:
         user_files.load(files, timeout_s, op)
         for name in {"all", *comparison.COMMANDS}.intersection(registry.op_names()):
-            raise UsageError(
-                f"--load: an op named {name} cannot be asked for, as that is a command: rename it"
-            )
+            raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
     return [op] if op else registry.op_names()
 
 
@@ -56,6 +55,21 @@ def having(names: Iterable[str], only: Sequence[str]) -> list[Op]:
     if not found:
         raise errors[0]
     return found
+
+
+def html(file: Path | None) -> Callable[[Sequence[Comparison]], str] | None:
+    """What renders the page of ``--html``; None where it was not given.
+
+    Raises:
+        UsageError: the library of its figures is missing.
+    """
+    if file is None:
+        return None
+    # Start-up: only --html needs Jinja2 and the library of its figures.
+    from compare.report.html import page
+
+    page.check()
+    return page.dumps
 
 
 def check_timer(arguments: argparse.Namespace, device_type: str) -> None:
@@ -111,7 +125,7 @@ def options(op: Op, arguments: argparse.Namespace) -> Options:
 
 
 def _check_sizes(op: Op, cases: Iterable[Case]) -> None:
-    """Have the op refuse now, not after others have run, what it has no inputs for."""
+    """Have the op refuse sizes that it has no inputs for before any op runs."""
     for case in cases:
         try:
             meta_inputs(op, case)

@@ -28,7 +28,7 @@ def run(told: Steps | None) -> int:
         )
     name = torch.cuda.get_device_properties(device).name
     with of_run("calibrating", told) as progress:
-        found = calibrating.measured(device, lambda share: progress("holding a call against itself", share))
+        found = calibrating.measured(device, lambda share: progress("timing a call against itself", share))
     try:
         path = calibration.store(name, found)
     except OSError as error:
@@ -38,7 +38,7 @@ def run(told: Steps | None) -> int:
 
 
 def resolution(found: Calibration) -> str:
-    """What can be told apart, a line for each class of size."""
+    """The least difference that counts, a line for each class of times."""
     rows, above = [], 0.0
     for size in found.classes:
         reach = f"from {above:.0f} us" if size.below_us == float("inf") else f"below {size.below_us:.0f} us"

@@ -12,7 +12,6 @@ from compare.commands.running import asked
 from compare.history import crossover
 from compare.records import archive
 from compare.report import crossings, csv_file, terminal
-from compare.report.html import page
 from compare.report.progress import of_run
 from compare.report.steps import Steps
 from compare.spec import UsageError
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
     """Search with runs of an op on a GPU, or without one in ``results/``; the exit status."""
     asked.check_timer(arguments, device.type)
+    html = asked.html(arguments.html)
     (op,) = asked.having(asked.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
     crossover.check(op, arguments.crossover)
     options = asked.options(op, arguments)
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
     if device.type != "cuda":
         if arguments.json or arguments.csv or arguments.html:
             raise UsageError(
-                "--json, --csv and --html hold what was timed, and without a GPU nothing is: --markdown has "
+                "--json, --csv and --html need times measured here, and there is no GPU: --markdown has "
                 "the table, results/ the records that it is made from"
             )
         found = crossover.recorded(op, arguments.crossover, base)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         lambda found: archive.dumps(found.runs),
         lambda found: csv_file.dumps(found.runs),
         crossings.as_markdown,
-        lambda found: page.dumps(found.runs),
+        html and (lambda found: html(found.runs)),
     )
     outputs.beside(lambda: terminal.put(lambda width: crossings.render(found, width)), writes)
     if found.recorded_on:

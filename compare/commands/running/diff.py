@@ -1,4 +1,4 @@
-"""``python -m compare diff OLD.json NEW.json``: what has changed, shown and written."""
+"""``python -m compare diff OLD.json NEW.json``: the changes, shown and written."""
 
 from __future__ import annotations
 
@@ -21,5 +21,6 @@ def run(arguments: argparse.Namespace) -> int:
     writes = outputs.writes(
         arguments, found, differences.as_json, differences.as_csv, differences.as_markdown
     )
-    outputs.beside(lambda: terminal.put(lambda width: differences.render(found, width)), writes)
+    every = bool(arguments.all)
+    outputs.beside(lambda: terminal.put(lambda width: differences.render(found, width, every=every)), writes)
     return status.FAILURE if found.worse else status.INCONCLUSIVE if found.undecided else status.SUCCESS

@@ -24,6 +24,6 @@ def run(arguments: argparse.Namespace, device: torch.device) -> int:
             (impl.label, impl.rung, impl.requires or "", supports(impl, device) or "runs here")
             for impl in registry.implementations(op.name, arguments.only)
         ]
-        table = tabulate(rows, ("implementation", "rung", "requires", "here"), "simple")
+        table = tabulate(rows, ("implementation", "level", "requires", "here"), "simple")
         print(textwrap.indent("\n".join(map(str.rstrip, table.splitlines())), "  "), end="\n\n")
     return status.SUCCESS

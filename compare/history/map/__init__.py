@@ -1,4 +1,4 @@
-"""The map: which way is fastest on every recorded op and case, by how much, and at what code size.
+"""The map: the fastest way on every recorded op and case, its speedup and its code size.
 
 Imported by `compare.report`, by the map command and by tools/docs.
 """

@@ -1,13 +1,16 @@
-"""The map in a line an op: the way that is fastest over its cases, by how much, and what it takes."""
+"""The map in a line per op: the fastest way over its cases, its speedup over the next way, its code size."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from compare.history.map.survey import Best, Place, is_about_kernels
+
+Verdict = Literal["fastest", "within noise", "by case"]
 
 
 @dataclass(frozen=True)
@@ -26,24 +29,30 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """One op over the cases in which launching does not bind the fastest; over all, if there is none."""
+    """One op.  All its figures are over the same cases: those in which `first` and `second` were both timed
+    and launch overhead does not bind the fastest (where it binds all, over all)."""
 
     op: str
     cases: int
     of: int
-    """How many are on record."""
+    """Cases on record."""
+    verdict: Verdict
+    """``fastest``: one way is the fastest alone on more than half of the cases; ``within noise``: on more
+    than half several ways are; ``by case``: neither."""
     first: Best
-    """Of the way that is fastest, the implementation that is its best most often, on one of these cases;"""
+    """The way that is usually nearest to the fastest, with the implementation that is most often its best."""
     second: Best | None
-    """of the next way, the same.  None: there is one way only."""
+    """The next way, likewise; None: there is one way only."""
+    level: tuple[Best, ...]
+    """The ways that are within noise of the fastest on more than half of the cases, the least code first."""
     lead: Spread | None
-    """How many times as fast the first way is as the next: below 1 where the next is the faster."""
+    """The speedup of the first way over the second: below 1 where the second is faster."""
     share: Spread | None
-    """Of the ceiling, what the first way reaches."""
-    alone: int
-    """On how many of the cases the first way is the fastest alone,"""
-    level: int
-    """and on how many it and others cannot be told apart."""
+    """Share of the ceiling that the first way reaches."""
+    alone: Mapping[str, int]
+    """By way: on how many cases it is the fastest alone."""
+    noise: int
+    """On how many cases several ways are within noise of the fastest."""
     binds: str | None
 
 
@@ -57,41 +66,56 @@ def summaries(places: Iterable[Place]) -> list[Summary]:
 
 def _summary(op: str, places: Sequence[Place]) -> Summary:
     big = [place for place in places if is_about_kernels(place.ways[0].bound)] or places
-    standings = [{best.way: best for best in place.ways} for place in big]
-    first, *others = sorted(
-        dict.fromkeys(way for standing in standings for way in standing),
-        key=lambda way: _rank(way, standings),
-    )
-    second = others[0] if others else None
-    both = [standing for standing in standings if first in standing and second in standing]
-    mine = [standing[first] for standing in standings if first in standing]
+    charted = [_standing(place) for place in big]
+    first, *others = _ranked(charted)
+    second = next((way for way in others if any({first, way} <= each.keys() for each in charted)), None)
+    counted = [place for place in big if {first, second or first} <= _standing(place).keys()]
+    standings = [_standing(place) for place in counted]
+    mine = [standing[first] for standing in standings]
+    alone = Counter(place.leaders[0] for place in counted if len(place.leaders) == 1)
+    noise = len(counted) - alone.total()
+    many = len(counted) / 2
+    leading = Counter(way for place in counted for way in place.leaders)
+    level = [way for way, count in leading.most_common() if count > many]
+    level += [way for way, _ in leading.most_common(2) if len(level) < 2 and way not in level]
+    bests = [_usual([each[way] for each in standings if way in each]) for way in level]
     binds = Counter(best.bound.limit or best.bound.nearest for best in mine)
     return Summary(
         op,
-        len(big),
+        len(counted),
         len(places),
+        "fastest" if alone[first] > many else "within noise" if noise > many else "by case",
         _usual(mine),
-        _usual([standing[second] for standing in standings if second in standing]) if second else None,
-        Spread.of([each[second].cold_us.median / each[first].cold_us.median for each in both])
+        _usual([standing[second] for standing in standings]) if second else None,
+        tuple(sorted(bests, key=lambda best: best.tokens if best.tokens is not None else float("inf"))),
+        Spread.of([each[second].cold_us.median / each[first].cold_us.median for each in standings])
         if second
         else None,
         Spread.of([best.share for best in mine if best.share is not None]),
-        sum(place.leaders == (first,) for place in big),
-        sum(first in place.leaders and len(place.leaders) > 1 for place in big),
+        alone,
+        noise,
         binds.most_common(1)[0][0],
     )
 
 
-def _rank(way: str, standings: Sequence[dict[str, Best]]) -> tuple[float, float]:
-    """How far a way is behind each case's fastest, usually and on the whole; one of few cases is last."""
-    behind = [
-        standing[way].cold_us.median / min(best.cold_us.median for best in standing.values())
-        for standing in standings
-        if way in standing
-    ]
-    if 2 * len(behind) < len(standings):
-        return float("inf"), float("inf")
-    return statistics.median(behind), statistics.fmean(behind)
+def _standing(place: Place) -> dict[str, Best]:
+    return {best.way: best for best in place.ways}
+
+
+def _ranked(standings: Sequence[Mapping[str, Best]]) -> list[str]:
+    """The ways by how far they are behind the fastest of each case, in the median and then on average; one
+    that was timed on fewer than half of the cases is last."""
+
+    def behind(way: str) -> tuple[float, float]:
+        ratios = [
+            standing[way].cold_us.median / min(best.cold_us.median for best in standing.values())
+            for standing in standings
+            if way in standing
+        ]
+        few = 2 * len(ratios) < len(standings)
+        return (float("inf"),) * 2 if few else (statistics.median(ratios), statistics.fmean(ratios))
+
+    return sorted(dict.fromkeys(way for standing in standings for way in standing), key=behind)
 
 
 def _usual(bests: Sequence[Best]) -> Best:

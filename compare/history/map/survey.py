@@ -1,7 +1,7 @@
-"""What is recorded of one device, op by op and case by case: the best of each way, and effort against speed.
+"""The records of one device, op by op and case by case: the best of each way, and effort against speed.
 
-Nothing is measured here.  A ratio is made as everywhere else: from pairs of samples of the same round, and
-from two medians (`diff.between`) where the two rows were recorded in different runs.
+Nothing is measured here.  A speedup is from pairs of samples of the same round, or from two medians
+(`statistics.between`) where the two rows were recorded in different runs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Best:
     label: str
     cold_us: Estimate
     share: float | None
-    """Of what the library's product reached, or a copy: whichever the fastest is nearer to."""
+    """Of the ceiling that binds the case: see `Place.share_of`."""
     bound: Bound
     lines: int | None
     """Of kernel, launch and binding together; None: not recorded."""
     tokens: int | None
     changed: bool
-    """Its source is no longer what was measured."""
+    """Its source has changed since."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,24 @@ class Place:
     op: str
     case: str
     share_of: str
-    """What shares are of, in words."""
+    """``copy bandwidth`` or ``peak (measured)``."""
     ways: tuple[Best, ...]
     """Fastest first."""
     leaders: tuple[str, ...]
-    """The fastest way, and those that do not differ from it."""
+    """The fastest way, and those within noise of it."""
     lead: Estimate | None
-    """How many times as fast the first is as the second; above 1.  None: there is no second."""
+    """The speedup of the first over the second; above 1.  None: there is no second."""
     differs: bool
-    """Whether that is a difference: its interval excludes 1, and it is more than equals show."""
+    """Whether that is a difference: its interval excludes 1, and it exceeds the least that counts."""
     rounds: int | None
-    """How many rounds it rests on, where they are too few for an interval."""
+    """The rounds it rests on, where they are too few for an interval."""
     across: bool
     """The two were recorded in different runs."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One implementation: what there is to write, and what it reaches."""
+    """One implementation: its code size, and the share of the ceiling that it reaches."""
 
     op: str
     label: str
@@ -72,13 +72,13 @@ class Point:
     lowest: float
     highest: float
     cases: int
-    """On how many it was timed, of those in which launching does not bind the fastest,"""
+    """On how many it was timed, of the cases in which launch overhead does not bind the fastest,"""
     of: int
     """and how many of these there are."""
     least: float
-    """The least difference, as a share, that can be told apart there."""
+    """The least relative difference that counts there."""
     front: bool
-    """No implementation of no more tokens reaches as much."""
+    """On the Pareto front: no implementation with as few tokens reaches as much."""
     changed: bool
 
 
@@ -91,7 +91,7 @@ class Map:
     points: tuple[Point, ...]
     """By op, by growing effort."""
     changed: tuple[tuple[str, str], ...]
-    """Op and label of everything on record whose source is no longer what was measured."""
+    """Op and label of every implementation whose source has changed since it was recorded."""
 
 
 def survey(
@@ -109,7 +109,7 @@ def survey(
         only: glob patterns over labels; none means all.
 
     Raises:
-        UsageError: they are of several devices, or hold no times of what was asked for.
+        UsageError: they are of several devices, or hold no times of these ops.
     """
     devices = list(dict.fromkeys(run.environment.device for run in runs))
     if len(devices) > 1:
@@ -153,7 +153,7 @@ Stale = Collection[tuple[str, str]]
 
 
 class _Chart:
-    """What is recorded of one case: of every implementation the newest row, in the baseline's precision."""
+    """The records of one case: the newest row of every implementation, in the baseline's precision."""
 
     def __init__(self, runs: Sequence[Comparison], op: str, case: str, only: Sequence[str]) -> None:
         newest: dict[str, Recorded] = {}
@@ -186,17 +186,12 @@ class _Chart:
 
     @property
     def fastest(self) -> Bound:
-        """What binds the fastest."""
+        """The bound of the fastest."""
         return self.bound(next(iter(self.best.values())))
 
-    @property
-    def by_product(self) -> bool:
-        """Whether shares are of the library's product: not where memory is what a product is kept by."""
-        return self.case.cost.busy and self.fastest.nearest != "bandwidth"
-
     def share(self, recorded: Recorded) -> float | None:
-        """Of the ceiling that the fastest is nearest to."""
-        of = figures.share_of_product if self.by_product else figures.share_of_copy
+        """Of the ceiling that binds the case by its measured ridge, as reached in the row's own run."""
+        of = figures.share_of_product if figures.compute_bound(self.case) else figures.share_of_copy
         return of(recorded.comparison, recorded.row)
 
 
@@ -208,7 +203,7 @@ def _place(chart: _Chart, sizes: Sizes, stale: Stale) -> Place:
     return Place(
         chart.op,
         chart.case.case,
-        "the library's product" if chart.by_product else "a copy",
+        figures.share_of(chart.case),
         tuple(_best(chart, way, recorded, sizes, stale) for way, recorded in chart.best.items()),
         (next(iter(chart.best)), *level),
         lead,
@@ -219,7 +214,7 @@ def _place(chart: _Chart, sizes: Sizes, stale: Stale) -> Place:
 
 
 def _held(mine: Recorded, other: Recorded) -> tuple[Estimate | None, bool]:
-    """How many times as fast ``mine`` is as ``other``, and whether that is a difference."""
+    """The speedup of ``mine`` over ``other``, and whether that is a difference."""
     if mine.comparison is other.comparison:
         return figures.ratio(mine.row, other.row), figures.differs(mine.row, other.row)
     ours, theirs = _cold_us(mine.row), _cold_us(other.row)
@@ -252,7 +247,7 @@ def _cold_us(row: Row) -> Estimate:
 
 
 def is_about_kernels(fastest: Bound) -> bool:
-    """Whether launching is not what binds the fastest on a case: where it does, no kernel matters."""
+    """Whether something else than launch overhead binds the fastest; else no kernel matters."""
     return fastest.limit != "launch"
 
 
@@ -288,8 +283,8 @@ def _points(charts: Sequence[_Chart], sizes: Sizes, stale: Stale) -> list[Point]
 
 
 def with_front(points: Iterable[Point]) -> Iterator[Point]:
-    """Points by growing effort, those of the Pareto front marked: each reaches more than all before it, and
-    by more than equals show.  A yardstick is no step of it: what it reaches is written in a library."""
+    """Points by growing effort, those of the Pareto front marked: each reaches more than all before it, by
+    more than noise.  A yardstick is not on it, as its code is in a library."""
     highest = 0.0
     for point in sorted(points, key=lambda point: (point.tokens, -point.share)):
         counts = not is_yardstick(point.label)
