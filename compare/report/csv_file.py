@@ -62,13 +62,13 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     yield "unmatched", row.unmatched
     default = figures.row_of(case, row.default) if row.default else None
     yield "default", row.default
-    yield from _estimate("times_as_fast_as_default", figures.ratio(row, default) if default else None)
+    yield from _estimate("speedup_vs_default", figures.ratio(row, default) if default else None)
     model = figures.row_of(case, row.model) if row.model else None
     yield "model", row.model
-    yield from _estimate("times_as_fast_as_model", figures.ratio(row, model) if model else None)
+    yield from _estimate("speedup_vs_model", figures.ratio(row, model) if model else None)
     baseline = figures.row_of(case, figures.baseline_of(case))
     yield "baseline", baseline.label if baseline else ""
-    yield from _estimate("times_as_fast", figures.ratio(row, baseline) if baseline else None)
+    yield from _estimate("speedup", figures.ratio(row, baseline) if baseline else None)
     yield "least_difference", figures.detectable(row, baseline) if baseline and timing else ""
     size = comparison.code_sizes.get(row.label)
     for role in ("kernel", "launch", "binding"):

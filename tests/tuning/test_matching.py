@@ -310,8 +310,8 @@ def test_csv_and_json_hold_the_whole_search() -> None:
     assert line["configuration"] == made_up.SEARCH.found
     assert line["search_space"].split(" | ") == list(made_up.SEARCH.space)
     assert line["default"] == "triton.grouped"
-    assert float(line["times_as_fast_as_default"]) == pytest.approx(1.5, rel=0.02)
+    assert float(line["speedup_vs_default"]) == pytest.approx(1.5, rel=0.02)
     matched = lines["cupy.tensor_core:matched"]
-    assert float(matched["times_as_fast_as_model"]) == pytest.approx(0.5, rel=0.02)
+    assert float(matched["speedup_vs_model"]) == pytest.approx(0.5, rel=0.02)
     (again,) = archive.loads(archive.dumps([comparison]))
     assert again.cases[0].rows[2].tunings == (made_up.SEARCH,)

@@ -201,7 +201,9 @@ def _places(names: Iterable[str]) -> Callable[[str], int]:
 
 _OF_THE_MAP: dict[str, Callable[[Map], str]] = {
     "map": lambda found: f"{markdown.table(maps.cases(found))}\n\n{maps.legend(found)}",
-    "ops": lambda found: f"{markdown.table(maps.ops(found))}\n\n{maps.ops_legend(found)}",
+    "ops": lambda found: "\n\n".join(
+        (*maps.choices(found), markdown.table(maps.ops(found)), maps.ops_legend(found))
+    ),
     "wins": lambda found: markdown.table(maps.wins(found)),
     "effort": lambda found: f"{markdown.table(maps.efforts(found))}\n\n{maps.FRONT_LEGEND}",
 }
