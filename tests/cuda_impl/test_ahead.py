@@ -1,4 +1,4 @@
-"""Builds in the background: honestly timed, failing in the usual words, and gone with whoever began them."""
+"""Builds in the background: timed correctly, with the usual errors, ended together with their starter."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ Compiler = Callable[[str], None]
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Compiler]:
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> Iterator[Compiler]:
     """An empty cache, and shell commands in place of g++."""
     file = tmp_path / "compiler"
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     monkeypatch.setenv("CXX", str(file))
 
@@ -58,7 +57,7 @@ def running(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # dead, and nobody has asked
+    return state != "Z"  # a zombie: exited, not waited for yet
 
 
 def compiler_pid(tmp_path: Path) -> int:
@@ -68,7 +67,7 @@ def compiler_pid(tmp_path: Path) -> int:
 
 
 def products(tmp_path: Path) -> list[str]:
-    """What the cache holds but locks: files, and folders that a build left behind."""
+    """The cache's files and folders without locks: also what a failed build left behind."""
     return sorted(path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock")
 
 

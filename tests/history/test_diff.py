@@ -291,7 +291,7 @@ def test_many_rows_show_what_changed(files: tuple[Path, Path], capsys: pytest.Ca
         (["diff"], "takes two files"),
         (["diff", "a.json"], "takes two files"),
         (["diff", "a.json", "b.json"], "a.json cannot be read"),
-        (["diff", "README.md", "README.md"], "README.md is not whole"),
+        (["diff", "README.md", "README.md"], "README.md is incomplete"),
         (["softmax", "mine.py"], "--load FILE"),
     ],
 )

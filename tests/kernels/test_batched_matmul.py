@@ -144,12 +144,11 @@ def test_the_gpu_itself_is_asked_how_much_shared_memory_it_has(monkeypatch: pyte
 
 
 @pytest.mark.gpu
-def test_it_is_what_the_table_says_of_such_a_gpu():
-    here = torch.device("cuda", torch.cuda.current_device())
-    arch = device.arch(here)
+def test_it_is_what_the_table_says_of_such_a_gpu(card: torch.device):
+    arch = device.arch(card)
     if arch not in device.ARCH_SHARED_BYTES:
         pytest.skip(f"{arch} is not in the table")
-    assert device.shared_bytes_of_a_block(here) == device.ARCH_SHARED_BYTES[arch]
+    assert device.shared_bytes_of_a_block(card) == device.ARCH_SHARED_BYTES[arch]
 
 
 @pytest.mark.parametrize("N", SIZES)

@@ -73,16 +73,15 @@ def test_the_bar(ours: float, theirs: float, fine: bool) -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_cold_times_are_those_of_nvbench() -> None:
+def test_cold_times_are_those_of_nvbench(card: torch.device) -> None:
     try:
         nvbench.load()
     except UsageError as error:
         pytest.skip(str(error))
-    device = torch.device("cuda", torch.cuda.current_device())
-    watch = CudaStopwatch(device)
+    watch = CudaStopwatch(card)
     apart = []
     calls = {f"{label} 2^{power}": call for label, power, call in configurations()}
-    theirs = nvbench.cold_us({name: [call] for name, call in calls.items()}, device)
+    theirs = nvbench.cold_us({name: [call] for name, call in calls.items()}, card)
     for name, call in calls.items():
         ours, other = cold_us(watch, name, call), theirs[name]
         assert isinstance(other, Estimate), other
@@ -137,7 +136,7 @@ def test_what_ncu_prints_is_read() -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_cold_times_are_those_of_nsight_compute() -> None:
+def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
     """Less what an empty pair of events reads, as ncu's duration is the kernel's own.
 
     The caches are flushed by our own writes on both sides (and by ncu not at all): dirty lines that a kernel
@@ -155,8 +154,7 @@ def test_cold_times_are_those_of_nsight_compute() -> None:
         pytest.skip("this user may not read the GPU's counters (ERR_NVGPUCTRPERM)")
     assert run.returncode == 0, run.stdout + run.stderr
     theirs = durations_us(run.stdout)
-    device = torch.device("cuda", torch.cuda.current_device())
-    watch = CudaStopwatch(device)
+    watch = CudaStopwatch(card)
     apart = []
     asked = list(configurations())
     assert len(theirs) == EACH * len(asked)

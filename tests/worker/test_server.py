@@ -19,7 +19,7 @@ import os, torch
 from compare.worker import server
 from compare.worker.process import Worker
 
-os.pipe()  # which the server must not keep
+os.pipe()  # the server must not keep it
 server.start(["vector_add"], from_here=True)
 worker = Worker("test", torch.device("cpu"))
 worker.ask("rest")
@@ -59,8 +59,7 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
 
 
 def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
-    """As after Ctrl-C: nothing but the judge's own word may be on the screen."""
-
+    """As after Ctrl-C: only the judge prints to the screen."""
     server.start()
     ours, theirs = multiprocessing.Pipe()
     their_end, lifeline = multiprocessing.Pipe(duplex=False)
