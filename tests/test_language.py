@@ -12,7 +12,41 @@ import pytest
 
 from compare.registry import ROOT
 
-PLACES = ("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples")
+PLACES = (
+    "torch_impl",
+    "triton_impl",
+    "cuda_impl",
+    "compare/ops",
+    "examples",
+    "compare/capture.py",
+    "compare/checking",
+    "compare/code_size",
+    "compare/records",
+    "compare/sandbox",
+    "compare/timing",
+    "compare/tuning",
+    "compare/worker",
+    "tests/checking",
+    "tests/code_size",
+    "tests/conftest.py",
+    "tests/cuda_impl",
+    "tests/exploits",
+    "tests/kernels",
+    "tests/mutations",
+    "tests/records",
+    "tests/support",
+    "tests/test_capture.py",
+    "tests/test_device.py",
+    "tests/test_doctor.py",
+    "tests/test_house.py",
+    "tests/test_inputs.py",
+    "tests/test_registry.py",
+    "tests/test_run.py",
+    "tests/test_spec.py",
+    "tests/timing",
+    "tests/tuning",
+    "tests/worker",
+)
 """Folders and files that are checked."""
 
 SUFFIXES = (".py", ".cuh", ".cu", ".h", ".cpp", ".md")

@@ -1,4 +1,4 @@
-"""What every op says of itself holds together; its oracle against another formulation of the same thing."""
+"""Every op's description is consistent, and its oracle is equal to another formulation."""
 
 from __future__ import annotations
 

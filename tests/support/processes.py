@@ -1,7 +1,7 @@
 """Python as a user starts it: in the project's folder, and without Triton's interpreter.
 
-To import PyTorch takes two seconds each time. So a process that has imported it, and nothing of the project,
-forks for every call; what is about the start of a process itself starts one.
+Importing PyTorch takes two seconds. So a server process that has imported only PyTorch forks for every call;
+a test of the start itself starts a new process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILING = ("aot", "cache", "pipeline")
 """Commands that never run Triton's interpreter."""
 NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_"
-"""What of an op keeps all of it from being a program of one kernel."""
+"""Reasons for an op's implementation not to become a program of one kernel."""
 
 
 def python(*words: object, ready: str = "torch", **environment: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ SAMPLES = 31
 
 
 def fits(power: int) -> bool:
-    """Two inputs and an output of fp32, and as much again for whatever else lies there."""
+    """Whether two fp32 inputs and an output fit twice into the GPU's memory."""
     return 24 << power < torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
 
 
@@ -137,10 +137,10 @@ def test_what_ncu_prints_is_read() -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
-    """Less what an empty pair of events reads, as ncu's duration is the kernel's own.
+    """Our cold time minus that of an empty event pair is ncu's duration of the kernel.
 
-    The caches are flushed by our own writes on both sides (and by ncu not at all): dirty lines that a kernel
-    has to evict are part of its time here, and a flush that leaves the L2 clean would leave them out.
+    Both sides flush the caches by our own writes, and ncu does not flush: evicting dirty lines is part of our
+    time, and a flush that leaves the L2 clean would leave it out.
     """
     ncu = shutil.which("ncu")
     if ncu is None:

@@ -26,7 +26,7 @@ from fake_clock import QUICK, World, rounds_of, timing
 
 
 def heated(slow: float = 1.0, heats_s: float = 0.1, host_us: float = 10.0) -> World:
-    """A card whose calls take up to ``slow`` times as long while it is kept busy."""
+    """A card on which a call takes up to ``slow`` times longer under sustained load."""
     world = World()
     world.slow, world.heats_s, world.host_us = slow, heats_s, host_us
     return world
@@ -121,7 +121,7 @@ def test_both_are_a_table_of_their_own_and_in_the_files() -> None:
 
 
 class Driver:
-    """A driver that takes its time to answer."""
+    """A driver that takes ``answer_ms`` for each answer."""
 
     def __init__(self, answer_ms: float = 0.03) -> None:
         self.seconds, self.answer_ms = 0.0, answer_ms
@@ -160,7 +160,7 @@ def test_asking_takes_less_than_a_millisecond_a_round(answer_ms: float) -> None:
         for _ in range(rows):
             monitor.clock_mhz()
         monitor.end_round()
-    # One answer cannot be cut short, but is paid back by rounds without a question.
+    # A slow answer cannot be interrupted: later rounds make up for it without a query.
     assert 1e3 * driver.seconds <= rounds * ALLOWED_MS + 4 * answer_ms + ALLOWED_MS
     assert driver.asked.count("sm_mhz") > 0
     card = monitor.card()
@@ -202,7 +202,7 @@ def test_a_driver_that_does_not_answer_is_not_asked_twice() -> None:
 
 
 def held(clocks: dict[str, float]) -> tuple[object, object]:
-    """Times on a card whose clock depends on the implementation, and the card's state beside them."""
+    """Times on a card whose clock depends on the implementation, and the card's state."""
     driver = Driver(0.0)
     world = World()
 
