@@ -19,6 +19,7 @@ from compare import cli, registry
 from compare.registry import ROOT
 from cuda_impl import build, pybind
 from cuda_impl.ahead import Building
+from processes import running, until
 
 WRITES_ITS_PRODUCT = 'sleep 0.3; for last; do :; done; echo built > "$last"'
 FAILS = "echo no such luck; exit 1"
@@ -41,23 +42,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> It
 
     yield is_now
     build.gxx.cache_clear()
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"  # a zombie: exited, not waited for yet
 
 
 def compiler_pid(tmp_path: Path) -> int:

@@ -16,6 +16,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,25 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     """``python -m compare``."""
     ready = "triton" if words and words[0] in COMPILING else "torch"
     return python("-m", "compare", *words, ready=ready, **environment)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether the condition becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and has not exited."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # a zombie: exited, not waited for yet
 
 
 @functools.cache

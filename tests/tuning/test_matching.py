@@ -16,8 +16,6 @@ import made_up
 from compare import registry
 from compare.checking.check import check
 from compare.cli import main
-from compare.command_line import comparison
-from compare.commands.running import asked
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.report.summary import View
@@ -219,12 +217,6 @@ def test_matched_with_nothing_to_match_is_a_mistake(
     said = capsys.readouterr().err
     assert "--matched: nothing that was asked for" in said
     assert "vector_add's cupy.vectorized that of triton.blocked" in said
-
-
-def test_nvbench_times_what_is_registered() -> None:
-    arguments = comparison.parser().parse_args(["matmul", "--matched", "--timer", "nvbench"])
-    with pytest.raises(UsageError, match="leave out --matched"):
-        asked.check_timer(arguments, "cuda")
 
 
 # --------------------------------------------------------------------------- told

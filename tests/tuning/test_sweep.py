@@ -268,9 +268,10 @@ def test_a_mistake_is_one_clear_line(words: list[str], says: str, capsys: pytest
     assert len(printed.err.strip().splitlines()) == 1
 
 
-def test_nvbench_times_what_is_registered() -> None:
-    arguments = comparison.parser().parse_args([OP, "--tune", "BLOCK_SIZE", "--timer", "nvbench"])
-    with pytest.raises(UsageError, match="leave out --tune"):
+@pytest.mark.parametrize("words", [["--tune", "BLOCK_SIZE"], ["--matched"]])
+def test_nvbench_times_what_is_registered(words: list[str]) -> None:
+    arguments = comparison.parser().parse_args([OP, *words, "--timer", "nvbench"])
+    with pytest.raises(UsageError, match=f"leave out {words[0]}"):
         asked.check_timer(arguments, "cuda")
 
 

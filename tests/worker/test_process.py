@@ -21,6 +21,7 @@ from compare.registry import ROOT
 from compare.sandbox import limits
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
+from processes import running, until
 
 
 @pytest.fixture
@@ -39,19 +40,8 @@ def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
     child = int((tmp_path / "pid").read_text())
     os.kill(child, 0)
     worker.close()
-    assert gone(child)
-    assert gone(worker.pid)
-
-
-def gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
+    assert until(lambda: not running(child))
+    assert until(lambda: not running(worker.pid))
 
 
 def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
@@ -64,12 +54,10 @@ def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
-    while not (pid.exists() and pid.read_text()):
-        assert judge.poll() is None
-        time.sleep(0.05)
+    assert until(lambda: judge.poll() is None and pid.exists() and pid.read_text() != "")
     judge.send_signal(signal.SIGKILL)
     judge.wait()
-    assert gone(int(pid.read_text()))
+    assert until(lambda: not running(int(pid.read_text())))
 
 
 def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
 from compare.registry import ROOT
 from compare.worker import main as inside
 from compare.worker import server, start
-from processes import command
+from processes import command, running, until
 
 FORKING = """
 import os, torch
@@ -38,10 +37,7 @@ def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
     pid, descriptors, same = done.stdout.split()
     assert same == "True"
     assert int(descriptors) < 12
-    end = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    assert until(lambda: not running(int(pid)))
 
 
 def test_only_the_command_itself_forks_the_server() -> None:
