@@ -232,7 +232,7 @@ registry.register_op(replace(op, name="another", make_inputs=lambda *_: []))
     [
         ("while True: pass", 0.5, "loading {}: it took longer than 0.5 s, the limit (--timeout)"),
         ("import os; os._exit(0)", 60, "loading {}: its process exited with exit code 0"),
-        (ABORTING, 60, "triton.aborting launches for sm_80: its process was ended by SIGABRT (it aborted)"),
+        (ABORTING, 60, "triton.aborting launches for sm_80: its process was killed by SIGABRT (abort)"),
         (NEVER_ENDING, 5, "ending: it took longer than 5 s, the limit (--timeout)"),
     ],
     ids=["endless", "leaving", "aborting", "never ending"],
