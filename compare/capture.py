@@ -1,9 +1,8 @@
-"""Launches without a GPU: an implementation's own host code, run on meta tensors.
+"""Kernel launches captured without a GPU: an implementation's own host code, run on meta tensors.
 
-Meta tensors have shapes, strides and dtypes and no memory.  While a capture is on, Triton's ``run`` and
-the CUDA loader write down what they are asked to launch instead of launching it, so the grid, the block
-and every argument are those of the real code, of a user's own file as well, and nothing is declared
-twice.
+Meta tensors have shapes, strides and dtypes but no memory.  During a capture Triton's ``run`` and the CUDA
+loader record a launch instead of making it.  So grid, block and arguments are those of the real code, for a
+user's file too, and nothing is declared twice.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -29,24 +27,18 @@ from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, Usa
 Launch = CudaLaunch | TritonLaunch
 
 
-@dataclass(frozen=True)
-class _Capture:
-    launches: list[Launch] = field(default_factory=list)
-
-
-_active: ContextVar[_Capture | None] = ContextVar("_active", default=None)
+_active: ContextVar[list[Launch] | None] = ContextVar("_active", default=None)
 
 
 def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]:
-    """What one call of ``impl`` launches on a GPU of ``arch`` (``sm_90``), in order.
+    """The launches of one call of ``impl`` on a GPU of ``arch`` (``sm_90``), in order.
 
-    Kernels of PyTorch and of libraries are none of ours to compile: who calls them yields an empty list.  A
-    pybind implementation launches from C++ what the cupy implementation of the same variant launches
-    from Python; that one is captured in its place.
+    Empty where it calls kernels of PyTorch or of libraries only.  For a pybind implementation the cupy one of
+    the same variant is captured: it launches the same kernels from Python.
 
     Raises:
-        NotImplementedError: the implementation does not take this case, or its launch cannot be known
-            without a GPU; the text says why.
+        NotImplementedError: the implementation does not take this case, or its launch depends on the GPU; the
+            text says why.
         Exception: whatever else the implementation raises on its inputs.
     """
     if not impl.has_own_kernels:
@@ -57,31 +49,37 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
 def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
     """`capture` with these meta tensors as inputs."""
     run = captured_route(impl).run
-    active = _Capture()
-    token, of_arch = _active.set(active), captured_arch.set(arch)
+    launches: list[Launch] = []
+    token, of_arch = _active.set(launches), captured_arch.set(arch)
     try:
         with _triton_records(), mock.patch.object(torch, "empty_like", _empty_like):
             run(*inputs)
     finally:
         _active.reset(token)
         captured_arch.reset(of_arch)
-    return active.launches
+    return launches
 
 
 def record(launch: Launch) -> None:
-    """Note a launch; for whoever is asked to launch a kernel on meta tensors.
+    """Add a launch to the capture; for a launcher that gets meta tensors.
 
     Raises:
-        RuntimeError: nothing is being captured, so meta tensors came from elsewhere.
+        RuntimeError: no capture is active.
     """
-    _current().launches.append(launch)
+    launches = _active.get()
+    if launches is None:
+        raise RuntimeError(
+            "a kernel was launched on meta tensors outside compare.capture: they have no memory. "
+            "Pass tensors on cuda or cpu"
+        )
+    launches.append(launch)
 
 
 def meta_inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
     """The op's inputs for ``case`` as meta tensors: shapes, strides, offsets and dtypes, no values."""
     with contextlib.suppress(RuntimeError, NotImplementedError):
         return _inputs(op, case, "meta")
-    # An op that draws with the generator it is given cannot draw on meta; fake tensors of a CPU can.
+    # An op that draws with the given generator cannot draw on meta; fake CPU tensors can.
     with FakeTensorMode():
         fakes = _inputs(op, case, "cpu")
     return tuple(map(_on_meta, fakes))
@@ -90,7 +88,7 @@ def meta_inputs(op: Op, case: Case) -> tuple[torch.Tensor, ...]:
 def _inputs(op: Op, case: Case, device: str) -> tuple[torch.Tensor, ...]:
     inputs = op.make_inputs(case, torch.Generator(), torch.device(device))
     if not isinstance(inputs, tuple):
-        raise UsageError(f"{op.name}: make_inputs gives no tuple of tensors, but a {type(inputs).__name__}")
+        raise UsageError(f"{op.name}: make_inputs returned a {type(inputs).__name__}, not a tuple of tensors")
     return inputs
 
 
@@ -103,24 +101,14 @@ _torch_empty_like = torch.empty_like
 
 
 def _empty_like(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
-    """``torch.empty_like``, without the seconds that PyTorch's own takes to import sympy on meta."""
+    """``torch.empty_like`` that avoids PyTorch's import of sympy on meta tensors, which takes seconds."""
     if tensor.is_meta and tensor.is_contiguous() and options.keys() <= {"dtype"}:
         return torch.empty(tensor.shape, dtype=options.get("dtype", tensor.dtype), device="meta")
     return _torch_empty_like(tensor, **options)
 
 
-def _current() -> _Capture:
-    active = _active.get()
-    if active is None:
-        raise RuntimeError(
-            "a kernel was launched on meta tensors outside compare.capture: there is no memory to work on. "
-            "Pass tensors on cuda or cpu"
-        )
-    return active
-
-
 def captured_route(impl: Implementation) -> Implementation:
-    """The implementation that launches the same kernels from Python: of a pybind one, its cupy sibling.
+    """The implementation that launches the same kernels from Python: for pybind, the cupy one.
 
     Raises:
         NotImplementedError: there is none.
@@ -130,21 +118,21 @@ def captured_route(impl: Implementation) -> Implementation:
     sibling = registry.through_cupy(impl, registry.implementations(impl.op))
     if sibling is None:
         raise NotImplementedError(
-            f"{impl.label} has no cupy.{impl.variant} beside it, whose launch could be captured"
+            f"{impl.label}: no cupy.{impl.variant} to capture the launch from. Register one"
         )
     return sibling
 
 
 @contextlib.contextmanager
 def _triton_records() -> Iterator[None]:
-    """Let Triton's launches be written down, compiled and interpreted kernels' alike."""
+    """Record Triton's launches, of compiled and of interpreted kernels."""
     tune = Autotuner.run
 
     def autotuned(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(self.configs) > 1:
             raise NotImplementedError(
-                f"{self.base_fn.__name__} is autotuned: which of its {len(self.configs)} configurations runs "
-                "is decided on the GPU"
+                f"{self.base_fn.__name__} is autotuned: a search on the GPU chooses one of its "
+                f"{len(self.configs)} configurations"
             )
         return tune(self, *args, **kwargs)
 
@@ -157,11 +145,11 @@ def _triton_records() -> Iterator[None]:
 
 
 def _record_triton(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-    """Stands in for ``JITFunction.run``: binds the arguments as Triton does, and notes the launch."""
+    """In place of ``JITFunction.run``: binds the arguments as Triton does, and records the launch."""
     if warmup:
         raise NotImplementedError(
-            f"{kernel.fn.__name__} is compiled before its launch to ask for its registers or shared memory, "
-            "which is possible on a GPU only"
+            f"{kernel.fn.__name__} is compiled before its launch (warmup) to read its registers or shared "
+            "memory: that needs a GPU"
         )
     signature = inspect.signature(kernel.fn)
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
@@ -176,6 +164,6 @@ def _record_triton(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: A
 
 
 def three(sizes: Sequence[int]) -> tuple[int, int, int]:
-    """A grid or block of up to three sizes, filled up with ones."""
+    """A grid or block of up to three sizes, padded with ones."""
     x, y, z = (*(int(size) for size in sizes), 1, 1, 1)[:3]
     return x, y, z

@@ -1,10 +1,10 @@
-"""Settings of the whole test run: the device it has, and what becomes of tests that need a GPU."""
+"""Settings of the whole test run: its device, tests that need a GPU, and shared fixtures."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not HAS_GPU:
         raise pytest.UsageError(
-            "--require-gpu: torch finds no CUDA device. `python -m compare doctor` says why and what mends it"
+            "--require-gpu: torch finds no CUDA device. `python -m compare doctor` says why and how to fix it"
         )
     config.pluginmanager.register(RequireGpu())
 
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
-        # Under xdist a worker's report is all that reaches the process that counts.
+        # Under xdist only a worker's report reaches the counting process.
         item.user_properties.append(("gpu", True))
 
 
@@ -62,8 +62,8 @@ def pytest_runtest_makereport(
     report = yield
     if HAS_GPU and report.failed and context_is_lost():
         if not hasattr(item.config, "workerinput"):
-            pytest.exit(f"{item.nodeid} has left this process no GPU to go on with\n{report.longreprtext}", 1)
-        # Nothing after it would work.  xdist says that its worker crashed in this test, and starts another.
+            pytest.exit(f"{item.nodeid} made this process's GPU context unusable\n{report.longreprtext}", 1)
+        # No later test would work.  xdist reports that its worker crashed in this test, and starts another.
         with item.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             print(report.longreprtext, file=sys.stderr, flush=True)
         os._exit(1)
@@ -71,7 +71,7 @@ def pytest_runtest_makereport(
 
 
 def context_is_lost() -> bool:
-    """Whether a kernel has failed in a way after which CUDA refuses everything, as an illegal access."""
+    """Whether a kernel failed with a sticky CUDA error, such as an illegal access."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:
@@ -100,10 +100,7 @@ class RequireGpu:
 
 @pytest.fixture(autouse=True)
 def tritons_own_ptxas() -> Generator[None, None, None]:
-    """torch.compile has Triton use PyTorch's ptxas for the rest of the process, which may make other code.
-
-    The next test's kernels are compiled by Triton's own again, or by the one that the user names.
-    """
+    """Undo torch.compile's choice of PyTorch's ptxas for Triton, so that the next test gets Triton's own."""
     before = os.environ.get("TRITON_PTXAS_PATH")
     yield
     if before is None:
@@ -112,7 +109,7 @@ def tritons_own_ptxas() -> Generator[None, None, None]:
 
 @pytest.fixture
 def decorated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a command that forgets of Triton's interpreter: kernels have been decorated, and it is put back."""
+    """For a command that changes TRITON_INTERPRET: kernels are decorated before, and it is restored after."""
     from compare import registry
 
     for op in registry.op_names():
@@ -122,7 +119,7 @@ def decorated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impossible_cupy_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where cupy is to keep its kernels, and its import fails as the folder cannot be made."""
+    """cupy's cache folder, which cannot be created: its import fails."""
     folder = tmp_path / "file" / "cupy"
     folder.parent.touch()
     (tmp_path / "cupy.py").write_text("import os\n\nos.makedirs(os.environ['CUPY_CACHE_DIR'])\n")
@@ -132,7 +129,29 @@ def impossible_cupy_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
     return folder
 
 
+@pytest.fixture
+def own_registry() -> Iterator[None]:
+    """What the test registers is removed after it."""
+    import loaded_files
+
+    with loaded_files.own_registry():
+        yield
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This project's cache folder for the test, not created yet."""
+    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The best device here, for tests that run everywhere."""
     return torch.device("cuda" if HAS_GPU else "cpu")
+
+
+@pytest.fixture
+def card() -> torch.device:
+    """The current GPU, for tests that need one."""
+    return torch.device("cuda", torch.cuda.current_device())

@@ -1,4 +1,4 @@
-"""The doctor: it never raises, and what it finds lacking comes with the command that fixes it."""
+"""The doctor never raises, and shows the command that fixes each problem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ build = pytest.importorskip("cuda_impl.build")
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
-    """The finders remember what they found, and these tests change what there is to find."""
+    """Clear the finders' caches: these tests change what there is to find."""
     for finder in (build.nvcc, build.gxx, build.gcc, build.make_tool, build.cuda_include):
         finder.cache_clear()
 

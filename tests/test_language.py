@@ -13,8 +13,8 @@ import pytest
 from compare.registry import ROOT
 
 PLACES = (
-    *("torch_impl", "triton_impl", "cuda_impl", "compare/ops", "examples"),
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs"),
+    *("torch_impl", "triton_impl", "cuda_impl", "compare", "tools", "tests", "examples"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "setup.py"),
 )
 """Folders and files that are checked."""
 

@@ -1,11 +1,10 @@
-"""The registry: what a label may be, and what a user's file that cannot be loaded is answered with."""
+"""The registry: valid labels, and the errors for a user's file that cannot be loaded."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -102,20 +101,8 @@ ORACLE = "oracle=lambda x: 2 * x + 1"
 INPUTS = "(tensor(case.shape, case, generator, device),)"
 
 
-@pytest.fixture
-def as_before() -> Iterator[None]:
-    """What a test registers is gone after it."""
-    known = {op: dict(labels) for op, labels in registry._implementations.items()}
-    with (
-        mock.patch.dict(registry._ops),
-        mock.patch.dict(registry._implementations, known),
-        mock.patch.dict(registry._files_of_ops),
-    ):
-        yield
-
-
 def refused(folder: Path, text: str, op: str = "vector_add") -> str:
-    """What is said of a file that cannot be loaded."""
+    """The error for a file that cannot be loaded."""
     file = folder / "mine.py"
     file.write_text(text)
     with pytest.raises(UsageError, match=rf"--load {file}") as caught:
@@ -155,7 +142,7 @@ def test_a_route_that_is_no_user_s_is_refused(route: str, tmp_path: Path) -> Non
     assert "begin the label with one of torch, triton, cupy" in text
 
 
-def test_a_label_stands_for_one_function(tmp_path: Path, as_before: None) -> None:
+def test_a_label_stands_for_one_function(tmp_path: Path, own_registry: None) -> None:
     """Of two the first would vanish without a word."""
     assert "has a cupy.mine already" in refused(tmp_path, ROW.format("") * 2)
     for name in ("one.py", "two.py"):
@@ -172,7 +159,7 @@ def test_a_label_is_not_given_twice_in_a_loop(tmp_path: Path) -> None:
     assert "has a cupy.mine already" in refused(tmp_path, looped)
 
 
-@pytest.mark.usefixtures("as_before")
+@pytest.mark.usefixtures("own_registry")
 def test_a_file_with_the_op_of_another_s_rows_is_taken_beside_it(tmp_path: Path) -> None:
     """Rows of two ops in one file, one of them a user's own, are right for either."""
     op, rows = tmp_path / "op.py", tmp_path / "rows.py"
@@ -219,7 +206,7 @@ def test_an_op_of_the_project_s_is_not_redefined(tmp_path: Path) -> None:
     assert "there is an op vector_add already: give yours another name" in refused(tmp_path, REDEFINED)
 
 
-@pytest.mark.usefixtures("as_before")
+@pytest.mark.usefixtures("own_registry")
 def test_a_file_with_an_op_that_is_not_asked_for_is_not_loaded_by_the_judge(tmp_path: Path) -> None:
     """It could do there what it likes to the rows of the op that is."""
     file = tmp_path / "another.py"
@@ -234,7 +221,7 @@ def test_a_file_with_an_op_that_is_not_asked_for_is_not_loaded_by_the_judge(tmp_
         user_files.load([str(file), str(tmp_path / "more.py")], 60.0, "another")
 
 
-@pytest.mark.usefixtures("as_before")
+@pytest.mark.usefixtures("own_registry")
 def test_all_are_a_file_s_own_ops_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -271,7 +258,7 @@ def test_an_op_that_does_not_fit_together_is_refused(
     assert said in refused(tmp_path, OP.replace(before, after), "scale_shift")
 
 
-@pytest.mark.usefixtures("as_before")
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -281,11 +268,11 @@ def test_an_op_that_does_not_fit_together_is_refused(
             "--load {}: AttributeError at line 24: .*'nothing'.*Fix the op",
         ),
         (INPUTS, "1 / 0", "--load {}: ZeroDivisionError at line 23.*Fix the op"),
-        (ORACLE, "oracle=lambda x: None", "scale_shift: its oracle gives no tensor, but None"),
+        (ORACLE, "oracle=lambda x: None", "scale_shift: its oracle returned None, not a tensor"),
         (
             INPUTS,
             INPUTS.removeprefix("(").removesuffix(",)"),
-            "scale_shift: make_inputs gives no tuple of tensors, but a Tensor",
+            "scale_shift: make_inputs returned a Tensor, not a tuple of tensors",
         ),
     ],
 )
@@ -300,7 +287,7 @@ def test_what_an_op_raises_or_gives_is_the_op_s(
     assert re.search(said.format(file), capsys.readouterr().err)
 
 
-@pytest.mark.usefixtures("as_before")
+@pytest.mark.usefixtures("own_registry")
 def test_an_op_has_no_command_s_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OP.replace('"scale_shift"', '"doctor"'))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,8 @@ eager = implementation("adding", "torch.eager", rung="vendor")(lambda x, y: x + 
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Iterator[Callable[[str], Op]]:
-    """Loads the op with these lines behind it."""
+def write(tmp_path: Path, own_registry: None) -> Callable[[str], Op]:
+    """Loads the op with these lines after it."""
 
     def load(more: str = "") -> Op:
         file = tmp_path / f"adding_{len(list(tmp_path.iterdir()))}.py"
@@ -67,8 +67,7 @@ def write(tmp_path: Path) -> Iterator[Callable[[str], Op]]:
         registry.load(str(file))
         return registry.get_op("adding")
 
-    with mock.patch.dict(registry._ops), mock.patch.dict(registry._implementations):
-        yield load
+    return load
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Correctness: outputs against the fp64 oracle, tolerances, guarded memory.
 
 ============== ===============================================================================
-check          calls an implementation on several inputs; what it finds is an `Agreement`
-probes         those inputs, with their reference and limit; one element of them changed
+check          calls an implementation on several inputs; the result is an `Agreement`
+probes         those inputs, with their reference and limit; a copy with one element changed
 tolerance      the limit: from the error of PyTorch's own implementation
 errors         the errors of an output against the reference, piece by piece
 stage          where an implementation is called, and what is observed of the call
@@ -10,6 +10,6 @@ reference      the oracle's output, piece by piece; the shape and dtype that out
 guarded_memory poisoned memory with guard zones; PyTorch operators that were called
 ============== ===============================================================================
 
-Each imports only modules below it.  Imported by `compare.worker` and whatever runs a check; imports no
+Each imports only modules below it.  Imported by `compare.worker` and others that run a check; imports no
 timing and no process.
 """

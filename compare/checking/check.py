@@ -1,6 +1,6 @@
 """Correctness: does an implementation compute what the op defines, and nothing else?
 
-The reference is the op's oracle in fp64 on the very inputs that the implementation got.
+The reference is the op's oracle in fp64 on the same inputs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _COMPARING = threading.Lock()
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """How an implementation is called, and what is checked beyond its values."""
+    """Where an implementation is called, and what is checked beyond its values."""
 
     stage: Stage | None = None
     """Where it is called; None: in this process."""
     probes: Probes | None = None
-    """Inputs of this case by their seed, shared between checks; None: made for this check."""
+    """Inputs of this case by seed, shared between checks; None: made for this check."""
     one_element_changed: bool = False
-    """Call it once more with one element changed, which exposes results cached by content."""
+    """Call it once more with one element changed: this exposes results cached by content."""
     own_work: bool = False
-    """It must compute nothing with PyTorch's operators, and copy nothing where copying is the op's work."""
+    """PyTorch's operators may compute nothing, and copy nothing where the op only moves data."""
 
 
 def check(
@@ -46,12 +46,13 @@ def check(
     seeds: Sequence[int] = (0, 1, 2),
     options: CheckOptions | None = None,
 ) -> Agreement:
-    """Run an implementation on fresh inputs, one set a seed, and compare its outputs with the oracle.
-
-    A wrong implementation gives an `Agreement` that says so.  Exceptions of ``impl.run`` are passed on.
+    """The agreement of an implementation's outputs with the oracle, on fresh inputs for each seed.
 
     Args:
-        seeds: of the inputs; the same addresses hold other values each time.
+        seeds: of the inputs; the same addresses hold new values each time.
+
+    Raises:
+        Exception: what ``impl.run`` raised.
     """
     options = options or CheckOptions()
     nbytes = op.cost(case).bytes
@@ -72,7 +73,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Trial:
-    """What was found on one set of inputs."""
+    """The result on one set of inputs."""
 
     errors: Errors
     limit: float
@@ -92,7 +93,7 @@ class _Findings:
 
 @dataclass(frozen=True)
 class _Calls:
-    """Calls one implementation, and examines everything that each call left behind."""
+    """Calls one implementation, and examines the output and the memory after each call."""
 
     op: Op
     impl: Implementation
@@ -142,15 +143,15 @@ class _Calls:
         op.settle(probe.inputs, output)
         unwritten = int(untouched(output).sum())
         findings.add(
-            "all written", f"{unwritten} of {output.numel()} elements were not" if unwritten else None
+            "all written", f"{unwritten} of {output.numel()} elements were not written" if unwritten else None
         )
         errors = errors_of(op, self.case, probe.reference, output, limit, accumulator)
         wrong = (
-            f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} "
-            f"{accumulator} roundings where {limit:.3g} are allowed"
+            f"{errors.wrong} of {errors.compared} elements are wrong, by up to {errors.score:.3g} "
+            f"{accumulator} roundings (tolerance: {limit:.3g})"
         )
         findings.add("values", wrong if errors.wrong else None)
-        misplaced = f"{errors.misplaced} elements are not where the reference has them"
+        misplaced = f"{errors.misplaced} elements differ from the reference in being NaN or infinite"
         findings.add("NaN and infinity", misplaced if errors.misplaced else None)
         for invariant in op.invariants:
             findings.add(invariant.name, invariant.check(probe.inputs, output))
@@ -158,16 +159,16 @@ class _Calls:
 
 
 def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
-    """Which of PyTorch's operators did the op's work; copies count only where moving data is that work."""
+    """The PyTorch operators that did the op's work; copies count only where the op only moves data."""
     work = [name for name in operators if op.only_moves or not is_copy(name)]
     if not work:
         return None
-    why = f", and moving data is all that {op.name} does" if all(map(is_copy, work)) else ""
-    return f"it called PyTorch's {', '.join(work)}, where the work is to be its own{why}"
+    why = f": moving data is all that {op.name} does" if all(map(is_copy, work)) else ""
+    return f"it called PyTorch's {', '.join(work)} in place of its own code{why}"
 
 
 def _summary(trials: list[_Trial], seeds: int) -> Agreement:
-    """All seeds in one: the worst of each figure, and the first failure of each finding."""
+    """All trials in one: the worst of each figure, and the first failure of each finding."""
     worst = max(trials, key=lambda trial: trial.errors.score / trial.limit if trial.limit else math.inf)
     findings: dict[str, Finding] = {}
     for finding in (finding for trial in trials for finding in trial.findings):

@@ -1,4 +1,4 @@
-"""The errors of an output: it is compared with the fp64 reference, piece by piece.
+"""The errors of an output against the fp64 reference, piece by piece.
 
 The unit of an error and its scale are defined by `compare.spec.Tolerance`.
 """
@@ -38,11 +38,11 @@ class Errors:
 
     @property
     def measured(self) -> bool:
-        """Whether any error could be measured: not with a wrong shape, nor where all elements are NaN."""
+        """Whether any error could be measured: not where the shape is wrong or all elements are NaN."""
         return self.compared == 0 or self.within + self.wrong > 0
 
     def enlarge(self, score: float, max_abs: float, max_rel: float, max_ulp: float) -> None:
-        """Take the maximum with another piece's figures; NaN never is the maximum."""
+        """Take the maximum with another piece's figures; NaN is ignored."""
         self.score = max(self.score, score)
         self.max_abs = max(self.max_abs, max_abs)
         self.max_rel = max(self.max_rel, max_rel)
@@ -83,13 +83,13 @@ def mismatch_of(
 class _Comparison:
     tolerance: Tolerance
     unit: float
-    """The roundoff of what the implementation accumulates in."""
+    """The roundoff of the accumulator's dtype."""
     limit: float
     step: int
     """Every ``step``-th element goes into the quantiles; 0: none."""
     errors: Errors = field(default_factory=Errors)
     located: Located | None = None
-    """Notes where the wrong elements are."""
+    """Records where the wrong elements are."""
 
     def add(self, ref: torch.Tensor, sizes: torch.Tensor | None, out: torch.Tensor) -> None:
         """Add the errors of one piece, ``out``, against the fp64 ``ref``."""
@@ -116,11 +116,11 @@ class _Comparison:
         if not out.is_floating_point():
             self._add_integers(ref, out)
             return
-        # What rounds to infinity in the output's dtype must be infinite there.
+        # A value that rounds to infinity in the output's dtype must be infinite there.
         rounded = ref.to(out.dtype)
         both = rounded.isfinite() & out.isfinite()
         same_special = ((rounded.isnan() & out.isnan()) | (rounded == out)) & ~both
-        # Without two finite numbers there is no error to measure: it counts as 0, and in no quantile.
+        # Only two finite numbers have an error; others count as 0, and in no quantile.
         magnitude = torch.where(both, ref.abs(), 0.0)
         difference = torch.where(both, (out.double() - ref).abs(), 0.0)
         half_ulp = _half_ulp(magnitude, out.dtype)
@@ -145,7 +145,7 @@ class _Comparison:
         errors.wrong += int(measured) - int(within)
         errors.enlarge(*largest)
         if self.step:
-            # Kept on the device: a CPU would take long to sort all of them.
+            # Kept on the device: sorting all of them on a CPU would take long.
             sample = slice(None, None, self.step)
             errors.ulps.append(torch.where(both.flatten()[sample], ulp.flatten()[sample], math.nan))
 

@@ -1,8 +1,8 @@
-"""Memory that shows what a kernel did to it: poisoned, and with guard zones on both sides.
+"""Poisoned memory with guard zones on both sides.
 
-While `GuardedMemory` is on, ``torch.empty`` and its kin hand out the inside of a bigger buffer.  All of
-the buffer holds `POISON`: where that is still there afterwards, nobody wrote; where it is gone from the
-zones around, somebody wrote out of bounds.
+While `GuardedMemory` is on, ``torch.empty`` and its variants return the inside of a larger buffer that is
+filled with `POISON`.  Poison left in the output marks unwritten elements; poison missing from a guard zone
+marks an out-of-bounds write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 POISON = 0x7FDE
-"""Every two bytes of poisoned memory: NaN in fp16, bf16 and fp32, and none that arithmetic produces."""
+"""Every two bytes of poisoned memory: a NaN in fp16, bf16 and fp32 that arithmetic does not produce."""
 
 ZONE_BYTES = 1 << 16
 
@@ -46,7 +46,7 @@ _MEMORY = frozenset(
         *("record_stream", "is_pinned"),
     )
 )
-"""Operators that make or fill memory; beside them all that only look at it in another way."""
+"""Operators that allocate or fill memory; views count with them (`_only_memory`)."""
 
 _COPIES = frozenset(
     (
@@ -54,7 +54,7 @@ _COPIES = frozenset(
         *("lift_fresh_copy", "pin_memory", "_pin_memory"),
     )
 )
-"""Operators that move what they are given, as it is."""
+"""Operators that copy values unchanged."""
 
 
 @functools.cache
@@ -64,26 +64,26 @@ def _only_memory(func: Any) -> bool:
 
 
 def is_copy(operator: str) -> bool:
-    """Whether what `GuardedMemory` calls ``aten::clone`` computes nothing from what it moves."""
+    """Whether an operator, by its name in `GuardedMemory.borrowed` (``aten::clone``), only copies."""
     namespace, _, name = operator.partition("::")
     return namespace in ("aten", "prim") and name in _COPIES
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One piece of guarded memory; ``buffer`` is all of it, in int16."""
+    """One guarded allocation; ``buffer`` is the allocation and its zones, as int16."""
 
     buffer: torch.Tensor
     bytes: int
 
     @property
     def zones(self) -> dict[str, torch.Tensor]:
-        """What lies before it and past it."""
+        """The guard zones before and past the allocation."""
         end = ZONE_BYTES + self.bytes + self.bytes % 2
         return {"before": self.buffer[: ZONE_BYTES // 2], "past": self.buffer[end // 2 :]}
 
     def violation(self, place: str) -> str:
-        """Where one of the zones was written to."""
+        """A write into one of the zones, in words."""
         written = (self.zones[place] != POISON).nonzero()
         at = int(written[-1] if place == "before" else written[0]) * 2
         distance = ZONE_BYTES - at if place == "before" else at + 2
@@ -91,11 +91,11 @@ class Allocation:
 
 
 class GuardedMemory(TorchDispatchMode):
-    """Guards what is allocated on ``device`` while it is on.
+    """Guards allocations on ``device`` while it is on.
 
-    A dispatch mode sees allocations however they are spelled, from Python and from C++ that calls Python;
-    not those that PyTorch's own operators make inside.  torch.compile steps aside under a dispatch
-    mode, so compiled code must not be run under it.
+    A dispatch mode sees every allocation from Python, and from C++ that calls Python, but not those inside
+    PyTorch's own operators.  torch.compile does not compile under a dispatch mode: do not run compiled code
+    under it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -103,11 +103,11 @@ class GuardedMemory(TorchDispatchMode):
         self.device = device
         self.allocations: list[Allocation] = []
         self.borrowed: dict[str, None] = {}
-        """PyTorch's operators that computed or copied something meanwhile."""
+        """PyTorch's operators that computed or copied something while the mode was on."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """PyTorch's own question: no, or every process that checks anything imports Dynamo, for seconds."""
+        """Called by PyTorch; False avoids the import of Dynamo, which takes seconds."""
         return False
 
     def __torch_dispatch__(
@@ -135,15 +135,15 @@ class GuardedMemory(TorchDispatchMode):
         self.allocations.append(Allocation(buffer, size))
         inside = torch.empty(0, dtype=plan.dtype, device=self.device)
         storage = buffer.untyped_storage()
-        # Typed by set_ rather than by views, so that it looks like any other fresh tensor.
+        # set_ instead of a view, so that it looks like any fresh tensor.
         return inside.set_(storage, ZONE_BYTES // plan.itemsize, plan.shape, plan.stride())
 
     def violations(self) -> list[str]:
-        """What was written outside of the allocations since the mode was turned on."""
+        """The out-of-bounds writes since the mode was turned on, in words."""
         zones = [(each, *zone) for each in self.allocations for zone in each.zones.items()]
         if not zones:
             return []
-        # All of them first, so that a GPU is waited for once.
+        # One synchronization of the GPU for all zones.
         written = torch.stack([(zone != POISON).any() for _, _, zone in zones]).tolist()
         return [each.violation(place) for (each, place, _), hit in zip(zones, written, strict=True) if hit]
 
@@ -158,7 +158,7 @@ def poisoned(size: int, device: torch.device) -> torch.Tensor:
 
 
 def untouched(tensor: torch.Tensor) -> torch.Tensor:
-    """Which elements of a tensor still hold poison, bit for bit; none where they are smaller than it."""
+    """Which elements still hold poison, bit for bit; none where an element is smaller than two bytes."""
     if tensor.itemsize == 2:
         return tensor.view(torch.int16) == POISON
     if tensor.itemsize == 4:
@@ -169,7 +169,7 @@ def untouched(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the memory a tensor lies in, gaps included, as integers and without a copy."""
+    """A tensor's whole storage, gaps included, as integers and without a copy."""
     storage = tensor.untyped_storage()
     widest = next(
         dtype

@@ -10,10 +10,10 @@ import torch
 from compare.spec import Mismatch
 
 _MOST_ELEMENTS = 1 << 26
-"""Larger outputs are not located: their reference in fp64 would take more than half a gigabyte."""
+"""Larger outputs are not located: their fp64 reference would take more than 0.5 GB."""
 
 _TILE = 16
-"""A boundary at a multiple of this looks like one between two tiles."""
+"""A boundary at a multiple of this is taken for a tile boundary."""
 _SAME = 0.01
 """Factors or differences closer than this, relative to their median, count as one constant."""
 
@@ -23,7 +23,7 @@ class Located:
 
     @classmethod
     def of(cls, output: torch.Tensor) -> Located | None:
-        """None where an output is too large, or does not fill the memory that its strides span."""
+        """None where an output is too large or has gaps in memory."""
         if output.numel() > _MOST_ELEMENTS or output.stride() != torch.empty_like(output).stride():
             return None
         return cls(output)
@@ -34,7 +34,7 @@ class Located:
         self._wrong = torch.zeros_like(output, dtype=torch.bool)
 
     def mark(self, piece: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> None:
-        """Note the reference values and the wrong elements of ``piece``, a view into the output."""
+        """Record the reference values and the wrong elements of ``piece``, a view into the output."""
         offset = piece.storage_offset() - self._output.storage_offset()
         for whole, part in ((self._expected, expected), (self._wrong, wrong)):
             whole.as_strided(piece.shape, piece.stride(), offset).copy_(part)
@@ -45,15 +45,12 @@ class Located:
 
 
 def mismatch(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> Mismatch | None:
-    """The first wrong element in row-major order, and what the wrong ones have in common.
+    """The first wrong element in row-major order and the pattern of all wrong ones; None where none is wrong.
 
     Args:
         output: what an implementation returned.
         expected: the reference, fp64, of the same shape.
         wrong: bool, of the same shape: the elements beyond the tolerance.
-
-    Returns:
-        None where no element is wrong.
     """
     count = int(wrong.sum())
     if count == 0:
@@ -72,7 +69,7 @@ def mismatch(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) 
 
 
 def _places(wrong: torch.Tensor) -> str:
-    """Which rows or columns the wrong elements are in; empty where they are in all of them."""
+    """The rows or columns that hold the wrong elements; empty where all do."""
     if wrong.dim() == 0 or wrong.numel() == 1:
         return ""
     if wrong.all():
@@ -92,7 +89,7 @@ def _name(dim: int, dims: int) -> str:
 
 
 def _along(indices: list[int], size: int, name: str) -> str:
-    """What the wrong indices along one dimension have in common; empty where they are all or any."""
+    """The pattern of the wrong indices along one dimension; empty where all are wrong or none is seen."""
     many = f"indices{name.removeprefix('index')}" if name.startswith("index") else f"{name}s"
     first, last = indices[0], indices[-1]
     if len(indices) == size:
@@ -116,7 +113,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
 
 
 def _values(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """What the wrong values have in common; empty where nothing is seen."""
+    """The pattern of the wrong values; empty where none is seen."""
     got, want = output[wrong].double(), expected[wrong]
     everything = "all" if len(got) == wrong.numel() else "there"
     for name, holds in (("NaN", got.isnan()), ("infinity", got.isinf()), ("zero", got == 0)):
@@ -141,7 +138,7 @@ def _values(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -
 
 
 def _constant(values: torch.Tensor) -> float | None:
-    """The value that all of them have, within `_SAME`; None where they differ."""
+    """The common value of all, within `_SAME`; None where they differ."""
     middle = float(values.median())
     near = (values - middle).abs() <= _SAME * abs(middle)
     return middle if math.isfinite(middle) and bool(near.all()) else None

@@ -1,4 +1,4 @@
-"""Probes: inputs that implementations are checked on, with their reference and their limit."""
+"""Probes: inputs of a check, with their reference and limit."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Op
 
 _KEPT_ELEMENTS = 1 << 25
-"""Inputs of up to so many elements are kept with their reference, which takes as many again in fp64."""
+"""Inputs of up to this many elements are kept with their fp64 reference."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One set of inputs that implementations are checked on."""
+    """One set of inputs of a check."""
 
     name: str
     inputs: tuple[torch.Tensor, ...]
     reference: Reference
     limit: float
-    """The largest error allowed to an fp32 accumulator, in the tolerance's unit."""
+    """The largest allowed error for an fp32 accumulator, in the tolerance's unit."""
 
 
 class Probes:
     """The probes of a case by their seed.  Safe to call from several threads.
 
     Args:
-        tolerance: called when a probe is first made, and only then.
-        kept: seeds that several implementations are checked on; their inputs and reference are kept if they
-            are not too large.
+        tolerance: called once for each probe.
+        kept: seeds shared by several implementations: their inputs and reference are kept, if small enough.
     """
 
     def __init__(
@@ -70,9 +69,9 @@ class Probes:
 
 
 def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
-    """The probe with one random element changed, by enough to show; None where none may change.
+    """The probe with one random element changed visibly; None where none may change.
 
-    Integers stay as they are, because only the op knows which values are valid; bytes may take any value.
+    Floating-point elements and bytes may change.  Other integers stay: only the op knows their valid values.
     """
     sizes = [x.numel() if x.is_floating_point() or x.dtype is torch.uint8 else 0 for x in probe.inputs]
     if sum(sizes) == 0:
@@ -82,7 +81,7 @@ def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
     x = inputs[which]
     at = tuple(secrets.randbelow(size) for size in x.shape)
     if x.is_floating_point():
-        # As large as the outliers that every row has, and of the other sign: so it is a different value.
+        # As large as the planted outliers, and of the other sign, so that it differs.
         value = 4.0 + secrets.randbelow(1 << 10) / 256
         x[at] = -value if float(x[at]) > 0 else value
     else:
@@ -91,7 +90,7 @@ def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
 
 
 def _copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides and offset, in memory of its own."""
+    """A copy with the same strides and offset, in new memory."""
     storage = memory_of(tensor).clone().untyped_storage()
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -1,6 +1,6 @@
-"""The reference: the op's oracle in fp64, on the very inputs that an implementation got.
+"""The reference: the op's oracle in fp64, on the inputs that the implementation got.
 
-Large outputs are computed piece by piece along the op's independent dimension, which bounds the memory.
+Large outputs are computed in pieces along the op's independent dimension, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from compare.inputs import TORCH_DTYPES
 from compare.spec import Case, Op, UsageError
 
 _PIECE_ELEMENTS = 1 << 24
-"""Elements of a piece: with all intermediate results in fp64 it takes about 1 GB."""
+"""Elements of a piece: about 1 GB with all intermediate results in fp64."""
 
 _EFFORTLESS_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
-"""Elements of inputs and output for which the device computes the oracle within milliseconds."""
+"""Elements of inputs and output up to which the oracle takes milliseconds on the device."""
 
 
 class Reference:
@@ -38,7 +38,7 @@ class Reference:
     def pieces(
         self, output: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]:
-        """Pieces of the reference, with their magnitudes (if the op has any) and parts of ``output``."""
+        """Pieces of the reference, their magnitudes (if the op has any) and the same parts of ``output``."""
         for i, (parts, out) in enumerate(_pieces(self._op, self.inputs, output)):
             if self._pieces is not None and i < len(self._pieces):
                 yield *self._pieces[i], out
@@ -63,12 +63,12 @@ def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     where = device if effortless else torch.device("meta")
     output = op.oracle(*(torch.ones(x.shape, dtype=torch.float64, device=where) for x in inputs))
     if not isinstance(output, torch.Tensor):
-        raise UsageError(f"{op.name}: its oracle gives no tensor, but {output!r}")
+        raise UsageError(f"{op.name}: its oracle returned {output!r}, not a tensor")
     return output.to("meta", TORCH_DTYPES[op.output_dtype or case.dtype])
 
 
 def piece_length(size: int, elements: int) -> int:
-    """The share of a dimension of this size, in a tensor of so many elements, that fits into one piece."""
+    """How many indices of a dimension of this size fit into one piece, in a tensor of ``elements``."""
     return max(1, _PIECE_ELEMENTS * size // elements)
 
 

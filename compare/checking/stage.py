@@ -1,4 +1,4 @@
-"""Calling an implementation: with guarded memory, and with a watch on the PyTorch operators it calls."""
+"""Calls an implementation with guarded memory, and records the PyTorch operators it calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compare.checking.guarded_memory import GuardedMemory, memory_of, poisoned
 from compare.spec import Implementation
 
 _ONE_THREAD_BYTES = 1 << 22
-"""Memory traffic up to which one thread of a CPU is faster than several."""
+"""Memory traffic in bytes up to which one CPU thread is faster than several."""
 
 _LATE_BYTES = 64 << 20
 _LATE_CYCLES = 1_000_000  # about half a millisecond
@@ -27,17 +27,17 @@ _MKL_FUNCTIONS = (
 
 @dataclass(frozen=True)
 class CallResult:
-    """What one call returned, and what was observed of it."""
+    """What one call returned, and observations of it."""
 
     output: torch.Tensor | None
-    """None where the result cannot be compared; ``problem`` says why."""
+    """None where it cannot be compared; ``problem`` says why."""
     problem: str | None = None
     violations: tuple[str, ...] = ()
     """Writes into the guard zones."""
     guarded: bool = False
     """Whether there are guard zones around the output."""
     shared: str | None = None
-    """Which other tensor's memory the output lies in, if any."""
+    """The other tensor whose memory the output uses, in words; None: none."""
     borrowed: tuple[str, ...] = ()
     """PyTorch's operators that computed or copied something."""
 
@@ -46,13 +46,16 @@ class Stage(Protocol):
     """Where an implementation is called: in this process, in a worker process, or as a program."""
 
     def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """The inputs as the implementation will get them, with the same strides and offsets."""
+        """The inputs that the implementation will get, with the same strides and offsets."""
 
     def call(self, expected: torch.Tensor) -> CallResult:
-        """Call it on the inputs placed last.  Its exceptions are passed on.
+        """Call it on the inputs placed last.
 
         Args:
-            expected: a meta tensor of the shape and dtype that the output must have.
+            expected: a meta tensor of the output's shape and dtype.
+
+        Raises:
+            Exception: what the implementation raised.
         """
 
 
@@ -82,25 +85,24 @@ class LocalStage:
         return CallResult(delivered, None, violations, guard.owns(output), shared, borrowed)
 
     def _run(self, guard: GuardedMemory, expected: torch.Tensor) -> tuple[Any, Any]:
-        """Run with poison in all memory the output may come from; the output, and a copy taken at once."""
+        """Call it with poisoned memory; returns the output, and a copy taken right after the call."""
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             # Freed at once: the caching allocator reuses it for the next request of that size.
             poisoned(expected.numel() * expected.itemsize, self._device)
             self._delay_inputs()
-        # PyTorch's own operators allocate inside PyTorch, which the mode does not see, and torch.compile
-        # would not compile under it.
+        # The mode does not see allocations inside PyTorch's operators, and torch.compile does not compile
+        # under it.
         with guard if self._impl.way != "torch" else contextlib.nullcontext():
             output = self._impl.run(*self._inputs)
-        # Enqueued right behind the call on its own stream, or made at once: writes from another stream or
-        # thread come too late.
+        # The copy is enqueued on the current stream: writes from another stream or thread come too late.
         delivered = output.clone() if type(output) is torch.Tensor and not output.is_meta else output
         if on_gpu:
             torch.cuda.synchronize(self._device)
         return output, delivered
 
     def _delay_inputs(self) -> None:
-        """Enqueue writing the inputs behind a pause: reads on another stream get NaN."""
+        """Enqueue the inputs' values behind a delay: a kernel on another stream reads NaN."""
         memory = [memory_of(x) for x in self._inputs]
         if sum(x.numel() * x.itemsize for x in memory) > _LATE_BYTES:
             return
@@ -114,41 +116,38 @@ class LocalStage:
 
 
 def wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
-    """What is wrong with the output's type, layout, dtype, shape or device; None if they are right."""
+    """What is wrong with the output's type, layout, dtype, shape or device; None if nothing is."""
     if type(output) is not torch.Tensor:
-        return f"a {type(output).__name__} came back instead of a plain torch.Tensor"
+        return f"a {type(output).__name__} was returned instead of a plain torch.Tensor"
     if output.layout is not torch.strided:
-        return f"its layout is {output.layout} and not torch.strided"
+        return f"its layout is {output.layout}, expected torch.strided"
     if output.dtype is not expected.dtype:
-        return f"its dtype is {output.dtype} and should be {expected.dtype}"
+        return f"its dtype is {output.dtype}, expected {expected.dtype}"
     if output.shape != expected.shape:
-        return f"its shape is {tuple(output.shape)} and should be {tuple(expected.shape)}"
+        return f"its shape is {tuple(output.shape)}, expected {tuple(expected.shape)}"
     if output.device.type != device.type:
-        return f"it is on {output.device} and should be on {device}"
+        return f"it is on {output.device}, expected {device}"
     return None
 
 
 def _shared(
     output: torch.Tensor, inputs: tuple[torch.Tensor, ...], previous: torch.Tensor | None
 ) -> str | None:
-    """Which other tensor's memory the output lies in, None if it is its own."""
+    """The other tensor whose memory the output uses, in words; None if it has its own."""
     if output.numel() == 0:
         return None
     pointer = output.untyped_storage().data_ptr()
     for i, x in enumerate(inputs):
         if x.untyped_storage().data_ptr() == pointer:
-            return f"it lies in the memory of argument {i}"
+            return f"it is in the memory of argument {i}"
     if previous is not None and previous.untyped_storage().data_ptr() == pointer:
-        return "it lies in the memory of the last call's output"
+        return "it is in the memory of the last call's output"
     return None
 
 
 @contextlib.contextmanager
 def threads_for(nbytes: int) -> Iterator[None]:
-    """On a CPU, one thread where there is little memory traffic.
-
-    Threads synchronize after every function, and on a busy machine they also wait for a core.
-    """
+    """Use one CPU thread where there is little memory traffic: synchronizing threads would take longer."""
     _settle_vector_math()
     threads = torch.get_num_threads()
     if nbytes <= _ONE_THREAD_BYTES:
@@ -161,10 +160,10 @@ def threads_for(nbytes: int) -> Iterator[None]:
 
 @functools.cache
 def _settle_vector_math() -> None:
-    """Let MKL choose the kernels behind PyTorch's functions on a single thread.
+    """Call PyTorch's MKL functions once on a single thread.
 
-    It chooses at a function's first call.  If several threads make that call at once, one of them may run a
-    kernel accurate to 11 bits, this once, and a correct output would be found wrong (PyTorch issue 188792).
+    MKL chooses its kernel at a function's first call.  Where several threads make that call at once, one of
+    them may run a kernel accurate to 11 bits, and a correct output would look wrong (PyTorch issue 188792).
     """
     for dtype in (torch.float32, torch.float64):
         for name in _MKL_FUNCTIONS:

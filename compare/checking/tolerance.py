@@ -24,7 +24,7 @@ class ToleranceFromBaseline:
     """Allows twice the error of PyTorch's own implementation.
 
     Args:
-        stage: where that implementation is called; without one, the op's own floor is the tolerance.
+        stage: where that implementation is called; None: the op's floor is the tolerance.
     """
 
     def __init__(self, op: Op, stage: Stage | None) -> None:
@@ -39,7 +39,8 @@ class ToleranceFromBaseline:
     def limit(self, case: Case, reference: Reference) -> float:
         """The allowed error on these inputs, in the tolerance's unit: twice the baseline's, or the floor.
 
-        A baseline under which all zeros would pass is wrong itself: the floor remains, and its own row fails.
+        If twice the baseline's error would let all zeros pass, the baseline is wrong: the floor remains, and
+        the baseline's own row fails.
         """
         twice, least = 2 * self._score(case, reference), self._op.tolerance(case).least
         if twice <= least or least < self._score_of_zeros(case, reference) <= twice:

@@ -1,4 +1,4 @@
-"""What a reader has to know, recognised by the words that the code uses for it."""
+"""The concepts that a reader must know, recognised by identifiers in the code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CONCEPTS: dict[str, dict[str, str]] = {
     },
     "C++ binding": {"cuda": r"\bPYBIND11_MODULE\b"},
 }
-"""Each concept's patterns by language, from what every kernel needs to what few do."""
+"""Each concept's patterns by language, from common to rare concepts."""
 
 
 def concepts_of(pieces: Iterable[Piece]) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from compare.records import result_cache
 from compare.spec import LIBRARY, CodeSize, CudaLaunch, Implementation, RoleSize
 
 _ARCH = "sm_90a"
-"""Whose launches are looked at for the names of CUDA kernels: the one that every rung runs on."""
+"""Launches are captured for this architecture to get kernel names: every variant runs on it."""
 
 _CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/loader.py", "cuda_impl/pybind/__init__.py")
-"""What looks at sources and captures launches."""
+"""The code that reads sources and captures launches."""
 
 
 def kept_code_size(impl: Implementation) -> CodeSize:
-    """`code_size`, from the cache where neither the sources nor what counts them have changed."""
+    """`code_size`, from the cache where the sources and the counter are unchanged."""
     function = code_of(impl.run)
     name = result_cache.key(
         impl.op,
@@ -46,11 +46,11 @@ def code_size(impl: Implementation, kernels: Iterable[tuple[str, str]] | None = 
     """Lines and tokens of ``impl`` by role, and the concepts that its code uses.
 
     Args:
-        impl: its code is read, and run only to find out what it launches.
-        kernels: what `launched` has found of it, where it is not to be run in this process.
+        impl: read, and run only to capture its launches.
+        kernels: the result of `launched`, where ``impl`` must not run in this process.
 
     Raises:
-        OSError: a source file is gone or changed since it was imported.
+        OSError: a source file was deleted or changed since it was imported.
         SyntaxError: a source file no longer parses.
     """
     binding: list[Piece] = []
@@ -65,16 +65,16 @@ def code_size(impl: Implementation, kernels: Iterable[tuple[str, str]] | None = 
 
 
 def launched(impl: Implementation) -> list[tuple[str, str]]:
-    """Source and name of the ``__global__`` functions that ``impl`` launches on any case it is checked on.
+    """Source and name of each ``__global__`` function that ``impl`` launches on a checked case.
 
-    Which ones is captured, not searched for: host code may put a kernel's name together.
+    Captured, not searched in the text: host code may compose a kernel's name.
     """
     op = registry.get_op(impl.op)
     found: dict[tuple[str, str], None] = {}
     for case in (op.cases.default, *op.cases.smoke, *op.cases.edge):
         try:
             launches = capture(impl, op, case, _ARCH)
-        except Exception:  # a case that it does not take, or a user's code that fails: its check says so
+        except Exception:  # it refuses the case, or user code fails: the check reports that
             continue
         for launch in launches:
             if isinstance(launch, CudaLaunch):
@@ -83,7 +83,7 @@ def launched(impl: Implementation) -> list[tuple[str, str]]:
 
 
 def _cuda_kernels(kernels: Iterable[tuple[str, str]]) -> list[Piece]:
-    """The code of these kernels, and all that they use."""
+    """The code of these kernels and everything they use."""
     found: list[Piece] = []
     for source, kernel in kernels:
         unit = cpp.text_unit(source) if cpp.is_source(source) else cpp.file_unit(KERNELS / f"{source}.cuh")

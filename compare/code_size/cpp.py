@@ -1,7 +1,6 @@
-"""CUDA and C++ files cut into top-level declarations, and which of them a function reaches by name.
+"""CUDA and C++ files split into top-level declarations, and those that a function reaches by name.
 
-Not a C++ parser: names are matched as words, so all overloads and specialisations of a name go
-together, which is what a reader has to read too.
+Not a C++ parser: names are matched as words, so all overloads and specialisations of a name count.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Unit:
     named: dict[str, tuple[Piece, ...]]
 
     def reached(self, names: Iterable[str]) -> list[Piece]:
-        """All pieces of these names and every piece they use, directly or not, in the order met."""
+        """All pieces of these names and every piece they use, directly or not, in breadth-first order."""
         found: dict[Piece, None] = {}
         waiting = [piece for name in names for piece in self.named.get(name, ())]
         while waiting:
@@ -47,12 +46,12 @@ class Unit:
 
 
 def is_source(text: str) -> bool:
-    """Whether a launch's source is CUDA text itself, not the name of a kernel file."""
+    """Whether a launch's source is CUDA text, not the name of a kernel file."""
     return "__global__" in text
 
 
 def file_unit(path: Path) -> Unit:
-    """A file together with what it includes from its own folder, but for what serves every op."""
+    """A file with its includes from the same folder, without those that serve every op."""
     files = sorted(
         file for file in with_includes(path) if file.parent == path.parent and file.name not in _TOOLS
     )
@@ -61,7 +60,7 @@ def file_unit(path: Path) -> Unit:
 
 @functools.cache
 def text_unit(text: str) -> Unit:
-    """Source text, its includes not followed."""
+    """The declarations of source text, without its includes."""
     pieces = tuple(Piece(part, "cuda") for part in _declarations(text))
     named: dict[str, tuple[Piece, ...]] = {}
     for piece in pieces:
@@ -71,7 +70,7 @@ def text_unit(text: str) -> Unit:
 
 
 def binding_and_launch(path: Path, variant: str) -> tuple[list[Piece], list[Piece]]:
-    """Of a ``pybind/<op>.cu``: the module with this variant's line, and the code that the line exports."""
+    """The module of a ``pybind/<op>.cu`` with this variant's line, and the code that the line exports."""
     unit = file_unit(path)
     (module,) = unit.named["PYBIND11_MODULE"]
     head, _, body = module.text.partition("{")
@@ -137,14 +136,14 @@ def _name(part: str) -> str:
 
 
 def _head(part: str) -> str:
-    """A declaration up to its body, without its template parameters and what says how it is aligned."""
+    """A declaration up to its body, without template parameters and alignment attributes."""
     head = re.sub(r"^\s*template\s*<[^{}()]*?>", "", part)
     return _ATTRIBUTE.sub("", head).partition("{")[0]
 
 
 def _function_name(head: str) -> str | None:
-    """The name before the last parentheses, if nothing but words follows them and no value is assigned."""
+    """The name before the last parentheses, if only words follow them and no value is assigned."""
     while head != (head := re.sub(r"\([^()]*\)", "@", head)):
-        pass  # from the inside out: each pair of parentheses becomes one mark
+        pass  # replaces each pair of parentheses by a mark, from the inside out
     found = re.search(r"(\w+)\s*(?:<[^@]*>)?\s*@[\s\w;]*$", head)
     return found[1] if found and not re.search(r"(?<![=!<>])=(?!=)", head) else None

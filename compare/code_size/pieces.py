@@ -1,4 +1,4 @@
-"""Counting a stretch of code: its tokens, and the lines that hold any."""
+"""Counts a piece of code: its tokens, and the lines with tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPERATOR = re.compile(r"<<=|>>=|\*\*=|//=|->|::|\+\+|--|<<|>>|[-+*/%&|^<>=!:]=|
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of code that is charged as a whole: a function, a type, a constant, a macro."""
+    """Code that counts as a whole: a function, a type, a constant, a macro."""
 
     text: str
     language: Literal["python", "cuda"]
@@ -43,18 +43,18 @@ def _size_of(piece: Piece) -> RoleSize:
 
 @functools.cache  # the rows of an op share most of their helpers
 def lexed(piece: Piece) -> tuple[tuple[Any, str], ...]:
-    """Pygments' tokens of a piece, comments left out but for their line ends; directives are no comments."""
+    """Pygments' tokens of a piece, with comments replaced by their line ends."""
     tokens = _LEXERS[piece.language](stripnl=False, ensurenl=False).get_tokens(piece.text)
     return tuple((token, "\n" * value.count("\n") if is_comment(token) else value) for token, value in tokens)
 
 
 def is_comment(token: Any) -> bool:
-    """Pygments calls preprocessor directives comments, which they are not."""
+    """Whether a token is a comment: Pygments counts preprocessor directives as comments too."""
     return token in Comment and not is_directive(token)
 
 
 def is_directive(token: Any) -> bool:
-    """A part of a preprocessor line."""
+    """Whether a token is part of a preprocessor line."""
     return token in Comment.Preproc or token in Comment.PreprocFile
 
 
@@ -64,10 +64,9 @@ def bare(piece: Piece) -> str:
 
 
 def _tokens(piece: Piece) -> Iterator[tuple[int, str]]:
-    """What counts in a piece: the line that a token starts on, and its text.
+    """First line and text of each token of a piece.
 
-    A string counts as one however it is written, but for what an f-string computes, and so does an
-    operator of several characters.
+    A string is one token, except for the expressions of an f-string; so is an operator of several characters.
     """
     line, run_kind, run_line, run = 1, None, 1, ""
     for token, value in [*lexed(piece), (None, "")]:

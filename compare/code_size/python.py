@@ -1,4 +1,4 @@
-"""What a Python function reaches by name, within its file and the project files that it imports."""
+"""The code that a Python function reaches by name, in its file and the project files that it imports."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 class _Module:
     lines: tuple[str, ...]
     statements: tuple[ast.stmt, ...]
-    """Those at top level, and those in them, functions and classes whole."""
+    """Statements at top level and nested in them, but not in functions and classes."""
     defined: dict[str, ast.stmt]
-    """Functions, classes and assignments among them, by name."""
+    """Functions, classes and assignments by name."""
     imported: dict[str, tuple[Path, str | None]]
-    """Names from other modules: the file, and the name there; None where the name is the module."""
+    """Imported names: the file, and the name there; None where the name is the module."""
 
 
 def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]]:
-    """The code of Triton's kernels that ``run`` reaches, and all other code that it reaches, its own first.
+    """The Triton kernels that ``run`` reaches, and all other code that it reaches, its own first.
 
-    CUDA text in a string constant is left out: it is counted as CUDA, where it is launched.
+    CUDA text in a string constant is left out: it counts as CUDA, where it is launched.
 
     Raises:
-        OSError: the file of ``run`` is gone, or has nothing where it was written.
+        OSError: the file of ``run`` was deleted, or its line holds no statement.
     """
     code = code_of(run)
     path, line = Path(code.co_filename), code.co_firstlineno
@@ -71,7 +71,7 @@ def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]
 
 
 def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]:
-    """Names in a definition that are none of its own, each with the file to look it up in."""
+    """Names that a definition takes from outside, each with the file to look it up in."""
     names = []
     outer = set(_global_names(symtable.symtable(ast.unparse(node), str(path), "exec")))
     for inner in ast.walk(node):
@@ -85,7 +85,7 @@ def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]
 
 
 def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
-    """Of a piece of code, without its parameters and what it assigns in functions."""
+    """Names of a piece of code, without parameters and variables of functions."""
     for symbol in table.get_symbols():
         if table.get_type() == "module" or symbol.is_global():
             yield symbol.get_name()
@@ -112,7 +112,7 @@ def _module(path: Path) -> _Module:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Each before those in it: a function may be registered in an ``if``, a ``try`` or a ``for``."""
+    """Statements in preorder: a function may be registered in an ``if``, a ``try`` or a ``for``."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
@@ -121,7 +121,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _piece(module: _Module, node: ast.stmt) -> Piece:
-    """The code of a definition, without docstrings and without what registers it."""
+    """The code of a definition, without docstrings and registration."""
     dropped: set[int] = set()
     for inner in ast.walk(node):
         if not isinstance(inner, _Function):

@@ -1,4 +1,4 @@
-"""The files an implementation rests on, and their hash."""
+"""The source files of an implementation, and their hash."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ PYBIND = registry.ROOT / "cuda_impl" / "pybind"
 _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 
 _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
-"""Modules that serve every op: no part of an implementation."""
+"""Modules that serve every op: not part of an implementation."""
 
 _OPS = "compare.ops."
-"""Among them, what single ops are."""
+"""Modules of `_TOOLS` that describe single ops: part of an implementation."""
 
 _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
-"""Spaces between words, as against those that indent a line."""
+"""Spaces between words, not those that indent a line."""
 
 
 def source_hash(impl: Implementation) -> str:
-    """A hash of all that a row's figures rest on: its sources, the op's description, the compilers' flags.
+    """A hash of what a row's figures depend on: its sources, the op's description, the compilers' flags.
 
-    It is of the files' code and their places in the project: equal checkouts have equal hashes wherever they
-    lie.  Comments, docstrings, blank lines and the spaces that align what stands in a line are no code.
+    It covers the files' code and paths within the project, so equal checkouts have equal hashes.  Comments,
+    docstrings, blank lines and spaces that align words do not count.
     """
     digest = hashlib.sha256()
     for path in sources(impl):
@@ -52,7 +52,7 @@ def _hashed(path: Path, changed_ns: int) -> str:
 
 
 def text_of(path: Path) -> str:
-    """A Python file's text, in whatever encoding it names, and without the mark that may stand before it."""
+    """A Python file's text, decoded as the file declares, without a byte-order mark."""
     with tokenize.open(path) as file:
         return file.read()
 
@@ -68,7 +68,7 @@ def _lines_of_code(path: Path) -> Iterator[str]:
 
 
 def rests_on(impl: Implementation) -> str:
-    """`source_hash`, and with it that of whose launches are captured in ``impl``'s place."""
+    """`source_hash`, for pybind with that of the cupy implementation whose launches are captured."""
     if impl.route != "pybind":
         return source_hash(impl)
     sibling = registry.through_cupy(impl, registry.implementations(impl.op))
@@ -77,7 +77,7 @@ def rests_on(impl: Implementation) -> str:
 
 def sources(impl: Implementation) -> list[Path]:
     """The files that `source_hash` covers, in a fixed order."""
-    # With what it takes from another op's description: cases, tolerance, how inputs are made.
+    # With imports from another op's description: cases, tolerance, inputs.
     found = _with_imports(Path(code_of(registry.get_op(impl.op).make_inputs).co_filename))
     if impl.route in ("pybind", LIBRARY):
         found |= with_includes(cpp_file(impl))
@@ -85,7 +85,7 @@ def sources(impl: Implementation) -> list[Path]:
         own = _with_imports(Path(code_of(impl.run).co_filename))
         found |= own
         if impl.route == "cupy":
-            # Its kernels lie in the files of the ops that it names.
+            # Its kernels are in the files of the ops that it names.
             named = {text for path in own for text in _parsed(path).strings}
             for path in KERNELS.glob("*.cuh"):
                 found |= with_includes(path) if path.stem in named else set()
@@ -95,12 +95,12 @@ def sources(impl: Implementation) -> list[Path]:
 
 
 def cpp_file(impl: Implementation) -> Path:
-    """The C++ host code of an implementation that is in C++."""
+    """The C++ host code of a pybind or library implementation."""
     return (PYBIND / LIBRARY if impl.route == LIBRARY else PYBIND) / f"{impl.op}.cu"
 
 
 def code_of(function: Callable[..., Any]) -> CodeType:
-    """Where a function was written, under whatever it is wrapped in."""
+    """The code object of a function, without its wrappers."""
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
@@ -110,7 +110,7 @@ def code_of(function: Callable[..., Any]) -> CodeType:
 
 
 def with_includes(path: Path) -> set[Path]:
-    """A C++ file and every project file that it includes in quotes, directly or not."""
+    """A C++ file and every project file that it includes in quotes, transitively."""
     return _with_all(path, _includes)
 
 
@@ -120,14 +120,14 @@ def _includes(path: Path) -> Iterator[Path]:
 
 
 def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:
-    """Names that a module imports from files that are part of an implementation.
+    """Names that a module imports from an implementation's files.
 
     Args:
-        nodes: of the module, imports among them.
-        path: its file; modules are looked for in the project and beside it.
+        nodes: of the module's tree.
+        path: the module's file; imports are looked up in the project and beside it.
 
     Returns:
-        For each name the file, and the name there; None where the name is the whole module.
+        For each name the file, and the name there; None where the name is the module.
     """
     found: dict[str, tuple[Path, str | None]] = {}
     for node in nodes:
@@ -149,7 +149,7 @@ def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, st
 
 
 def _project_file(module: str, importer: Path) -> Path | None:
-    """The file of a module; None for libraries and for the tools."""
+    """The file of a module; None for libraries and tools."""
     is_tool = any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS)
     if is_tool and not module.startswith(_OPS):
         return None
@@ -166,12 +166,12 @@ def _with_imports(path: Path) -> set[Path]:
 
 
 def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> set[Path]:
-    """A file and every file that it uses, directly or not."""
+    """A file and every file that it uses, transitively."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
         path = waiting.pop()
-        if path not in found and path.is_file():  # what exec made is in none
+        if path not in found and path.is_file():  # code made by exec has no file
             found.add(path)
             waiting += uses(path)
     return found
@@ -179,13 +179,13 @@ def _with_all(path: Path, uses: Callable[[Path], Iterable[Path]]) -> set[Path]:
 
 @dataclass(frozen=True)
 class _Parsed:
-    """What is looked for in a module."""
+    """The parts of a module that hashes and imports need."""
 
     text: str
     imports: tuple[ast.AST, ...]
     strings: frozenset[str]
     docstrings: frozenset[int]
-    """Numbers of the lines that hold a string as a statement of its own, and nothing else."""
+    """Numbers of the lines that hold only a string statement."""
 
 
 def _parsed(path: Path) -> _Parsed:
@@ -197,7 +197,7 @@ def _parsed_at(path: Path, changed_ns: int) -> _Parsed:
     try:
         text = text_of(path)
         nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError):  # of a user's: importing it fails, which who imports it may expect
+    except (SyntaxError, ValueError):  # a user's file: its importer may expect the failure
         return _Parsed(path.read_text(errors="replace"), (), frozenset(), frozenset())
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return _Parsed(

@@ -1,3 +1,3 @@
-"""What is kept on disk: runs in ``results/``, and results of compilers and readers by what they rest on.
+"""Files on disk: runs in ``results/``, and cached results of compilers and code counters.
 
 Imported by every stage; imports `compare.spec` and `compare.registry` only."""

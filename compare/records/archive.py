@@ -2,10 +2,10 @@
 
 ``--json`` writes one document: the schema's version and a list of runs, newest first.  A record has one JSON
 object a line: first the runs without their rows, newest first, then the rows, each with its run's date, its
-case, and its fields as columns (``timing.cold_us.median``); fields that have their default are left out.
+case, and its fields as columns (``timing.cold_us.median``); fields with their default value are left out.
 
-A run added to a record replaces every row it has measured anew (same case, same label); other rows stay,
-under the environment, date and ceilings they were measured with.
+A run added to a record replaces the rows that it measured again (same case, same label).  Other rows stay,
+with the environment, date and ceilings of their own run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
 RECORD_SCHEMA = 2
 _DECIMALS = 3
-"""Of a recorded sample in microseconds: the event clock's tick is 0.032 us."""
+"""Decimals of a recorded sample in microseconds: the event clock's tick is 0.032 us."""
 
 CHANGED = "its source changed since"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One row of a record, with the run it comes from."""
+    """One row of a record, with its case and run."""
 
     row: Row
     comparison: CaseComparison
@@ -48,10 +48,10 @@ class Recorded:
 
 
 def dumps(runs: Sequence[Comparison]) -> str:
-    """Runs as JSON text: strict (no bare NaN), sorted as the dataclasses are, a list of figures on a line."""
+    """Runs as strict JSON text (no bare NaN): fields in the dataclasses' order, a list of figures a line."""
     document = {"schema": SCHEMA, "runs": [encode(run) for run in runs]}
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
-    # JSON strings hold no raw line breaks, so this touches nothing but layout.
+    # JSON strings hold no raw line breaks, so this changes layout only.
     return re.sub(r"\[\s*\n([^][{}]*?)\s*\n\s*\]", _on_one_line, text) + "\n"
 
 
@@ -66,8 +66,8 @@ def dumps_record(runs: Sequence[Comparison]) -> str:
 
 
 def _columns(row: Row) -> dict[str, Any]:
-    """A row as columns.  What repeats in every row is short: a finding that passed without a remark is its
-    name, a ratio ``[against, median, low, high]``."""
+    """A row as columns; a finding that passed without detail as its name, a ratio as
+    ``[against, median, low, high]``."""
     columns = flat(encode(row, lean=True))
     if row.agreement:
         columns["agreement.findings"] = [
@@ -83,7 +83,7 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _document(columns: dict[str, Any]) -> dict[str, Any]:
-    """What `_columns` was given, as a document has it."""
+    """The inverse of `_columns`: a row as a document has it."""
     if "agreement.findings" in columns:
         columns["agreement.findings"] = [
             {"name": finding, "passed": True} if isinstance(finding, str) else finding
@@ -102,7 +102,7 @@ def _line(value: object) -> str:
 
 
 def _names(dates: Iterable[str]) -> list[str]:
-    """What rows call the run that they are of: its date, with a number where two have the same."""
+    """The names of runs in rows: the date, with a number where two are the same."""
     seen: Counter[str] = Counter()
     found = []
     for date in dates:
@@ -112,10 +112,10 @@ def _names(dates: Iterable[str]) -> list[str]:
 
 
 def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple[Comparison, ...]:
-    """Read what `dumps` or `dumps_record` wrote, or one ``case`` only, which takes a fraction of the time.
+    """The runs in the text of `dumps` or `dumps_record`, or one ``case`` of them, which is much faster.
 
     Raises:
-        UsageError: it is damaged, or of a schema this checkout does not know; ``origin`` is named.
+        UsageError: the text is damaged, or of a schema this checkout does not know; names ``origin``.
     """
     try:
         if _is_record(text):
@@ -123,12 +123,12 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         else:
             document = json.loads(text)
             if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
-                raise UsageError(f"{origin} is no record of comparisons: it has no 'schema' and 'runs'")
+                raise UsageError(f"{origin} is no record of comparisons: 'schema' or 'runs' is missing")
             schema, runs = document["schema"], document["runs"]
     except ValueError as error:
         raise UsageError(
-            f"{origin} is not whole, or none that --json or --record wrote: {error}. One of results/ comes "
-            "back by git checkout"
+            f"{origin} is incomplete, or not written by --json or --record: {error}. git checkout restores "
+            "a file of results/"
         ) from None
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{origin} is damaged: {error!r}. Restore it (git checkout) or delete it") from None
@@ -149,13 +149,13 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
 
 
 def _is_record(text: str) -> bool:
-    """Whether the first line is a JSON object by itself, with a run."""
+    """Whether the first line is that of a record."""
     first = text.partition("\n")[0]
     return first.startswith(f'{{"schema":{RECORD_SCHEMA},')
 
 
 def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
-    """The runs of a record as a document has them; of one ``case`` only the rows."""
+    """The runs of a record as a document has them, with the rows of one ``case`` or of all."""
     wanted = None if case is None else f'"case":{json.dumps(case)}'
     runs: list[dict[str, Any]] = []
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -172,7 +172,7 @@ def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
 
 
 def _check_times(run: Comparison) -> None:
-    """Others are divided by them."""
+    """Check that cold times are above 0: ratios divide by them."""
     for case in run.cases:
         for row in case.rows:
             cold = row.timing.cold_us if row.timing else None
@@ -188,7 +188,11 @@ def _on_one_line(match: re.Match[str]) -> str:
 
 
 def read(path: Path, case: str | None = None) -> tuple[Comparison, ...]:
-    """The runs in one file, or one ``case`` of them; a `UsageError` if it cannot be read."""
+    """The runs in one file, or one ``case`` of them.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -206,13 +210,13 @@ def path_of(device: str, op: str, root: Path = RESULTS) -> Path:
 
 
 def record(comparison: Comparison, root: Path = RESULTS) -> Path:
-    """Add a run to its device's record and return the file's path.
+    """Add a run to its device's record; returns the file's path.
 
-    Only what this run has measured itself goes in: replayed rows do not, nor do rows that an
-    interruption left without a time.  Two runs that record at once wait for each other.
+    Only rows that this run measured are added: no replayed ones, and none that an interruption left without a
+    time.  A file lock orders runs that record at once.
 
     Raises:
-        UsageError: the record cannot be written, or what is there cannot be read.
+        UsageError: the record cannot be written, or the present one cannot be read.
     """
     path = path_of(comparison.environment.device, comparison.op, root)
     lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{device_slug(str(path.resolve()))}.lock"
@@ -222,14 +226,13 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
             write_whole(path, dumps_record(merge(_measured(comparison), older)))
     except OSError as error:
         raise UsageError(
-            f"{path} could not be written: {error}. What was found is on the screen; to have it recorded, "
-            "mend that and run this again"
+            f"{path} could not be written: {error}. Fix that and run this again to record it"
         ) from None
     return path
 
 
 def merge(new: Comparison, older: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """``new`` first, then of the older runs the rows that it has not measured anew."""
+    """``new``, then the older runs' rows that it did not measure again."""
     measured = {(case.case, row.label) for case in new.cases for row in case.rows}
     kept = [_without(run, measured) for run in older]
     return tuple(run for run in (new, *kept) if run.cases)
@@ -245,7 +248,7 @@ def _measured(comparison: Comparison) -> Comparison:
 
 
 def _lean(row: Row) -> Row:
-    """Without the samples of ratios, which follow from the cold times; other samples to the clock's tick."""
+    """``row`` with samples rounded to the clock's tick, without those of ratios, which follow from them."""
     timing = row.timing
     if timing is None:
         return row
@@ -263,7 +266,7 @@ def _without(run: Comparison, measured: set[tuple[str, str]]) -> Comparison:
 
 
 def _filter(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:
-    """``run`` with only the rows that are to be kept, without cases and code sizes left empty."""
+    """``run`` with the rows to keep only, without empty cases and unused code sizes."""
     cases = [
         replace(case, rows=tuple(row for row in case.rows if keep(case.case, row))) for case in run.cases
     ]
@@ -276,13 +279,13 @@ def _filter(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:
 
 
 def runs_of(op: str, root: Path = RESULTS, case: str | None = None) -> list[Comparison]:
-    """Every recorded run of ``op`` on any device, newest first; of ``case`` only if it is given."""
+    """Every recorded run of ``op`` on any device, newest first; with one ``case`` only, if given."""
     runs = [run for path in sorted(root.glob(f"*/{op}.jsonl")) for run in read(path, case)]
     return sorted(runs, key=lambda run: run.created, reverse=True)
 
 
 def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
-    """The recorded rows of one case by label, all of the device that was recorded last."""
+    """The recorded rows of one case by label, from the device recorded last."""
     found: dict[str, Recorded] = {}
     device = None
     for recorded in _rows(runs_of(op, root, case), case):
@@ -293,13 +296,13 @@ def find(op: str, case: str, root: Path = RESULTS) -> dict[str, Recorded]:
 
 
 def provenance(run: Comparison, row: Row, source_hash: str) -> str:
-    """Where and when a recorded row was measured, and whether its source has changed since."""
+    """Device and date of a recorded row, and whether its source has changed since."""
     origin = f"{run.environment.device}, {run.created[:10]}"
     return origin if row.source_hash == source_hash else f"{origin}, {CHANGED}"
 
 
 def changed_since(row: Row) -> bool:
-    """Whether a replayed row's source is no longer the one that was measured."""
+    """Whether a replayed row's source has changed since it was measured."""
     return row.replayed.endswith(CHANGED)
 
 

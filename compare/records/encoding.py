@@ -1,4 +1,4 @@
-"""Dataclasses as what JSON can hold and back, and files written whole."""
+"""Dataclasses to JSON values and back, and atomic writes of files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 _DIGITS = 6
-"""Significant digits of a figure, and of a sample: a timer resolves less."""
+"""Significant digits of a figure or sample: more than a timer resolves."""
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def encode(value: Any, *, lean: bool = False) -> Any:
-    """Dataclasses to dicts, tuples to lists, floats to six significant digits or a named non-finite.
+    """Dataclasses to dicts, tuples to lists, floats to six significant digits or a named non-finite value.
 
     Args:
-        value: dataclasses, and what is made of them.
-        lean: leave out fields that have their default; `decode` fills them in.
+        value: a dataclass, or a collection of them.
+        lean: leave out fields with their default value; `decode` fills them in.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
@@ -64,7 +64,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """What `flat` was given."""
+    """The inverse of `flat`."""
     found: dict[str, Any] = {}
     for name, value in columns.items():
         *parents, last = name.split(".")
@@ -76,15 +76,15 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode(kind: type[Value], value: Any, where: str = "") -> Value:
-    """What `encode` made, as the dataclass that it was.
+    """The inverse of `encode`: a ``kind`` from a JSON value.
 
     Args:
         kind: the dataclass.
         value: from JSON.
-        where: what errors call it; the name of ``kind`` if empty.
+        where: the value's name in errors; if empty, that of ``kind``.
 
     Raises:
-        TypeError, ValueError: it is not one.
+        TypeError, ValueError: ``value`` is not a ``kind``.
     """
     found = _decode(kind, value, where or kind.__name__)
     assert isinstance(found, kind)
@@ -92,7 +92,7 @@ def decode(kind: type[Value], value: Any, where: str = "") -> Value:
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    """``value`` as a ``kind`` (a type hint of compare/spec.py); errors say ``where`` it is not one."""
+    """``value`` as a ``kind`` (a type hint of compare/spec.py); errors name ``where``."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, value, where)
@@ -100,7 +100,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return _decode_union(arguments, value, where)
     if origin is typing.Literal:
         if value not in arguments:
-            raise ValueError(f"{where}: {value!r} is none of {', '.join(map(repr, arguments))}")
+            raise ValueError(f"{where}: got {value!r}, expected one of {', '.join(map(repr, arguments))}")
         return value
     if origin is tuple:
         _expect(list, value, where)
@@ -109,7 +109,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
                 return tuple(value)  # samples: most of a file
             return tuple(_decode(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
         if len(value) != len(arguments):
-            raise ValueError(f"{where}: {len(value)} items, not {len(arguments)}")
+            raise ValueError(f"{where}: got {len(value)} items, expected {len(arguments)}")
         items = enumerate(zip(arguments, value, strict=True))
         return tuple(_decode(argument, item, f"{where}[{i}]") for i, (argument, item) in items)
     if origin is dict:
@@ -133,7 +133,7 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     unknown = value.keys() - hints.keys()
     if unknown:
         raise ValueError(f"{where}: unknown {', '.join(sorted(unknown))}")
-    # What a later version added has a default, and a record from before it goes without.
+    # Fields of later versions have a default, so that older records can be read.
     required = (f for f in dataclasses.fields(kind) if f.default is MISSING and f.default_factory is MISSING)
     missing = {f.name for f in required} - value.keys()
     if missing:
@@ -156,7 +156,7 @@ def _decode_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
 
 def _expect(kind: type, value: Any, where: str) -> None:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{where}: {type(value).__name__} where {kind.__name__} belongs")
+        raise TypeError(f"{where}: got {type(value).__name__}, expected {kind.__name__}")
 
 
 @functools.cache
@@ -165,7 +165,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` so that a reader finds either the old file or the whole new one."""
+    """Write a file atomically: a reader finds the old text or all of the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:

@@ -1,4 +1,4 @@
-"""Results kept on disk under a hash of all they rest on, so that asking again takes milliseconds."""
+"""Results cached on disk under a hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import hashlib
 import importlib.metadata
 import json
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from compare.records.encoding import write_whole
 from compare.registry import ROOT
 from cuda_impl.build import BuildError, cache_dir
 
 
 def key(*parts: str) -> str:
-    """A name made of ``parts``, which together are everything that the result follows from."""
+    """The name of a result: a hash of ``parts``, everything it depends on."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 @functools.cache
 def versions(*packages: str) -> str:
-    """Python's version and that of each package; what is not installed is left out."""
+    """Versions of Python and of each installed package, a line each."""
     found = [sys.version]
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -33,32 +33,28 @@ def versions(*packages: str) -> str:
 
 @functools.cache
 def code(*patterns: str) -> str:
-    """A hash of this project's own files of these names, as ``compare/resources/*.py``."""
+    """A hash of this project's files that match ``patterns``, as ``compare/resources/*.py``."""
     paths = sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
     return key(*(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths))
 
 
 def read(kind: str, name: str) -> Any:
-    """What `write` was given; None where there is nothing, or nothing whole."""
+    """The value of `write`; None where it is absent or damaged."""
     with suppress(OSError, ValueError):
         return json.loads(_path(kind, name).read_text(encoding="utf-8"))
     return None
 
 
 def write(kind: str, name: str, value: Any) -> None:
-    """Write a result down; where the cache cannot be written, it is only slower next time.
+    """Keep a result; nothing happens where the cache cannot be written.
 
     Args:
         kind: the folder.
         name: a `key`.
-        value: anything that JSON holds.
+        value: a JSON value.
     """
     with suppress(OSError):
-        path = _path(kind, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(value, file)
-        Path(file.name).replace(path)
+        write_whole(_path(kind, name), json.dumps(value))
 
 
 def _path(kind: str, name: str) -> Path:

@@ -1,3 +1,3 @@
-"""What any process gives up before it runs code of the user: limits, signals, the project's files.
+"""Limits of any process that runs user code: resources, signals, the project's files.
 
 Imported by whatever starts such a process; imports nothing of the driver but `compare.registry`."""

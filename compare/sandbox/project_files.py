@@ -1,8 +1,7 @@
-"""The project's own files, looked at before and after code of others runs.
+"""Detects changes of the project's files by user code.
 
-A worker has the rights of the user, so nothing keeps it from writing to them for good.  It does not go
-unseen: what it does by Python's own functions is refused and noted in its process (`watch_deeds`), and
-whatever else it does shows in the files themselves (`Tree`).
+A worker has the user's rights, so it can write to them.  An audit hook refuses and records what it does by
+Python's functions (`watch_deeds`); any other change shows in the files themselves (`Tree`).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _FOLDERS = (
     *("tests", "tools", "labs", "docs", "examples"),
 )
 _BESIDE = "__pycache__"
-"""Python writes there whenever a module is imported."""
+"""Not watched: Python writes there at imports."""
 
 _SHOWN = 3
-"""Files that are named; there may be many more."""
+"""Most files that a message names."""
 
 
 class Tree:
-    """What the project's files are now, and the user's; `changed` says what has become of them."""
+    """A snapshot of the project's files and the user's; `changed` names the differences."""
 
     def __init__(self, also: Iterable[str] = ()) -> None:
         self._also = [Path(file) for file in also]
@@ -36,7 +35,7 @@ class Tree:
         self._known = dict(self._looked_at())
 
     def changed(self) -> str:
-        """What was edited, deleted or added since this was last asked; empty if nothing was."""
+        """The files edited, deleted or added since the last call, in words; empty if none."""
         with self._lock:
             before, self._known = self._known, dict(self._looked_at())
             after = self._known
@@ -49,11 +48,11 @@ class Tree:
         return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
     def _looked_at(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every file with what changes whenever somebody writes to it; no user can set the last."""
+        """Every file with its stat fields that a write changes; no user can set the last, ctime."""
         for path in self._paths():
             try:
                 found = os.lstat(path)
-            except OSError:  # gone, or a user's file that never was
+            except OSError:  # deleted, or a user's file that does not exist
                 continue
             yield path, (found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
@@ -79,8 +78,11 @@ _DEEDS = {
 
 
 def watch_deeds(note: Callable[[str], object]) -> None:
-    """Refuse, and have ``note`` told of, what this process does by Python's functions to the project's files,
-    and signals to processes that are not its own."""
+    """Refuse changes of the project's files and signals to other processes, by an audit hook.
+
+    Args:
+        note: called with each refused deed, in words.
+    """
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -107,12 +109,12 @@ def watch_deeds(note: Callable[[str], object]) -> None:
 
 
 def _is_own(pid: int) -> bool:
-    """Whether a process, or the group of that number, is this one or its child."""
+    """Whether a process or process group is this one, or its child."""
     if pid in (0, os.getpid(), os.getpgrp()):
         return True
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
-    except OSError:  # it is gone
+    except OSError:  # it has exited
         return pid > 0
 
 
@@ -121,6 +123,6 @@ def _is_ours(path: Path) -> bool:
 
 
 def _name(path: str) -> str:
-    """As a reader knows it."""
+    """A path relative to the project, where it is inside."""
     inside = Path(path).is_relative_to(ROOT)
     return Path(path).relative_to(ROOT).as_posix() if inside else path

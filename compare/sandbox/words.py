@@ -1,4 +1,4 @@
-"""What a process said, made safe to print, and how it ended, in words."""
+"""A process's output made safe to print, and its exit code in words."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def how_it_ended(code: int) -> str:
-    """What a process's exit code says, in words."""
+    """An exit code of a `multiprocessing` or `subprocess` process in words; negative: a signal."""
     if code >= 0:
-        return f"its process ended itself with exit code {code}"
+        return f"its process exited with exit code {code}"
     name = signal.Signals(-code).name
-    return f"its process was ended by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
+    return f"its process was killed by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
 
 
 def printable(told: Any) -> Any:
-    """What a worker says, without anything that would make a terminal do more than print it."""
+    """Strings of a JSON value with "?" for control characters, which could rewrite the terminal."""
     if isinstance(told, str):
         return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in told)
     if isinstance(told, list):
@@ -26,12 +26,12 @@ def printable(told: Any) -> Any:
 
 
 _SIGNALS = {
-    "SIGSEGV": "an access to memory that is not its own",
-    "SIGABRT": "it aborted",
-    "SIGKILL": "from outside, most likely as memory ran out",
-    "SIGFPE": "an arithmetic error such as a division by zero",
-    "SIGILL": "an instruction that this processor does not have",
-    "SIGBUS": "an access to memory that is not there",
-    "SIGXFSZ": "a file that grew too large",
-    "SIGTERM": "it was asked to end",
+    "SIGSEGV": "segmentation fault: access to memory outside its own",
+    "SIGABRT": "abort",
+    "SIGKILL": "from outside; likely out of host memory",
+    "SIGFPE": "arithmetic error such as division by zero",
+    "SIGILL": "illegal instruction for this processor",
+    "SIGBUS": "bus error: access to unmapped memory",
+    "SIGXFSZ": "file size limit exceeded",
+    "SIGTERM": "terminated from outside",
 }

@@ -1,11 +1,11 @@
-"""What this machine cannot tell apart: an implementation held against itself, and what follows from it.
+"""The noise of this machine: the least difference that counts, from an implementation timed against itself.
 
-An A/A pair is one call under two names, in two processes and timed like any two implementations.  Whatever
-difference such a pair shows is none; so a difference counts only if it is larger than what pairs of that size
-show here, with headroom, and if its interval excludes 1 (`statistics.differs`).
+An A/A pair is one call under two names, in two processes, timed like any two implementations.  Any difference
+of such a pair is noise.  So a difference counts only if it exceeds those of A/A pairs of that size, with
+headroom, and if its interval excludes 1 (`statistics.differs`).
 
-``python -m compare doctor --calibrate`` measures it and keeps it by device; until then the built-in limits
-hold, which are wide.
+``python -m compare doctor --calibrate`` measures it and keeps it by device; until then wide built-in limits
+hold.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ BUILT_IN = Calibration(
 )
 
 HEADROOM = 1.5
-"""How far above the largest difference seen among equals the least that counts is set: over a hundred pairs
-of each class have been seen, and a run of all sizes makes hundreds more."""
+"""The least difference that counts, as a multiple of the largest one among A/A pairs: over a hundred pairs
+of each class are measured, and a run of all sizes makes hundreds more."""
 
 LEAST = 0.002
-"""No machine is believed to tell apart less."""
+"""Lower limit of that difference, on any machine."""
 
 Series = Sequence[Sequence[float]]
-"""The cold samples, in microseconds, of one contest of equals, round by round."""
+"""Cold samples of one A/A measurement, in microseconds, by name and round."""
 
 
 def detectable(time_us: float, calibration: Calibration | None = None) -> float:
-    """The least difference, as a share of a time, that counts as one; never less than a tick of the clock."""
+    """The least difference that counts, as a share of the time: at least a tick of the clock."""
     found = calibration or BUILT_IN
     share = next((size.share for size in found.classes if time_us < size.below_us), found.classes[-1].share)
     return max(share, found.tick_us / time_us) if time_us > 0 else 1.0
 
 
 def marked(case: CaseComparison, calibration: Calibration | None) -> CaseComparison:
-    """``case`` with what can be told apart beside every time; replayed rows keep what their record says."""
+    """``case`` with the least difference that counts in every row; replayed rows keep their record's."""
 
     def mark(row: Row) -> Row:
         if row.replayed or row.timing is None or row.timing.cold_us is None:
@@ -57,10 +57,10 @@ def marked(case: CaseComparison, calibration: Calibration | None) -> CaseCompari
 
 
 def derived(contests: Iterable[Series], created: str) -> Calibration:
-    """A calibration from contests of equals.  A class without any keeps its built-in limit.
+    """A calibration from A/A measurements.  A class without any keeps its built-in limit.
 
     Raises:
-        ValueError: there is no contest with two series.
+        ValueError: no measurement has two series.
     """
     pairs: dict[float, list[tuple[float, bool]]] = {size.below_us: [] for size in BUILT_IN.classes}
     gaps: list[float] = []
@@ -74,7 +74,7 @@ def derived(contests: Iterable[Series], created: str) -> Calibration:
             off = max(ratio.median, 1 / ratio.median) - 1
             pairs[below_us].append((off, not ratio.low <= 1 <= ratio.high))
     if not any(pairs.values()):
-        raise ValueError("no two series to hold against each other")
+        raise ValueError("no measurement has two series of samples to compare")
 
     def size_class(built_in: SizeClass) -> SizeClass:
         found = pairs[built_in.below_us]
@@ -92,20 +92,20 @@ def derived(contests: Iterable[Series], created: str) -> Calibration:
 
 
 def path_of(device: str) -> Path:
-    """Where the calibration of a device of that name is kept: beside what has been compiled."""
+    """The file of a device's calibration, in the cache folder."""
     return build.cache_dir() / "calibration" / f"{archive.device_slug(device)}.json"
 
 
 def stored(device: str) -> Calibration:
-    """What was measured on this machine's device of that name, else the built-in limits."""
+    """The calibration kept for a device of that name, else the built-in limits."""
     try:
         return decode(Calibration, json.loads(path_of(device).read_text()))
-    except (OSError, ValueError, TypeError, RuntimeError):  # none there, damaged, or no cache at all
+    except (OSError, ValueError, TypeError, RuntimeError):  # absent, damaged, or no cache folder
         return BUILT_IN
 
 
 def store(device: str, calibration: Calibration) -> Path:
-    """Keep it for every comparison to come; the path.
+    """Keep a calibration for later runs; returns the path.
 
     Raises:
         OSError: it cannot be written.

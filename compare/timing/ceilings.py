@@ -1,4 +1,4 @@
-"""Ceilings: what a plain copy, a read of memory and a library's product reach on this device, in this run."""
+"""Ceilings: the rates of a copy, a read and a library's matrix product on this device, in this run."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ CEILING_BYTES = 1 << 30
 CEILING_SAMPLES = 15
 
 PRODUCT = 4096
-"""Side of the matrices whose product is timed, where a case is about arithmetic,"""
+"""M = N = K of the timed matrix product."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""and their dtypes."""
+"""Dtypes of the timed matrix product."""
 
 
 @dataclass(frozen=True)
 class Loads:
-    """The calls whose times are ceilings."""
+    """The calls whose times give the ceilings."""
 
     copy: Call
     """torch's ``copy_``; its bytes are those read plus those written."""
     reads: Mapping[str, Call]
-    """torch's reductions over the same memory: the fastest of them here is the read."""
+    """torch's reductions over the same memory; the fastest one is the read."""
     buffer_bytes: int
-    """What the copy and each of the reads reads."""
+    """Bytes read by the copy and by each of the reads."""
     product: Call | None = None
-    """A product of two matrices of `PRODUCT` rows and columns in fp16; None where a case is not about
-    arithmetic."""
+    """torch's product of two `PRODUCT` x `PRODUCT` matrices in fp16; None for a case of little arithmetic."""
     own_product: Call | None = None
     """The same in the case's dtype; None where that is fp16."""
 
 
 class CeilingMeter:
-    """What `Loads` reach on this device, sampled once a round; ``monitor`` is asked for the card's state."""
+    """Times `Loads` once a round; ``monitor`` reads the card's state."""
 
     def __init__(self, watch: Stopwatch, loads: Loads, monitor: Monitor | None = None) -> None:
         self._monitor = monitor or Monitor({})
@@ -54,7 +53,7 @@ class CeilingMeter:
                 trials[name].append(watch.cold(f"read {name}", call).gpu_us)
         medians = {
             name: statistics.median(times[1:]) for name, times in trials.items()
-        }  # the first loads code
+        }  # the first call loads code
         self.read_by = min(medians, key=medians.__getitem__)
         self._read_us = trials[self.read_by][1:]
         for load in filter(None, (loads.copy, loads.product, loads.own_product)):
@@ -63,10 +62,10 @@ class CeilingMeter:
 
     @classmethod
     def on(cls, device: torch.device, cost: Cost | None = None, dtype: str = "fp16") -> CeilingMeter:
-        """Over buffers of 1 GiB, less on a card with little memory; with products where ``cost`` asks."""
+        """A meter with buffers of 1 GiB, at most 1/16 of the memory; with products where ``cost`` is high."""
         size = min(CEILING_BYTES, torch.cuda.get_device_properties(device).total_memory // 16) // 64 * 64
         with torch.cuda.device(device):
-            # A generator of its own: a failed graph capture can leave the default one unusable.
+            # Its own generator: a failed graph capture can leave the default one unusable.
             generator = torch.Generator(device).manual_seed(0)
             source = torch.randn(size // 4, dtype=torch.float32, device=device, generator=generator)
             target = torch.empty_like(source)
@@ -99,28 +98,31 @@ class CeilingMeter:
         self._copy_us.append(watch.cold("copy", loads.copy).gpu_us)
         self._read_us.append(watch.cold(f"read {self.read_by}", loads.reads[self.read_by]).gpu_us)
         if loads.product is not None:
-            # On what it left in the L2: a kernel's own operands may lie there as well.
+            # Warm, because a kernel may find its operands in the L2 too.
             self._product_us.append(watch.warm("product", loads.product, 2).gpu_us)
         if loads.own_product is not None:
             self._own_product_us.append(watch.warm("own product", loads.own_product, 2).gpu_us)
         self._monitor.end_round()
 
     def clock_mhz(self) -> float | None:
-        """The card's SM clock now, where it can be said."""
+        """The card's SM clock now; None where it is unknown."""
         return self._monitor.clock_mhz()
 
     def restart(self) -> None:
-        """The rounds so far were warm-up: the card's state in them is forgotten."""
+        """Forget the card's state of the warm-up rounds."""
         self._monitor.restart()
 
     def card(self) -> Card | None:
-        """How the card did, round by round."""
+        """The card's state by round."""
         return self._monitor.card()
 
     def ceilings(self) -> Ceilings:
-        """The fastest of all samples so far, in GB/s (1e9 bytes a second): what else a card is at comes and
-        goes.  For a second or so after gigabytes have been freed, copies are 14 % slower on an H100.  Of the
-        fp16 product too, as power holds some samples down; of the other, which is only shown, the median."""
+        """The ceilings so far, in GB/s (1e9 bytes a second) and TFLOP/s.
+
+        Copy, read and fp16 product: the fastest sample, because disturbances pass (freeing gigabytes slows
+        copies by 14% for about a second on an H100; the power limit slows products).  Product in the case's
+        dtype: the median, because it is only shown.
+        """
         own_us = self._own_product_us or self._product_us
         return Ceilings(
             copy_gbs=2 * self._loads.buffer_bytes / min(self._copy_us) / 1e3,
@@ -131,7 +133,7 @@ class CeilingMeter:
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:
-    """The ceilings on their own; beside implementations rather give a `CeilingMeter` to `Rounds`."""
+    """The ceilings without implementations; `Rounds` takes a `CeilingMeter` instead."""
     meter = CeilingMeter.on(device)
     for _ in range(CEILING_SAMPLES):
         meter.sample()

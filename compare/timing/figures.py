@@ -1,4 +1,4 @@
-"""Figures that follow from a comparison: bandwidth, shares, ratios.  Nothing here formats or prints."""
+"""Figures derived from a comparison: bandwidth, shares, ratios.  Nothing here formats or prints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from compare.timing.statistics import estimate
 from compare.tuning.matching import registered_as
 
 LISTED_CASES = 3
-"""This many timed cases get a table each; more become one table of the sweep, beside the first."""
+"""Up to this many timed cases get a table each; more get one table of the sweep, and one of the first."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one implementation did over every case that was checked."""
+    """The result of one implementation over all checked cases."""
 
     label: str
     rung: str
@@ -30,11 +30,11 @@ class Verdict:
     used: float | None
     """The largest share of the allowed error."""
     failed: tuple[str, ...] = ()
-    """Names of the findings against it; none against what was caught only while it was timed."""
+    """Names of its failed findings; empty where only timing refused it."""
 
     @property
     def off(self) -> bool:
-        """Whether it disagrees in what its output holds, and not only in how that came about."""
+        """Whether its output is wrong, and not only its conduct."""
         return self.status == "disagrees" and (not self.cases or not set(self.failed) <= set(CONDUCT))
 
 
@@ -45,19 +45,19 @@ def gbs(case: CaseComparison, row: Row) -> float | None:
 
 
 def share_of_copy(case: CaseComparison, row: Row) -> float | None:
-    """`gbs` over what a plain copy reached in the same run."""
+    """`gbs` over that of a plain copy in the same run."""
     rate, ceilings = gbs(case, row), row.ceilings or case.ceilings
     return rate / ceilings.copy_gbs if rate is not None and ceilings else None
 
 
 def tflops(case: CaseComparison, row: Row) -> float | None:
-    """TFLOP/s, cold: the operations of the case, however many the row does."""
+    """TFLOP/s, cold: the case's operations, not the row's own number of them."""
     cold = row.timing.cold_us if row.timing else None
     return case.cost.flops / cold.median / 1e6 if cold and cold.median > 0 else None
 
 
 def share_of_product(case: CaseComparison, row: Row) -> float | None:
-    """`tflops` over what the library's product of matrices of this dtype reached in the same run."""
+    """`tflops` over that of the library's matrix product of this dtype in the same run."""
     rate, ceilings = tflops(case, row), row.ceilings or case.ceilings
     best = ceilings.product_tflops if ceilings else None
     return rate / best if rate is not None and best else None
@@ -89,30 +89,30 @@ def share(case: CaseComparison, row: Row) -> float | None:
 
 
 def share_of(case: CaseComparison) -> str:
-    """What `share` is a share of, in words."""
+    """The ceiling of `share`, in words."""
     return "peak (measured)" if compute_bound(case) else "copy bandwidth"
 
 
 def ratio(row: Row, other: Row) -> Estimate | None:
-    """How many times faster ``row`` is than ``other``, cold, from pairs of samples of the same round.
+    """Speedup of ``row`` vs. ``other``, cold, from pairs of samples of the same round.
 
-    None where one of them was not timed, or where they do not sum in the same precision.
+    None where one of them was not timed, or where their accumulators differ.
     """
     if not (row.timing and other.timing and row.accumulator == other.accumulator):
         return None
     mine, others = row.timing.cold_us, other.timing.cold_us
     samples: list[float] = []
-    if mine and others:  # who sits out rounds sits out the last ones
+    if mine and others:  # a slow row is left out of the last rounds
         samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
     for pair in row.timing.ratios:
         if pair.against == other.label:
-            # A record has none, as they follow from those of the cold times.
+            # A record has no samples of ratios: they follow from the cold times.
             return replace(pair.value, samples=pair.value.samples or tuple(samples))
     return estimate(samples) if samples else None
 
 
 def detectable(*rows: Row) -> float:
-    """The least difference, as a share, that can be told apart at these rows' times."""
+    """The least difference that counts at these rows' times, as a share."""
     found = [0.0]
     for row in rows:
         if row.timing and row.timing.cold_us:
@@ -122,14 +122,14 @@ def detectable(*rows: Row) -> float:
 
 
 def differs(row: Row, other: Row) -> bool:
-    """Whether one of them is faster, by more than this machine shows between equals."""
+    """Whether one row is faster than the other by more than noise."""
     found = ratio(row, other)
     least = detectable(row, other) * (statistics.FEW if few(row, other) else 1)
     return found is not None and statistics.differs(found, least)
 
 
 def few(*rows: Row) -> int:
-    """How many rounds timed all of them, where they are too few for an interval; 0 where not."""
+    """The number of rounds that timed all rows if that is too small for an interval, else 0."""
     count = min(row.timing.rounds if row.timing else 0 for row in rows)
     return count if count < statistics.ENOUGH else 0
 
@@ -139,12 +139,12 @@ def row_of(case: CaseComparison, label: str) -> Row | None:
 
 
 def is_trial(row: Row) -> bool:
-    """Whether ``--tune`` has added it."""
+    """Whether ``--tune`` added the row."""
     return bool(row.parameters) and registered_as(row.label) != row.label
 
 
 def trials(case: CaseComparison) -> list[list[Row]]:
-    """For each implementation that ``--tune`` was given for: its rows, the default's among them, by value."""
+    """For each tuned implementation its rows, with the default's, sorted by value."""
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in case.rows:
         if row.parameters:
@@ -155,22 +155,22 @@ def trials(case: CaseComparison) -> list[list[Row]]:
 
 
 def timed_trials(rows: Iterable[Row]) -> bool:
-    """Whether any other value than the default was timed."""
+    """Whether a value other than the default was timed."""
     return any(is_trial(row) and row.timing and row.timing.cold_us for row in rows)
 
 
 def cold_us(row: Row) -> float:
-    """The median, cold; infinite where it was not timed."""
+    """The cold median in us; infinite where the row was not timed."""
     return row.timing.cold_us.median if row.timing and row.timing.cold_us else math.inf
 
 
 def stands(row: Row) -> bool:
-    """Whether its time counts: it is correct, or replayed from a record and not run here."""
+    """Whether its time counts: the row is correct, or replayed from a record and not run here."""
     return row.status == "ok" or (row.status == "unavailable" and bool(row.replayed))
 
 
 def fastest(rows: Iterable[Row]) -> Row | None:
-    """Cold, of those that are correct, or were when they were recorded and cannot run here."""
+    """The fastest row, cold, of those whose time counts; None where none was timed."""
     found = min(filter(stands, rows), key=cold_us, default=None)
     return None if found is None or cold_us(found) == math.inf else found
 
@@ -180,7 +180,7 @@ def timed_cases(comparison: Comparison) -> list[CaseComparison]:
 
 
 def main_case(comparison: Comparison) -> CaseComparison | None:
-    """The case that the sentences and the resources are about: inspected if any is, else timed, else any."""
+    """The case of the sentences and the resources: an inspected one, else a timed one, else the last."""
     inspected = [case for case in comparison.cases if any(row.resources for row in case.rows)]
     timed = timed_cases(comparison)
     both = [case for case in inspected if case in timed]
@@ -200,7 +200,7 @@ def verdicts(comparison: Comparison) -> list[Verdict]:
 def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
     checked = [row.agreement for row in rows if row.agreement]
     statuses = {row.status for row in rows}
-    # A row too long for one variant does not undo its agreement elsewhere.
+    # A variant that refuses one case is still correct on the others.
     worst = next((s for s in (*WRONG, "failed") if s in statuses), "ok" if checked else "unavailable")
     return Verdict(
         label,
@@ -215,7 +215,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
 
 
 def unequal_terms(case: CaseComparison, baseline: str) -> list[Row]:
-    """Rows that sum in another precision than the baseline."""
+    """Rows with another accumulator than the baseline."""
     reference = row_of(case, baseline)
     if reference is None:
         return []
@@ -229,7 +229,7 @@ def baseline_of(case: CaseComparison) -> str:
 
 
 def same_variant(case: CaseComparison) -> dict[str, dict[str, Row]]:
-    """Rows by variant and route, of the variants that exist in Triton and in CUDA, or by both CUDA routes."""
+    """Timed rows by variant and route, for variants with two routes or more of Triton and CUDA."""
     found: dict[str, dict[str, Row]] = defaultdict(dict)
     for row in case.rows:
         route, _, variant = row.label.partition(".")
@@ -262,8 +262,7 @@ def short_kernel(name: str) -> str:
 def kernels(rows: Iterable[Row]) -> list[tuple[Row, str, dict[str, KernelResources]]]:
     """Every kernel of every row, by architecture.
 
-    Where the profiler and the cubin both speak of one kernel, the profiler has the word and the cubin adds
-    what only a compiler knows: spills, stack and the size of the code.
+    Where both readers saw a kernel, the profiler's figures count; the cubin adds spills, stack and code size.
     """
     found = []
     for row in rows:

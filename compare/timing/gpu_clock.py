@@ -1,8 +1,8 @@
-"""The card beside the samples: its clock after each of them, power, temperature and throttling once a round.
+"""The card's state: its SM clock after each sample; power, temperature and throttling once a round.
 
-Asking the driver takes some tens of microseconds, in which the GPU does nothing; it is done between timed
-sections only.  What asking may take is limited, so that rounds do not become pauses: `ALLOWED_MS` a round on
-average.  Where the driver is slow, some samples go without.
+A query of the driver takes tens of microseconds, and the GPU idles meanwhile.  Queries come between timed
+sections only, and take at most `ALLOWED_MS` a round on average.  Where the driver is slow, some samples have
+no clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATE = ("power_w", "temperature_c", "throttle")
 
 
 class Monitor:
-    """Asks through ``readers``, by name; those that fail once are not asked again."""
+    """Queries the driver by ``readers``; one that fails is not called again."""
 
     def __init__(self, readers: Mapping[str, Reader], now_s: Callable[[], float] = time.perf_counter) -> None:
         self._readers = {name: readers[name] for name in (_CLOCK, *_STATE) if name in readers}
@@ -38,12 +38,12 @@ class Monitor:
         return cls(clock_readers(device))
 
     def clock_mhz(self) -> float | None:
-        """The SM clock now; None where it cannot be said, or this round has asked enough."""
+        """The SM clock now; None where it is unknown or the round's query time is used up."""
         found = self._ask(_CLOCK, self._clocks) if self._clocks.left_ms > 0 else None
         return found if isinstance(found, float) else None
 
     def end_round(self) -> None:
-        """Note the state of the card, once a round."""
+        """Record the card's state, once a round."""
         if self._state.left_ms > 0:
             for name in (_CLOCK, *_STATE):
                 found = self._ask(name, self._state)
@@ -52,12 +52,12 @@ class Monitor:
         self._asking_ms.append(round(self._clocks.end_round() + self._state.end_round(), 4))
 
     def restart(self) -> None:
-        """Forget the rounds so far: they were warm-up."""
+        """Forget the warm-up rounds."""
         self._log.clear()
         self._asking_ms.clear()
 
     def card(self) -> Card | None:
-        """What was noted; None if nothing was."""
+        """The recorded states; None if there are none."""
         if not self._log:
             return None
         numbers = {name: _numbers(self._log.get(name, [])) for name in (_CLOCK, "power_w", "temperature_c")}
@@ -77,7 +77,7 @@ class Monitor:
 
 
 class _Purse:
-    """Time to spend: half of what a round allows is added after each; what is overdrawn, later rounds pay."""
+    """A budget of query time: each round adds half of `ALLOWED_MS`; later rounds repay an overdraft."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -95,7 +95,7 @@ class _Purse:
             self._spent_ms += took_ms
 
     def end_round(self) -> float:
-        """What the round has spent, in ms."""
+        """The round's query time in ms."""
         spent_ms, self._spent_ms = self._spent_ms, 0.0
         self.left_ms = min(ALLOWED_MS / 2, self.left_ms + ALLOWED_MS / 2)
         return spent_ms

@@ -1,10 +1,10 @@
-"""Cold GPU times by NVIDIA's own benchmarking library, in place of ours: ``--timer nvbench``.
+"""``--timer nvbench``: cold GPU times by NVIDIA's benchmarking library in place of ours.
 
-nvbench (``cuda-bench`` on PyPI) samples one implementation after the other, on a stream of its own, with the
-L2 flushed before each sample, until it is content.  There are no rounds, so a ratio is that of two medians.
-It is an optional dependency, and a second opinion: warm times, graphs and the host's are not its business.
+nvbench (``cuda-bench`` on PyPI) samples one implementation after another, on its own stream, with the L2
+flushed before each sample, until its stopping criterion holds.  There are no rounds: a ratio is that of two
+medians.  It is an optional dependency, and a second opinion on cold times only.
 
-Source: the package's own type stubs, version 0.3.
+Source: the package's type stubs, version 0.3.
 """
 
 from __future__ import annotations
@@ -37,35 +37,39 @@ from compare.timing.stopwatch import Call, how_many_sets
 REQUIREMENT = "cuda-bench[cu13]>=0.3"
 MIN_SAMPLES = 50
 TIMEOUT_S = 1.0
-"""A microsecond is rarely known to nvbench's content: its samples have the grain of the clock."""
+"""Limit of a measurement: at 1 us the clock's resolution keeps nvbench's criterion from being met."""
 
 _NOTE = "cold times are nvbench's, one implementation after the other"
 
 
 def load() -> Any:
-    """The module; a `UsageError` with the command that installs it where it cannot be used."""
+    """The module ``cuda.bench``.
+
+    Raises:
+        UsageError: it cannot be imported; with the command that installs it.
+    """
     try:
         bench = importlib.import_module("cuda.bench")
-        bench.State  # noqa: B018 - it is loaded when it is first asked for
+        bench.State  # noqa: B018 - loads the extension
         importlib.import_module("cuda.bench.results")
     except (ImportError, AttributeError) as error:
         pip = f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(REQUIREMENT)}"
-        raise UsageError(f"--timer nvbench: it cannot be used here ({error}). To install it: {pip}") from None
+        raise UsageError(f"--timer nvbench: cannot import cuda.bench ({error}). Install it: {pip}") from None
     return bench
 
 
 def cold_us(calls: Mapping[str, Sequence[Call]], device: torch.device) -> dict[str, Estimate | Exception]:
-    """Cold GPU times of calls by nvbench, which runs once in a process: a second time it refuses.
+    """Cold GPU times of calls by nvbench, which runs only once in a process.
 
     Args:
         calls: by name, the same call on several sets of inputs, which rotate.
         device: the GPU.
 
     Returns:
-        By name: the time, or what a call raised, or a `RuntimeError` where nvbench kept no samples.
+        By name: the time, the exception of a call, or a `RuntimeError` where nvbench kept no samples.
 
     Raises:
-        RuntimeError: it has run in this process before.
+        RuntimeError: nvbench has run in this process before.
     """
     bench = load()
     raised: dict[str, BaseException] = {}
@@ -107,10 +111,10 @@ def _benchmark(
 
     def benchmark(state: Any) -> None:
         try:
-            launch(state)  # what a first call on a stream sets up may not stand behind a waiting kernel
+            launch(state)  # a stream's first call sets things up: not behind nvbench's blocking kernel
             torch.cuda.synchronize()
             state.exec(launch, batched=False)
-        except BaseException as error:  # it would come out of C++ as something else
+        except BaseException as error:  # C++ would turn it into another exception
             raised[name] = error
             state.skip(type(error).__name__)
 
@@ -125,14 +129,14 @@ def retimed(
     timings: Mapping[str, Result],
     seed: int,
 ) -> dict[str, Result]:
-    """``timings`` with nvbench's cold times for ours, and the ratios that follow from them."""
+    """``timings`` with nvbench's cold times for ours, and the ratios of their medians."""
     found = dict(timings)
     timed = {label: timing for label, timing in timings.items() if isinstance(timing, Timing)}
     labels = [impl.label for impl in impls if impl.label in timed and timed[impl.label].cold_us is not None]
     try:
         samples = _in_another_process(op.name, labels, str(case), str(device), seed)
     except BrokenProcessPool:
-        samples = dict.fromkeys(labels, "nvbench's process ended by itself (leave out --timer nvbench)")
+        samples = dict.fromkeys(labels, "nvbench's process crashed. Leave out --timer nvbench")
     for label, told in samples.items():
         if isinstance(told, str):
             found[label] = RuntimeError(told)
@@ -143,8 +147,8 @@ def retimed(
 
 
 def _in_another_process(*order: Any) -> dict[str, list[float] | str]:
-    """`_samples` of a process that is new, as nvbench runs once in each."""
-    no_traceback = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's to answer
+    """`_samples` in a new process, because nvbench runs only once in each."""
+    no_traceback = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # this process handles Ctrl-C
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), no_traceback) as pool:
         return pool.submit(_samples, *order).result()
 
@@ -152,7 +156,7 @@ def _in_another_process(*order: Any) -> dict[str, list[float] | str]:
 def _samples(
     op_name: str, labels: Sequence[str], case_text: str, device_text: str, seed: int
 ) -> dict[str, list[float] | str]:
-    """By label: cold samples in microseconds, or what went wrong."""
+    """By label: cold samples in microseconds, or an error's text."""
     device = pick(device_text)
     op = registry.get_op(op_name)
     case = Case.parse(case_text, op)
@@ -170,17 +174,16 @@ def _samples(
 
 
 def input_sets(op: Op, case: Case, device: torch.device, seed: int) -> list[tuple[torch.Tensor, ...]]:
-    """Sets of inputs, fresh random values each, so many that together they do not fit the L2."""
+    """Sets of inputs with new random values each, together larger than the L2."""
     generator = torch.Generator(device).manual_seed(seed)
-    sets = [op.make_inputs(case, generator, device)]
-    size = sum(tensor.untyped_storage().nbytes() for tensor in sets[0])
-    for _ in range(how_many_sets(size, device) - 1):
-        sets.append(op.make_inputs(case, generator, device))
-    return sets
+    first = op.make_inputs(case, generator, device)
+    size = sum(tensor.untyped_storage().nbytes() for tensor in first)
+    more = range(how_many_sets(size, device) - 1)
+    return [first, *(op.make_inputs(case, generator, device) for _ in more)]
 
 
 def _with_ratios(label: str, found: Mapping[str, Result]) -> Result:
-    """The ratios that rounds gave, from medians instead."""
+    """A result with its ratios taken from medians instead of rounds."""
     timing = found[label]
     if not isinstance(timing, Timing) or timing.cold_us is None:
         return timing

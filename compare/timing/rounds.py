@@ -1,4 +1,4 @@
-"""Rounds: each kind of time named and none mixed; the order of samples, when to stop, and what follows.
+"""Rounds of samples: their order, when to stop, and the times and ratios that follow.
 
 What is timed:
 
@@ -6,17 +6,14 @@ What is timed:
 - *cold*: GPU time of one call with the L2 flushed, on inputs that rotate through several sets;
 - *warm*: GPU time a call, several back to back on the same inputs;
 - *graph*: GPU time of one replay of the call captured as a CUDA graph, warm;
-- *launch*: host time until the call returns, while the GPU is busy with something else: the median of a
-  batch is one sample.
+- *launch*: host time until the call returns while the GPU is busy; the median of a batch is one sample.
 
-Each round takes a cold sample from every implementation, in an order drawn anew, so that a drift of clocks,
-power or temperature affects all of them alike; the first rounds take one of each other kind as well.  A ratio
-is the median of the cold ratios within rounds.
-Rounds go on until every ratio's 95% interval is tight or the time budget ends, but never before each
-implementation has its least number of samples: a slow one is sampled less often, a fast one never starves.
-Every sample is kept.  GPU
-times are the difference of two events: the time of an empty pair is not subtracted, but a note gives it where
-it is a noticeable part.
+Each round takes a cold sample from every implementation, in a new random order, so that a drift of clocks,
+power or temperature affects all alike; the first rounds take one of each other kind as well.  A ratio is the
+median of the cold ratios within rounds.  Rounds end when every ratio's 95% interval is tight or the time
+budget is used, but not before each implementation has its least number of samples: a slow one is sampled less
+often, a fast one never starves.  Every sample is kept.  GPU times are the difference of two events.  The time
+of an empty pair is not subtracted; a note gives it where it matters.
 
 Nothing here touches a GPU; time comes from `Timed` implementations and a `Clock`.
 """
@@ -39,49 +36,49 @@ from compare.timing.sustained import Endurance, endure
 from compare.timing.timed import Timed
 
 Progress = Callable[[float], None]
-"""Called after every round with the share of the timing that is over, 0 to 1."""
+"""Called after every round with the share of the timing that is done, 0 to 1."""
 
 Result = Timing | Exception
 
 NOTICEABLE = 0.05
-"""The share of a cold time from which the event pair's own time is worth a note."""
+"""Share of a cold time from which a note gives the time of an empty event pair."""
 
 OTHER_CLOCK = 0.01
-"""By how much the clocks of a ratio's two sides may differ before it is said."""
+"""Difference of two implementations' SM clocks from which a note gives both."""
 
 MANY_OUTLIERS = 0.05
-"""The share of a series from which its outliers are worth a note; below, the samples themselves tell."""
+"""Share of a series from which a note counts its outliers."""
 
 
 FAIR = 2.0
-"""How many times its equal share of the time an implementation may take before it sits out the rounds."""
+"""Most time of one implementation, as a multiple of an equal share; then it is left out of further rounds."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """When to stop, and how much one sample may take."""
+    """When to stop, and how long one sample may take."""
 
     min_rounds: int = Options.samples[0]
-    """Cold samples of each implementation, at least, whatever the budget;"""
+    """Least cold samples of each implementation, whatever the budget."""
     min_slow: int = Options.samples[1]
-    """fewer of one whose call takes more than `slow_ms`."""
+    """The same for an implementation whose call takes more than `slow_ms`."""
     max_rounds: int = 300
     warm_rounds: int = 10
     """Rounds that sample warm, graph and launch as well: verdicts and ratios are of cold times only."""
     min_s: float = 0.5
-    """Rounds of small cases are so short that ten of them see one moment of the card only."""
+    """Least duration: ten rounds of a small case would cover one moment of the card only."""
     tight: float = 0.01
     """Half the width of a ratio's interval, as a share of the ratio."""
     warm_up_s: float = 0.1
-    """Rounds thrown away first, one at least: they bring the clocks up and fill the allocator's cache."""
+    """Discarded rounds, at least one: they raise the clocks and fill the allocator's cache."""
     batch_us: float = 100.0
-    """A warm sample repeats its call until it takes the GPU about this long,"""
+    """Approximate GPU time of the repeated calls of a warm sample."""
     batch_host_us: float = 500.0
-    """but the host no longer than this,"""
+    """Most host time of a warm sample."""
     most_repeats: int = 20
-    """and no more often."""
+    """Most calls of a warm sample."""
     slow_ms: float = 10.0
-    """A call that takes longer needs no warm-up round, and only one warm and one graph sample."""
+    """A slower call gets no warm-up round, and one warm and one graph sample."""
     sustained: bool = False
     """Time bursts and sustained load after the rounds: about two seconds each."""
 
@@ -102,7 +99,7 @@ def reference(label: str, impls: Sequence[Implementation]) -> str | None:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one round found of one implementation, in microseconds."""
+    """The times of one implementation in one round, in microseconds."""
 
     cold_us: float
     warm_us: float | None = None
@@ -119,13 +116,13 @@ class Entry:
     impl: Implementation
     timed: Timed
     first_ms: float | None = None
-    """Its first call, where that was timed earlier."""
+    """Time of its first call, where that was timed earlier."""
     call_ms: float = 0.0
-    """Host time of a whole call, when it was ready to be timed."""
+    """Host time of a call and its GPU work, at the beginning of timing."""
     spent_s: float = 0.0
-    """What its samples have cost so far,"""
+    """Cost of its samples so far."""
     sampled: int = 0
-    """and how many rounds they are from."""
+    """Number of rounds that sampled it."""
     has_graph: bool = False
     repeats: int = 1
     endurance: Endurance | None = None
@@ -138,7 +135,7 @@ class Entry:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a measurement: ``partial`` holds what whole rounds had measured by then."""
+    """Ctrl-C during a measurement; ``partial`` holds the results of the completed rounds."""
 
     def __init__(self, partial: dict[str, Result]) -> None:
         super().__init__()
@@ -146,15 +143,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Rounds:
-    """Rounds of samples of ``entries``, and what follows from them.
+    """Rounds of samples of ``entries``, and the times and ratios that follow.
 
     Args:
-        baseline: the label that ratios are taken to.
-        entries: implementations known to be right.
-        clock: of the run as a whole.
+        baseline: label of the denominator of ratios.
+        entries: correct implementations.
+        clock: the clock of the run.
         plan: when to stop.
         seed: of the order within rounds.
-        ceilings: sampled once a round, so that shares of them are free of drift as well.
+        ceilings: sampled once a round, so that drift affects them alike.
     """
 
     def __init__(
@@ -176,9 +173,9 @@ class Rounds:
         self._empty_us: list[float] = []
 
     def run(self, budget_s: float, progress: Progress | None = None) -> None:
-        """Take samples until they suffice or the budget is used.
+        """Take samples until the intervals are tight or the budget is used.
 
-        `results` holds whatever came of it, after an exception as well.
+        `results` has the completed rounds, after an exception too.
         """
         for entry in self._active():
             with _contained(entry):
@@ -210,7 +207,7 @@ class Rounds:
                 entry.endurance = endure(entry.timed, self.clock, cold_us, launch_us)
 
     def tight(self) -> bool:
-        """Whether every ratio is known well enough; where there is none, the cold time itself."""
+        """Whether every ratio's interval is tight, or the cold time's where there is no ratio."""
         due = self._due()
         for entry in due:
             ratios = self._ratios(entry)[0]
@@ -222,7 +219,7 @@ class Rounds:
         return True
 
     def results(self) -> dict[str, Result]:
-        """By label, in the order given: what was measured, or what went wrong."""
+        """By label, in the order of the entries: the times, or the error."""
         found: dict[str, Result] = {}
         for label, entry in self.entries.items():
             if entry.error is not None:
@@ -240,7 +237,7 @@ class Rounds:
         return [entry for entry in self.entries.values() if entry.error is None]
 
     def _due(self) -> list[Entry]:
-        """What the next round samples: one that has had more than a share of the time sits out the rest."""
+        """The entries of the next round: without those that have used more than their share of the time."""
         short = self._short()
         return [
             entry
@@ -251,7 +248,7 @@ class Rounds:
         ]
 
     def _short(self) -> list[Entry]:
-        """Those with fewer samples than every implementation gets, whatever the budget."""
+        """Entries with fewer samples than the plan's least number."""
 
         def least(entry: Entry) -> int:
             return min(
@@ -261,7 +258,7 @@ class Rounds:
         return [entry for entry in self._active() if entry.sampled < least(entry)]
 
     def _prepare(self, entry: Entry) -> None:
-        """The first call, then a graph of it."""
+        """Make the first call, then capture a graph."""
         entry.call_ms = entry.timed.first()
         if entry.first_ms is None:
             entry.first_ms = entry.call_ms
@@ -292,11 +289,11 @@ class Rounds:
             self.ceilings.restart()
 
     def _round(self, number: int, due: Sequence[Entry]) -> dict[str, Sample]:
-        """One sample of each kind from each entry that is ``due``, each kind's order drawn anew."""
+        """One sample of each kind from each entry that is ``due``, in a new random order for each kind."""
         cold: dict[str, float] = {}
         clocks: dict[str, float | None] = {}
         samples: dict[str, Sample] = {}
-        for entry in self._shuffled(due):  # close together, as ratios are taken of these
+        for entry in self._shuffled(due):  # close together: ratios are of these
             with _contained(entry), self._on_account_of(entry):
                 cold[entry.label] = entry.timed.cold(number % entry.timed.sets).gpu_us
                 clocks[entry.label] = self.ceilings.clock_mhz() if self.ceilings else None
@@ -328,7 +325,7 @@ class Rounds:
     # ----------------------------------------------------------------------- what follows
 
     def _series(self, label: str, kind: str) -> list[float]:
-        """All samples of one kind, to the nanosecond: no clock here is finer."""
+        """All samples of one kind, rounded to the nanosecond."""
         taken = (getattr(samples[label], kind) for samples in self.samples if label in samples)
         return [round(value, 3) for value in taken if value is not None]
 
@@ -352,7 +349,7 @@ class Rounds:
         )
 
     def _ratios(self, entry: Entry) -> tuple[list[Ratio], list[str]]:
-        """Against the baseline and the level's reference; a note for each ratio that is missing."""
+        """The ratios to the baseline and to the level's reference; a note for each missing one."""
         ratios: list[Ratio] = []
         notes: list[str] = []
         impls = [each.impl for each in self.entries.values()]
@@ -369,37 +366,37 @@ class Rounds:
         return ratios, notes
 
     def _clocks_apart(self, label: str, other: str) -> Iterator[str]:
-        """Rounds bring both sides the same drift, but a hungry kernel slows the clock for itself alone."""
+        """A note where the two ran at different SM clocks: a power-hungry kernel lowers its own clock."""
         series = [self._series(name, "sm_mhz") for name in (label, other)]
         if all(series):
             own, theirs = map(statistics.median, series)
             if theirs > 0 and abs(own / theirs - 1) > OTHER_CLOCK:
-                yield f"it ran at {own:.0f} MHz and {other} at {theirs:.0f}: their ratio holds that as well"
+                yield f"it ran at {own:.0f} MHz and {other} at {theirs:.0f} MHz: part of their ratio"
 
     def _incomparable(self, own: Entry, other: Entry | None) -> str | None:
-        """Why a ratio of the two would mislead; None where the terms are equal."""
+        """Why the two are not comparable; None where the terms are equal."""
         if other is None:
             return "it was not timed"
         if other.error is not None:
             return f"it failed ({_first_line(other.error)})"
         if own.impl.accumulator != other.impl.accumulator:
-            return f"unequal terms, computed in {own.impl.accumulator} against {other.impl.accumulator}"
+            return f"unequal terms, accumulator {own.impl.accumulator} vs {other.impl.accumulator}"
         if own.timed.output_dtype != other.timed.output_dtype:
-            return f"unequal terms, output in {own.timed.output_dtype} against {other.timed.output_dtype}"
+            return f"unequal terms, output {own.timed.output_dtype} vs {other.timed.output_dtype}"
         return None
 
     def _ratio(self, label: str, other: str) -> Estimate | None:
-        """How many times faster ``label`` is than ``other``, from the rounds that timed both."""
+        """Speedup of ``label`` vs. ``other``, from the rounds that timed both."""
         pairs = [(r[other].cold_us, r[label].cold_us) for r in self.samples if label in r and other in r]
         values = [theirs / own for theirs, own in pairs if own > 0 and theirs > 0]
         return estimate([round(value, 5) for value in values]) if values else None
 
     def _remarks(self, entry: Entry, cold: Sequence[float]) -> Iterator[str]:
         if entry.timed.exposed("cold") or entry.timed.exposed("warm"):
-            yield "its call waits for the GPU, or keeps it waiting: its GPU times hold host time as well"
+            yield "its call synchronizes, or its launch is slower than the GPU: GPU times include host time"
         rounds = len(self.samples)
         if len(cold) < rounds:
-            yield f"timed in {len(cold)} of {rounds} rounds: they took all of its share of the time"
+            yield f"timed in {len(cold)} of {rounds} rounds: these used its share of the time"
         odd = outliers(cold)
         if odd > MANY_OUTLIERS * len(cold):
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"
@@ -410,9 +407,9 @@ class Rounds:
 
 def _endured(entry: Entry) -> Iterator[str]:
     if entry.endurance is not None and not entry.endurance.settled:
-        yield "its time under sustained load had not settled when the time for it was over"
+        yield "its time under sustained load did not settle within the time limit"
     if any(entry.timed.exposed(kind) for kind in ("burst", "sustained")):
-        yield "its burst and sustained times hold host time: the host is slower than the GPU"
+        yield "its burst and sustained times include host time: the host is slower than the GPU"
 
 
 @contextmanager
@@ -426,7 +423,7 @@ def _contained(entry: Entry) -> Iterator[None]:
 
 
 def release(error: BaseException) -> None:
-    """Let go of what the frames of a traceback hold: after an out-of-memory error, the memory itself."""
+    """Clear the frames of an exception's traceback: they hold tensors, after an out-of-memory error too."""
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)

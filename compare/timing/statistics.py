@@ -1,7 +1,6 @@
-"""Medians and what is known of them.
+"""Medians with distribution-free confidence intervals.
 
-Times are neither normal nor symmetric, so nothing here assumes a distribution: the interval of a median
-is read off the ordered samples themselves.
+Times are neither normal nor symmetric, so the interval of a median comes from the ordered samples.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from compare.spec import Estimate
 CONFIDENCE = 0.95
 
 ENOUGH = 6
-"""Samples from which on two of them span the median with that confidence."""
+"""Least number of samples whose range covers the median with that confidence."""
 FEW = 10.0
-"""With fewer, only a difference of so many times the least one that can be told apart is believed."""
+"""With fewer samples, a difference counts from this multiple of the least one that counts."""
 
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
 OUTLIER = 5.0
-"""How many times the usual spread a sample must lie away to be called one."""
+"""Distance of an outlier from the median, as a multiple of the usual spread."""
 
 
 def estimate(samples: Sequence[float]) -> Estimate:
-    """The median of ``samples``, its 95% confidence interval and the samples themselves, in their order.
+    """The median of ``samples``, its 95% confidence interval and the samples in their order.
 
-    Below six samples no pair of them spans the median with 95% confidence; their range stands in.
+    Below six samples no pair of them covers the median with 95% confidence: the interval is their range.
 
     Raises:
         ValueError: there is no sample, or one is NaN.
@@ -46,15 +45,14 @@ def estimate(samples: Sequence[float]) -> Estimate:
 
 
 @functools.cache
-def lower_rank(count: int, confidence: float = CONFIDENCE) -> int:
-    """The rank, from 1, of the ordered sample that bounds the median from below; from above, from the end.
+def lower_rank(count: int) -> int:
+    """The rank, from 1, of the ordered sample that bounds the median from below (from above: from the end).
 
-    How many of ``count`` independent samples fall below the true median is binomial with p = 1/2, whatever
-    they are samples of.
+    The number of independent samples below the true median is binomial with p = 1/2 for any distribution.
     """
-    # Of the 2^count ways in which samples fall, those with `rank` of them below, and with no more than that.
+    # ways: outcomes, of 2^count, with `rank` samples below the median; so_far: with at most `rank`.
     rank, ways, so_far = 0, 1, 1
-    allowed = math.floor(Fraction((1 - confidence) / 2) * 2**count)
+    allowed = math.floor(Fraction((1 - CONFIDENCE) / 2) * 2**count)
     while so_far <= allowed:
         rank += 1
         ways = ways * (count - rank + 1) // rank
@@ -71,17 +69,20 @@ def within(value: Estimate, share: float) -> bool:
 
 
 def differs(ratio: Estimate, detectable: float) -> bool:
-    """Whether a ratio is a difference: its interval excludes 1, and it is further from 1 than the least
-    difference that can be told apart.  The interval alone cries wolf, as samples of one run are not quite
-    independent and sampling stops when they look tight."""
+    """Whether a ratio counts as a difference: its interval excludes 1, and it is further from 1 than
+    ``detectable``.
+
+    The interval alone gives false positives: samples of one run are not independent, and sampling stops when
+    the interval is tight.
+    """
     if ratio.median <= 0 or ratio.low <= 1 <= ratio.high:
         return False
     return max(ratio.median, 1 / ratio.median) - 1 > detectable
 
 
 def verdict(ratio: Estimate, detectable: float) -> Verdict:
-    """What a ratio (above 1 is faster) comes to: one of two differences, the same where the whole interval
-    lies within what cannot be told apart, else ambiguous: more samples would decide it."""
+    """The verdict on a ratio (above 1: faster): a difference; the same where the whole interval is within
+    ``detectable`` of 1; else ambiguous, and more samples would decide."""
     if differs(ratio, detectable):
         return "faster" if ratio.median > 1 else "slower"
     same = 1 / (1 + detectable) <= ratio.low and ratio.high <= 1 + detectable
@@ -89,7 +90,7 @@ def verdict(ratio: Estimate, detectable: float) -> Verdict:
 
 
 def outliers(samples: Sequence[float]) -> int:
-    """How many samples lie far from the median: more than `OUTLIER` times the median deviation, and 1%."""
+    """How many samples are further from the median than `OUTLIER` median deviations and than 1%."""
     if not samples:
         return 0
     middle = statistics.median(samples)
@@ -101,7 +102,7 @@ def outliers(samples: Sequence[float]) -> int:
 def between(old: Estimate, new: Estimate) -> Estimate:
     """Speedup of ``new`` over ``old``, from two independent medians and their intervals.
 
-    The distances to the ends, in logarithms, add up as squares: G. Y. Zou and A. Donner, "Construction of
+    The squared distances to the ends, in logarithms, add up: G. Y. Zou and A. Donner, "Construction of
     confidence limits about effect measures", Statistics in Medicine 27 (2008).
     """
     down = math.hypot(math.log(old.median / old.low), math.log(new.high / new.median))

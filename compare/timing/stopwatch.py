@@ -1,9 +1,9 @@
-"""The clock: how long the GPU and the host take for a call, and nothing of how samples are combined.
+"""The clock: GPU and host time of a call.  Nothing here combines samples.
 
-Every GPU time is the time between two events on torch's current stream.  The host must have enqueued the
-call before the GPU reaches the first of them, or its launch would be timed as the kernel's work; so a
-kernel that only waits goes before the events, and each sample is checked: the first event may not have
-passed when the last has been enqueued.  A sample that fails the check is taken again behind a longer wait.
+A GPU time is the time between two events on torch's current stream.  The host must enqueue the call before
+the GPU reaches the first event, or launch overhead would count as the kernel's time.  So a kernel that only
+waits comes before the events, and each sample is checked: the first event must not have completed when the
+last is enqueued.  A sample that fails the check is taken again behind a longer wait.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ except ImportError:
 Call = Callable[[], object]
 
 FLUSH_L2 = 4
-"""How many times the L2's size is written before a cold sample.  Written, not read: the lines it leaves
-dirty are evicted during the call just as the call's own are evicted after it, so that a call pays for as
-many bytes as it writes."""
+"""Bytes written before a cold sample, as a multiple of the L2's size.  The flush writes: its dirty lines are
+evicted during the call as the call's own are after it, so that a call pays for as many bytes as it writes."""
 
 ROTATED_L2 = 2
-"""The inputs' sets together are at least this many times the L2's size, as far as `MOST_SETS` allow."""
+"""Least size of all sets of inputs together, as a multiple of the L2's size; at most `MOST_SETS` sets."""
 MOST_SETS = 8
 
 FIRST_WAIT_US = 60.0
@@ -43,49 +42,48 @@ LONGEST_WAIT_US = 20_000.0
 
 @dataclass(frozen=True)
 class Reading:
-    """One sample: GPU and host time of one call, in microseconds (of a batch: the GPU's mean a call, the
-    host's median)."""
+    """One sample: GPU and host time of a call in microseconds (in a batch: GPU mean, host median)."""
 
     gpu_us: float
     host_us: float
 
 
 class Clock(Protocol):
-    """What belongs to a run as a whole."""
+    """The clock of a run."""
 
     def now_s(self) -> float:
-        """Seconds on a clock that only goes forward."""
+        """Seconds of a monotonic clock."""
 
     def empty_us(self) -> float:
-        """What two events with nothing between them read."""
+        """Time between two events with nothing between them."""
 
 
 class Stopwatch(Clock, Protocol):
-    """Times calls of the process it is in.  Samples of one name share what it learns of the host."""
+    """Times calls of its own process.  Samples of one name share the learnt wait."""
 
     behind: Call | None
     """Enqueued right behind the last event of every sample, and waited for; not timed."""
 
     def cold(self, name: str, call: Call) -> Reading:
-        """One call with none of its data in the L2."""
+        """One call with a cold L2."""
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
-        """``repeats`` calls back to back, right after one that is not timed."""
+        """``repeats`` calls back to back, after an untimed one."""
 
     def capture(self, call: Call) -> Call:
         """``call`` as a CUDA graph; the result replays it.  Raises where it cannot be captured."""
 
     def exposed(self, name: str) -> bool:
-        """Whether some sample of that name holds host time, however long the wait."""
+        """Whether a sample of that name contains host time."""
 
 
 def how_many_sets(size: int, device: torch.device) -> int:
-    """How many sets of inputs samples rotate through, where a set takes ``size`` bytes."""
+    """Number of sets of inputs to rotate through, where a set takes ``size`` bytes."""
     return max(1, min(math.ceil(ROTATED_L2 * l2_bytes(device) / max(size, 1)), MOST_SETS))
 
 
 def host_ms(call: Call, device: torch.device) -> float:
-    """Host time, in ms, from an idle GPU until the call has returned and its GPU work is done."""
+    """Host time in ms, from an idle GPU until the call has returned and its GPU work is done."""
     torch.cuda.synchronize(device)
     begin = time.perf_counter_ns()
     call()
@@ -94,7 +92,7 @@ def host_ms(call: Call, device: torch.device) -> float:
 
 
 _Key = tuple[Literal["cold", "warm", "empty"], str]
-"""How a sample is taken, and of what: the wait before it is learnt for each."""
+"""Kind and name of a sample: each has its own learnt wait."""
 
 
 class CudaStopwatch:
@@ -124,7 +122,7 @@ class CudaStopwatch:
         return self._read(("warm", name), call, call, repeats)
 
     def _let_go_of_l2(self) -> None:
-        """Lines that a kernel asked the L2 to keep are ordinary ones again, so that the flush drops them."""
+        """Reset persisting L2 lines to normal, so that the flush evicts them."""
         if self._keeps_l2:
             with suppress(Exception):
                 (error,) = driver.cuCtxResetPersistingL2Cache()
@@ -135,22 +133,22 @@ class CudaStopwatch:
     def capture(self, call: Call) -> Call:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        # The outer context brings the stream back where the inner one fails, which it does not itself.
+        # The outer context restores the stream where the inner one fails, as the inner one does not.
         with torch.cuda.stream(self._stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of graphs without a kernel: there are inputs without elements
-            call()  # what a call sets up on a stream it has not seen cannot be captured
+            warnings.simplefilter("ignore")  # graphs without a kernel: inputs without elements
+            call()  # the set-up of a stream's first call cannot be captured
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             raised: Exception | None = None
             try:
-                # One pool for all: what a replay writes is never read here, so graphs may share their memory.
+                # One pool for all graphs: outputs of replays are not read here, so they may share memory.
                 with torch.cuda.graph(
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
                     try:
                         call()
                     except Exception as error:
-                        raised = error  # ending the capture fails as well, and says less
+                        raised = error  # ending the capture raises a second, less specific error
                         raise
             except BaseException as error:
                 self._abandon_capture()
@@ -159,10 +157,10 @@ class CudaStopwatch:
         return graph.replay
 
     def _abandon_capture(self) -> None:
-        """After a failed capture torch's allocator still believes in it and would refuse to free memory.
+        """Reset torch's state after a failed capture.
 
-        Where the capture's end failed, the graph's memory has to be given back here as well.  Random numbers
-        believe in the capture, too, and would refuse to be drawn: a capture that ends well ends that.
+        Its allocator still treats the capture as active, and refuses to free memory: end that, and free the
+        graph's memory.  So does the random generator, which refuses to draw: an empty capture resets it.
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
@@ -200,20 +198,20 @@ class CudaStopwatch:
             if hidden:
                 self._waits_us[key] = min(FIRST_WAIT_US + 2 * sum(host_us), LONGEST_WAIT_US)
                 break
-            # The host was late.  Once may be a hiccup; a call that itself waits for the GPU always is.
+            # The host was late: by chance, or always if the call itself waits for the GPU.
             wait_us *= 2
             if wait_us > LONGEST_WAIT_US:
                 self._exposed.add(key)
                 self._waits_us.pop(key, None)
                 break
         if self.behind is not None:
-            # Who looks at what it leaves is another process, and CUDA knows no order between the two.
+            # Another process reads the result, and CUDA does not order two processes' work.
             torch.cuda.synchronize(self._device)
         gpu_us = self._start.elapsed_time(self._end) * 1e3 / repeats
         return Reading(gpu_us, statistics.median(host_us))
 
     def _calibrate(self) -> float:
-        """Cycles the waiting kernel counts in a microsecond, at the clock the card has when busy."""
+        """Cycles of the waiting kernel per microsecond, at the busy card's clock."""
         cycles = 2_000_000
         for _ in range(3):
             self._start.record()

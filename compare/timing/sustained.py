@@ -1,8 +1,7 @@
 """Burst and sustained: the time of a call right after a pause, and in thermal and power steady state.
 
-The samples of rounds are neither: each is alone, behind a flush and a wait.  Here calls run back to back,
-warm.  A burst ends before the power regulation reacts to it; sustained load goes on until the time of a call
-has settled, or for a second.
+Calls run back to back, warm.  (A sample of a round is a single call after a flush and a wait.)  A burst ends
+before power regulation reacts; sustained load runs until the time of a call has settled, at most a second.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from compare.timing.timed import Timed
 PAUSE_S = 0.1
 BURSTS = 7
 BURST_US = 1000.0
-"""A burst takes about so much of the GPU's time, one call at least,"""
+"""Approximate GPU time of a burst; at least one call."""
 BURST_HOST_US = 4_000.0
-"""and the host no longer than this."""
+"""Most host time of a burst."""
 
 BATCH_US = 20_000.0
-"""Sustained load is read in batches of about this long,"""
+"""Approximate GPU time of a batch of sustained load."""
 BATCH_HOST_US = 8_000.0
-"""shorter where the host would take longer than this to enqueue one."""
+"""Most host time of a batch."""
 LEAST_S = 0.3
 MOST_S = 1.0
 SETTLED = 0.01
-"""Settled: so many batches in a row differ by no more than this share."""
+"""Settled: `IN_A_ROW` successive batches differ by at most this share."""
 IN_A_ROW = 6
 
 
@@ -39,7 +38,7 @@ class Endurance:
     burst_us: Estimate
     sustained_us: Estimate
     settled: bool
-    """The time of a call had stopped changing before `MOST_S` were over."""
+    """Whether the time of a call settled within `MOST_S`."""
 
 
 def endure(
@@ -49,13 +48,13 @@ def endure(
     launch_us: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Endurance:
-    """Time bursts, then sustained load, always on the first set of inputs.
+    """Times of bursts, then of sustained load, on the first set of inputs.
 
     Args:
         timed: the implementation.
-        clock: says when sustained load has lasted long enough.
-        cold_us: about how long a call takes the GPU,
-        launch_us: and the host.
+        clock: measures the duration of sustained load.
+        cold_us: approximate GPU time of a call.
+        launch_us: approximate host time of a call.
         sleep: waits that many seconds with the GPU idle.
     """
     bursts = []
@@ -63,18 +62,18 @@ def endure(
     for number in range(1 + BURSTS):
         sleep(PAUSE_S)
         taken = timed.warm(0, repeats, "burst")
-        if number > 0:  # from the first the stopwatch learns how long the host takes
+        if number > 0:  # the first one teaches the stopwatch the host's time
             bursts.append(taken.gpu_us)
     batches, settled = _sustained(timed, clock, _repeats(BATCH_US, BATCH_HOST_US, cold_us, launch_us))
     return Endurance(estimate(_rounded(bursts)), estimate(_rounded(batches)), settled)
 
 
 def _sustained(timed: Timed, clock: Clock, most_repeats: int) -> tuple[list[float], bool]:
-    """The batches that count, and whether they settled: the last `IN_A_ROW` then, else the later half."""
+    """The last `IN_A_ROW` batches if they settled, else the later half; and whether they settled."""
     batches: list[float] = []
     repeats, begin = 1, clock.now_s()
     while True:
-        # Twice as many each time: the stopwatch learns from a batch how long the host takes for the next.
+        # Doubles each time: the stopwatch learns the host's time for the next batch from this one.
         repeats = min(2 * repeats, most_repeats)
         batches.append(timed.warm(0, repeats, "sustained").gpu_us)
         spent_s = clock.now_s() - begin
@@ -87,7 +86,7 @@ def _sustained(timed: Timed, clock: Clock, most_repeats: int) -> tuple[list[floa
 
 
 def _repeats(gpu_us: float, host_us: float, cold_us: float, launch_us: float) -> int:
-    """How many calls take the GPU about ``gpu_us`` and the host no longer than ``host_us``."""
+    """Number of calls that take about ``gpu_us`` of GPU time and at most ``host_us`` of host time."""
     return max(1, round(min(gpu_us / max(cold_us, 0.5), host_us / max(launch_us, 0.5))))
 
 

@@ -1,8 +1,8 @@
-"""Searches for the fastest configuration, watched where they happen: in the worker of what tunes itself.
+"""Autotuning searches, recorded in the worker process that makes them.
 
-``triton.autotune`` searches at the first call of a class of shapes, and forgets with its process what it
-found; what it can keep by itself it keeps without the name of the GPU.  Here it is told what an earlier run
-has found, and what it finds is noted; of torch.compile's max-autotune, which keeps its own, what it says.
+``triton.autotune`` searches at the first call of a class of shapes; its own disk cache does not name the GPU.
+Here it gets the configurations of earlier runs, and new ones are recorded.  torch.compile's max-autotune has
+its own cache: its log is recorded.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from compare.spec import Tuning
 
 @contextmanager
 def watched(known: Sequence[Tuning]) -> Iterator[list[Tuning]]:
-    """Note the searches of this process while the context lasts.
+    """Record the searches of this process.
 
     Args:
-        known: what need not be searched for again.
+        known: configurations that need no new search.
 
     Yields:
-        A list that each configuration is added to as it is found, or taken from ``known``.
+        A list that gets each configuration, found or taken from ``known``.
     """
     found: list[Tuning] = []
     with ExitStack() as stack:
         stack.enter_context(_of_triton(known, found.append))
-        # Not imported here: that takes seconds, and who compiles with Inductor has done it.
+        # Not imported here: that takes seconds, and code that uses Inductor has imported it.
         if inductor := sys.modules.get("torch._inductor.select_algorithm"):
             stack.enter_context(_of_inductor(inductor, found.append))
         yield found
@@ -42,7 +42,7 @@ def watched(known: Sequence[Tuning]) -> Iterator[list[Tuning]]:
 
 
 class _Found(dict[Any, Any]):
-    """An autotuner's cache, which knows what earlier runs have found and remembers what it was asked for."""
+    """An autotuner's cache with the configurations of earlier runs; records the keys looked up."""
 
     def __init__(self, cache: dict[Any, Any], configs: Sequence[Any], known: Sequence[Tuning]) -> None:
         super().__init__(cache)
@@ -64,7 +64,7 @@ class _Found(dict[Any, Any]):
 
 
 def described(config: Any) -> str:
-    """A ``triton.Config`` in a line: ``BLOCK_M=128 BLOCK_N=256 num_warps=8 num_stages=3``."""
+    """A ``triton.Config`` as text: ``BLOCK_M=128 BLOCK_N=256 num_warps=8 num_stages=3``."""
     values = {**config.kwargs, **config.all_kwargs()}
     return " ".join(f"{name}={value}" for name, value in values.items() if (name, value) != ("num_ctas", 1))
 
@@ -88,7 +88,7 @@ def _of_triton(known: Sequence[Tuning], tell: Callable[[Tuning], None]) -> Itera
                 described(self.best_config),
                 tuple(map(described, self.configs)),
                 len(self.configs_timings),
-                getattr(self, "bench_time", 0.0),  # none where Triton's own cache was switched on
+                getattr(self, "bench_time", 0.0),  # absent with Triton's own cache
             )
         tell(cache.told[cache.asked])
         return result
@@ -125,6 +125,6 @@ def _of_inductor(module: Any, tell: Callable[[Tuning], None]) -> Iterator[None]:
 
 
 def _choice(choice: Any) -> str:
-    """Of what inductor chose among: the kernel's name, and the constants of one that it generates."""
+    """A choice of Inductor as text: the kernel's name, and the constants of a generated one."""
     text = getattr(choice, "description", "") or ""
     return f"{choice.name}: {text}" if text else str(choice.name)

@@ -1,4 +1,4 @@
-"""What searches have found, kept between runs."""
+"""Configurations found by searches, kept between runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _COMPILERS = ("torch", "triton")
 
 
 def found_before(impl: Implementation, device: str) -> list[Tuning]:
-    """What earlier runs have found for ``impl`` on this device, its sources as they are now.
+    """Configurations that earlier runs found for ``impl``, with its present sources, on a device.
 
     Args:
-        impl: what tunes itself.
         device: the GPU's name.
     """
     with suppress(KeyError, TypeError, ValueError):
@@ -30,7 +29,7 @@ def found_before(impl: Implementation, device: str) -> list[Tuning]:
 
 
 def keep(impl: Implementation, device: str, tunings: Sequence[Tuning]) -> None:
-    """Add what was searched for in this run to what is kept; in one file, written whole or not at all."""
+    """Add the configurations found in this run to the file of ``impl`` and ``device``."""
     fresh = {(t.kernel, t.key): t for t in tunings if t.key and not t.kept}
     if not fresh:
         return
@@ -47,7 +46,7 @@ def keep(impl: Implementation, device: str, tunings: Sequence[Tuning]) -> None:
 
 
 def dated(tunings: Sequence[Tuning]) -> tuple[Tuning, ...]:
-    """These, with the present as the time of those that have none."""
+    """``tunings`` with the present time where they have none."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return tuple(tuning if tuning.searched else replace(tuning, searched=now) for tuning in tunings)
 

@@ -1,7 +1,7 @@
-"""Implementations run with other values of what can be chosen of them: ``--tune BLOCK_SIZE``.
+"""``--tune BLOCK_SIZE``: implementations run with other values of their parameters.
 
-What can be chosen is declared where an implementation registers (``tunable``).  Every choice of values is a
-row of its own, behind the row with the defaults, which all of them are held against.
+An implementation declares its parameters where it registers (``tunable``).  Every combination of values is a
+row, after the row with the defaults.  The defaults are their reference.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from compare import registry
 from compare.spec import Implementation, UsageError
 
 Asked = tuple[str, tuple[int, ...]]
-"""A parameter, and the values that it is to have; none: all that are declared."""
+"""A parameter and the values to try; none: all declared ones."""
 Values = tuple[tuple[str, int], ...]
 
 MOST = 32
-"""Rows that may be added: each has a process of its own, and all of them take turns."""
+"""Most rows added: each has its own process, and every round samples all of them."""
 
 
 @dataclass(frozen=True)
 class Trials:
     impls: tuple[Implementation, ...]
-    """Behind each that has what was asked for, itself with other values."""
+    """Each implementation with a requested parameter, followed by copies with other values."""
     parameters: Mapping[str, Values]
-    """By label: what a row runs with, of what was asked for."""
+    """By label: a row's values of the requested parameters."""
     notes: Mapping[str, str]
     """By label: why a row has no other values."""
 
     @property
     def count(self) -> int:
-        """How many rows were added."""
+        """Number of rows added."""
         return sum(1 for impl in self.impls if impl.base)
 
 
 def parse(texts: Sequence[str]) -> tuple[Asked, ...]:
-    """Read what was given to ``--tune``: ``BLOCK_SIZE``, or ``BLOCK_SIZE=64,128``.
+    """The arguments of ``--tune``: ``BLOCK_SIZE``, or ``BLOCK_SIZE=64,128``.
 
     Raises:
         UsageError: it is not of that form, or a parameter is given twice.
@@ -48,7 +48,7 @@ def parse(texts: Sequence[str]) -> tuple[Asked, ...]:
     for text in texts:
         name, equals, listed = (part.strip() for part in text.partition("="))
         values = [value.strip() for value in listed.split(",")] if equals else []
-        # With more digits no kernel takes it, and with thousands int does not.
+        # No kernel takes more digits, and int() refuses thousands of them.
         if not name.isidentifier() or not all(re.fullmatch("[0-9]{1,18}", value) for value in values):
             raise UsageError(f"--tune {text:.80}: write --tune BLOCK_SIZE, or --tune BLOCK_SIZE=64,128")
         if name in found:
@@ -60,21 +60,22 @@ def parse(texts: Sequence[str]) -> tuple[Asked, ...]:
 def trials(
     impls: Sequence[Implementation], asked: Sequence[Asked], among: Collection[str], keep: Collection[str]
 ) -> Trials:
-    """What is run for ``--tune``: of several parameters, every choice of values for those that it has.
+    """The rows of ``--tune``: for each implementation, every combination of values of its parameters.
 
     Args:
         impls: all of an op.
         asked: by `parse`.
-        among: labels of those that may be rows.
-        keep: labels of those that are rows even if they have none of the parameters.
+        among: labels of possible rows.
+        keep: labels that stay rows even without any of the parameters.
 
     Raises:
-        UsageError: nobody has a parameter, there is nothing to choose, or there are more than `MOST` choices.
+        UsageError: no implementation has a parameter, there is no other value, or there are more than `MOST`
+            combinations.
     """
     chosen = [impl for impl in impls if impl.label in among]
     for name, _ in asked:
         if not any(name in dict(impl.tunable) for impl in chosen):
-            raise UsageError(f"--tune {name}: {_nobody_has(name, impls, chosen)}")
+            raise UsageError(f"--tune {name}: {_missing(name, impls, chosen)}")
     found: list[Implementation] = []
     parameters: dict[str, Values] = {}
     notes: dict[str, str] = {}
@@ -88,8 +89,8 @@ def trials(
         parameters[impl.label] = _defaults(declaring, names)
         if declaring is not impl:
             notes[impl.label] = (
-                f"its {' and '.join(names)} cannot be chosen: its host code in C++ has it as a constant, "
-                f"fixed when that is compiled. {declaring.label} launches the same kernel with other values"
+                f"its {' and '.join(names)} is a constant of its C++ host code, fixed at compile time. "
+                f"{declaring.label} launches the same kernel with other values"
             )
             continue
         for values in _choices(impl, names, dict(asked), notes):
@@ -102,7 +103,7 @@ def trials(
     _check_count(made.count)
     if not made.count:
         why = "; ".join(f"{label}: {note}" for label, note in notes.items()) or "these are the defaults"
-        raise UsageError(f"--tune {' '.join(name for name, _ in asked)}: nothing to try, {why}")
+        raise UsageError(f"--tune {' '.join(name for name, _ in asked)}: no other value to try: {why}")
     return made
 
 
@@ -112,14 +113,14 @@ def worded(values: Values) -> str:
 
 
 def _declaring(impl: Implementation, impls: Sequence[Implementation]) -> Implementation:
-    """Itself; for one through pybind11 that declares nothing, the one through cupy of the same kernel."""
+    """``impl``; for pybind without parameters of its own, the cupy implementation of the same kernel."""
     if impl.route != "pybind" or impl.tunable:
         return impl
     return registry.through_cupy(impl, impls) or impl
 
 
 def _defaults(impl: Implementation, names: Sequence[str]) -> Values:
-    """What it runs with otherwise; what it has no parameter for has one value."""
+    """The default values; a constant that is no parameter has one declared value."""
     taking, declared = registry.keywords(impl.run), dict(impl.tunable)
     return tuple((name, taking.get(name, declared[name][0])) for name in names)
 
@@ -127,14 +128,14 @@ def _defaults(impl: Implementation, names: Sequence[str]) -> Values:
 def _choices(
     impl: Implementation, names: Sequence[str], asked: Mapping[str, tuple[int, ...]], notes: dict[str, str]
 ) -> list[Values]:
-    """Every choice of values, smallest first; what is fixed of it is noted where more was asked for."""
+    """Every combination of values, smallest first; adds a note where a constant was asked to change."""
     taking, declared = registry.keywords(impl.run), dict(impl.tunable)
     each: list[Sequence[int]] = []
     for name in names:
         wanted = asked[name] or declared[name]
         if name not in taking:
             if set(wanted) != set(declared[name]) or len(names) == 1:
-                notes[impl.label] = f"its {name} is {declared[name][0]} and nothing else"
+                notes[impl.label] = f"its {name} is always {declared[name][0]}"
             wanted = declared[name]
         each.append(sorted(wanted))
     _check_count(math.prod(map(len, each)) - 1)
@@ -144,22 +145,21 @@ def _choices(
 def _check_count(count: int) -> None:
     if count > MOST:
         raise UsageError(
-            f"--tune: that makes {count} rows or more, and at most {MOST} are added. Give fewer "
-            "values (--tune NAME=64,128), or fewer implementations (--only)"
+            f"--tune: that makes at least {count} rows, and {MOST} are the limit. Give fewer values "
+            "(--tune NAME=64,128), or fewer implementations (--only)"
         )
 
 
-def _nobody_has(name: str, impls: Sequence[Implementation], chosen: Sequence[Implementation]) -> str:
-    """Why it is no parameter, and what is one, of whom."""
+def _missing(name: str, impls: Sequence[Implementation], chosen: Sequence[Implementation]) -> str:
+    """Which implementations lack the parameter, and the parameters that exist with their implementations."""
     op = impls[0].op
     owners: dict[str, list[str]] = {}
     for impl in impls:
         for other, _ in impl.tunable:
             owners.setdefault(other, []).append(impl.label)
     if not owners:
-        return (
-            f"the implementations of {op} declare nothing that can be chosen (tunable=, compare/registry.py)"
-        )
+        return f"the implementations of {op} declare no parameters (tunable=, compare/registry.py)"
     there = "; ".join(f"{other} of {', '.join(labels)}" for other, labels in owners.items())
-    asked = f"none of {', '.join(impl.label for impl in chosen)} has" if name in owners else f"{op} has no"
-    return f"{asked} {'it' if name in owners else 'such parameter'}. What can be chosen: {there}"
+    labels = ", ".join(impl.label for impl in chosen)
+    lacking = f"none of {labels} has it" if name in owners else f"{op} has no such parameter"
+    return f"{lacking}. Parameters: {there}"

@@ -2,23 +2,23 @@
 
 Imported by `compare.stages`, `compare.run` and commands; imports checking, timing, resources and tuning.
 
-The process that the user started is the *judge*: it makes the inputs, holds the oracle and all that is
-derived from it, decides and reports.  A *worker* holds one implementation and does what the judge asks, a
-step at a time.  What a worker crashes, hangs, prints or allocates costs its own row and no other; what it
-answers is data, and believed no further than it can be checked from outside.
+The *judge process* is the one the user started: it makes the inputs, holds the oracle, decides and reports.
+A *worker process* holds one implementation and answers one request at a time.  A worker that crashes, hangs,
+prints or allocates too much fails its own row only.  The judge reads answers as data and verifies what it
+can see from outside.
 
 =========== ======================================================================================
-start       what a command does first: decide the device, start the server
-server      what workers are forked from
-process     the judge's half: starts a worker, sends requests, enforces the time limit, says how it ended
-main        the worker's half: does what is asked of it
-memory      memory that both see: inputs go in, outputs come out
-integrity   which functions a worker's answers rest on, and whether they are still themselves
+start       the first step of a command: decides the device, starts the server
+server      the process that workers are forked from
+process     the judge's half: starts a worker, sends requests, enforces the time limit, reports how it ended
+main        the worker's half: handles the requests
+memory      shared memory for inputs and outputs
+integrity   detects replaced functions that a worker's answers depend on
 pool        the workers of a run
-exchange    the memory of one case, and a worker as a `compare.checking.stage.Stage`
-checking    the checks of one case, side by side
-timing      workers as `compare.timing.rounds` times them
-calibration equals timed, for `compare.timing.calibration`
+exchange    the shared memory of one case, and a worker as a `compare.checking.stage.Stage`
+checking    the checks of one case, in parallel
+timing      workers timed by `compare.timing.rounds`
+calibration A/A measurements for `compare.timing.calibration`
 user_files  the user's files (``--load``), described by a worker
 =========== ======================================================================================
 """

@@ -1,4 +1,4 @@
-"""Calibration measured: one call under several names, each in a process of its own, timed as usual."""
+"""A/A measurements: one implementation under several names, each in its own process, timed as usual."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from compare.worker.pool import Crew
 from compare.worker.timing import Settings, Subject, measure
 
 COPIES = 8
-"""Names under which the same call is timed; every two of them are a pair."""
+"""Names of the same implementation; every two of them are a pair."""
 REPETITIONS = 2
-"""How often that is done for each size: by other processes, in other orders."""
+"""Repetitions of each size, with new processes and another order."""
 BUDGET_S = 2.0
 """For the rounds of one size."""
 TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)
-"""About how long the call is to take: two sizes for each class."""
+"""Approximate times of the call: two sizes for each class."""
 
 Progress = Callable[[float], None]
 
 
 def subject() -> Op:
-    """The op whose baseline is compared with itself: of those that compute, the one that does so least.  One
-    that only moves data may be the driver's own copy, which has no code in a process."""
+    """The op whose baseline is compared with itself: the one with the lowest arithmetic intensity.
+
+    Ops that only move data are left out: they may run the driver's copy, which loads no code in a process.
+    """
 
     def least(op: Op) -> tuple[int, float]:
         cost = op.cost(op.cases.default)
@@ -43,7 +45,7 @@ def subject() -> Op:
 
 
 def equals(impl: Implementation, copies: int = COPIES) -> list[Implementation]:
-    """An implementation under several names."""
+    """The implementation under several names."""
     return [replace(impl, label=f"{impl.label}:{number}", base=impl.label) for number in range(copies)]
 
 
@@ -55,15 +57,10 @@ def cold_samples(
     crew: Crew,
     settings: Settings,
 ) -> list[tuple[float, ...]]:
-    """Time what ought to be equal, by the rules of every comparison; the cold samples of each, in us.
+    """Cold samples of each of ``impls``, in us, timed by the rules of every comparison.
 
-    Each runs in a process of its own, as implementations do: where a process finds room for its code and its
-    context can make more of a difference than the clock does.
-
-    Args:
-        op, impls, case, device: what is timed.
-        crew: their workers.
-        settings: how they are timed.
+    Each runs in its own process, as in a run: the addresses of code and context can change a time by more
+    than the clock's noise.
 
     Raises:
         Exception: what a call raised.
@@ -82,7 +79,10 @@ def cold_samples(
 
 
 def measured(device: torch.device, progress: Progress = lambda share: None) -> Calibration:
-    """Compare PyTorch's own implementation with itself on a GPU, at sizes for every class; about a minute."""
+    """The calibration from PyTorch's implementation timed against itself at sizes of every class.
+
+    Takes about a minute on a GPU.
+    """
     op = subject()
     (impl,) = registry.implementations(op.name, [op.baseline])
     found: list[Series] = []

@@ -1,8 +1,8 @@
-"""The checks of a case: every implementation called for the first time in its worker, and held to the oracle.
+"""The checks of a case: each implementation's first call in its worker, and its outputs against the oracle.
 
-On a GPU they go side by side, each on inputs in memory of its own, as far as there are cores and memory.
-What is the same for all of them is worked out once: the inputs of a seed, the oracle's output for them, and
-PyTorch's own error, which the baseline's worker is asked for as soon as it has been called.
+On a GPU the checks run in parallel, each with inputs in its own memory, as far as cores and memory allow.
+The inputs of a seed, the oracle's output for them and PyTorch's own error are computed once for all: the last
+from the baseline's worker, right after its first call.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from compare.worker.pool import Crew
 from compare.worker.process import Ended, Raised, Worker
 
 _JUDGE_BYTES = 3 << 30
-"""Of a GPU's memory that the judge takes to compare outputs of an ordinary size,"""
+"""GPU memory that the judge needs to compare outputs of an ordinary size."""
 _CONTEXT_BYTES = 400 << 20
-"""and every worker for its context."""
+"""GPU memory of each worker's CUDA context."""
 _CPU_BYTES = 4 << 20
-"""The most memory traffic of a case that is worth interpreting once more, on other sizes."""
+"""Largest memory traffic of a case that is checked on nearby sizes too, on a CPU."""
 _TENSORS = 12
-"""How many times the bytes of a case an implementation is reckoned to take, with what it is checked with."""
+"""GPU memory of an implementation and its check, as a multiple of the case's bytes: an estimate."""
 
 
 class Changed(Exception):
-    """Files of the project, or the user's own, are not what they were; the text is a whole sentence."""
+    """Files of the project or of the user were changed; the text is a whole sentence."""
 
 
 @dataclass
 class Outcome:
-    """What came of checking an implementation."""
+    """Result of checking one implementation."""
 
     agreement: Agreement | None = None
     error: Exception | None = None
     first_call_ms: float | None = None
     tunings: tuple[Tuning, ...] = ()
-    """What was searched for in the first call, or known from an earlier run."""
+    """Configurations found in the first call, or by an earlier run."""
     held_bytes: int = 0
-    """The most that PyTorch held of the GPU's memory for it."""
+    """Most GPU memory that PyTorch held for it."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What its steps took, by name; waiting for others is one of them."""
+    """Seconds by step; waiting for others is a step."""
 
     def __str__(self) -> str:
         return ", ".join(f"{step} {seconds:.2f} s" for step, seconds in self.seconds.items())
@@ -64,11 +64,10 @@ class Checking:
     """The checks of one case.
 
     Args:
-        op, case, device: what on, and where.
         crew: the workers.
         seeds: of the inputs, by label.
-        elsewhere: hold users' implementations to sizes nearby as well.
-        retune: let them search for what an earlier run has found.
+        elsewhere: check users' implementations on nearby sizes too.
+        retune: search again for configurations that an earlier run found.
     """
 
     def __init__(
@@ -92,19 +91,19 @@ class Checking:
     def run(
         self, impls: Sequence[Implementation], begin: Callable[[Implementation], None]
     ) -> Iterator[tuple[Implementation, Outcome]]:
-        """Check these, and say of each what came of it as soon as it is known.
+        """Check ``impls``; yields each with its `Outcome` as soon as that is known.
 
         Args:
             impls: those that can run here.
-            begin: told of each that is begun, where they go one after the other.
+            begin: called with each implementation before its check, where checks run one at a time.
         """
-        # The others need what the baseline's worker says.
+        # The others wait for the tolerance, and that needs the baseline's worker.
         impls = sorted(impls, key=lambda impl: impl.label != self._op.baseline)
         if not self._probed.is_set() and not any(impl.label == self._op.baseline for impl in impls):
             self._probe(None)
         width = self.width(len(impls))
         if len({impl.origin for impl in impls if impl.foreign}) > 1:
-            # Several users' files go one after the other: what is found changed is then one file's doing.
+            # One user's file at a time, so that a changed file can be blamed on one of them.
             self._alone = threading.Lock()
 
         def job(impl: Implementation) -> Outcome:
@@ -115,7 +114,7 @@ class Checking:
         yield from abreast(job, impls, width, self._crew.close)
 
     def width(self, count: int) -> int:
-        """How many may be checked at once."""
+        """How many of ``count`` implementations may be checked at once."""
         if self._device.type != "cuda":
             return 1
         total_bytes: int = torch.cuda.get_device_properties(self._device).total_memory
@@ -124,7 +123,7 @@ class Checking:
         return max(1, min(count, cores(), room // each))
 
     def allowance(self) -> int:
-        """Bytes of the GPU's memory that an implementation may take."""
+        """GPU memory that an implementation may allocate, in bytes."""
         return (2 << 30) + _TENSORS * self._op.cost(self._case).bytes
 
     def _job(self, impl: Implementation) -> Outcome:
@@ -193,39 +192,29 @@ class Checking:
         outcome.agreement = agreement
 
     def _elsewhere(self, impl: Implementation, worker: Worker, agreement: Agreement) -> Agreement:
-        """The agreement, with whether it is right on sizes too that nobody has asked for."""
+        """``agreement`` with one more finding: whether the output is correct on random nearby sizes."""
         case = neighbour(self._case)
         if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
             return agreement
+        op, device, seed = self._op, self._device, secrets.randbelow(1 << 31)
+        probes = Probes(op, case, device, _Known(2 * agreement.limit), ())
         try:
-            with Exchange(
-                self._op, case, self._device, expected_output(self._op, case, self._device)
-            ) as exchange:
-                seed = secrets.randbelow(1 << 31)
-                found = check(
-                    self._op,
-                    impl,
-                    case,
-                    self._device,
-                    (seed,),
-                    CheckOptions(
-                        stage=WorkerStage(worker, exchange, building=False),
-                        probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
-                        own_work=impl.has_own_kernels,
-                    ),
-                )
-        except (NotImplementedError, UsageError, MemoryError, Raised):  # it says that it does not take them
+            with Exchange(op, case, device, expected_output(op, case, device)) as exchange:
+                stage = WorkerStage(worker, exchange, building=False)
+                options = CheckOptions(stage, probes, own_work=impl.has_own_kernels)
+                found = check(op, impl, case, device, (seed,), options)
+        except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement
-        problem = "" if found.passed else f"right on the sizes asked for, and not on {case}: {found.reason}"
+        problem = "" if found.passed else f"correct on the requested sizes, wrong on {case}: {found.reason}"
         finding = Finding("other sizes", found.passed, problem)
         return replace(agreement, passed=found.passed, findings=(*agreement.findings, finding))
 
     def _first_call(
         self, impl: Implementation, worker: Worker, exchange: Exchange
     ) -> tuple[float, tuple[Tuning, ...]]:
-        """Its ms, and what it searched for.
+        """Time of the first call in ms, and the configurations it searched for.
 
-        Before anything else runs the implementation on this case, as that would compile it.
+        Must come before any other call on this case: the first one compiles.
         """
         exchange.hand_to(worker)
         generator = torch.Generator(self._device).manual_seed(self._seeds[impl.label][0])
@@ -240,7 +229,7 @@ class Checking:
         return float(told["ms"]), found
 
     def _probe(self, stage: WorkerStage | None) -> None:
-        """Work out what all need, with what PyTorch's own implementation makes of all inputs."""
+        """Compute inputs, references and limits for all checks; the limits need the baseline's outputs."""
         seeds = [seed for seeds in self._seeds.values() for seed in seeds]
         shared = {seed for seed in seeds if seeds.count(seed) > 1}
 
@@ -257,7 +246,7 @@ class Checking:
 
 
 def neighbour(case: Case) -> Case:
-    """A case much like this one whose sizes nobody could expect: a little smaller each, and odd."""
+    """The case with each size replaced by a random odd one, at most an eighth smaller."""
 
     def near(size: int) -> int:
         return size if size < 4 else (size - 1 - secrets.randbelow(max(1, size // 8))) // 2 * 2 + 1
@@ -266,7 +255,7 @@ def neighbour(case: Case) -> Case:
 
 
 class _Known(ToleranceFromBaseline):
-    """A limit that is known from sizes nearby."""
+    """A limit that is already known."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -276,7 +265,7 @@ class _Known(ToleranceFromBaseline):
 
 
 class _Clock:
-    """Notes how long each step took."""
+    """Records the seconds of each step."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds, self._last_s = seconds, time.perf_counter()

@@ -1,4 +1,4 @@
-"""A worker as a `compare.checking.stage.Stage`: inputs and outputs go through memory that both see."""
+"""A worker as a `compare.checking.stage.Stage`: inputs and outputs go through shared memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from compare.worker.memory import ALIGNMENT, Memory, Place, room
 from compare.worker.process import Worker
 
 _SHIFTS = 64
-"""How many places inputs may begin at, so that no address can be counted on."""
+"""Number of possible start addresses of the inputs, so that an implementation cannot rely on one."""
 
 _STAGED_BYTES = 256 << 20
-"""Kernels on larger inputs run so long that a cold address or instruction does not show."""
+"""On larger inputs a kernel runs so long that cold TLBs and instruction caches do not matter."""
 
 
 class Exchange:
-    """The memory of one case: inputs, which workers read, and one output, which one worker at a time
-    writes.  The judge makes it, and keeps what it compares with elsewhere.
+    """The shared memory of one case: inputs, read by all workers, and one output, written by one at a time.
+
+    The judge keeps the reference elsewhere.
 
     Args:
-        op, case, device: whose inputs.
         expected: a meta tensor like the output.
-        timed: with room for as many sets of inputs as timing rotates through, and one more to put values in
-            that are to come; else for a single set, which may begin at many places.
+        timed: allocate every set of inputs that timing rotates through, and one more set for the next values;
+            else one set, at one of many start addresses.
     """
 
     def __init__(
@@ -40,14 +40,15 @@ class Exchange:
     ) -> None:
         self.set_bytes = room(meta_inputs(op, case))
         self.sets = how_many_sets(self.set_bytes, device) if timed and device.type == "cuda" else 1
-        """Of inputs that there is room for."""
+        """Number of sets of inputs."""
         self.coming = self.sets * self.set_bytes if timed and self.set_bytes <= _STAGED_BYTES else None
-        """Where values lie that are to come, None where inputs are too large for it to matter."""
+        """Offset of the next values in bytes; None where the inputs are too large for it to matter."""
         self.expected = expected
         size = (self.sets + (self.coming is not None)) * self.set_bytes
         self.inputs = Memory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
         self.outputs = Memory(expected.numel() * expected.itemsize, device)
-        self._mailbox = self.outputs.tensor(Place.of(_plain(expected), 0))
+        plain = torch.empty(expected.shape, dtype=expected.dtype, device="meta")
+        self._mailbox = self.outputs.tensor(Place.of(plain, 0))
         self._holders: set[Worker] = set()
         self._placed: tuple[torch.Tensor, ...] = ()
         self.places: list[Place] = []
@@ -56,44 +57,7 @@ class Exchange:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def hand_to(self, worker: Worker) -> None:
-        """Make sure that a worker sees it."""
-        if worker not in self._holders:
-            worker.share("inputs", self.inputs)
-            worker.share("outputs", self.outputs)
-            self._holders.add(worker)
-
-    def put(self, inputs: Sequence[torch.Tensor], start: int) -> tuple[torch.Tensor, ...]:
-        """Place inputs; those that lie there already stay where they are."""
-        if inputs is not self._placed:
-            self.places = self.inputs.put(inputs, start)
-            self._placed = tuple(self.inputs.tensor(place) for place in self.places)
-        return self._placed
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """Where the inputs lie that were placed last."""
-        return [place.as_json() for place in self.places]
-
-    def poison(self) -> None:
-        """Leave nothing in the output's memory that anybody could take for an answer."""
-        self.outputs.bytes.view(torch.int16).fill_(POISON)
-        self._settle()
-
-    def take(self) -> torch.Tensor:
-        """A copy of the output; what is in the shared memory is gone then."""
-        output = self._mailbox.clone()
-        self.poison()
-        return output
-
-    def _settle(self) -> None:
-        """Before a worker is asked: CUDA knows no order between two processes' work."""
-        if self.inputs.device.type == "cuda":
-            torch.cuda.synchronize(self.inputs.device)
-
-    def close(self) -> None:
-        """Take it back from the workers, and free it."""
+        """Take the memory back from the workers, and free it."""
         for worker in self._holders:
             worker.ask_back(("inputs", "outputs"))
         for worker in self._holders:
@@ -104,6 +68,36 @@ class Exchange:
         self._mailbox = torch.empty(0)
         self.inputs.close()
         self.outputs.close()
+
+    def hand_to(self, worker: Worker) -> None:
+        """Share the memory with a worker, once."""
+        if worker not in self._holders:
+            worker.share("inputs", self.inputs)
+            worker.share("outputs", self.outputs)
+            self._holders.add(worker)
+
+    def put(self, inputs: Sequence[torch.Tensor], start: int) -> tuple[torch.Tensor, ...]:
+        """Copy inputs into shared memory at ``start``, unless they were the last ones copied."""
+        if inputs is not self._placed:
+            self.places = self.inputs.put(inputs, start)
+            self._placed = tuple(self.inputs.tensor(place) for place in self.places)
+        return self._placed
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The places of the inputs copied last."""
+        return [place.as_json() for place in self.places]
+
+    def poison(self) -> None:
+        """Fill the output's memory with poison, and wait for it: CUDA does not order two processes' work."""
+        self.outputs.bytes.view(torch.int16).fill_(POISON)
+        if self.inputs.device.type == "cuda":
+            torch.cuda.synchronize(self.inputs.device)
+
+    def take(self) -> torch.Tensor:
+        """A copy of the output; poisons the shared memory."""
+        output = self._mailbox.clone()
+        self.poison()
+        return output
 
 
 class WorkerStage:
@@ -117,7 +111,7 @@ class WorkerStage:
 
     def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         self._count += 1
-        if self._count != 2:  # other values at the same address first, then other addresses
+        if self._count != 2:  # the second call: new values at the same address; later: new addresses
             self._start = secrets.randbelow(_SHIFTS) * ALIGNMENT
         return self._exchange.put(inputs, self._start)
 
@@ -125,13 +119,7 @@ class WorkerStage:
         exchange, worker = self._exchange, self._worker
         exchange.hand_to(worker)
         exchange.poison()
-        told = worker.ask(
-            "call",
-            self._step,
-            inputs=exchange.as_json(),
-            outputs=0,
-            **shape_of(expected),
-        )
+        told = worker.ask("call", self._step, inputs=exchange.as_json(), **shape_of(expected))
         self._step = "a call"
         output = exchange.take() if told["problem"] is None else None
         return CallResult(
@@ -145,9 +133,5 @@ class WorkerStage:
 
 
 def shape_of(expected: torch.Tensor) -> dict[str, Any]:
-    """An output's shape and dtype, as requests have them."""
+    """An output's shape and dtype, as arguments of a request."""
     return {"shape": list(expected.shape), "dtype": str(expected.dtype).removeprefix("torch.")}
-
-
-def _plain(expected: torch.Tensor) -> torch.Tensor:
-    return torch.empty(expected.shape, dtype=expected.dtype, device="meta")

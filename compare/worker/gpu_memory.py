@@ -1,6 +1,6 @@
-"""`compare.worker.memory` on a GPU: an allocation that another process can open.
+"""`compare.worker.memory` on a GPU: an allocation that another process can open through CUDA IPC.
 
-CUDA shares all of an allocation or nothing, so each is one of its own.
+CUDA IPC shares whole allocations, so each tensor group gets its own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cupy.cuda import runtime
 
 @contextlib.contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """torch's device as the current one, for cupy's CUDA runtime too, which is another copy of it."""
+    """Make ``device`` current in torch's CUDA runtime and in cupy's own copy of it."""
     with torch.cuda.device(device), cupy.cuda.Device(device.index):
         yield
 
 
 class _Raw:
-    """Bytes on a GPU, as the CUDA array interface has them."""
+    """Bytes on a GPU by the CUDA array interface."""
 
     def __init__(self, pointer: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -58,7 +58,7 @@ class Pages(_Memory):
             return {"handle": runtime.ipcGetMemHandle(self.pointer).hex()}
 
     def send(self, connection: object, pid: int) -> None:
-        """The handle says it all."""
+        """Nothing to send: the handle is part of `as_json`."""
 
     def close(self) -> None:
         self.bytes = torch.empty(0)

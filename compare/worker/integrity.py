@@ -1,9 +1,8 @@
-"""Which functions a worker's answers rest on, and whether they are still themselves.
+"""Detects replaced functions that a worker's answers depend on.
 
-They are noted before an implementation's file is loaded and looked at again with every answer.  A function
-that is another one by then, or runs other code, is named in the row.  This tells a student what went
-wrong; it is no barrier to someone who patches this module too, and the judge's own clock and checks
-do not rest on it.
+The functions are recorded before an implementation's file is loaded, and compared with every answer.  The row
+names each function that was replaced or whose code was.  This is a diagnosis, not a barrier: a file can patch
+this module too.  The judge's own clock and checks do not depend on it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _OUR_OWN = "compare."
 
 @dataclass(frozen=True)
 class _Noted:
-    """Something that was found under a name."""
+    """What a name referred to."""
 
     name: str
     holder: Any
@@ -73,7 +72,7 @@ class _Noted:
 
 
 class Integrity:
-    """Notes what things are now; `changed` says what is no longer so."""
+    """Records the watched functions; `changed` names those that were replaced since."""
 
     def __init__(self) -> None:
         self._libraries = [*_libraries()]
@@ -82,11 +81,11 @@ class Integrity:
         self._objects: list[tuple[str, Any]] = []
 
     def watch(self, name: str, thing: object) -> None:
-        """An object whose methods must stay those of its class."""
+        """Watch an object: its methods must stay those of its class."""
         self._objects.append((name, thing))
 
     def changed(self, *, quick: bool = False) -> list[str]:
-        """Names of what was replaced since; quickly: of the libraries' functions only."""
+        """Names of what was replaced; ``quick``: of the libraries' functions only."""
         found = [noted.name for noted in self._libraries if not noted.is_still_there()]
         if not quick:
             found += [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
@@ -106,7 +105,7 @@ def _libraries() -> Iterator[_Noted]:
 
 
 def _inside(name: str, module: types.ModuleType) -> Iterator[_Noted]:
-    """Every function, class and method in one of this project's own modules."""
+    """Every function, class and method of one of this project's modules."""
     for key, value in vars(module).items():
         if isinstance(value, types.FunctionType):
             yield _Noted(f"{name}.{key}", module, key, _parts(value))
@@ -118,8 +117,8 @@ def _inside(name: str, module: types.ModuleType) -> Iterator[_Noted]:
 
 
 def _parts(thing: Any) -> tuple[Any, ...]:
-    """The object itself and, of a Python function, what it runs."""
-    function = getattr(thing, "__func__", thing)  # a class method is bound anew each time it is asked for
+    """The object and, for a Python function, its code and defaults."""
+    function = getattr(thing, "__func__", thing)  # each access to a class method makes a new bound object
     if isinstance(function, types.FunctionType):
         return function, function.__code__, function.__defaults__, function.__kwdefaults__
     return (function,)

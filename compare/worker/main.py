@@ -1,7 +1,7 @@
-"""The worker's half: one implementation in a process of its own, which does what the judge asks.
+"""The worker's half: one implementation in its own process, which handles the judge's requests.
 
-Every request is a JSON object with a number and what to ``do``; the answer bears the same number.  No
-answer can make the judge run anything, and whatever an answer claims is one implementation's own affair.
+A request is a JSON object with a number and what to ``do``; the answer has the same number.  The judge runs
+nothing from an answer, and an answer affects one implementation's row only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compare.checking.stage import LocalStage, wrong_kind
 from compare.code_size.count import launched
 from compare.code_size.sources import code_of
 
-# Everything that is needed later is imported now: the server that workers are forked from has it then.
+# Everything needed later is imported here, so that the server imports it once for all workers.
 from compare.records.encoding import decode, encode
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import limits
@@ -45,30 +45,30 @@ from compare.worker.memory import Place, View
 __all__ = ["main"]
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-"""What PyTorch says in a plain RuntimeError on a CPU."""
+"""Text of PyTorch's RuntimeError on a CPU that is out of memory."""
 _MOST_DEEDS = 3
-"""Named in an answer; one is enough to be ended for."""
+"""Most deeds named in an answer; one is enough to end the worker."""
 
 
 def main(connection: Connection, lifeline: Connection, host_bytes: int | None) -> None:
-    """Serve the judge until it hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the judge's, until this has left its terminal
+    """Handle requests until the judge closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, until this leaves its terminal
     try:
         output = reduction.recv_handle(connection)
-    except (EOFError, OSError):  # which it has been, by now
+    except (EOFError, OSError):  # the judge has already ended
         return
     limits.confine(connection.fileno(), output, lifeline.fileno(), host_bytes)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    gc.freeze()  # what the server has imported is no garbage, and looking through it takes time
+    gc.freeze()  # the server's imports are never garbage: scanning them costs time
     integrity = Integrity()
     _Desk(connection, integrity).serve()
 
 
 class _Desk:
-    """Takes requests and answers them."""
+    """Receives requests and answers them."""
 
     def __init__(self, connection: Connection, integrity: Integrity) -> None:
         self._connection = connection
@@ -76,14 +76,14 @@ class _Desk:
         self._did: dict[str, None] = {}
         self._work = _Work(connection)
         integrity.watch("the harness", self._work)
-        # A copy of this process would go on to answer in its place.
+        # A fork could answer in place of this process.
         os.register_at_fork(
             before=partial(self._note, "forked its process"), after_in_child=partial(os._exit, 1)
         )
         watch_deeds(self._note)
 
     def _note(self, what: str) -> None:
-        """Something that no implementation has to do."""
+        """Record a deed that no implementation needs."""
         if len(self._did) < _MOST_DEEDS:
             self._did[what] = None
 
@@ -102,9 +102,9 @@ class _Desk:
     def _answer(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"answer": getattr(self._work, what)(**arguments)}
-        except BaseException as error:  # of anybody's code: anything
+        except BaseException as error:  # user code may raise anything
             told = {"raised": _told(error), "lost": self._work.recover()}
-            traceback.clear_frames(error.__traceback__)  # after an out-of-memory error, the memory itself
+            traceback.clear_frames(error.__traceback__)  # frees the memory that the frames hold
             return told
 
 
@@ -120,13 +120,13 @@ def _told(error: BaseException) -> dict[str, str]:
 
 
 def _line_in(file: str, impl: Implementation) -> int:
-    """Where a file has the code of an implementation; 0: it was written elsewhere, or made by exec."""
+    """Line of an implementation's code in ``file``; 0 where it is in another file or made by exec."""
     code = code_of(impl.run)
     return code.co_firstlineno if Path(code.co_filename) == Path(file).absolute() else 0
 
 
 def _of_cupy() -> int:
-    """Bytes that are in use of what cupy has allocated, once it has given back the rest."""
+    """GPU memory in use by cupy, in bytes, after its pool has freed the unused blocks."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return 0
@@ -143,20 +143,19 @@ def _text(error: BaseException) -> str:
 
 
 def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.device) -> float:
-    """Host time of a call until its GPU work is done, in ms; to be asked before anything else runs ``impl``.
+    """Host time of the first call until its GPU work is done, in ms.
 
-    The CUDA context must exist already, or it would count as part of the call: making the inputs on the
-    device creates it.
+    The CUDA context must exist already, or its creation would count: making the inputs creates it.
     """
     with torch.cuda.device(device):
         return host_ms(partial(impl.run, *inputs), device)
 
 
 class _Work:
-    """What can be asked for; every method is a request, its result JSON."""
+    """The requests: one public method each, with a result that JSON can hold."""
 
     FREQUENT = frozenset({"cold", "warm", "batch"})
-    """Asked for thousands of times."""
+    """Requests that come thousands of times."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -174,13 +173,9 @@ class _Work:
     # ----------------------------------------------------------------------- once
 
     def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> float:
-        """Get ready: what the server could not import beforehand, and the device's context.
-
-        Returns:
-            The seconds that the context took.
-        """
+        """Import ``modules`` and create the device's context; returns the seconds the context took."""
         os.environ.update(environment)
-        # Imports first: the driver makes one context after the other, and is busy with those of others.
+        # Imports first: the driver creates contexts one at a time, and other workers are waiting for theirs.
         for module in modules:
             importlib.import_module(module)
         begin = time.perf_counter()
@@ -192,7 +187,7 @@ class _Work:
         return time.perf_counter() - begin
 
     def load(self, files: list[str]) -> dict[str, Any]:
-        """Load a user's files; what the last one has registered."""
+        """Load a user's files; returns what the last one registered."""
         loaded = registry.Loaded((), ())
         for file in files:
             loaded = registry.load(file)
@@ -219,23 +214,23 @@ class _Work:
         }
 
     def choose(self, op: str, label: str, parameters: dict[str, int]) -> None:
-        """The implementation that is meant from now on, with these in place of its own parameters."""
+        """Select the implementation of all later requests, with these parameters in place of its own."""
         impl = next(i for i in registry.implementations(op) if i.label == label)
         self._impl = registry.with_parameters(impl, label, parameters) if parameters else impl
         self._stage = LocalStage(self._impl, self._device)
 
     def limit(self, nbytes: int) -> None:
-        """The most memory of the GPU that PyTorch may take from now on."""
+        """Limit the GPU memory that PyTorch may allocate."""
         if self._device.type == "cuda":
             total = torch.cuda.get_device_properties(self._device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, nbytes / total), self._device)
 
     def rest(self) -> dict[str, int]:
-        """Free what is not needed between requests.
+        """Free the memory not needed between requests.
 
         Returns:
-            The most that PyTorch has held of the GPU's memory (``held_bytes``), and what is allocated still
-            now that what could be given back has been (``kept_bytes``).
+            The peak of GPU memory that PyTorch reserved (``held_bytes``), and the memory still allocated
+            after caches are freed (``kept_bytes``).
         """
         if self._impl is not None:
             self._stage = LocalStage(self._impl, self._device)
@@ -251,12 +246,12 @@ class _Work:
         }
 
     def view(self, name: str, memory: dict[str, Any]) -> None:
-        """Take memory that the judge shares, in place of what had that name."""
+        """Map memory that the judge shares, in place of the memory of that name."""
         self.leave([name])
         self._views[name] = View(memory, self._connection, self._device)
 
     def leave(self, names: list[str]) -> None:
-        """Let go of shared memory."""
+        """Unmap shared memory."""
         views = [view for view in (self._views.pop(name, None) for name in names) if view is not None]
         if not views:
             return
@@ -267,13 +262,13 @@ class _Work:
             view.close()
 
     def recover(self) -> str | None:
-        """After an error: why nothing more can be asked of this process, None where it can go on."""
+        """After an error: why this process cannot go on, or None."""
         if self._device.type != "cuda":
             return None
         try:
             gc.collect()
             torch.cuda.synchronize()
-            # An error that another library did not read is raised by torch's next launch.
+            # torch's next launch raises an error that another library left unread.
             torch.ones(1, device=self._device)
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -284,22 +279,20 @@ class _Work:
     # ----------------------------------------------------------------------- agreement
 
     def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
-        """Host time of the first call (``ms``), and what it searched for or was ``known`` (``tunings``)."""
-        tensors = self._tensors("inputs", inputs)
+        """Host time of the first call (``ms``), and the configurations found or ``known`` (``tunings``)."""
+        tensors = self._tensors(inputs)
         with watched([decode(Tuning, tuning) for tuning in known]) as found:
             ms = first_call_ms(self.impl, tensors, self._device)
         return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
 
-    def call(
-        self, inputs: list[dict[str, Any]], outputs: int, shape: list[int], dtype: str
-    ) -> dict[str, Any]:
-        """A call that is looked at; its output goes into the memory called ``outputs``."""
+    def call(self, inputs: list[dict[str, Any]], shape: list[int], dtype: str) -> dict[str, Any]:
+        """A checked call; its output goes into the shared memory."""
         assert self._stage is not None
         expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-        self._stage.place(self._tensors("inputs", inputs))
+        self._stage.place(self._tensors(inputs))
         called = self._stage.call(expected)
         if called.output is not None:
-            self._out("outputs", outputs, expected).copy_(called.output)
+            self._mailbox(expected).copy_(called.output)
             self._synchronize()
         return {
             "problem": called.problem,
@@ -309,13 +302,12 @@ class _Work:
             "borrowed": called.borrowed,
         }
 
-    def _tensors(self, view: str, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
-        return tuple(self._views[view].tensor(Place.from_json(place)) for place in places)
+    def _tensors(self, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
+        return tuple(self._views["inputs"].tensor(Place.from_json(place)) for place in places)
 
-    def _out(self, view: str, start: int, expected: torch.Tensor) -> torch.Tensor:
-        """A contiguous tensor in shared memory, to copy an output to."""
-        plain = torch.empty(expected.shape, dtype=expected.dtype, device="meta")
-        return self._views[view].tensor(Place.of(plain, start))
+    def _mailbox(self, expected: torch.Tensor) -> torch.Tensor:
+        """The tensor in shared memory that outputs are copied to."""
+        return self._views["outputs"].tensor(Place.of(expected, 0))
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -324,13 +316,13 @@ class _Work:
     # ----------------------------------------------------------------------- resources, code
 
     def profile(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """What every kernel of a call takes (``kernels``), and which its host code launches (``own``)."""
-        tensors = self._tensors("inputs", inputs)
+        """Resources of every kernel of a call (``kernels``), and those its host code launches (``own``)."""
+        tensors = self._tensors(inputs)
         kernels = [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
         return {"kernels": kernels, "own": kernels_of_its_own(self.impl, tensors)}
 
     def launched(self) -> list[list[str]]:
-        """Source and name of every CUDA kernel that the cases of the op launch."""
+        """Source and name of every CUDA kernel launched on the op's cases."""
         return [list(pair) for pair in launched(self.impl)]
 
     # ----------------------------------------------------------------------- time
@@ -344,11 +336,10 @@ class _Work:
         stopwatch: str,
         tidy: bool,
     ) -> None:
-        """Get ready to be timed on these sets of inputs; ``coming`` is where their next values will lie."""
-        tensors = [self._tensors("inputs", places) for places in sets]
-        values = self._tensors("inputs", coming)
-        expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-        mailbox = self._out("outputs", 0, expected)
+        """Prepare timing on these sets of inputs; ``coming``: the places of their next values."""
+        tensors = [self._tensors(places) for places in sets]
+        values = self._tensors(coming)
+        mailbox = self._mailbox(torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
         self._bench = _Bench(self.impl, tensors, values, mailbox, make(self._device), tidy)
@@ -360,19 +351,19 @@ class _Work:
         return self.bench.cold(which)
 
     def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
-        """``kind``: of the call itself (``warm``, ``burst``, ``sustained``) or of its ``graph``."""
+        """A sample of repeated calls (``warm``, ``burst``, ``sustained``) or replays (``graph``)."""
         return self.bench.warm(kind, which, repeats)
 
-    def capture(self, which: int) -> None:
-        self.bench.capture(which)
+    def capture(self) -> None:
+        self.bench.capture()
 
-    def batch(self, kind: Kind, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
-        """Calls for the judge's own clock, without anything between them but an element that changes."""
-        self.bench.batch(kind, which, repeats, changes)
+    def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:
+        """Calls for the judge's own clock; only a changed element comes between them."""
+        self.bench.batch(kind, repeats, changes)
         self._synchronize()
 
     def deliver(self, number: int, last: bool) -> None:
-        """Hand over the output of one of the calls of the last batch; after the ``last`` all are let go."""
+        """Copy the output of one call of the last batch to the judge; the ``last`` one frees all of them."""
         self.bench.deliver(number, last)
         self._synchronize()
 
@@ -386,10 +377,10 @@ class _Bench:
     """The implementation while it is being timed.
 
     Args:
-        impl, watch: what is timed, and by what.
         sets: of inputs.
-        coming: values that are moved into a set right before its cold sample; none if empty.
-        mailbox: a tensor like the output, in memory that the judge sees.
+        coming: values copied into a set right before its cold sample; empty: none.
+        mailbox: a tensor like the output, in shared memory.
+        watch: the clock.
         tidy: free memory after every sample.
     """
 
@@ -413,24 +404,24 @@ class _Bench:
         self._graph: Callable[[], object] | None = None
         watch.behind = self._deliver
         gc.collect()
-        gc.disable()  # a collection in the middle of a launch would make the host late
+        gc.disable()  # a collection during a launch would delay the host
 
     def _run(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        self._output = None  # its memory is free again before the next output is made
+        self._output = None  # frees its memory for the next output
         self._output = self._impl.run(*tensors)
 
     def _replay(self) -> None:
         assert self._graph is not None
         self._output = None
         self._graph()
-        if self._output is None:  # a replay writes where the captured call did, and returns nothing
+        if self._output is None:  # a replay writes into the captured call's output, and returns nothing
             self._output = self._of_graph
 
     def call(self, kind: Kind, which: int) -> Callable[[], object]:
         return self._replay if kind == "graph" else self.calls[which]
 
     def _deliver(self) -> None:
-        """Enqueued right behind what was timed: what is not there by now comes too late."""
+        """Copy the output to the judge; enqueued right behind the timed work, so later writes are missed."""
         if type(self._output) is torch.Tensor and self._output.shape == self._mailbox.shape:
             self._mailbox.copy_(self._output)
 
@@ -442,26 +433,25 @@ class _Bench:
 
     def cold(self, which: int) -> dict[str, Any]:
         if self._coming or self._tidy:
-            # Another process had the GPU before: without a call that is not timed, addresses and instructions
-            # would be cold as well, and not the L2 alone; and memory would be got from the driver while the
-            # clock runs.
+            # Another process used the GPU before. An untimed call warms TLBs and instruction caches, and gets
+            # memory from the driver, so that only the L2 is cold in the timed call.
             self.calls[which]()
         for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
-            x.copy_(value)  # which leaves nothing that this call could remember for the next
+            x.copy_(value)  # new values: nothing remembered from the untimed call is of use
         return self._reading("cold", self._watch.cold("cold", self.calls[which]), which)
 
     def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
         return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
 
-    def batch(self, kind: Kind, which: int, repeats: int, changes: dict[str, Any] | None) -> None:
-        """Call it so many times; ``changes`` says what is put in which places of an argument before."""
-        call = self.call(kind, which)
+    def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:
+        """Call it ``repeats`` times; ``changes``: the element of an argument to write before each call."""
+        call = self.call(kind, 0)
         self._kept = []
         if changes is None:
             for _ in range(repeats):
                 call()
             return
-        x = self._sets[which][changes["argument"]]
+        x = self._sets[0][changes["argument"]]
         spots = [x[tuple(at)] for at in changes["spots"]]
         for number, value in enumerate(changes["values"]):
             spots[number % len(spots)].fill_(value)
@@ -492,9 +482,9 @@ class _Bench:
             "problem": problem,
         }
 
-    def capture(self, which: int) -> None:
-        self._graph = self._watch.capture(self.calls[which])
+    def capture(self) -> None:
+        self._graph = self._watch.capture(self.calls[0])
         self._of_graph, self._output = self._output, None
-        # Its graph keeps an output for good.  That of the stream that captured serves no later call, and to
-        # all workers together they may be more than there is.
+        # The graph keeps one output. The capture stream's cached block is of no further use, and those of all
+        # workers together may not fit.
         torch.cuda.empty_cache()

@@ -1,10 +1,10 @@
-"""Memory that the judge and a worker both see.
+"""Shared memory of the judge and a worker.
 
-A tensor in it is described by a `Place`: where its storage begins, and how the tensor lies in it.  So it
-reaches the worker with its strides, its storage offset and its alignment, whatever they are.
+A `Place` describes a tensor in it: the offset of its storage, and the tensor's layout in the storage.  So a
+tensor reaches the worker with its strides, storage offset and alignment.
 
-On a CPU it is an anonymous file, on a GPU an allocation of its own that CUDA lets another process open.
-Nothing but what is meant to be seen lies in it: never a reference, never another worker's output.
+On a CPU it is an anonymous file, on a GPU an allocation shared by CUDA IPC.  It never holds a reference or
+another worker's output.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import torch
 from cuda_impl import build
 
 ALIGNMENT = 512
-"""Of every storage: what PyTorch's own allocator gives on a GPU."""
+"""Of every storage, in bytes: that of PyTorch's allocator on a GPU."""
 
 _GRANULE = 2 << 20
-"""CUDA shares whole pages of this size; a smaller allocation would be shared with its neighbours."""
+"""CUDA IPC shares whole pages of this size; a smaller allocation would expose its neighbours."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """How a tensor lies in shared memory."""
+    """Layout of a tensor in shared memory."""
 
     start: int
-    """Of its storage, in bytes from the beginning."""
+    """Offset of its storage, in bytes."""
     nbytes: int
-    """Of its storage."""
+    """Size of its storage."""
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -57,12 +57,12 @@ class Place:
 
 
 def room(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes that these tensors take in shared memory."""
+    """Bytes of shared memory that these tensors need."""
     return sum(_aligned(tensor.untyped_storage().nbytes()) for tensor in tensors)
 
 
 class Memory:
-    """The judge's side; `View` is the worker's.  Close it when no worker needs it any more."""
+    """The judge's side; `View` is the worker's.  Close it when no worker needs it."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.device = device
@@ -73,12 +73,12 @@ class Memory:
             self._pages = _HostPages(self.size)
         self.bytes: torch.Tensor = self._pages.bytes
 
-    def put(self, tensors: Sequence[torch.Tensor], start: int = 0) -> list[Place]:
-        """Copy tensors into it, gaps included, one behind the other.
+    def put(self, tensors: Sequence[torch.Tensor], start: int) -> list[Place]:
+        """Copy tensors into it one after the other, with the gaps in their storages.
 
         Args:
             tensors: all on this memory's device.
-            start: where the first one begins, a multiple of `ALIGNMENT`.
+            start: offset of the first one, a multiple of `ALIGNMENT`.
         """
         places = []
         for tensor in tensors:
@@ -93,15 +93,15 @@ class Memory:
         return _tensor(self._pages, place)
 
     def as_json(self) -> dict[str, Any]:
-        """What a worker's `View` of it needs to know."""
+        """What a worker needs to open a `View` of it."""
         return {"size": self.size, **self._pages.as_json()}
 
     def send(self, connection: Connection, pid: int) -> None:
-        """What cannot be said in JSON: to be sent right after it."""
+        """Send the file descriptor, right after the JSON."""
         self._pages.send(connection, pid)
 
     def close(self) -> None:
-        """Let go of it.  A worker that still has it keeps it from being freed, and nothing else."""
+        """Unmap it.  It is freed once no worker has it mapped."""
         self.bytes = torch.empty(0)
         self._pages.close()
 
@@ -131,7 +131,7 @@ def _tensor(pages: Any, place: Place) -> torch.Tensor:
 
 
 def _storage(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the memory a tensor lies in, as bytes."""
+    """The storage of a tensor as bytes."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
@@ -140,7 +140,7 @@ def _aligned(size: int) -> int:
 
 
 class _HostPages:
-    """An anonymous file, mapped.  It has no name that another process could open it by."""
+    """An anonymous file, mapped.  Without a name, no other process can open it."""
 
     device = torch.device("cpu")
 
@@ -167,13 +167,13 @@ class _HostPages:
 
 
 def _on_gpu() -> ModuleType:
-    """The other half of this module.
+    """`compare.worker.gpu_memory`.
 
     Raises:
-        BuildError: cupy cannot make the folder that it keeps kernels in.
+        BuildError: cupy cannot create its cache folder.
     """
     build.cupy()
-    # A comparison on a CPU goes without cupy, which takes half a second to import and a folder to write to.
+    # Start-up: a comparison on a CPU needs no cupy (half a second to import, and a writable folder).
     from compare.worker import gpu_memory
 
     return gpu_memory

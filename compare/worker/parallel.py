@@ -1,4 +1,4 @@
-"""Jobs side by side, each in a thread of the judge that waits for a worker most of the time."""
+"""Parallel jobs in threads of the judge, each waiting for a worker most of the time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ R = TypeVar("R")
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def abreast(
     job: Callable[[T], R], things: Sequence[T], width: int, stop: Callable[[], None]
 ) -> Iterator[tuple[T, R]]:
-    """Each thing with what ``job`` makes of it, as they get done; one job after the other if ``width`` is 1.
+    """Yield each thing with the result of ``job``, as they finish; one job at a time if ``width`` is 1.
 
     Args:
         job: must not raise.
-        things: begun in this order.
-        width: how many jobs may be under way.
-        stop: makes the jobs that are under way return soon; called where something else ends the work.
+        things: started in this order.
+        width: most jobs at once.
+        stop: makes running jobs return soon; called where an exception, such as Ctrl-C, ends the loop.
     """
     if width <= 1:
         for thing in things:

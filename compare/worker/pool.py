@@ -1,4 +1,4 @@
-"""The workers of a run: one for every implementation, started when it is first needed."""
+"""The workers of a run: one for each implementation, started when first needed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cuda_impl.ahead import Building
 from cuda_impl.pybind import building, module_of
 
 _COMPILERS = {"torch.compile": ("torch._inductor.compile_fx",)}
-"""What takes seconds to import and one implementation alone needs, so that the server does without."""
+"""Modules that take seconds to import and that one implementation needs: not imported by the server."""
 
 MOST_CRASHES = 2
-"""After so many crashes of an implementation, later cases are not tried any more."""
+"""After this many crashes an implementation is not tried on later cases."""
 
 
 class Crew:
-    """Workers by implementation.  Use it as a context manager: at its end all of them are gone."""
+    """Workers by implementation.  Use it as a context manager: it ends all of them."""
 
     def __init__(self, op: Op, device: torch.device, timeout_s: float) -> None:
         self._op, self._device, self._timeout_s = op, device, timeout_s
@@ -33,10 +33,10 @@ class Crew:
         self._parameters: dict[str, tuple[tuple[str, int], ...]] = {}
         self._ready: set[str] = set()
         self._unable: dict[str, Exception] = {}
-        """What kept a worker that is still there from getting ready."""
+        """Errors of workers that live on but could not start."""
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
-        """What each worker took for its device's context."""
+        """Seconds that each worker took to create its device's context."""
         self._building: dict[str, Building] = {}
         self.tree = Tree({impl.origin for impl in registry.implementations(op.name) if impl.foreign})
 
@@ -47,7 +47,7 @@ class Crew:
         self.close()
 
     def close(self) -> None:
-        """End all of them, side by side, and what is built for them."""
+        """End all workers in parallel, and the builds for them."""
         for one in self._building.values():
             one.stop()
         for worker in self._workers.values():
@@ -56,11 +56,11 @@ class Crew:
             worker.close()
 
     def build(self, impls: Iterable[Implementation]) -> None:
-        """Have the modules that these will load built from now on, where there are none yet."""
+        """Start building the modules that ``impls`` load, where they are not built yet."""
         self._building = building(impls, self._device)
 
     def built_s(self, impl: Implementation) -> float:
-        """Wait until what ``impl`` loads is built: the seconds of a build of this run, else 0.
+        """Wait for the build of what ``impl`` loads; returns its seconds, 0 where nothing was built.
 
         Raises:
             Exception: what the build raised.
@@ -69,12 +69,11 @@ class Crew:
         return one.wait() if one is not None else 0.0
 
     def start(self, impls: Iterable[Implementation]) -> None:
-        """Start workers without waiting for them: what they take to get ready they take side by side."""
+        """Start workers without waiting, so that they start in parallel."""
         for impl in impls:
             worker = self._workers.get(impl.label)
             if worker is not None and self._parameters.get(impl.label) != impl.parameters:
-                worker.abandon()  # what it has compiled is for others
-                worker.close()
+                worker.close()  # it has compiled for other parameters
                 worker = None
             if worker is None or not (worker.alive or self._given_up(impl.label)):
                 if worker is not None:
@@ -85,11 +84,11 @@ class Crew:
                 self._unable.pop(impl.label, None)
 
     def of(self, impl: Implementation) -> Worker:
-        """The worker of an implementation, ready to be asked.
+        """The worker of an implementation, ready for requests.
 
         Raises:
-            Ended: it was ended for good, or cannot get ready.
-            Exception: as the file of the implementation raises.
+            Ended: it was ended for good, or could not start.
+            Exception: what the implementation's file raised.
         """
         self.start([impl])
         worker = self._workers[impl.label]
@@ -103,18 +102,18 @@ class Crew:
             except Ended:
                 raise
             except Exception as error:
-                self._unable[impl.label] = error  # once more at every call: it answers no more in step
+                self._unable[impl.label] = error  # raised at every later call: answers are out of step now
                 raise
             self._ready.add(impl.label)
         return worker
 
     def dismiss(self, impl: Implementation) -> None:
-        """Have its worker end while others are at work: what it has of a GPU takes long to give back."""
+        """End its worker without waiting: freeing its GPU memory takes long."""
         if impl.label in self._workers:
             self._workers[impl.label].abandon()
 
     def note(self, impl: Implementation, ended: Ended) -> None:
-        """Remember how its worker ended."""
+        """Record how its worker ended."""
         self._crashes.setdefault(impl.label, []).append(ended)
 
     def _given_up(self, label: str) -> bool:

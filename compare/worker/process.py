@@ -1,7 +1,7 @@
-"""The judge's half: a worker process, what is asked of it, and how it may end.
+"""The judge's half: starts a worker process, sends requests, and reports how the worker ended.
 
-Workers are forked from a server that has imported everything and has never touched a GPU, so that one
-starts in milliseconds.  What comes back is JSON of limited size, read as data only.
+Workers are forked from a server that has imported everything and never used a GPU, so one starts in
+milliseconds.  Answers are JSON of limited size, read as data only.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from compare.worker import main, server
 from compare.worker.memory import Memory
 
 PRINTED_BYTES = 1 << 20
-"""What a worker may print."""
+"""Most output of a worker, in bytes."""
 
 _ANSWER_BYTES = 8 << 20
 _LOOK_S = 0.1
-"""How often a worker that is still busy is looked after."""
+"""Interval at which a busy worker is checked."""
 _QUOTED = 300
+"""Characters of a worker's output that are quoted."""
 
 _STARTING = threading.Lock()
-"""An exit code can be read once, and multiprocessing looks for those of all processes when it starts one."""
+"""An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
 
 
 class Raised(Exception):
-    """An implementation raised in its worker; the worker lives on."""
+    """The implementation raised; its worker lives on."""
 
     def __init__(self, name: str, text: str, trace: str) -> None:
         super().__init__(text)
         self.name = name
-        """The type of what it raised."""
+        """Name of the exception's type."""
         self.trace = trace
 
 
 class Ended(Exception):
-    """A worker is no more, or is not believed any more; the text is a whole sentence that says why."""
+    """The worker has exited or was ended; the text is a whole sentence that says why."""
 
     final = True
-    """Whether there is no use in starting another for the next case."""
+    """Whether starting another worker for the next case is useless."""
 
 
 class Worker:
@@ -65,10 +66,10 @@ class Worker:
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
         self._ending = threading.RLock()
-        """Who asks it and who ends all may see that it is gone at the same time, in two threads."""
+        """Callers and shutdown may both observe, in two threads, that the worker has exited."""
         self._busy = False
         self._waiting: list[tuple[str, str]] = []
-        """Requests sent ahead, whose answers nobody has taken yet: number and what was asked."""
+        """Requests whose answers were not received yet: number and method."""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         server.start()
         self._connection, theirs = multiprocessing.Pipe()
@@ -93,46 +94,45 @@ class Worker:
     def alive(self) -> bool:
         return self._ended is None
 
-    def ask(self, what: str, step: str = "", timeout_s: float | None = None, **arguments: Any) -> Any:
-        """Ask for one thing and wait for it.
+    def ask(self, what: str, step: str = "", **arguments: Any) -> Any:
+        """Send a request and wait for the answer.
 
         Args:
             what: a method of `compare.worker.main._Work`.
-            step: what that is for, in a reader's words: ``building and the first call``.
-            timeout_s: the limit; the worker's own, if not given.
+            step: the request in a reader's words: ``building and the first call``.
             arguments: the method's.
 
         Raises:
             Raised, NotImplementedError, UsageError, MemoryError: as the implementation did.
-            Ended: the worker is gone, or was ended for what it did.
+            Ended: the worker exited, or was ended for what it did.
         """
         self.send(what, **arguments)
-        return self.receive(step, timeout_s)
+        return self.receive(step)
 
     def send(self, what: str, **arguments: Any) -> None:
-        """Ask without waiting; `receive` takes the answers in the order of the questions."""
+        """Send a request without waiting; `receive` returns the answers in the order of the requests."""
         if self._ended is not None:
             raise self._ended
         if not self._waiting and self._connection.poll(0):
             self._breach()
         number = secrets.token_hex(8)
         message = {"number": number, "do": what, "with": arguments}
-        self._waiting.append((number, what))  # before it is sent: Ctrl-C may come as soon as it is
+        self._waiting.append((number, what))  # before sending: Ctrl-C may come right after
         try:
             self._connection.send_bytes(json.dumps(message).encode())
         except OSError:
             raise self._died("between two steps") from None
 
     def share(self, name: str, memory: Memory) -> None:
-        """Give the worker memory under a name."""
+        """Share memory with the worker under a name."""
         self.send("view", name=name, memory=memory.as_json())
         memory.send(self._connection, self.pid)
         self.receive("taking its inputs")
 
     def ask_back(self, names: Sequence[str]) -> None:
-        """Have it give back memory that was shared under these names, without waiting; `receive` does.
+        """Request the memory shared under these names back without waiting; `receive` waits.
 
-        From one that is busy, for whatever reason, it is taken together with its life.
+        A worker that is still busy is ended.
         """
         if not self.alive:
             return
@@ -142,22 +142,20 @@ class Worker:
             with suppress(Ended):
                 self.send("leave", names=list(names))
 
-    def receive(self, step: str = "", timeout_s: float | None = None) -> Any:
-        """The answer to the oldest question that has none yet."""
-        self._busy = True  # until an answer is there; Ctrl-C may come first
+    def receive(self, step: str = "") -> Any:
+        """The answer to the oldest open request."""
+        self._busy = True  # until the answer has come: Ctrl-C may come first
         number, what = self._waiting.pop(0)
         step = step or what
-        answer = self._wait(step, self.timeout_s if timeout_s is None else timeout_s)
+        answer = self._wait(step)
         self._busy = False
         if not isinstance(answer, dict) or answer.get("number") != number:
             self._breach()
         changed, did = answer.get("changed"), answer.get("did")
         if did:
-            raise self.end(f"it {', '.join(map(str, did))}, which an implementation has no need to")
+            raise self.end(f"it {', '.join(map(str, did))}: an implementation may not do this")
         if changed:
-            raise self.end(
-                f"it replaced {', '.join(map(str, changed))}: nothing that is measured with it can be trusted"
-            )
+            raise self.end(f"it replaced {', '.join(map(str, changed))}: its check and times are invalid")
         if "raised" in answer:
             self._raise(answer["raised"], answer.get("lost"), step)
         return answer.get("answer")
@@ -175,21 +173,21 @@ class Worker:
             raise MemoryError(text)
         raise Raised(name, text, told["trace"])
 
-    def _wait(self, step: str, timeout_s: float) -> Any:
-        until = time.monotonic() + timeout_s
+    def _wait(self, step: str) -> Any:
+        until = time.monotonic() + self.timeout_s
         waited: list[Any] = [self._connection, self._process.sentinel]
         while True:
             ready = connections.wait(waited, max(0.0, min(_LOOK_S, until - time.monotonic())))
             if self._connection in ready:
                 break
-            if ready:  # the process is gone; what it had still sent is there by now
+            if ready:  # the process has exited; its last answer may still be in the pipe
                 if self._connection.poll(0):
                     break
                 raise self._died(step)
             if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
                 raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
             if time.monotonic() > until:
-                raise self.end(f"it took longer than {timeout_s:g} s, the limit for {step} (--timeout)")
+                raise self.end(f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)")
         try:
             return printable(json.loads(self._connection.recv_bytes(_ANSWER_BYTES)))
         except (EOFError, ConnectionResetError):
@@ -202,13 +200,13 @@ class Worker:
 
     def _died(self, step: str) -> Ended:
         code = self._join(2.0)
-        how = "its process hung up" if code is None else how_it_ended(code)
+        how = "its process closed the connection" if code is None else how_it_ended(code)
         ended = self.end(f"{how} in {step}")
         ended.final = False
         return ended
 
     def end(self, why: str) -> Ended:
-        """End it, for a reason that its row will show; the exception is for the caller to raise."""
+        """End the worker; returns the exception to raise, with the reason that its row shows."""
         with self._ending:
             self._signal()
             self._bury()
@@ -217,13 +215,13 @@ class Worker:
         return self._ended
 
     def abandon(self) -> None:
-        """Have it end without waiting for that, as there is nothing more to ask; `close` waits."""
+        """End the worker without waiting; `close` waits."""
         if self._ended is None:
             self._ended = Ended("its worker was closed")
             self._signal()
 
     def close(self) -> None:
-        """End it."""
+        """End the worker and wait for it."""
         self.abandon()
         with self._ending:
             if not self._printed.closed:
@@ -242,7 +240,7 @@ class Worker:
         self._lifeline.close()
 
     def _join(self, timeout_s: float) -> int | None:
-        """Its exit code, None while it lives."""
+        """Its exit code; None if it still runs after ``timeout_s``."""
         until = time.monotonic() + timeout_s
         while True:
             with _STARTING:
@@ -260,8 +258,8 @@ class Worker:
 
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
-    """It takes effect at the end: a process that is told half of how to start complains on the terminal."""
-    if threading.current_thread() is not threading.main_thread():  # which alone is ever interrupted
+    """Delay Ctrl-C until the end: a process interrupted while it starts prints a traceback."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread is interrupted
         yield
         return
     came = False

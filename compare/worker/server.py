@@ -1,7 +1,7 @@
-"""The server that workers are forked from: it has imported everything, and has never touched a GPU.
+"""The server that workers are forked from: it has imported everything and never used a GPU.
 
-`multiprocessing` starts it as a fresh Python, which imports PyTorch for two seconds.  The command forks it
-from itself instead, right after its own import and before it does anything else: that is an import saved.
+`multiprocessing` starts it as a fresh Python, which takes two seconds to import PyTorch.  The command forks
+it from itself instead, right after its own import of PyTorch.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import multiprocessing.forkserver
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from multiprocessing import resource_tracker, util
 from pathlib import Path
 
 from compare import registry
+from compare.sandbox.limits import close_all_but
 
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
@@ -23,11 +24,11 @@ _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 _spawn = util.spawnv_passfds
 
 _mode: list[str] = []
-"""What TRITON_INTERPRET was when the server was started: it decides what Triton is in all workers."""
+"""TRITON_INTERPRET when the server was started: the same in all workers."""
 
 
 def likely_cpu(device: str) -> bool:
-    """Whether ``--device`` will mean a CPU, found out without asking CUDA; False where one cannot tell."""
+    """Whether ``--device`` will mean a CPU, without initialising CUDA; False where that is not known."""
     if device == "auto":
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
         return hidden or not any(Path(file).exists() for file in _GPU_FILES)
@@ -35,15 +36,15 @@ def likely_cpu(device: str) -> bool:
 
 
 def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
-    """Have the server running.
+    """Start the server unless it is running.
 
     Args:
-        ops: whose modules it imports, if it is not running yet.
-        from_here: it may be forked from this process, which has imported PyTorch and done nothing with it.
+        ops: it imports their modules, if it is not running yet.
+        from_here: fork it from this process, which has imported PyTorch and not used it.
     """
     interpreted = os.environ.get("TRITON_INTERPRET", "")
     server = multiprocessing.forkserver
-    from_here = from_here and not _mode  # afterwards this process may have asked CUDA something
+    from_here = from_here and not _mode  # later this process may have initialised CUDA
     if _mode and _mode[0] != interpreted:
         server._forkserver._stop()  # type: ignore[attr-defined]
         _mode.clear()
@@ -56,8 +57,8 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
 
 @contextmanager
 def _forking() -> Iterator[None]:
-    """`multiprocessing` starts the server as a copy of this process meanwhile."""
-    resource_tracker.ensure_running()  # which is no copy
+    """Let `multiprocessing` start the server as a fork of this process."""
+    resource_tracker.ensure_running()  # as a process of its own, not a fork
     util.spawnv_passfds = _fork  # type: ignore[assignment]
     try:
         yield
@@ -66,24 +67,21 @@ def _forking() -> Iterator[None]:
 
 
 def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
-    """In place of ``spawnv_passfds``: run the code that a fresh Python was to run, in a fork."""
+    """In place of ``spawnv_passfds``: run the new process's code in a fork."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # or whoever is forked next prints it as well
+        stream.flush()  # or the fork prints it too
     pid = os.fork()
     if pid:
         return pid
-    util.spawnv_passfds = _spawn  # what workers start, as torch.compile does, is to be no copy of them
+    util.spawnv_passfds = _spawn  # a worker's own child processes, as torch.compile's, are not forks
     try:
-        for descriptor in map(int, (path.name for path in Path("/proc/self/fd").iterdir())):
-            if descriptor > 2 and descriptor not in descriptors:
-                with suppress(OSError):  # the one that this list was read by
-                    os.close(descriptor)
+        close_all_but(0, 1, 2, *descriptors)
         exec(arguments[-1], {})
     finally:
         os._exit(0)
 
 
 def modules_of(op: str) -> list[str]:
-    """Modules with implementations of an op."""
+    """Names of the modules with implementations of an op."""
     names = [f"{package}.{op}" for package in registry.IMPLEMENTATION_PACKAGES]
     return [name for name in names if importlib.util.find_spec(name) is not None]

@@ -1,4 +1,4 @@
-"""The first step of a command: which device it runs on, decided before anything imports Triton."""
+"""The first step of a command: decide its device before anything imports Triton."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
-    """The device to run on; the server of workers is started meanwhile.
+    """The device to run on; starts the workers' server in the background.
 
-    To be called before any Triton kernel is imported: ``TRITON_INTERPRET`` is read when one is decorated.
+    Call it before a Triton kernel is imported: ``TRITON_INTERPRET`` is read when a kernel is decorated.
 
     Args:
         device: as on the command line.
-        ops: whose modules workers will need; they are imported there while this process does its own.
+        ops: the server imports their modules.
 
     Raises:
         UsageError: there is no such device.
@@ -39,6 +39,6 @@ def prepare(device: str = "auto", ops: Sequence[str] = ()) -> torch.device:
 
 
 def _is_command() -> bool:
-    """Whether this process is ``python -m compare``, which has only imported modules so far."""
+    """Whether this process is ``python -m compare``: it has only imported modules so far."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name == "compare.__main__"

@@ -1,9 +1,9 @@
 """Workers timed by `compare.timing.rounds`: one sample is one request to one worker process.
 
-Every worker reads its own clock, as nothing else is near enough to the GPU.  The judge verifies what can be
-seen from outside.  Inputs are new in every round.  The outputs of some samples, which only the judge knows,
-are compared with the oracle.  Batches of calls are timed by the judge's own clock: between a user's calls in
-such a batch an element of the inputs changes, so that nothing worked out before is of use.
+Each worker reads its own clock, because only that one is close enough to the GPU.  The judge verifies from
+outside: inputs are new in every round, the outputs of samples that only the judge knows are compared with the
+oracle, and batches of calls are timed by the judge's own clock.  Between a user's calls in a batch an element
+of the inputs changes, so that no earlier result is of use.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
 KINDS: tuple[Kind, ...] = ("cold", "warm", "graph", "burst", "sustained")
 
 SURE = {True: 3, False: 1}
-"""Samples of each implementation and kind that are checked in any case, among its first `EARLY`: more of a
-user's file than of the project's own."""
+"""Samples checked among the first `EARLY` of each kind, by whether the implementation is a user's."""
 EARLY = 10
 LATER = {True: 0.04, False: 0.01}
-"""The share of its later samples that are checked."""
+"""Share of later samples that are checked, by whether the implementation is a user's."""
 
 SPAN_S = 0.02
-"""How long the longer of two batches takes that the judge times."""
+"""Duration of the longer of the two batches that the judge times."""
 FEWEST_CALLS, MOST_CALLS = 8, 4000
 KEPT_BYTES = 1 << 30
-"""Outputs that a worker keeps, so that any of them may be asked for."""
+"""Most bytes of outputs that a worker keeps for the judge to choose from."""
 ATTEMPTS = 10
 SLACK_US = 4.0
 SPOTS = 16
-"""Elements of the inputs that are changed one after the other between the calls of a batch."""
+"""Elements of the inputs that change in turn between the calls of a batch."""
 TOO_FAST = 0.6
-"""A claimed time below this share of what the judge's clock says is refused.  Back to back a GPU may be some
-tenths slower than in single calls, as it gets hot; not by two fifths."""
+"""A claimed time below this share of the judge's own measurement is refused.  A hot GPU runs calls back to
+back up to some tenths slower than single calls, but not by 40%."""
 
 
 _CHANCE = random.SystemRandom()
@@ -66,11 +65,11 @@ class Cheated(Exception):
 
 
 class TooFast(Exception):
-    """A clock outside a worker contradicts the times that it gives."""
+    """The judge's clock contradicts a worker's times."""
 
 
 class Session:
-    """What the workers of one measurement share: the examiner, and what their samples have cost."""
+    """What the workers of one measurement share: the examiner, and the cost of samples."""
 
     def __init__(self, exam: Examiner) -> None:
         self.exam = exam
@@ -79,24 +78,24 @@ class Session:
         self._this_round: set[str] = set()
 
     def cold_sample_of(self, label: str, which: int) -> None:
-        """Renew a set of inputs where this is the first cold sample of a round."""
+        """Renew a set of inputs before the first cold sample of a round."""
         if label in self._this_round or not self._this_round:
             self._this_round.clear()
             self.exam.renew(which)
         self._this_round.add(label)
 
     def cost(self) -> str:
-        """What samples have cost so far, in words."""
+        """The cost of all samples so far, in words."""
         each_ms = (self.samples_s - self.exams_s) / max(self.samples, 1) * 1e3
         set_out_ms = self.set_out_s / max(self.samples, 1) * 1e3
         return (
-            f"{self.samples} turns of {each_ms:.2f} ms, of which {set_out_ms:.2f} to lay out inputs, and "
-            f"{self.exams_s:.2f} s for looking at outputs"
+            f"{self.samples} samples of {each_ms:.2f} ms ({set_out_ms:.2f} ms to copy inputs), "
+            f"{self.exams_s:.2f} s to check outputs"
         )
 
 
 class Remote:
-    """`compare.timing.timed.Timed` by a worker: its readings come from there, and are checked here."""
+    """`compare.timing.timed.Timed` by a worker: it takes the readings, and the judge checks them."""
 
     def __init__(self, worker: Worker, impl: Implementation, session: Session) -> None:
         self.worker, self.accumulator = worker, impl.accumulator
@@ -114,7 +113,7 @@ class Remote:
         return (time.perf_counter() - begin) * 1e3
 
     def capture(self) -> None:
-        self.worker.ask("capture", "capturing a CUDA graph", which=0)
+        self.worker.ask("capture", "capturing a CUDA graph")
 
     def cold(self, which: int) -> Reading:
         self._session.cold_sample_of(self._label, which)
@@ -130,7 +129,7 @@ class Remote:
         return kind in self._exposed
 
     def _to_be_checked(self, kind: Kind) -> bool:
-        """Whether the judge examines the output of the next sample of this kind; drawn here and kept here."""
+        """Whether to examine the next sample's output: drawn at random, known to the judge only."""
         number = self._taken[kind] = self._taken.get(kind, -1) + 1
         return number in self._checked[kind] or (
             number >= EARLY and secrets.randbelow(1000) < 1000 * self._later
@@ -141,30 +140,30 @@ class Remote:
         begin = time.perf_counter()
         checked = self._to_be_checked(kind)
         if checked:
-            exam.renew(which)  # inputs that no other sample has had
+            exam.renew(which)  # values that no other sample has seen
         renewed = time.perf_counter()
         exam.set_out(which, kind)
         set_out = time.perf_counter()
-        told = self.worker.ask(request, f"a turn of timing ({kind})", which=which, **arguments)
+        told = self.worker.ask(request, f"a {kind} sample", which=which, **arguments)
         if told["problem"] is not None:
-            raise Cheated(f"output while it was timed: {told['problem']}")
+            raise Cheated(f"output of a {kind} sample: {told['problem']}")
         if told["exposed"]:
             self._exposed.add(kind)
         answered = time.perf_counter()
         if checked:
-            exam.examine(which, f"a {kind} turn of timing on new inputs", self.accumulator)
+            exam.examine(which, f"a {kind} sample on new inputs", self.accumulator)
             session.exams_s += time.perf_counter() - answered + renewed - begin
         session.samples += 1
         session.set_out_s += set_out - renewed
         session.samples_s += time.perf_counter() - begin
         reading = Reading(float(told["gpu_us"]), float(told["host_us"]))
         if not (math.isfinite(reading.gpu_us) and math.isfinite(reading.host_us)):
-            raise Cheated(f"it gives {reading.gpu_us} us as a time")
+            raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
         return reading
 
 
 def _each_us(call: Call, device: torch.device) -> float:
-    """Time of a call among many by the judge's clock: of the host or of the GPU, whichever takes longer."""
+    """Time of one call among many by the judge's clock, in us: the longer of host and GPU time."""
 
     def seconds(repeats: int) -> float:
         begin = time.perf_counter()
@@ -182,7 +181,7 @@ class Examiner:
     """Makes the inputs of the rounds, and compares the outputs of samples with the oracle.
 
     Before a cold sample the set of inputs holds stale values.  The worker calls once on those, untimed, and
-    moves the ones to come into their place; so nothing is left over that its timed call could use.
+    then copies the next values over them, so that the timed call cannot use an earlier result.
     """
 
     def __init__(
@@ -213,12 +212,12 @@ class Examiner:
         return self._exchange.inputs.put(values, which * self._exchange.set_bytes)
 
     def renew(self, which: int) -> None:
-        """Other values from now on."""
-        self._values[which] = ()  # large ones may have room once only
+        """Draw new values for a set of inputs."""
+        self._values[which] = ()  # frees the old ones: large inputs may fit only once
         self._values[which] = self._fresh()
 
     def set_out(self, which: int, kind: Kind) -> None:
-        """Lay out what a sample needs, all of it done when this returns."""
+        """Copy the inputs of a sample into shared memory and poison the output; done when this returns."""
         exchange = self._exchange
         if kind == "cold" and exchange.coming is not None:
             self._put(self._stale, which)
@@ -228,22 +227,22 @@ class Examiner:
         exchange.poison()
 
     def changes(self, which: int, repeats: int) -> dict[str, Any]:
-        """What a worker is to write into a set of inputs, an element before each of its calls."""
+        """The elements that a worker writes into a set of inputs, one before each of its calls."""
         values = self._values[which]
         argument = _CHANCE.choice([i for i, x in enumerate(values) if x.numel() > 0])
         spots = [[_CHANCE.randrange(size) for size in values[argument].shape] for _ in range(SPOTS)]
-        # Like the outliers that every row has.
+        # Values like the planted outliers of every row.
         written = [_CHANCE.choice((-1, 1)) * (4 + _CHANCE.randrange(128) / 32) for _ in range(repeats)]
         return {"argument": argument, "spots": spots, "values": written}
 
     def apply(self, which: int, changes: Mapping[str, Any], begin: int, end: int) -> None:
-        """Make the same changes, of a stretch of the calls, to the judge's own values."""
+        """Make the changes of calls ``begin`` to ``end`` in the judge's own values."""
         x = self._values[which][changes["argument"]]
         for number in range(begin, end):
             x[tuple(changes["spots"][number % SPOTS])] = changes["values"][number]
 
     def change_us(self) -> float:
-        """What such a change takes by itself."""
+        """Time of one such change by itself, in us."""
         x = next(x for x in self._fresh() if x.numel() > 0)
         return _each_us(partial(x[(0,) * x.dim()].fill_, 1.0), self._device)
 
@@ -251,7 +250,7 @@ class Examiner:
         """Compare the output of the last sample with the oracle, and the inputs with their values.
 
         Raises:
-            Cheated: it is not what the inputs give.
+            Cheated: the output is wrong, or an input was written to.
         """
         exchange = self._exchange
         output = exchange.take()
@@ -259,23 +258,27 @@ class Examiner:
         unwritten = int(untouched(output).sum())
         if unwritten:
             raise Cheated(
-                f"in {when} {unwritten} of {output.numel()} elements were not there when its call had ended: "
-                "it left the work undone, or to another stream or thread"
+                f"in {when} {unwritten} of {output.numel()} elements were not written when its call ended: "
+                "the work was left out, or left to another stream or thread"
             )
         reference = Reference(self._op, self._values[which])
-        # Twice what the check allows, once for all inputs: it is whether the work is done that is looked at.
+        # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
         limit = 2 * limit_of(self._op.tolerance(self._case), accumulator, self._allowed)
         errors = errors_of(self._op, self._case, reference, output, limit, accumulator, quantile_elements=0)
         if errors.wrong or errors.misplaced:
             raise Cheated(
-                f"right when it was checked, and wrong in {when}: "
+                f"correct when checked, wrong in {when}: "
                 f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
             )
         if inputs:
             self.examine_inputs(which, when)
 
     def examine_inputs(self, which: int, when: str) -> None:
-        """Hold the inputs against what they are to be; a `Cheated` if they are not."""
+        """Compare the inputs with the judge's values.
+
+        Raises:
+            Cheated: one was written to.
+        """
         now = [memory_of(self._exchange.inputs.tensor(place)) for place in self.sets[which]]
         if written := changed(now, map(memory_of, self._values[which])):
             raise Cheated(f"in {when} argument {written[0]} was written to")
@@ -283,38 +286,38 @@ class Examiner:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed: implementations of an op on one case, each in its worker."""
+    """What to time: implementations of an op on one case, each in its worker."""
 
     op: Op
     impls: Sequence[Implementation]
-    """Those known to be right; a ratio needs the op's baseline among them."""
+    """Correct ones; a ratio needs the op's baseline among them."""
     case: Case
     device: torch.device
     workers: Mapping[str, Worker]
-    """By label, each with its implementation."""
+    """By label."""
     exchange: Exchange
-    """The memory of the case."""
+    """The shared memory of the case."""
     yardstick: ToleranceFromBaseline
     """PyTorch's own error on this op."""
     first_calls_ms: Mapping[str, float] = field(default_factory=dict)
-    """By label, first calls timed earlier; others are timed with the rounds."""
+    """By label: first calls timed earlier; others are timed with the rounds."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How it is timed."""
+    """How to time it."""
 
     local: Stopwatch
-    """Of this process: for what an empty pair of events reads, and to replay a graph."""
+    """The judge's: reads an empty pair of events, and replays a graph."""
     seed: int
     """Of the order within rounds."""
     budget_s: float
     """Seconds for the rounds."""
     plan: Plan = field(default_factory=Plan)
     stopwatch: str = CUDA_STOPWATCH
-    """The workers' own, as ``module:class``."""
+    """The workers', as ``module:class``."""
     tidy: bool = False
-    """Workers free their memory after every sample, as together they have not enough."""
+    """Workers free their memory after every sample: together they would not fit."""
 
 
 def measure(
@@ -327,24 +330,24 @@ def measure(
     """Time implementations in their workers.
 
     Args:
-        subject, settings: what, and how.
+        subject, settings: what to time, and how.
         ceilings: sampled once a round.
-        progress: called after every round with the share of the budget that is used.
-        say: told what is done now.
+        progress: called after every round with the share of the budget used.
+        say: called with the current step, in words.
 
     Returns:
-        By label: its times, or what went wrong; an error of one does not keep the others from going on.
+        By label: its times, or its error; an error of one does not stop the others.
 
     Raises:
-        Interrupted: on Ctrl-C, with what there is but for users' rows: nothing has confirmed their times.
+        Interrupted: on Ctrl-C, with the times so far, without users' rows: those are not verified yet.
     """
     impls, device, exchange = subject.impls, subject.device, subject.exchange
     try:
         exam = Examiner(subject.op, subject.case, device, exchange, subject.yardstick)
-    except RuntimeError as error:  # its inputs are too much for the memory that is left
+    except RuntimeError as error:  # the inputs do not fit into the memory left
         release(error)
         return dict.fromkeys((impl.label for impl in impls), error)
-    say("having workers get ready to be timed")
+    say("preparing workers for timing")
     session = Session(exam)
     remotes: dict[str, Remote] = {}
     refused: dict[str, Result] = {}
@@ -354,7 +357,7 @@ def measure(
             exchange.hand_to(worker)
             worker.ask(
                 "enter",
-                "getting ready to be timed",
+                "preparing for timing",
                 sets=[[place.as_json() for place in places] for places in exam.sets],
                 coming=[place.as_json() for place in exam.coming],
                 stopwatch=settings.stopwatch,
@@ -378,17 +381,17 @@ def measure(
         ceilings,
     )
     foreign = {impl.label for impl in impls if impl.foreign}
-    say("timing, first calls and graphs at first")
+    say("timing: first calls and graphs, then rounds")
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             rounds.run(settings.budget_s, progress)
     except KeyboardInterrupt:
         found = rounds.results()
         raise Interrupted({label: found[label] for label in found.keys() - foreign}) from None
-    say(f"holding {session.cost()}, against the judge's own clock")
+    say(f"verifying {session.cost()} by the judge's own clock")
 
     def replay_us() -> float:
-        """What a replay takes a host whose GPU has next to nothing to do, by the judge's own clock."""
+        """Host time of replaying a nearly empty graph, in us, by the judge's own clock."""
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return _each_us(settings.local.capture(torch.zeros(1, device=device).zero_), device)
 
@@ -402,7 +405,7 @@ def _verified(
     foreign: Collection[str],
     replay_us: Callable[[], float],
 ) -> dict[str, Result]:
-    """The results, but for those whose times the judge's own clock contradicts."""
+    """The results; `TooFast` in place of times that the judge's own clock contradicts."""
     found: dict[str, Result] = {}
     for label, result in results.items():
         found[label] = result
@@ -421,11 +424,11 @@ def _verified(
 def _contradiction(timing: Timing, batches: _Batches, replay_us: Callable[[], float]) -> str | None:
     """Why a worker's times cannot be true, None if they can.
 
-    Where the host is slower than the GPU, the clock sees the host.  How slow that is, a worker's own figure
-    says of calls; of replays it is ``replay_us``, which the judge finds out where it matters.
+    Where the host is slower than the GPU, the judge's clock measures the host.  The host time of a call is
+    the worker's own figure; that of a replay is ``replay_us``, measured only where it decides.
 
     Raises:
-        Cheated: what the calls left is wrong.
+        Cheated: an output of the calls is wrong.
     """
     assert timing.cold_us is not None
     assert timing.launch_us is not None
@@ -437,7 +440,7 @@ def _contradiction(timing: Timing, batches: _Batches, replay_us: Callable[[], fl
         what, claimed_us = "calls", max(gpu_us, timing.launch_us.median)
     seen_us = batches.roughly_us(kind, claimed_us)
     for _ in range(ATTEMPTS):
-        if _fits(claimed_us, seen_us):  # what disturbs only adds, so one that fits is enough
+        if _fits(claimed_us, seen_us):  # disturbances only add time: one fitting measurement is enough
             return None
         seen_us = min(seen_us, batches.slope_us(kind, seen_us))
     if _fits(claimed_us if kind == "warm" else max(claimed_us, replay_us()), seen_us):
@@ -456,7 +459,7 @@ class _Batches:
     """Batches of a worker's calls, timed by the judge's clock.
 
     Args:
-        changing: an element of the inputs changes before each call, and what one of them left is examined.
+        changing: an element of the inputs changes before each call, and outputs of some calls are examined.
     """
 
     def __init__(self, remote: Remote, exam: Examiner, changing: bool) -> None:
@@ -465,7 +468,7 @@ class _Batches:
         self._change_us = exam.change_us() if changing else 0.0
 
     def roughly_us(self, kind: Kind, claimed_us: float) -> float:
-        """Time of a call and of its share in what a few take together; of few where it claims to be slow."""
+        """Time of a call in a small batch, in us, with its share of the request's overhead."""
         if self._changing:
             self._exam.renew(0)
             self._exam.set_out(0, kind)
@@ -473,7 +476,7 @@ class _Batches:
         return self._seconds(kind, calls) / calls * 1e6
 
     def slope_us(self, kind: Kind, at_most_us: float) -> float:
-        """Time of a call: what more calls take longer, so that what all have falls out."""
+        """Time of a call, in us: the slope between two batches, without the request's overhead."""
         most = MOST_CALLS
         if self._changing and kind != "graph":
             most = min(most, KEPT_BYTES // self._exam.output_bytes)
@@ -486,17 +489,15 @@ class _Batches:
     def _seconds(self, kind: Kind, repeats: int) -> float:
         changes = self._exam.changes(0, repeats) if self._changing else None
         begin = time.perf_counter()
-        self._worker.ask(
-            "batch", f"a batch of {repeats} calls", kind=kind, which=0, repeats=repeats, changes=changes
-        )
+        self._worker.ask("batch", f"a batch of {repeats} calls", kind=kind, repeats=repeats, changes=changes)
         seconds = time.perf_counter() - begin
         if changes is not None:
             self._examine(kind, repeats, changes)
         return seconds
 
     def _examine(self, kind: Kind, repeats: int, changes: Mapping[str, Any]) -> None:
-        """Examine the last output of a graph's replays; of calls, any two outputs, which are drawn here."""
-        exam, when = self._exam, "a batch of calls between which its inputs changed"
+        """Examine the last output of a graph's replays, or two random outputs of calls."""
+        exam, when = self._exam, "a batch of calls on changing inputs"
         chosen = sorted(_CHANCE.sample(range(repeats), min(2, repeats)))
         if kind == "graph":
             chosen = [repeats - 1]

@@ -1,8 +1,7 @@
-"""A user's file, for all tests of code size."""
+"""A user's file for all tests of code size."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -69,10 +68,8 @@ def in_cuda(x, y):
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Implementation]:
-    """A user's file, loaded into a registry of this test's own."""
-    known = copy.deepcopy({op: dict(impls) for op, impls in registry._implementations.items()})
-    monkeypatch.setattr(registry, "_implementations", known)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: None) -> dict[str, Implementation]:
+    """A user's file, loaded into the test's own registry."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "helpers.py").write_text("def blocks(x):\n    return (1,)\n")
     file = tmp_path / "mine.py"

@@ -1,4 +1,4 @@
-"""What a reader has to know is found in code alone, and alike in both languages."""
+"""Concepts are found in code, not in comments, and by the same name in both languages."""
 
 from __future__ import annotations
 

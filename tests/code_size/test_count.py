@@ -14,18 +14,13 @@ from compare.code_size.count import code_size, kept_code_size
 from compare.code_size.pieces import Piece, size
 from compare.code_size.sources import source_hash
 from compare.spec import WAYS, CodeSize, Implementation, RoleSize
-
-ROWS = [
-    pytest.param(impl, id=f"{op}-{impl.label}")
-    for op in registry.op_names()
-    for impl in registry.implementations(op)
-]
+from rows import every_implementation
 
 IMPORT = "from compare.registry import implementation\n\n"
 
 
 def loaded(file: Path, text: str = "") -> Implementation:
-    """What a file registers as ``torch.mine``, with this text behind its import."""
+    """The ``torch.mine`` that a file registers, with this text after its import."""
     if text:
         file.write_text(IMPORT + text)
     registry._implementations["vector_add"].pop("torch.mine", None)
@@ -33,7 +28,7 @@ def loaded(file: Path, text: str = "") -> Implementation:
     return registry._implementations["vector_add"]["torch.mine"]
 
 
-@pytest.mark.parametrize("impl", ROWS)
+@every_implementation
 def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> None:
     found = code_size(impl)
     assert found.launch.lines > 1
@@ -162,10 +157,10 @@ def test_a_file_is_read_in_the_encoding_that_python_reads_it_in(
     assert source_hash(written("WORD = 'gr\xfc\xdfe'")) != found
 
 
+@pytest.mark.usefixtures("cache")
 def test_sizes_are_kept_until_a_source_changes(
     mine: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
     counted = []
 
     def counting(impl: Implementation) -> CodeSize:

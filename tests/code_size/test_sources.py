@@ -1,4 +1,4 @@
-"""The hash of an implementation moves with its code, and with nothing else."""
+"""The hash of an implementation changes with its code, and with nothing else."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from compare import registry
 from compare.code_size import sources as sources_module
 from compare.code_size.sources import KERNELS, source_hash, sources
 from compare.spec import Implementation
-
-ROWS = [
-    pytest.param(impl, id=f"{op}-{impl.label}")
-    for op in registry.op_names()
-    for impl in registry.implementations(op)
-]
+from rows import every_implementation
 
 
-@pytest.mark.parametrize("impl", ROWS)
+@every_implementation
 def test_the_hash_covers_its_files(impl: Implementation) -> None:
     files = sources(impl)
     assert registry.ROOT / "compare" / "ops" / f"{impl.op}.py" in files

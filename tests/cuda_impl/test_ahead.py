@@ -1,4 +1,4 @@
-"""Builds in the background: honestly timed, failing in the usual words, and gone with whoever began them."""
+"""Builds in the background: timed correctly, with the usual errors, ended together with their starter."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from compare import cli, registry
 from compare.registry import ROOT
 from cuda_impl import build, pybind
 from cuda_impl.ahead import Building
+from processes import running, until
 
 WRITES_ITS_PRODUCT = 'sleep 0.3; for last; do :; done; echo built > "$last"'
 FAILS = "echo no such luck; exit 1"
@@ -28,10 +29,9 @@ Compiler = Callable[[str], None]
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Compiler]:
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> Iterator[Compiler]:
     """An empty cache, and shell commands in place of g++."""
     file = tmp_path / "compiler"
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     monkeypatch.setenv("CXX", str(file))
 
@@ -44,23 +44,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Compil
     build.gxx.cache_clear()
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"  # dead, and nobody has asked
-
-
 def compiler_pid(tmp_path: Path) -> int:
     file = tmp_path / "pid"
     assert until(lambda: file.exists() and file.read_text().strip() != "")
@@ -68,7 +51,7 @@ def compiler_pid(tmp_path: Path) -> int:
 
 
 def products(tmp_path: Path) -> list[str]:
-    """What the cache holds but locks: files, and folders that a build left behind."""
+    """The cache's files and folders without locks: also what a failed build left behind."""
     return sorted(path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock")
 
 

@@ -75,9 +75,9 @@ def test_compilers_are_taken_from_cuda_home_then_path(
         build.nvcc()
 
 
+@pytest.mark.usefixtures("cache")
 def test_the_cache_knows_headers_and_builds_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(flags, "KERNELS", tmp_path)
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "made_up.cuh").write_text('#include "deeper.cuh"\n')
     (tmp_path / "deeper.cuh").write_text("// one\n")
     (tmp_path / "unrelated.cuh").write_text("// one\n")
@@ -99,25 +99,22 @@ def test_the_cache_knows_headers_and_builds_once(monkeypatch: pytest.MonkeyPatch
     assert [path.read_text() for path in paths] == ["done"]
 
 
-def test_a_build_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
+def test_a_build_that_fails_leaves_nothing_behind(cache: Path) -> None:
     with pytest.raises(build.BuildError, match="no such thing"):
         build.cubin(BROKEN, ["broken"], "sm_80")
     with pytest.raises(build.BuildError, match="broken: nvcc failed"):
         build.nvcc_cubin(BROKEN, ["broken"], "sm_80")
-    assert {path.suffix for path in tmp_path.iterdir()} == {".lock"}
+    assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
 
-def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+def test_a_cache_that_cannot_be_made_says_so(cache: Path) -> None:
+    cache.touch()
     with pytest.raises(build.BuildError, match="set COMPARE_CACHE_DIR"):
         build.cache_dir()
 
 
-def test_a_cache_that_can_be_read_only_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
-
+@pytest.mark.usefixtures("cache")
+def test_a_read_only_cache_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(number: int) -> None:
         lock = mock.Mock(side_effect=OSError(number, os.strerror(number)))
         monkeypatch.setattr(build, "FileLock", lock)
@@ -125,7 +122,7 @@ def test_a_cache_that_can_be_read_only_says_so(monkeypatch: pytest.MonkeyPatch, 
 
     with pytest.raises(build.BuildError, match=r"^cannot write .* \(Read-only .*\): set COMPARE_CACHE_DIR"):
         refused(errno.EROFS)
-    with pytest.raises(OSError, match="Exec format"):  # which another folder would not mend
+    with pytest.raises(OSError, match="Exec format"):  # another folder would not fix that
         refused(errno.ENOEXEC)
 
 
@@ -154,7 +151,9 @@ def kernels(
 ) -> list[str]:
     """Every kernel that the op's cupy implementations launch on ``arch`` for the default and smoke cases.
 
-    Those with dynamic shared memory only, those without only, or all; of one dtype, or of all.
+    Args:
+        dynamic_shared: only those with dynamic shared memory, only those without, or (None) all.
+        dtype: of the cases; None: each case's own.
     """
     op = registry.get_op(op_name)
     cases = [op.cases.default, *op.cases.smoke]
@@ -176,7 +175,7 @@ def kernels(
 
 
 def instructions(cubin: bytes, folder: Path) -> dict[str, list[str]]:
-    """A cubin's machine code, by kernel: what cuobjdump disassembles, encodings included."""
+    """A cubin's machine code by kernel, as cuobjdump disassembles it, with encodings."""
     file = folder / "some.cubin"
     file.write_bytes(cubin)
     dump = subprocess.run([CUOBJDUMP, "-sass", file], capture_output=True, text=True, check=True).stdout
@@ -192,19 +191,19 @@ def instructions(cubin: bytes, folder: Path) -> dict[str, list[str]]:
 
 
 def dtype_for(op: str, arch: str) -> str:
-    """One for each architecture, as compilers take seconds a kernel.
+    """One dtype for each architecture, because compiling takes seconds a kernel.
 
-    Turing has no bfloat16: CUDA's header converts in C++, which the two front ends optimise apart.
+    Turing has no bfloat16: CUDA's header converts in C++, and the two front ends optimise that differently.
     """
     dtype = {"sm_75": "fp16", "sm_80": "fp32", "sm_90": "bf16"}[arch]
     return dtype if dtype in registry.get_op(op).dtypes else "fp16"
 
 
 def together(op: str, arch: str, dtype: str) -> list[list[str]]:
-    """Kernels that are compiled in one go; what several tests ask for is compiled once.
+    """Groups of kernels compiled together, so that several tests share a compilation.
 
-    Where kernels of one file have dynamic shared memory, its place depends on which others are compiled with
-    them; those come one by one, as cupy compiles them.
+    The offset of dynamic shared memory depends on the other kernels of the compilation: kernels with dynamic
+    shared memory are compiled one by one, as cupy does.
     """
     static = kernels(op, arch, dynamic_shared=False, dtype=dtype)
     alone = [[name] for name in kernels(op, arch, dynamic_shared=True, dtype=dtype)]
@@ -212,7 +211,7 @@ def together(op: str, arch: str, dtype: str) -> list[list[str]]:
 
 
 def archs_of(place: int, op: str) -> Iterator[str]:
-    """Hopper runs every kernel.  The others take turns at every other op, with what is compiled in one go."""
+    """Hopper for every op; for every other op also another architecture, in turn."""
     other = ARCHS[place // 2 % (len(ARCHS) - 1)]
     if place % 2 == 0 and kernels(op, other, dynamic_shared=False, dtype=dtype_for(op, other)):
         yield other
@@ -220,13 +219,13 @@ def archs_of(place: int, op: str) -> Iterator[str]:
 
 
 def compilations(op: str, arch: str) -> list[list[str]]:
-    """For Hopper all, for the others what is compiled in one go."""
+    """The groups of kernels: all for Hopper, the first for the others."""
     groups = together(op, arch, dtype_for(op, arch))
     return groups if arch == ARCHS[-1] else groups[:1]
 
 
 def marks_of(turn: int, arch: str, place: int, count: int) -> list[Any]:
-    """Of an op's kernels the same two front ends build the first and the last, which take turns on Hopper."""
+    """The first or, on Hopper for every other op, the last group runs by default; the others are thorough."""
     chosen = count - 1 if arch == ARCHS[-1] and turn % 2 == 0 else 0
     return [] if place == chosen else [pytest.mark.thorough]
 
@@ -251,7 +250,7 @@ def test_both_routes_make_the_same_machine_code(op: str, arch: str, names: list[
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("op", registry.op_names())
 def test_no_kernel_spills(op: str, arch: str) -> None:
-    """Every kernel on every architecture that has it; every dtype of it on the one that has them all."""
+    """Every kernel on every architecture that supports it; on sm_90 in every dtype."""
     dtypes = registry.get_op(op).dtypes if arch == "sm_90" else (dtype_for(op, arch),)
     groups = [names for dtype in dtypes for names in together(op, arch, dtype)]
     assert groups
@@ -266,12 +265,12 @@ def test_no_kernel_spills(op: str, arch: str) -> None:
 
 
 def prebuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A module for two architectures, as setup.py puts it there."""
+    """A module for two architectures, as setup.py builds it."""
     monkeypatch.setattr(build, "PREBUILT", tmp_path / "prebuilt")
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
     return build.prebuild("vector_add", ("sm_80", "sm_90a"), build.PREBUILT)
 
 
+@pytest.mark.usefixtures("cache")
 def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made: list[str] = []
 
@@ -291,6 +290,7 @@ def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("cache")
 def test_a_module_built_ahead_of_time_has_code_for_each_architecture(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -300,7 +300,7 @@ def test_rows_that_changed_are_shown_and_with_all_the_others(
         (["diff"], "takes two files"),
         (["diff", "a.json"], "takes two files"),
         (["diff", "a.json", "b.json"], "a.json cannot be read"),
-        (["diff", "README.md", "README.md"], "README.md is not whole"),
+        (["diff", "README.md", "README.md"], "README.md is incomplete"),
         (["softmax", "mine.py"], "--load FILE"),
     ],
 )

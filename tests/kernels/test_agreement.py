@@ -1,8 +1,8 @@
-"""Every implementation agrees with its op's oracle, on smoke and edge cases.
+"""Every implementation is correct on smoke and edge cases.
 
-Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build, and dtypes in turns
-where cases differ in nothing else.  With one: everything on it, cases of more than 2^31 elements where its
-memory allows.
+Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build; where cases differ
+in their dtype only, the dtypes take turns.  With a GPU: all of them, and cases of more than 2^31 elements
+where its memory allows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def implementations() -> list[Any]:
 
 
 def agreements(cases: Callable[[Op, Implementation], list[Case]]) -> list[Any]:
-    """On a GPU a test a case, as each may be the process's last; on a CPU one of all its thousands."""
+    """One test a case on a GPU, because a crash ends the process; one test for all cases on a CPU."""
     return [
         pytest.param(*param.values, some, id="-".join((param.id, *map(str, some if HAS_GPU else ()))))
         for param in implementations()
@@ -63,7 +63,7 @@ def run_or_skip(
 ) -> None:
     skip_unless_supported(impl, device)
     on_cpu = impl.label == "torch.compile" and device.type == "cpu"
-    if on_cpu:  # to trace it takes a second a shape there, and no kernel of ours is in it
+    if on_cpu:  # tracing takes a second a shape, and runs no kernel of ours
         cases = [c for c in cases if c == op.cases.smoke[0]]
     wrong, refusals = [], []
     for c in cases:
@@ -84,11 +84,7 @@ def run_or_skip(
 
 
 def everywhere(op: Op, impl: Implementation) -> list[Case]:
-    """A GPU runs all that is small.
-
-    Of a CPU, which builds the same kernels for both routes of CUDA, pybind11's is asked for what is its host
-    code's alone.
-    """
+    """All small cases on a GPU; on a CPU fewer, for pybind those new to host code: the kernels are cupy's."""
     if HAS_GPU:
         return case_sets.small(op)
     return case_sets.briefest(op) if impl.route == "pybind" else case_sets.brief(op)
@@ -96,7 +92,7 @@ def everywhere(op: Op, impl: Implementation) -> list[Case]:
 
 @functools.lru_cache(maxsize=64)
 def on_a_cpu(op: str, c: Case) -> Probes:
-    """Inputs, oracle and PyTorch's own error: made once for all implementations, as few take as long."""
+    """Inputs, oracle and PyTorch's own error, computed once for all implementations."""
     device = torch.device("cpu")
     found = registry.get_op(op)
     return Probes(found, c, device, ToleranceFromBaseline.local(found, device), (0,))
@@ -104,20 +100,20 @@ def on_a_cpu(op: str, c: Case) -> Probes:
 
 @pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
 def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torch.device) -> None:
-    """With other inputs at the same addresses: on every case of a GPU, and on one of a CPU, which is slow."""
+    """With several inputs at the same addresses on every case of a GPU, and on one case of a slow CPU."""
 
     def seeds(c: Case) -> tuple[int, ...]:
         return (0, 1, 2) if device.type == "cuda" else (0, 1) if c == op.cases.smoke[0] else (0,)
 
     def probes(op: Op, c: Case) -> Probes | None:
-        # What is kept leaves its address to no other.
+        # Kept inputs have addresses of their own.
         return on_a_cpu(op.name, c) if seeds(c) == (0,) else None
 
     run_or_skip(op, impl, cases, device, seeds, probes)
 
 
 def chosen() -> list[Any]:
-    """Every implementation that has parameters, with the least and the most of each that may be chosen."""
+    """Every implementation with the least and the largest value of each of its parameters."""
     return [
         pytest.param(op, registry.with_parameters(impl, impl.label, {name: value}), id=f"{of}-{name}={value}")
         for param in implementations()
@@ -147,7 +143,7 @@ def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
 
 
 class Known(ToleranceFromBaseline):
-    """What PyTorch's own error allows on a huge case of one seed, kept: it takes as long as a check."""
+    """The cached limit of a huge case with one seed: computing it takes as long as a check."""
 
     _limits: ClassVar[dict[tuple[str, Case], float]] = {}
 
@@ -163,7 +159,7 @@ class Known(ToleranceFromBaseline):
 
 
 def huge_agreements() -> list[Any]:
-    """Of kernels of ours one case each in turns, as each takes seconds; the others are thorough."""
+    """One huge case for each of our kernels, in turn, because each takes seconds; the others are thorough."""
     found = []
     for param in agreements(lambda op, impl: case_sets.huge(op)):
         op, impl, cases = param.values
@@ -181,7 +177,7 @@ def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, cases: list[Case]
     device, (c,) = torch.device("cuda"), cases
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
-    # At the least: inputs and their copies, two outputs, poison.  What the oracle takes, only it knows.
+    # At least: inputs and their copies, two outputs, poison.  The oracle needs more.
     inputs = sum(x.nbytes for x in op.make_inputs(c, torch.Generator(), torch.device("meta")))
     needed = 2 * inputs + 3 * op.cost(c).written_bytes
     if needed > free:
@@ -191,7 +187,7 @@ def test_it_agrees_on_huge_cases(op: Op, impl: Implementation, cases: list[Case]
             op, impl, cases, device, lambda c: (0,), lambda op, c: Probes(op, c, device, Known(op), ())
         )
     except torch.OutOfMemoryError as error:
-        traceback.clear_frames(error.__traceback__)  # or what they hold would be missing to the next cases
+        traceback.clear_frames(error.__traceback__)  # frees their tensors for the next cases
         pytest.skip(str(error).partition(". GPU")[0])
     finally:
         torch.cuda.empty_cache()
@@ -206,7 +202,7 @@ def test_it_agrees_on_the_default_case(op: Op, impl: Implementation) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("op", "impl"), implementations())
 def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
-    """Its inputs arrive late on a side stream: what reads them on another stream reads NaN, or 0."""
+    """Its inputs arrive late on a side stream: a kernel on another stream reads NaN, or 0."""
     device = torch.device("cuda")
     skip_unless_supported(impl, device)
     for c in op.cases.smoke:

@@ -1,4 +1,4 @@
-"""batched_matmul: what padding a tile to a power of two wastes, and what its launches ask of a GPU."""
+"""batched_matmul: the waste of padding a tile to a power of two, and the shared memory of its launches."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def on(label: str) -> Implementation:
 @pytest.mark.parametrize("arch", device.ARCH_SHARED_BYTES)
 @pytest.mark.parametrize("label", [impl.label for impl in LIMITED if impl.route != "pybind"])
 def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: str):
-    """Every size either asks for no more than a block may have, or says so; and those of the issue's run."""
+    """Every size either fits the shared memory of a block, or is refused with the reason."""
     most, op = device.ARCH_SHARED_BYTES[arch], registry.get_op("batched_matmul")
     taken, refused = set(), []
     for dtype, N in product(("fp32", "fp16"), SIZES):
@@ -114,7 +114,7 @@ def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: s
 
 @pytest.mark.parametrize("label", ["cupy.tensor_core", "cupy.pipelined"])
 def test_values_that_make_too_large_a_block_are_refused_with_one_that_does_not(label: str):
-    """Every choice that may be tried is one that a GPU launches, or is refused before the launch."""
+    """Every combination of parameters can be launched, or is refused before the launch."""
     op, impl = registry.get_op("batched_matmul"), on(label)
     names, values = zip(*impl.tunable, strict=True)
     refused = []
@@ -144,12 +144,11 @@ def test_the_gpu_itself_is_asked_how_much_shared_memory_it_has(monkeypatch: pyte
 
 
 @pytest.mark.gpu
-def test_it_is_what_the_table_says_of_such_a_gpu():
-    here = torch.device("cuda", torch.cuda.current_device())
-    arch = device.arch(here)
+def test_it_is_what_the_table_says_of_such_a_gpu(card: torch.device):
+    arch = device.arch(card)
     if arch not in device.ARCH_SHARED_BYTES:
         pytest.skip(f"{arch} is not in the table")
-    assert device.shared_bytes_of_a_block(here) == device.ARCH_SHARED_BYTES[arch]
+    assert device.shared_bytes_of_a_block(card) == device.ARCH_SHARED_BYTES[arch]
 
 
 @pytest.mark.parametrize("N", SIZES)
@@ -161,8 +160,8 @@ def test_a_hopper_multiprocessor_has_room_for_the_blocks_and_they_keep_it_busy(N
     BLOCKS = cuda.blocks_of(MATRICES, BLOCK_N, STAGES)
     assert launch.grid[0] == 132 * BLOCKS
     assert BLOCKS * (launch.dynamic_shared_bytes + 1024) <= 228 << 10
-    on_their_way = BLOCKS * (STAGES - 1) * cuda.group_bytes(MATRICES, BLOCK_N)
-    assert on_their_way >= 64 << 10, "bytes in flight that a multiprocessor needs to copy at full speed"
+    in_flight = BLOCKS * (STAGES - 1) * cuda.group_bytes(MATRICES, BLOCK_N)
+    assert in_flight >= 64 << 10, "bytes in flight that a multiprocessor needs to copy at full speed"
 
 
 # --------------------------------------------------------------------------- by rows, by columns
@@ -180,7 +179,7 @@ def lying(x: torch.Tensor, by_rows: bool) -> torch.Tensor:
 def test_packs_are_multiplied_however_they_lie(
     N: int, A_BY_ROWS: bool, B_BY_ROWS: bool, device: torch.device
 ):
-    """Tensor cores get the same numbers in the same order: not a bit differs, on any route."""
+    """Tensor cores get the same numbers in the same order: equal bits on every route."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(5, N, N, generator=generator).to(device, torch.float16) for _ in "ab")
     lie = lying(a, A_BY_ROWS), lying(b, B_BY_ROWS)
@@ -231,7 +230,7 @@ TILES = range(16, 129, 16)
 
 @functools.cache
 def places(BLOCK_N: int) -> list[list[int]]:
-    """Where the kernels' own function puts the packs of a tile's rows, in elements."""
+    """Offsets of the 16-byte vectors of a tile's rows by the kernels' own function, in elements."""
     y = torch.empty(BLOCK_N, BLOCK_N // 8, dtype=torch.int32)
     run = kernel(PLACES, f"places<{BLOCK_N}>", torch.device("cpu"))
     run((BLOCK_N,), (BLOCK_N // 8,), (y.data_ptr(),))
@@ -250,7 +249,7 @@ def test_no_access_of_the_tensor_core_rungs_has_bank_conflicts(BLOCK_N: int):
     lanes = range(WARP)
     rows_of_a_warp = [place[row][pack] for row in range(16) for pack in range(packs)]
     accesses = [
-        # ldmatrix: 8 rows at a time, a pack of each, as a quarter of a warp
+        # ldmatrix: a quarter of a warp reads one 16-byte vector of each of 8 rows
         *(
             Access("load", tuple(2 * place[row + down][pack + right] for down, right in squares), 16)
             for row in range(0, BLOCK_N, 16)
@@ -267,7 +266,7 @@ def test_no_access_of_the_tensor_core_rungs_has_bank_conflicts(BLOCK_N: int):
             for half in (0, 8)
             for pack in range(packs)
         ),
-        # packs along the rows, on their way in and out
+        # 16-byte vectors along the rows: stores of inputs, loads of outputs
         *(
             Access(kind, tuple(2 * at for at in rows_of_a_warp[first : first + WARP]), 16)
             for kind in ("store", "load")

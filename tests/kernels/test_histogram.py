@@ -1,4 +1,4 @@
-"""What histogram promises beyond its values: cases that are what they say, and a check that counts."""
+"""histogram beyond its values: its cases have the declared skew, and the check finds one wrong count."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_single_wrong_count_is_caught(N: int, spoil: Callable[[torch.Tensor], 
 @pytest.mark.parametrize("N", [0, 1, 14, 16, 31, 2049])
 def test_any_end_at_any_alignment(impl: Implementation, N: int, offset: int, device: torch.device) -> None:
     skip_unless_quick(impl, device)
-    # Around it lies what no element of it is.
+    # Surrounded by a value that none of its elements has.
     memory = torch.full((N + 48,), 255, dtype=torch.uint8, device=device)
     x = memory[offset : offset + N]
     x.copy_(torch.arange(N) % 255)
@@ -90,7 +90,7 @@ def test_only_vectors_of_bytes_are_taken(x: object) -> None:
 
 
 def test_gluons_counters_are_all_that_lies_in_shared_memory() -> None:
-    """PTX finds them at its beginning, where anything else might lie."""
+    """Inline PTX addresses them from the beginning of shared memory."""
     (impl,) = registry.implementations("histogram", ["triton.gluon"])
     (kernel,) = from_cubin(OP, impl, OP.cases.default, "sm_90")
     assert kernel.dynamic_shared_bytes == 256 * 64 * 4

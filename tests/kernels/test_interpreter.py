@@ -1,4 +1,4 @@
-"""Triton's interpreter, patched, does what a GPU does where it differs from one by itself."""
+"""Triton's interpreter, patched, behaves like a GPU where the original differs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_widening_is_exact(dtype: torch.dtype) -> None:
-    """Of every number there is."""
+    """For every number of the dtype."""
     x = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
     y = copied(x, torch.float32)
     assert torch.equal(y.isnan(), x.isnan())
@@ -122,7 +122,7 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
 def test_bf16_is_computed_with_as_numbers(
     what: str, exact: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> None:
-    """A user's kernel need not make fp32 of it first, as the project's own do."""
+    """A user's kernel need not convert to fp32 first, as the project's own do."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(256, generator=generator).bfloat16()
     y = torch.randn(256, generator=generator).abs().add(0.5).bfloat16()
@@ -133,7 +133,7 @@ def test_bf16_is_computed_with_as_numbers(
 
 @pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])
 def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_another(op: str) -> None:
-    """One program alone takes it as one chunk, as far as Triton allows a tensor to be that long."""
+    """A single program takes a row as one chunk, up to Triton's limit of a tensor's elements."""
     (split,) = registry.implementations(op, ("triton.split",))
     case = spec.case("fp32", M=1, N=tl.TRITON_MAX_TENSOR_NUMEL + 4)
     inputs = registry.get_op(op).make_inputs(case, torch.Generator(), torch.device("cpu"))

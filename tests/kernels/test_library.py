@@ -1,4 +1,4 @@
-"""Yardsticks: a library's own kernels beside what is written here.  They are shown, and win nothing."""
+"""A library's own kernels as a reference: shown in the table, never named the fastest way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGAINST = {
     "compact": ("cupy.ring", ("N=268435456,K=134217728,fp32", "N=268435456,K=134217728,bf16")),
     "histogram": ("cupy.lanes", ("N=1073741824,SKEW=0,uint8", "N=1073741824,SKEW=90,uint8")),
 }
-"""What is to be as fast, and on what: more than any cache holds."""
+"""By op: the implementation that must be as fast, and its cases, larger than any cache."""
 
 
 def test_those_that_are_promised_are_there() -> None:
@@ -106,7 +106,7 @@ def test_without_its_headers_the_row_says_what_to_install(
 
 @every_yardstick
 def test_the_compiler_finds_all_that_it_includes(impl: Implementation) -> None:
-    """What it is compiled from, to be listed: to compile it takes half a minute, which a GPU's tests have."""
+    """The compiler lists the included files: a full compilation takes half a minute, and GPU tests do it."""
     name = f"{LIBRARY}/{impl.op}"
     command = [*build._nvcc_module_command(name, ("sm_90",)), "-M", build.PYBIND / f"{name}.cu"]
     words = [str(word) for word in command if str(word) not in ("-shared", "-Xptxas=-v")]
@@ -147,7 +147,7 @@ def test_it_is_no_step_of_the_front() -> None:
 
 
 EQUAL = 1 - Plan().tight
-"""From which speed on ours is as fast: rounds end once a ratio is known to that, and no closer."""
+"""Least speedup that counts as equal: rounds end when a ratio is known to this precision."""
 
 
 @pytest.mark.gpu
@@ -156,5 +156,5 @@ EQUAL = 1 - Plan().tight
 def test_ours_is_as_fast(op: str, text: str) -> None:
     ours, _ = AGAINST[op]
     speed = cold_speeds(op, ours, "library.cub", text, budget_s=20)[ours]
-    said = f"{speed.median:.3f} times as fast as CUB, {speed.low:.3f} to {speed.high:.3f}"
+    said = f"speedup {speed.median:.3f} vs. CUB, {speed.low:.3f} to {speed.high:.3f}"
     assert speed.median >= EQUAL, said

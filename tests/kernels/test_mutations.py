@@ -1,6 +1,6 @@
-"""The verifier verified: seeded bugs of ``tests/mutations/`` are caught, and for the right reason.
+"""Seeded bugs of ``tests/mutations/`` are caught, and for the right reason.
 
-Here one of every kind; ``make mutations`` runs them all, and the record that it writes has to have each.
+One of every kind runs here; ``make mutations`` runs and records all of them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ MUTATIONS = every_mutation()
 
 
 def one_of_a_kind() -> list[Mutation]:
-    """In each language one that an instrument of this machine finds by the same sign.
+    """One mutation for each language, instrument of this machine and sign.
 
-    A GPU runs one of every op.  A CPU, which takes seconds to compile it, runs one: of the op that has had
-    the fewest.
+    On a GPU one of every op; on a CPU, where compiling takes seconds, one of the op chosen least often.
     """
     found: dict[tuple[str, ...], list[Mutation]] = {}
     for m in MUTATIONS:
@@ -67,7 +66,7 @@ def test_it_still_applies(mutation: Mutation) -> None:
 
 
 def test_the_record_is_of_these_mutations() -> None:
-    """What no GPU is needed for has been run as it stands; a GPU's part may be older than a new mutation."""
+    """Every mutation that needs no GPU is recorded; the GPU's part may be older than a new mutation."""
     recorded = record.read()
     without = [m.name for m in MUTATIONS if m.without_gpu and "cpu" not in record.caught_of(m, recorded)]
     assert without == [], "make mutations records them anew"
@@ -75,7 +74,7 @@ def test_the_record_is_of_these_mutations() -> None:
 
 
 def test_what_showed_it_is_still_run() -> None:
-    """Cases that tests leave out on a CPU are none that a mistake was caught on."""
+    """No mutation was caught only on a case that tests leave out on a CPU."""
     recorded = record.read()
     left_out = [m.name for m in MUTATIONS if m.without_gpu and not still_run(m, recorded, "cpu")]
     assert left_out == [], "make mutations ARGS=--missing tells whether another case shows it"
@@ -85,7 +84,7 @@ def test_what_showed_it_is_still_run() -> None:
 def test_what_was_found_is_recorded_however_it_ends(
     ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One is caught, one is not any more; the others cannot be shown here, or their turn does not come."""
+    """One is caught, one no longer; the others cannot run here, or are not reached."""
     caught, missed, last, *_ = MUTATIONS
     anew = {"by": "a test", "found": "it", "case": "N=1"}
 
@@ -129,7 +128,7 @@ def test_it_is_caught(mutation: Mutation, device: torch.device) -> None:
     (impl,) = registry.implementations(mutation.op, (mutation.label,))
     skip_unless_supported(impl, device)
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what earlier tests have used would be missing to its process
+        torch.cuda.empty_cache()  # its process needs the memory
     assert outcome(mutation).problem == ""
 
 
@@ -139,7 +138,7 @@ OFF_BY_ONE = min(
         for m in MUTATIONS
         if m.without_gpu == m.with_gpu == "check" and m.sign == "guard zones" and m.file.endswith(".py")
     ),
-    key=lambda m: len(case_sets.small(registry.get_op(m.op))),  # what is not caught has run all of them
+    key=lambda m: len(case_sets.small(registry.get_op(m.op))),  # an uncaught one runs all of them
 )
 
 

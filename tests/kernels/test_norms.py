@@ -1,4 +1,4 @@
-"""layer_norm and rms_norm: what no test over all ops asks."""
+"""layer_norm and rms_norm: properties that no test over all ops covers."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) ->
 
 @pytest.mark.parametrize("impl", [param for param in IMPLEMENTATIONS if "rms_norm" in str(param.id)])
 def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, device: torch.device) -> None:
-    """Which the op leaves undefined, as PyTorch's kernel for rows of no whole packs gives NaN throughout."""
+    """The op leaves it undefined: PyTorch's kernel for rows of no whole vectors gives NaN throughout."""
     skip_unless_supported(impl, device)
-    N = 520 if impl.way == "torch" or impl.variant in ("cluster", "gluon") else 517  # which move whole packs
+    N = 520 if impl.way == "torch" or impl.variant in ("cluster", "gluon") else 517  # 520: whole vectors
     x, weight = inputs(impl, 3, N, device)
     x[0, 3], x[1, N - 1] = math.inf, -math.inf
     infinite = x.isinf()
@@ -56,7 +56,7 @@ def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, devi
 
 @pytest.mark.parametrize("impl", [p for p in IMPLEMENTATIONS if str(p.id).startswith("layer_norm-")])
 def test_a_row_whose_mean_has_no_square_is_not_nan(impl: Implementation, device: torch.device) -> None:
-    """Of equal elements, so that nothing deviates; PyTorch's own kernel gives NaN."""
+    """All elements are equal, so the variance is 0; PyTorch's own kernel gives NaN."""
     skip_unless_supported(impl, device)
     if impl.label == "torch.eager":
         pytest.skip("PyTorch's own")
@@ -73,7 +73,7 @@ def by_subtraction(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) ->
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_a_variance_by_subtraction_is_caught(dtype: str, device: torch.device) -> None:
-    """Every fourth row lies far from 0; without those nobody could tell."""
+    """Visible in every fourth row only, which is far from 0."""
     op = registry.get_op("layer_norm")
     impl = Implementation("layer_norm", "torch.subtracting", "naive", by_subtraction)
     far, near = case(dtype, M=6, N=1024), case(dtype, M=1, N=1024)
@@ -91,7 +91,7 @@ def test_a_variance_by_subtraction_is_caught(dtype: str, device: torch.device) -
         (4096, 32768, 4 * 2048, 256, 2 * 16384),
         (512, 262144, 16 * 256, 512, 2 * 32768),
         (257, 4096, 4 * 65, 128, 4 * 2048),
-        # 1250 packs of 16 bytes: slices of 313, but for the last block's.
+        # 1250 vectors of 16 bytes: slices of 313, and a shorter one for the last block.
         (4, 10000, 4 * 4, 128, 313 * 16),
     ],
 )
@@ -138,7 +138,7 @@ def only_launch(op: str, label: str, M: int, N: int) -> Any:
     ("M", "N"), [(1, 131072), (259, 4096), (258, 10000), (257, 65536), (300, 131072), (7, 8), (256, 98312)]
 )
 def test_clusters_agree(op: str, dtype: str, M: int, N: int, device: torch.device) -> None:
-    """Every shape of them; rows that are no multiple of BLOCK_M, slices not all alike, idle blocks."""
+    """Rows that are no multiple of BLOCK_M, unequal slices, idle blocks."""
     for label in ("cupy.cluster", "pybind.cluster"):
         (impl,) = registry.implementations(op, (label,))
         assert_correct(impl, case(dtype, M=M, N=N), device, (0, 1))

@@ -1,4 +1,4 @@
-"""What reduce_sum promises beyond its values: bits that come back."""
+"""reduce_sum beyond its values: deterministic variants return equal bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA's compute-sanitizer finds nothing in any kernel, and would find what is there to be found."""
+"""NVIDIA's compute-sanitizer reports nothing for any kernel, and does report a planted error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def on_a_gpu(test: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.mark.parametrize("op", registry.op_names())
 def test_every_kernel_is_among_those_that_are_watched(op: str) -> None:
-    """What comes through pybind11 is what came through cupy."""
+    """pybind's kernels are those of cupy."""
     seen = {impl.label for impl in every_kernel.watched(op)}
     unseen = {i.label for i in registry.implementations(op) if i.has_own_kernels} - seen
     assert {label.replace("pybind.", "cupy.") for label in unseen} <= seen

@@ -1,4 +1,4 @@
-"""Rows that many programs of Triton's share, which wait for each other: what no test over all ops asks."""
+"""Rows shared by Triton programs that wait for each other: properties that no test over all ops covers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPS = ("softmax", "layer_norm", "rms_norm")
 def test_programs_of_gluon_share_rows_in_whole_groups(
     op: str, M: int, N: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them run at a time: two on each of 132 multiprocessors, or fewer."""
+    """All programs are resident: at most two on each of 132 multiprocessors."""
     monkeypatch.setattr(shared_rows, "INTERPRETED", False)  # there they run one after another
     (impl,) = registry.implementations(op, ("triton.gluon",))
     (launch,) = capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
@@ -50,7 +50,7 @@ def test_a_row_of_more_columns_than_all_programs_hold_is_refused(
     [("sm_90", 2 * 132), ("sm_120", OTHER_MULTIPROCESSORS)],
 )
 def test_of_softmaxs_ring_as_many_blocks_are_launched_as_are_resident(arch: str, blocks: int) -> None:
-    """Shared memory of sm_90 has room for two a multiprocessor, that of sm_120 for one."""
+    """Shared memory fits two blocks on a multiprocessor of sm_90, and one on sm_120."""
     (impl,) = registry.implementations("softmax", ("cupy.ring",))
     (launch,) = capture.capture(impl, registry.get_op("softmax"), case("fp32", M=4096, N=131072), arch)
     assert launch.grid == (blocks, 1, 1)

@@ -86,7 +86,7 @@ def copy_with(mutation: Mutation) -> Iterator[Path]:
 
 
 def _caches(root: Path) -> dict[str, str]:
-    """What a mutated kernel compiles to is nobody else's."""
+    """Caches of its own, because a mutated kernel's binaries must not be reused."""
     if root == ROOT:
         return {}
     names = ("COMPARE_CACHE_DIR", "CUPY_CACHE_DIR", "TRITON_CACHE_DIR")

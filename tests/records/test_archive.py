@@ -53,7 +53,7 @@ def test_nan_and_infinity_survive_strict_json() -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda text: text[: len(text) // 2], "not whole"),
+        (lambda text: text[: len(text) // 2], "incomplete"),
         (lambda text: "[]", "no record"),
         (lambda text: text.replace('"schema": 1,', '"schema": 3,', 1), "schema 3"),
         (lambda text: text.replace('"op": "softmax"', '"op": 7'), r"runs\[0\].op"),
@@ -100,10 +100,10 @@ def test_a_record_holds_what_a_document_holds() -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (lambda text: text[: 2 * len(text) // 3], "not whole"),
+        (lambda text: text[: 2 * len(text) // 3], "incomplete"),
         (lambda text: text.replace('"label"', '"lable"', 1), "lable"),
         (lambda text: text.replace('"case":', '"kase":'), "damaged"),
-        (lambda text: text.replace('{"of":', '["of",', 1), "not whole"),
+        (lambda text: text.replace('{"of":', '["of",', 1), "incomplete"),
     ],
 )
 def test_damage_of_a_record_is_named(damage: object, named: str) -> None:
@@ -175,7 +175,7 @@ def test_one_case_is_read_as_it_is_among_all() -> None:
 def test_a_damaged_record_is_not_overwritten(tmp_path: Path) -> None:
     path = archive.record(made_up.comparison(), tmp_path)
     path.write_text("{")
-    with pytest.raises(UsageError, match="not whole"):
+    with pytest.raises(UsageError, match="incomplete"):
         archive.record(made_up.comparison(), tmp_path)
     assert path.read_text() == "{"
 

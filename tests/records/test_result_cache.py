@@ -1,4 +1,4 @@
-"""What is kept on disk comes back as it was, or not at all."""
+"""Cached results are read back unchanged, or not at all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ from pathlib import Path
 import pytest
 
 from compare.records import result_cache
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def test_what_is_written_is_read_back(cache: Path) -> None:

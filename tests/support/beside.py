@@ -1,4 +1,4 @@
-"""Speeds beside another implementation's, for tests of what a page promises."""
+"""Speedups over another implementation, for tests of a page's claims."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from in_workers import settings_on, timed
 
 
 def cold_speeds(op: str, pattern: str, against: str, case: str, budget_s: float) -> dict[str, Estimate]:
-    """By label, how many times as fast as ``against`` those are whose label is like ``pattern``.
+    """Speedup vs. ``against`` by label, for labels like ``pattern``, by cold GPU time in interleaved rounds.
 
-    Cold GPU time in interleaved rounds, as a run takes it: the host's part is in none.  What this GPU cannot
-    run is left out; where that is all of it, or ``against``, the test is skipped.
+    Leaves out what this GPU cannot run; skips the test if that is all, or ``against``.
     """
     device = torch.device("cuda", torch.cuda.current_device())
     (yardstick,) = registry.implementations(op, [against])

@@ -1,4 +1,4 @@
-"""Which of an op's cases a test takes, of all in smoke and edge."""
+"""Subsets of an op's smoke and edge cases for tests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:  # the process that runs a mutated copy imports that copy's
     from compare.spec import Case, Implementation, Op
 
 SMALL = 1 << 20
-"""Elements that the CPU can be asked for."""
+"""Most elements of a case on a CPU."""
 TINY = 1 << 10
-"""Elements that it can be asked for again and again."""
+"""Most elements of a case that runs many times on a CPU."""
 
 
 def elements(op: Op, case: Case) -> int:
-    """Of a case's largest input, or of its output where that is larger."""
+    """Elements of a case's largest input, or of its output if that is larger."""
     from compare.inputs import ITEM_BYTES
 
     output = op.cost(case).written_bytes // ITEM_BYTES[op.output_dtype or case.dtype]
@@ -26,18 +26,18 @@ def elements(op: Op, case: Case) -> int:
 
 @functools.cache
 def _of_inputs(make_inputs: Callable[..., Any], case: Case) -> int:
-    """Asked for every implementation of an op, in every process that collects tests."""
+    """Cached: every process that collects tests needs it for every implementation of an op."""
     import torch
 
     return max(x.numel() for x in make_inputs(case, torch.Generator(), torch.device("meta")))
 
 
 EVERYWHERE = "zero"
-"""A fill that no op has to name among its cases: each is given the smoke cases with it as well."""
+"""A fill that is tested for every op, on its smoke cases."""
 
 
 def edge(op: Op) -> list[Case]:
-    """What is small of an op's edge cases, and its smoke cases with a fill that it need not name."""
+    """The small edge cases of an op, and its smoke cases with fill `EVERYWHERE`."""
     from compare.spec import WHOLE
 
     filled = [replace(case, fill=EVERYWHERE) for case in op.cases.smoke if case.dtype not in WHOLE]
@@ -49,10 +49,10 @@ def small(op: Op) -> list[Case]:
 
 
 def brief(op: Op) -> list[Case]:
-    """Of `small`, what a CPU is asked for, as it builds a kernel for every dtype and runs it slowly.
+    """`small` without edge cases that differ from another in their dtype only; the dtypes take turns.
 
-    Of edge cases with usual values that differ in their dtype alone there is one, the dtypes in turns.  A GPU
-    runs them all.  No seeded mistake gets by what is left: `mutations.instruments` has a CPU run that alone.
+    A CPU builds a kernel for every dtype and runs it slowly; a GPU runs all cases.  Every seeded mutation is
+    still caught: `mutations.instruments` runs these cases on a CPU.
     """
     found = edge(op)
     usual = [case for case in found if case.fill == "normal"]
@@ -60,14 +60,14 @@ def brief(op: Op) -> list[Case]:
 
 
 def briefest(op: Op) -> list[Case]:
-    """Of `brief`, what is new to host code: smoke cases, one a layout and fill, and sizes of 0 and 1."""
+    """`brief` cases that are new to host code: smoke cases, one a layout and fill, and sizes of 0 and 1."""
     kinds = {(case.layout, case.fill): case for case in brief(op) if case not in op.cases.smoke}
     least = [case for case in brief(op) if min(case.shape) <= 1]
     return list(dict.fromkeys((*op.cases.smoke, *kinds.values(), *least)))
 
 
 def _in_turns(op: Op, cases: Iterable[Case]) -> list[Case]:
-    """Of those that differ in their dtype alone one each, now of this dtype and now of that."""
+    """One of all cases that differ in their dtype only; the dtypes take turns."""
     alike: dict[str, list[Case]] = {}
     for case in cases:
         alike.setdefault(str(replace(case, dtype=op.dtypes[0])), []).append(case)
@@ -79,16 +79,16 @@ def huge(op: Op) -> list[Case]:
 
 
 def tiny(op: Op) -> list[Case]:
-    """What a host build is run on in every order of threads, which is no matter of values."""
+    """Cases of a host build in every order of threads, which does not depend on values."""
     edge = [case for case in brief(op) if case not in op.cases.smoke and case.fill == "normal"]
     return [*op.cases.smoke, *(case for case in edge if elements(op, case) <= TINY)]
 
 
 def sanitized(op: Op) -> list[Case]:
-    """What a host build is run on under the sanitizers, which take a second a kernel to compile it.
+    """Cases of a host build under the sanitizers, where compiling takes a second a kernel.
 
-    Reading past an end depends on sizes and layout: of the dtypes, which come one after another with the most
-    elements a pack first, the first that a kernel takes will do.
+    Out-of-bounds reads depend on sizes and layout, so one dtype is enough: the first that a kernel takes, in
+    the order of most elements per 16-byte vector.
     """
     laid_out = [case for case in op.cases.edge if case.layout.endswith(("misaligned", "padded"))]
     cases = [*op.cases.smoke, *laid_out]
@@ -96,13 +96,13 @@ def sanitized(op: Op) -> list[Case]:
 
 
 WHOLE = "softmax"
-"""The op of which what takes seconds a kernel, and is no kernel of ours, is given everything."""
+"""The op whose every kernel is given to slow tools; of the others, typical ones."""
 
 
 def typical(op: str, route: str) -> list[Implementation]:
-    """Of an op's implementations by a route the first for any GPU, and the first for each newer one.
+    """An op's first implementation of a route for any GPU, and the first for each newer one.
 
-    For what takes seconds for each and is no different for the others.
+    For tools that take seconds for each and treat the others alike.
     """
     from compare import registry
 
@@ -114,7 +114,7 @@ def typical(op: str, route: str) -> list[Implementation]:
 
 
 def watched(op: str, routes: Sequence[str]) -> list[str]:
-    """Labels of what such tools are given: of one op all, of the others what is typical of some routes."""
+    """Labels of the implementations given to such tools: all of one op, typical ones of the others."""
     from compare import registry
 
     impls = registry.implementations(op) if op == WHOLE else [i for r in routes for i in typical(op, r)]
@@ -122,14 +122,14 @@ def watched(op: str, routes: Sequence[str]) -> list[str]:
 
 
 def in_turn(op: str, routes: Sequence[str] = ("triton", "cupy", "pybind")) -> list[str]:
-    """One of the routes of Triton and CUDA, which take turns at the ops."""
+    """One route of Triton and CUDA for each op, in turn."""
     from compare import registry
 
     return [routes[registry.op_names().index(op) % len(routes)]]
 
 
 def every(nth: int) -> list[Any]:
-    """Ops for a test of a tool that is no different for the others: these are left to ``make test-all``."""
+    """Every ``nth`` op; the others are thorough, because the tool treats them alike."""
     import pytest
 
     from compare import registry
@@ -141,7 +141,7 @@ def every(nth: int) -> list[Any]:
 
 
 def first() -> list[Any]:
-    """One op, for what has been tried on others with another version; the others as in `every`."""
+    """The first op; the others are thorough, as in `every`."""
     from compare import registry
 
     return every(len(registry.op_names()))

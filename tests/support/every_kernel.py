@@ -20,17 +20,16 @@ from compare.device import pick, supports
 from compare.spec import Case, Implementation, Op
 
 MOST_BYTES = 1 << 19
-"""A watched kernel is up to a thousand times slower,"""
+"""Largest case: a watched kernel is up to a thousand times slower."""
 MOST_BYTES_FOR_ONE = 1 << 26
-"""but one that takes no smaller case is run on the smallest that it takes."""
+"""Largest case for a kernel that takes no smaller one; the smallest that it takes is run."""
 
 ROUTES = ("triton", "cupy")
-"""Through pybind11 come the same kernels with the same launches, which tests hold against each other.  A
-library's are not written here."""
+"""Not pybind: the same kernels with the same launches, as other tests prove.  Not the library's kernels."""
 
 
 def watched(op: str, labels: Sequence[str] = ()) -> list[Implementation]:
-    """What is run of an op: each of its kernels once, or what these labels name."""
+    """The implementations of an op to run: each kernel once, or those with these labels."""
     impls = registry.implementations(op, labels)
     return impls if labels else [impl for impl in impls if impl.route in ROUTES]
 
@@ -54,7 +53,7 @@ def small(op: Op) -> list[Case]:
 
 
 def larger(op: Op) -> Iterator[Case]:
-    """From small to large."""
+    """Larger cases, in ascending size."""
     cases = (*op.cases.smoke, *op.cases.edge, *op.cases.sweep, op.cases.default)
     for case in sorted(cases, key=lambda case: op.cost(case).bytes):
         if MOST_BYTES < op.cost(case).bytes <= MOST_BYTES_FOR_ONE:

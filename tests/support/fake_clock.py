@@ -1,4 +1,4 @@
-"""A clock and what it times, both made up: rounds of samples without a GPU."""
+"""A simulated clock and implementations: rounds of samples without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compare.timing.timed import BackToBack, Kind
 
 
 class World:
-    """`Clock` of a made-up GPU, and its samples: a call takes as long as the test says, warm half as long."""
+    """`Clock` of a simulated GPU: a call takes the time that the test sets, warm half of it."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
@@ -28,7 +28,7 @@ class World:
         self.tick_us = 0.0
         """The grain of readings."""
         self.waiting: set[tuple[Kind, str]] = set()
-        """Whose samples hold host time, by kind and label."""
+        """Kind and label of samples that contain host time."""
         self.event_us = 0.1
         self.host_us = 7.0
         self.graphs = True
@@ -69,7 +69,7 @@ class World:
         self.seconds += busy_s + 1e-4
         self.hot += busy_s / self.heats_s
         self.log.append((kind, name))
-        if self.tick_us:  # where between two ticks the call begins is chance
+        if self.tick_us:  # a call begins at a random point between two ticks
             us = max(self.tick_us, int(us / self.tick_us + self.random.random()) * self.tick_us)
         return us
 
@@ -134,7 +134,7 @@ def rounds_of(
     first_ms: float | None = None,
     **options: Any,
 ) -> Rounds:
-    """Rounds whose baseline is the first of ``fakes``, if no other is given."""
+    """Rounds of ``fakes``; the default baseline is the first."""
     entries = [Entry(fake.impl, fake, first_ms) for fake in fakes]
     return Rounds(baseline or entries[0].label, entries, world, plan, **options)
 

@@ -1,4 +1,4 @@
-"""A stopwatch for workers on a machine without a GPU: what the host's clock says."""
+"""A stopwatch for workers on a machine without a GPU, by the host's clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HostStopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.behind: Call | None = None
-        torch.set_num_threads(1)  # several would wait for each other where tests share the cores
+        torch.set_num_threads(1)  # parallel tests share the cores
 
     def now_s(self) -> float:
         return time.perf_counter()

@@ -19,7 +19,7 @@ from host_stopwatch import HostStopwatch
 
 
 def settings_on(device: torch.device, budget_s: float = 60.0, plan: Plan | None = None) -> Settings:
-    """By the GPU's clock, or by the host's where there is none."""
+    """Settings with the GPU's clock, or the host's on a CPU."""
     if device.type == "cuda":
         return Settings(CudaStopwatch(device), 0, budget_s, plan or Plan())
     return Settings(HostStopwatch(device), 0, budget_s, plan or Plan(), "host_stopwatch:HostStopwatch")
@@ -34,7 +34,7 @@ def timed(
     first_calls_ms: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Result]:
-    """What `measure` finds, with a worker for each of ``impls``."""
+    """The results of `measure`, with a worker for each of ``impls``."""
     with Crew(op, device, 20.0 if device.type == "cpu" else 300.0) as crew:
         crew.build(impls)
         for impl in impls:

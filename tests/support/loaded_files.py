@@ -1,8 +1,9 @@
-"""A user's file with implementations of ``vector_add``, and what a comparison with it gives."""
+"""A user's file with implementations of ``vector_add``, and a comparison with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +29,7 @@ def own(name):
 
 
 def added(x, y):
-    return torch.from_numpy(x.numpy() + y.numpy())
+    return x + y if x.is_cuda else torch.from_numpy(x.numpy() + y.numpy())
 
 
 @own("right")
@@ -37,15 +38,28 @@ def right(x, y):
 """
 
 
+@contextmanager
+def own_registry() -> Iterator[None]:
+    """What is registered within the context is removed after it."""
+    registry.implementations("vector_add")  # imported now, and kept
+    known = {op: dict(labels) for op, labels in registry._implementations.items()}
+    with (
+        mock.patch.dict(registry._ops),
+        mock.patch.dict(registry._files_of_ops),
+        mock.patch.dict(registry._implementations, known),
+    ):
+        yield
+
+
 def written(path: Path, text: str) -> str:
-    """The path of a file of this text, behind the common beginning."""
+    """The path of a file with this text after the common beginning."""
     path.write_text(BEGINNING + text)
     return str(path)
 
 
-def implemented(name: str, code: str) -> str:
-    """An implementation that does this before it adds."""
-    return f"\n\n@own({name!r})\ndef {name}(x, y):\n    {code}\n    return added(x, y)\n"
+def implemented(name: str, code: str, then: str = "return added(x, y)") -> str:
+    """An implementation that runs ``code`` before it adds."""
+    return f"\n\n@own({name!r})\ndef {name}(x, y):\n    {code}\n    {then}\n"
 
 
 def compared(
@@ -56,7 +70,7 @@ def compared(
     progress: Callable[[str, float], None] = lambda what, done: None,
     **options: Any,
 ) -> Comparison:
-    """The comparison of a file of this text, on the CPU unless said otherwise."""
+    """The comparison of a file with this text, by default on the CPU."""
     user_files.load([written(path, text)], 60.0)
     asked = Options(cases=cases, only=only, **{"device": "cpu", **options})
     with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):

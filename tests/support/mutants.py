@@ -42,7 +42,7 @@ def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, .
 
 
 def spoiled(op: Op, c: Case, spoil: Callable[[torch.Tensor], object]) -> Agreement:
-    """Of the baseline on a CPU, whose output is changed in place."""
+    """The agreement of the baseline on a CPU with its output changed in place."""
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         output = baseline(op)(*inputs)

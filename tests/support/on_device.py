@@ -19,7 +19,7 @@ def skip_unless_supported(impl: Implementation, device: torch.device) -> None:
 
 
 def skip_unless_quick(impl: Implementation, device: torch.device) -> None:
-    """Where it runs but takes seconds a shape, and no kernel of ours is in it."""
+    """Skip torch.compile on a CPU too: it takes seconds a shape, and runs no kernel of ours."""
     skip_unless_supported(impl, device)
     if impl.label == "torch.compile" and device.type == "cpu":
         pytest.skip("torch.compile on a CPU is PyTorch's own")

@@ -1,6 +1,6 @@
 """A whole op in one file, as ``--load`` takes it: scale_shift, ``x[N] -> y[N]``, y = 2 x + 1.
 
-tests/test_house.py compares it.  Written as a user would write it, all three ways.
+tests/test_house.py compares it.  Written as a user would, all three ways.
 """
 
 import numpy as np

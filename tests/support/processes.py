@@ -1,7 +1,7 @@
 """Python as a user starts it: in the project's folder, and without Triton's interpreter.
 
-To import PyTorch takes two seconds each time. So a process that has imported it, and nothing of the project,
-forks for every call; what is about the start of a process itself starts one.
+Importing PyTorch takes two seconds. So a server process that has imported only PyTorch forks for every call;
+a test of the start itself starts a new process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILING = ("aot", "cache", "pipeline")
 """Commands that never run Triton's interpreter."""
 NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_"
-"""What of an op keeps all of it from being a program of one kernel."""
+"""Reasons for an op's implementation not to become a program of one kernel."""
 
 
 def python(*words: object, ready: str = "torch", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +54,25 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     """``python -m compare``."""
     ready = "triton" if words and words[0] in COMPILING else "torch"
     return python("-m", "compare", *words, ready=ready, **environment)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether the condition becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and has not exited."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # a zombie: exited, not waited for yet
 
 
 @functools.cache

@@ -18,24 +18,24 @@ COMPUTE_SANITIZER = shutil.which("compute-sanitizer") or shutil.which(
 )
 FOUND, LATE = 86, 87
 LIMIT_S = 270
-"""Less than a test has, so that it can say how far it came."""
+"""Less than a test's limit, so that the test can report the progress."""
 
 NOT_UNDERSTOOD = {
     "initcheck": (
-        # Memory that the copy engine has written counts as never written.
+        # The tool does not see writes by TMA.
         *("matmul_persistent_kernel", "linear_gelu_fused_kernel", "linear_gelu_unfused_kernel"),
-        # An asynchronous copy of a part of 16 bytes counts as a read of all: what a copied operand's rows are
-        # longer than they need be is never written.
+        # The tool counts a partial 16-byte cp.async as a read of all 16 bytes, and the padding of a copied
+        # operand's rows is never written.
         *("matmul_register_kernel", "matmul_tensor_core_kernel", "linear_gelu_tensor_core_kernel"),
     ),
-    # Triton hands work to warps of other roles through shared memory of its own, by barriers for some.
+    # Triton's warp specialisation passes data through shared memory, with barriers for some warps only.
     "racecheck": ("matmul_gluon_kernel",),
 }
-"""Kernels of which a tool reports what is no mistake, and which it leaves out for that reason."""
+"""Kernels left out because a tool reports false positives for them."""
 
 
 def host_environment() -> dict[str, str]:
-    """What a process needs so that its host builds run under AddressSanitizer and UBSan."""
+    """Environment of a process whose host builds run under AddressSanitizer and UBSan."""
     library = subprocess.run(
         [build.gxx(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
     )
@@ -48,22 +48,19 @@ def host_environment() -> dict[str, str]:
 
 
 def leave_compilers_alone() -> None:
-    """What this process starts from now on, as g++, is not slowed down by the sanitizer in `LD_PRELOAD`."""
+    """Drop the sanitizer's `LD_PRELOAD`, which would slow down child processes such as g++."""
     os.environ.pop("LD_PRELOAD", None)
 
 
 def watched(
     tool: str, *command: str, cwd: Path = registry.ROOT, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python under one of compute-sanitizer's tools.
-
-    The exit status is `FOUND` where it found any, and `LATE` where it was not done in time.
-    """
+    """Run Python under one of compute-sanitizer's tools; exit status `FOUND`: a report, `LATE`: a timeout."""
     assert COMPUTE_SANITIZER is not None
-    # Libraries ask the driver for functions that it may not have; their asking is no fault of a kernel.
+    # Libraries query driver functions that may not exist: not a kernel's error.
     quiet = ("--report-api-errors", "no") if tool == "memcheck" else ()
     options: tuple[str, ...] = ("--tool", tool, "--error-exitcode", str(FOUND))
-    # Compilers, which a process starts by the dozen, are left alone.
+    # Not the compilers that the process starts.
     options += ("--target-processes", "application-only")
     for kernel in NOT_UNDERSTOOD.get(tool, ()):
         options += ("--kernel-name-exclude", f"kernel_substring={kernel}")
@@ -73,7 +70,7 @@ def watched(
             done = subprocess.run(
                 line,
                 cwd=cwd,
-                # Every tensor is memory of its own, and new: none lies in what another had.
+                # Every tensor gets its own new allocation.
                 env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", **(environment or {})},
                 stdout=out,
                 stderr=err,

@@ -33,7 +33,7 @@ TICK_US = 0.032
 
 
 def noisy_gpu(seed: int, noise: float, tails: float = 0.03) -> World:
-    """A clock as a GPU's: its speed wanders, some samples take far too long, and it counts in ticks."""
+    """A clock like a GPU's: its speed drifts, some samples are outliers, and it counts in ticks."""
     world = World(seed)
     world.graphs, world.tick_us = False, TICK_US
     heat = world.random.uniform(-2e-4, 2e-4)
@@ -82,7 +82,7 @@ def test_of_200_pairs_of_equals_at_most_one_in_a_hundred_is_called_different(us:
 
 
 def test_the_interval_alone_would_call_more_of_them_different() -> None:
-    """What the threshold is there for."""
+    """The reason for the threshold."""
     runs = [series(seed, 500.0, 0.01, calibrating.COPIES) for seed in range(4)]
     found = calibration.derived(runs, "now")
     (over_100_us,) = (size for size in found.classes if size.pairs)
@@ -136,7 +136,7 @@ def test_a_class_without_pairs_keeps_its_built_in_limit() -> None:
     assert found.classes[2] == BUILT_IN.classes[2]
     assert found.classes[1].share == calibration.LEAST  # equal to the last digit, which proves little
     assert found.tick_us == 0.032
-    with pytest.raises(ValueError, match="no two series"):
+    with pytest.raises(ValueError, match="no measurement has two series"):
         calibration.derived([], "now")
 
 
@@ -239,12 +239,6 @@ def test_a_record_from_before_there_were_calibrations_is_read() -> None:
 # --------------------------------------------------------------------------- kept by device
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
-    return tmp_path
-
-
 def test_a_calibration_is_kept_by_device(cache: Path) -> None:
     found = calibration.derived([[(20.0, 20.032), (20.0, 20.064)]], "2026-11-21T00:00:00+00:00")
     path = calibration.store("NVIDIA H100", found)
@@ -257,7 +251,7 @@ def test_a_calibration_is_kept_by_device(cache: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"classes": [], "tick_us": "x", "created": ""}'])
 def test_a_damaged_calibration_is_none(cache: Path, text: str) -> None:
     path = calibration.path_of("a device")
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(text)
     assert calibration.stored("a device") is BUILT_IN
 
@@ -314,23 +308,22 @@ def test_equals_are_timed_in_processes_of_their_own() -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("pattern", ["torch.eager", "triton.*", "*.scalar", "*.vectorized"])
-def test_real_equals_are_hardly_ever_called_different(pattern: str) -> None:
-    """Once in a hundred pairs, among them a kernel's by both routes: its machine code is the same."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    found = calibration.stored(torch.cuda.get_device_properties(device).name)
+def test_real_equals_are_hardly_ever_called_different(pattern: str, card: torch.device) -> None:
+    """Once in a hundred pairs, also for one kernel by both routes: its machine code is the same."""
+    found = calibration.stored(torch.cuda.get_device_properties(card).name)
     if found is calibration.BUILT_IN:
-        found = calibrating.measured(device)
+        found = calibrating.measured(card)
         print(calibrate.resolution(found))
     op = registry.get_op("vector_add")
     routes = registry.implementations(op.name, (pattern,))
     each = [calibrating.equals(impl, 8 // len(routes)) for impl in routes]
     impls = [impl for pair in zip(*each, strict=True) for impl in pair]
     pairs, different = 0, []
-    with Crew(op, device, Options.timeout_s) as crew:
+    with Crew(op, card, Options.timeout_s) as crew:
         for seed, power in enumerate((12, 18, 21, 24, 27)):
-            settings = replace(settings_on(device, 4.0), seed=seed)
+            settings = replace(settings_on(card, 4.0), seed=seed)
             sized = spec.case("fp32", N=1 << power)
-            held = calibrating.cold_samples(op, impls, sized, device, crew, settings)
+            held = calibrating.cold_samples(op, impls, sized, card, crew, settings)
             for mine, theirs in itertools.combinations(held, 2):
                 pairs += 1
                 value = ratio(mine, theirs)

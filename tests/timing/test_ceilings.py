@@ -61,9 +61,8 @@ def test_ceilings_are_sampled_in_every_round() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_the_ceilings_of_this_card_are_of_one_size() -> None:
-    gpu = torch.device("cuda", torch.cuda.current_device())
-    first, second = measure_ceilings(gpu), measure_ceilings(gpu)
+def test_the_ceilings_of_this_card_are_of_one_size(card: torch.device) -> None:
+    first, second = measure_ceilings(card), measure_ceilings(card)
     assert first.copy_gbs == pytest.approx(second.copy_gbs, rel=0.02)
     assert first.read_gbs == pytest.approx(second.read_gbs, rel=0.02)
     assert 0.9 < first.read_gbs / first.copy_gbs < 1.5

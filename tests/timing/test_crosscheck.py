@@ -29,7 +29,7 @@ SAMPLES = 31
 
 
 def fits(power: int) -> bool:
-    """Two inputs and an output of fp32, and as much again for whatever else lies there."""
+    """Whether two fp32 inputs and an output fit twice into the GPU's memory."""
     return 24 << power < torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
 
 
@@ -73,16 +73,15 @@ def test_the_bar(ours: float, theirs: float, fine: bool) -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_cold_times_are_those_of_nvbench() -> None:
+def test_cold_times_are_those_of_nvbench(card: torch.device) -> None:
     try:
         nvbench.load()
     except UsageError as error:
         pytest.skip(str(error))
-    device = torch.device("cuda", torch.cuda.current_device())
-    watch = CudaStopwatch(device)
+    watch = CudaStopwatch(card)
     apart = []
     calls = {f"{label} 2^{power}": call for label, power, call in configurations()}
-    theirs = nvbench.cold_us({name: [call] for name, call in calls.items()}, device)
+    theirs = nvbench.cold_us({name: [call] for name, call in calls.items()}, card)
     for name, call in calls.items():
         ours, other = cold_us(watch, name, call), theirs[name]
         assert isinstance(other, Estimate), other
@@ -137,11 +136,11 @@ def test_what_ncu_prints_is_read() -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-def test_cold_times_are_those_of_nsight_compute() -> None:
-    """Less what an empty pair of events reads, as ncu's duration is the kernel's own.
+def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
+    """Our cold time minus that of an empty event pair is ncu's duration of the kernel.
 
-    The caches are flushed by our own writes on both sides (and by ncu not at all): dirty lines that a kernel
-    has to evict are part of its time here, and a flush that leaves the L2 clean would leave them out.
+    Both sides flush the caches by our own writes, and ncu does not flush: evicting dirty lines is part of our
+    time, and a flush that leaves the L2 clean would leave it out.
     """
     ncu = shutil.which("ncu")
     if ncu is None:
@@ -155,8 +154,7 @@ def test_cold_times_are_those_of_nsight_compute() -> None:
         pytest.skip("this user may not read the GPU's counters (ERR_NVGPUCTRPERM)")
     assert run.returncode == 0, run.stdout + run.stderr
     theirs = durations_us(run.stdout)
-    device = torch.device("cuda", torch.cuda.current_device())
-    watch = CudaStopwatch(device)
+    watch = CudaStopwatch(card)
     apart = []
     asked = list(configurations())
     assert len(theirs) == EACH * len(asked)

@@ -111,7 +111,7 @@ def test_its_samples_become_an_estimate_in_microseconds(bench: Bench) -> None:
     assert bench.argv[bench.argv.index("--devices") + 1] == "0"
 
 
-def test_what_a_call_raises_is_its_own_affair(bench: Bench) -> None:
+def test_what_a_call_raises_fails_it_alone(bench: Bench) -> None:
     def raises() -> None:
         raise KeyError("mine")
 
@@ -120,7 +120,7 @@ def test_what_a_call_raises_is_its_own_affair(bench: Bench) -> None:
     assert isinstance(found["b"], Estimate)
 
 
-def test_ctrl_c_is_not(bench: Bench) -> None:
+def test_ctrl_c_ends_all(bench: Bench) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -134,7 +134,7 @@ def test_what_it_skips_is_an_error(bench: Bench) -> None:
 
 
 def test_every_case_is_timed_in_a_process_that_is_new() -> None:
-    # A device that is not there: it is the other process that finds out.
+    # A device that does not exist: the error comes from the other process.
     for _ in range(2):
         with pytest.raises(UsageError, match="cuda:77"):
             nvbench._in_another_process("vector_add", ["torch.eager"], "N=4,fp32", "cuda:77", 0)
@@ -149,7 +149,7 @@ def test_a_process_of_its_own_that_dies_costs_no_more_than_its_times(
     found = nvbench.retimed(
         registry.get_op("vector_add"), [impl], case(N=4), GPU, {"torch.eager": timing}, seed=0
     )
-    assert "ended by itself" in str(found["torch.eager"])
+    assert "nvbench's process crashed" in str(found["torch.eager"])
 
 
 def _dies() -> None:

@@ -104,8 +104,8 @@ def test_a_single_implementation_converges_on_its_own_time() -> None:
 # --------------------------------------------------------------------------- interleaving
 
 
-def test_who_is_slow_sits_out_rounds_for_the_others() -> None:
-    """As a naive product does, that takes a thousand times as long."""
+def test_a_slow_row_sits_out_rounds_for_the_others() -> None:
+    """As a naive matmul that takes a thousand times as long."""
     world = World()
     quick = [world.implementation(f"triton.q{i}", 100.0, noise=0.01) for i in range(8)]
     slow = world.implementation("cupy.naive", 300_000.0, rung="naive")
@@ -117,7 +117,7 @@ def test_who_is_slow_sits_out_rounds_for_the_others() -> None:
     assert found.warm_us
     assert len(found.warm_us.samples) == 1  # as many calls as four cold samples would take
     assert (
-        f"timed in {Plan.min_slow} of {len(rounds.samples)} rounds: they took all of its share of the time"
+        f"timed in {Plan.min_slow} of {len(rounds.samples)} rounds: these used its share of the time"
         in found.notes
     )
     assert [ratio.against for ratio in found.ratios] == ["torch.eager"]
@@ -270,15 +270,15 @@ def test_what_distorts_a_time_is_noted() -> None:
     rounds = rounds_of(world, world.implementation("torch.eager", 2), world.implementation("torch.item", 100))
     rounds.run(budget_s=1)
     assert any("empty pair of events reads 1.0 us" in note for note in timing(rounds, "torch.eager").notes)
-    assert any("hold host time" in note for note in timing(rounds, "torch.item").notes)
+    assert any("include host time" in note for note in timing(rounds, "torch.item").notes)
     assert len(timing(rounds, "torch.item").notes) == 1
 
 
 @pytest.mark.parametrize(
     ("other", "note"),
     [
-        ({"accumulator": "fp16"}, "computed in fp16 against fp32"),
-        ({"output_dtype": "torch.float16"}, "output in torch.float16 against torch.float32"),
+        ({"accumulator": "fp16"}, "accumulator fp16 vs fp32"),
+        ({"output_dtype": "torch.float16"}, "output torch.float16 vs torch.float32"),
     ],
 )
 def test_unequal_terms_give_a_note_and_no_ratio(other: dict[str, Any], note: str) -> None:

@@ -1,4 +1,4 @@
-"""Medians: their intervals must hold the true median as often as they say, whatever the distribution."""
+"""Medians: their 95% intervals cover the true median in 95% of cases, for any distribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compare.timing import statistics
 @pytest.mark.parametrize("count", [6, 7, 10, 11, 20, 51, 100, 333, 1000])
 def test_ranks_are_the_tightest_that_still_cover(count: int) -> None:
     def missed(rank: int) -> float:
-        """How often the samples of that rank from both ends both lie on one side of the median."""
+        """Probability that both samples of this rank, from either end, are on one side of the median."""
         return 2 * sum(math.comb(count, below) for below in range(rank)) / 2**count
 
     rank = statistics.lower_rank(count)

@@ -1,4 +1,4 @@
-"""The GPU clock over a GPU that is simulated: what it reads is the kernel, however slow the host."""
+"""The stopwatch on a simulated GPU: it reads the kernel's time, however slow the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Gpu:
     def __init__(self) -> None:
         self.host_us = 0.0
         self.free_us = 0.0
-        """When the GPU is through with all that is enqueued."""
+        """When the GPU has finished all enqueued work."""
         self.work: list[str] = []
 
     def launch(self, what: str, us: float, host_us: float = LAUNCH_US) -> None:
@@ -107,7 +107,7 @@ def test_a_cold_call_comes_after_the_flush_and_a_warm_one_after_itself(
 
 
 def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: Gpu, watch: CudaStopwatch) -> None:
-    """An output's copy for the judge, say: half a copy would read as work left undone."""
+    """As with the copy of an output for the judge: half a copy would look like missing work."""
     watch.behind = gpu.kernel(700.0)
     for take in (lambda: watch.cold("a", gpu.kernel(3)), lambda: watch.warm("a", gpu.kernel(3), 2)):
         assert take().gpu_us == pytest.approx(3)
@@ -170,9 +170,8 @@ def test_the_l2_lets_go_of_what_a_kernel_asked_it_to_keep(
 
 
 @pytest.mark.gpu
-def test_a_real_card_has_done_what_comes_behind_a_sample() -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    real = CudaStopwatch(device)
+def test_a_real_card_has_done_what_comes_behind_a_sample(card: torch.device) -> None:
+    real = CudaStopwatch(card)
     behind = torch.cuda.Event()
 
     def later() -> None:
@@ -186,9 +185,9 @@ def test_a_real_card_has_done_what_comes_behind_a_sample() -> None:
 
 
 @pytest.mark.gpu
-def test_a_capture_that_fails_leaves_no_trace() -> None:
-    """Neither memory nor the belief that it goes on, in which random numbers would be refused."""
-    real = CudaStopwatch(torch.device("cuda", torch.cuda.current_device()))
+def test_a_capture_that_fails_leaves_no_trace(card: torch.device) -> None:
+    """Its memory is freed, and random numbers can be drawn again."""
+    real = CudaStopwatch(card)
 
     def waits() -> None:
         torch.ones(1 << 24, device="cuda").sum().item()
@@ -206,16 +205,10 @@ def test_a_capture_that_fails_leaves_no_trace() -> None:
 
 
 @pytest.mark.gpu
-def test_a_real_card_takes_the_reset() -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    real = CudaStopwatch(device)
+def test_a_real_card_takes_the_reset(card: torch.device) -> None:
+    real = CudaStopwatch(card)
     real.cold("a", lambda: None)
-    assert real._keeps_l2 or torch.cuda.get_device_capability(device) < (8, 0)
-
-
-@pytest.fixture
-def card() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device())
+    assert real._keeps_l2 or torch.cuda.get_device_capability(card) < (8, 0)
 
 
 def gpu_us(readings: Iterable[Reading]) -> float:
@@ -228,7 +221,7 @@ def addition(card: torch.device, size: int) -> Call:
 
 
 def ratio(watch: CudaStopwatch, call: Call, other: Call) -> float:
-    """How many times as long ``other`` takes, cold, from pairs of samples in alternating order."""
+    """Cold time of ``other`` over that of ``call``, from pairs of samples in alternating order."""
     calls = {"call": call, "other": other}
     ratios = []
     for number in range(101):
@@ -242,7 +235,7 @@ def ratio(watch: CudaStopwatch, call: Call, other: Call) -> float:
 @pytest.mark.alone
 @pytest.mark.parametrize("size", [1 << 24, 1 << 26, 1 << 28])
 def test_a_copy_takes_as_long_as_by_tritons_own_timer(card: torch.device, size: int) -> None:
-    """Of shorter ones Triton's reads a microsecond more, which does not wait between flush and call."""
+    """Large copies: Triton's timer, without a wait after the flush, reads 1 us more on short ones."""
     source = torch.randn(size, device=card)
     target = torch.empty_like(source)
     copy = partial(target.copy_, source)
@@ -278,7 +271,7 @@ def test_a_repeated_run_gives_the_same_ratio(card: torch.device) -> None:
 @pytest.mark.alone
 def test_cold_is_slower_than_warm_where_the_data_fit_the_l2(card: torch.device) -> None:
     l2 = torch.cuda.get_device_properties(card).L2_cache_size
-    add, watch = addition(card, l2 // 4 // 12), CudaStopwatch(card)  # inputs and output take a quarter of it
+    add, watch = addition(card, l2 // 4 // 12), CudaStopwatch(card)  # inputs and output fill a quarter
     cold = gpu_us(watch.cold("a", add) for _ in range(50))
     assert cold > 1.2 * gpu_us(watch.warm("a", add, 5) for _ in range(50))
 

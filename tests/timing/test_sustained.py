@@ -16,7 +16,7 @@ from compare.records import archive
 from compare.records.encoding import decode, encode
 from compare.report import csv_file, markdown, terminal
 from compare.report.summary import View
-from compare.spec import Card, CaseComparison
+from compare.spec import Card, CaseComparison, Timing
 from compare.timing import sustained as endurance
 from compare.timing.ceilings import CeilingMeter, Loads
 from compare.timing.gpu_clock import ALLOWED_MS, Monitor
@@ -26,7 +26,7 @@ from fake_clock import QUICK, World, rounds_of, timing
 
 
 def heated(slow: float = 1.0, heats_s: float = 0.1, host_us: float = 10.0) -> World:
-    """A card whose calls take up to ``slow`` times as long while it is kept busy."""
+    """A card on which a call takes up to ``slow`` times longer under sustained load."""
     world = World()
     world.slow, world.heats_s, world.host_us = slow, heats_s, host_us
     return world
@@ -113,22 +113,15 @@ def test_both_are_a_table_of_their_own_and_in_the_files() -> None:
     line_of_csv = next(csv.DictReader(io.StringIO(csv_file.dumps([comparison]))))
     assert float(line_of_csv["sustained_us"]) == pytest.approx(1.25 * float(line_of_csv["burst_us"]))
     (read,) = archive.loads(archive.dumps([comparison]))
-    assert read.cases[0].rows[0].timing == made_up_rounded(comparison.cases[0].rows[0].timing)
+    assert read.cases[0].rows[0].timing == decode(Timing, encode(comparison.cases[0].rows[0].timing))
     assert "Back to back" not in terminal.render(made_up.comparison(), 200)
-
-
-def made_up_rounded(value: object) -> object:
-    """As a record keeps it."""
-    from compare.spec import Timing
-
-    return decode(Timing, encode(value))
 
 
 # --------------------------------------------------------------------------- the card
 
 
 class Driver:
-    """A driver that takes its time to answer."""
+    """A driver that takes ``answer_ms`` for each answer."""
 
     def __init__(self, answer_ms: float = 0.03) -> None:
         self.seconds, self.answer_ms = 0.0, answer_ms
@@ -167,7 +160,7 @@ def test_asking_takes_less_than_a_millisecond_a_round(answer_ms: float) -> None:
         for _ in range(rows):
             monitor.clock_mhz()
         monitor.end_round()
-    # One answer cannot be cut short, but is paid back by rounds without a question.
+    # A slow answer cannot be interrupted: later rounds make up for it without a query.
     assert 1e3 * driver.seconds <= rounds * ALLOWED_MS + 4 * answer_ms + ALLOWED_MS
     assert driver.asked.count("sm_mhz") > 0
     card = monitor.card()
@@ -209,7 +202,7 @@ def test_a_driver_that_does_not_answer_is_not_asked_twice() -> None:
 
 
 def held(clocks: dict[str, float]) -> tuple[object, object]:
-    """Times on a card whose clock depends on the implementation, and the card's state beside them."""
+    """Times on a card whose clock depends on the implementation, and the card's state."""
     driver = Driver(0.0)
     world = World()
 
@@ -229,7 +222,7 @@ def held(clocks: dict[str, float]) -> tuple[object, object]:
 
 def test_a_ratio_of_two_clocks_is_flagged() -> None:
     found, card = held({"torch.eager": 1980.0, "triton.a": 1410.0})
-    assert "it ran at 1410 MHz and torch.eager at 1980: their ratio holds that as well" in found.notes  # type: ignore[attr-defined]
+    assert "it ran at 1410 MHz and torch.eager at 1980 MHz: part of their ratio" in found.notes  # type: ignore[attr-defined]
     assert found.sm_mhz == 1410.0  # type: ignore[attr-defined]
     assert isinstance(card, Card)
     assert len(card.power_w) == found.rounds  # type: ignore[attr-defined]
@@ -256,13 +249,13 @@ def test_the_screen_and_the_record_hold_the_card() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_asking_a_real_driver_is_quick() -> None:
-    monitor = Monitor.on(torch.device("cuda", torch.cuda.current_device()))
+def test_asking_a_real_driver_is_quick(card: torch.device) -> None:
+    monitor = Monitor.on(card)
     for _ in range(50):
         for _ in range(16):
             monitor.clock_mhz()
         monitor.end_round()
-    card = monitor.card()
-    assert card is not None
-    assert min(card.sm_mhz) > 0
-    assert sum(card.asking_ms) / 50 <= ALLOWED_MS + 0.5
+    state = monitor.card()
+    assert state is not None
+    assert min(state.sm_mhz) > 0
+    assert sum(state.asking_ms) / 50 <= ALLOWED_MS + 0.5

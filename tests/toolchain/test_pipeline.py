@@ -231,8 +231,8 @@ registry.register_op(replace(op, name="another", make_inputs=lambda *_: []))
     ("text", "timeout_s", "said"),
     [
         ("while True: pass", 0.5, "loading {}: it took longer than 0.5 s, the limit (--timeout)"),
-        ("import os; os._exit(0)", 60, "loading {}: its process ended itself with exit code 0"),
-        (ABORTING, 60, "triton.aborting launches for sm_80: its process was ended by SIGABRT (it aborted)"),
+        ("import os; os._exit(0)", 60, "loading {}: its process exited with exit code 0"),
+        (ABORTING, 60, "triton.aborting launches for sm_80: its process was killed by SIGABRT (abort)"),
         (NEVER_ENDING, 5, "ending: it took longer than 5 s, the limit (--timeout)"),
     ],
     ids=["endless", "leaving", "aborting", "never ending"],
@@ -254,7 +254,7 @@ def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     [
         ("vector_add", ELSEWHERE, "--load {}: it has nothing of vector_add, but of softmax"),
         ("vector_add", TAKEN, "--load {}, line 5: vector_add has a triton.blocked already"),
-        ("another", NO_TUPLE, "another: make_inputs gives no tuple of tensors, but a list"),
+        ("another", NO_TUPLE, "another: make_inputs returned a list, not a tuple of tensors"),
     ],
     ids=["of another op", "a label that is taken", "an op that is wrong"],
 )

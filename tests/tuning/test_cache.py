@@ -1,4 +1,4 @@
-"""What a search has found is kept by device and sources, and used by the next run."""
+"""Found configurations are kept by device and sources, and used by the next run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,11 @@ import made_up
 from compare import registry
 from compare.records.encoding import encode
 from compare.run import run
-from compare.spec import Case, Implementation, Options
+from compare.spec import Case, Options
 from compare.tuning import cache as tuning
 from compare.tuning import matching
 from compare.worker import checking
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
-    return tmp_path
-
-
-def labelled(op: str, label: str) -> Implementation:
-    return next(impl for impl in registry.implementations(op) if impl.label == label)
+from rows import labelled
 
 
 def test_what_was_found_is_kept_for_this_device_and_these_sources(
@@ -105,7 +96,7 @@ def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.Mon
     )
     work = _Work(None)  # type: ignore[arg-type]
     work.choose("matmul", "triton.autotuned", {})
-    monkeypatch.setattr(work, "_tensors", lambda view, places: (torch.ones(8, 4), torch.ones(4, 2)))
+    monkeypatch.setattr(work, "_tensors", lambda places: (torch.ones(8, 4), torch.ones(4, 2)))
     told = work.first([], [])
     (search,) = told["tunings"]
     assert told["ms"] == 16

@@ -1,4 +1,4 @@
-"""One way is run with the configuration that another has found, and reports say so."""
+"""``--matched``: one way run with the configuration that another has found, and how reports show it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ import made_up
 from compare import registry
 from compare.checking.check import check
 from compare.cli import main
-from compare.command_line import comparison
-from compare.commands.running import asked
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.report.summary import View
@@ -30,25 +28,18 @@ from compare.stages.sources import read_sources
 from compare.tuning import matching
 from compare.tuning.autotune import described
 from compare.worker import checking
-
-
-def labelled(op: str, label: str) -> Implementation:
-    return next(impl for impl in registry.implementations(op) if impl.label == label)
-
+from rows import every_implementation, labelled
 
 # --------------------------------------------------------------------------- declared
 
 
-EVERY = [impl for op in registry.op_names() for impl in registry.implementations(op)]
-
-
-@pytest.mark.parametrize("impl", EVERY, ids=lambda impl: f"{impl.op}-{impl.label}")
+@every_implementation
 def test_what_is_declared_is_there(impl: Implementation) -> None:
-    labels = {other.label for other in EVERY if other.op == impl.op}
+    labels = {other.label for other in registry.implementations(impl.op)}
     assert {impl.untuned, impl.matches} - {""} <= labels
     for name, values in impl.tunable:
         default = registry.keywords(impl.run).get(name)
-        # 0: what it takes depends on the case.
+        # 0: the value depends on the case.
         assert default in (0, *values) if default is not None else len(values) == 1
     if impl.matches:
         source = labelled(impl.op, impl.matches)
@@ -93,7 +84,7 @@ def test_what_cuda_is_run_with_is_what_triton_found() -> None:
     assert (impl.label, impl.base) == ("cupy.tensor_core:matched", "cupy.tensor_core")
     assert words == "128x256x64, GROUP_M=8, 8 warps, 3 stages"
     assert short == ""
-    with pytest.raises(NotImplementedError, match=r"triton\.autotuned is searched for on a GPU"):
+    with pytest.raises(NotImplementedError, match=r"triton\.autotuned is known: finding one needs a GPU"):
         matching.configuration(source, None)
 
 
@@ -104,8 +95,8 @@ def test_where_a_template_takes_less_the_nearest_is_run_and_said() -> None:
     assert dict(impl.parameters) == {"BLOCK_N": 256, "STAGES": 4}
     assert words.startswith("128x256x64")
     assert short == (
-        "as near as it can be to triton.autotuned, which has BLOCK_K 32, where it takes 64 alone; GROUP_M 8, "
-        "which it does not have; STAGES 5, where it takes 2, 3 or 4"
+        "nearest configuration to that of triton.autotuned: BLOCK_K 32 (this takes only 64); "
+        "GROUP_M 8 (this has none); STAGES 5 (this takes 2, 3 or 4)"
     )
 
 
@@ -213,7 +204,7 @@ def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None
     (compared,) = run(op, options, results=tmp_path).cases
     row = compared.rows[-1]
     assert (row.label, row.status) == ("cupy.tensor_core:matched", "unavailable")
-    assert row.reason == "no configuration is known: that of triton.autotuned is searched for on a GPU"
+    assert row.reason == "no configuration of triton.autotuned is known: finding one needs a GPU"
 
 
 @pytest.mark.parametrize(
@@ -226,12 +217,6 @@ def test_matched_with_nothing_to_match_is_a_mistake(
     said = capsys.readouterr().err
     assert "--matched: none of these implementations can run with" in said
     assert "vector_add's cupy.vectorized that of triton.blocked" in said
-
-
-def test_nvbench_times_what_is_registered() -> None:
-    arguments = comparison.parser().parse_args(["matmul", "--matched", "--timer", "nvbench"])
-    with pytest.raises(UsageError, match="leave out --matched"):
-        asked.check_timer(arguments, "cuda")
 
 
 # --------------------------------------------------------------------------- told
@@ -252,7 +237,7 @@ def compared() -> Any:
         default="cupy.tensor_core",
         model="triton.autotuned",
         configuration="128x256x64, 8 warps, 3 stages",
-        unmatched="as near as it can be",
+        unmatched="nearest configuration",
     )
     return made_up.comparison(made_up.case(made=tuple(rows.values())))
 
@@ -283,7 +268,7 @@ def test_the_table_says_what_the_search_cost_and_bought() -> None:
         assert "7.25" in text
         assert "2 of 3" in text
         assert "64x64x64, GROUP_M=8, 4 warps" in " ".join(text.split())
-        assert "as near as it can be" in text
+        assert "nearest configuration" in text
 
 
 def test_what_is_from_the_cache_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Memory that two processes share, and what a captured call takes of a GPU's."""
+"""Memory that two processes share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
     for dtype in ("fp32", "bf16"):
         made = tensor(shape, case(dtype, layout, M=shape[0], N=shape[1]), torch.Generator(), CPU)
         memory = Memory(room([made, made]), CPU)
-        for place in memory.put([made, made]):
+        for place in memory.put([made, made], 0):
             found = memory.tensor(Place.from_json(place.as_json()))
             assert torch.equal(found, made)
             assert (found.shape, found.stride()) == (made.shape, made.stride())

@@ -1,4 +1,4 @@
-"""Whatever a worker does to itself fails its own row alone, and the row says what happened."""
+"""A worker's crash, hang or flood fails its own row only, and the row says what happened."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 MISHAPS = {
     "segfaults": (
         "ctypes.string_at(8)",
-        r"ended by SIGSEGV \(an access to memory that is not its own\) in buil",
+        r"killed by SIGSEGV \(segmentation fault: access to memory outside its own\) in buil",
     ),
-    "aborts": ("os.abort()", "ended by SIGABRT"),
-    "leaves": ("os._exit(3)", "ended itself with exit code 3 in building and the first call"),
-    "leaves_well": ("os._exit(0)", "ended itself with exit code 0"),
+    "aborts": ("os.abort()", "killed by SIGABRT"),
+    "leaves": ("os._exit(3)", "exited with exit code 3 in building and the first call"),
+    "leaves_well": ("os._exit(0)", "exited with exit code 0"),
     "exits": ("sys.exit(3)", r"SystemExit: exit\(3\)"),
     "killed": (
         "os.kill(os.getpid(), signal.SIGKILL)",
-        r"SIGKILL \(from outside, most likely as memory ran out",
+        r"SIGKILL \(from outside; likely out of host memory",
     ),
     "kills_its_group": ("os.killpg(0, signal.SIGKILL)", "SIGKILL"),
     "hangs": (
@@ -58,7 +58,7 @@ MISHAPS = {
 
 @pytest.mark.parametrize("width", [1, 8])
 def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Path) -> None:
-    """All in one run, so that each is beside all the others; one after the other, and side by side."""
+    """All in one run, so that each is beside all others; one at a time, and in parallel."""
     text = "".join(implemented(name, code) for name, (code, _) in MISHAPS.items())
     labels = (f"triton.{name}" for name in (*MISHAPS, "right"))
     with mock.patch.object(Checking, "width", return_value=width):
@@ -83,14 +83,14 @@ def test_one_that_crashes_on_every_case_says_so_of_every_case(tmp_path: Path) ->
 
 
 def test_a_worker_that_never_started_says_so_at_every_case(tmp_path: Path) -> None:
-    options = Options(cases=(SMALL, case("fp32", N=17)), device="cpu", timeout_s=0.001)
+    options = Options((SMALL, case("fp32", N=17)), device="cpu", timeout_s=0.001, resources=False)
     reasons = reasons_of(run.run(registry.get_op("vector_add"), options, results=tmp_path), "torch.eager")
     assert len(reasons) == 2
     assert all("the limit for starting" in reason for reason in reasons), reasons
 
 
 def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
-    """Side by side: finished rows are kept, and the others are not waited for."""
+    """In parallel: finished rows are kept, and the others are not waited for."""
 
     def interrupted(what: str, done: float) -> None:
         if "others than triton.right" in what:
@@ -110,7 +110,7 @@ def test_an_interruption_ends_what_is_under_way(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_what_is_kept_of_the_gpu_is_told_from_what_is_reserved(tmp_path: Path) -> None:
-    """Memory that an allocator reserves after it was freed is no fault; memory still in use is."""
+    """Freed memory that an allocator keeps reserved is allowed; memory still in use is not."""
     text = (
         "import cupy\n\nkept = []\n\n"
         "@own('hoards')\ndef hoards(x, y):\n"

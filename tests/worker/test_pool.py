@@ -33,7 +33,7 @@ def test_a_worker_that_is_dismissed_ends_and_the_next_is_another() -> None:
 
 
 def test_what_keeps_a_worker_from_getting_ready_is_said_every_time(tmp_path: Path) -> None:
-    """As of a file that raises only where it is loaded once more."""
+    """As of a file that raises when it is loaded again."""
     file = written(tmp_path / "mine.py", "1 / 0\n")
     (impl, *_) = registry.implementations("vector_add")
     impl = dataclasses.replace(impl, label="triton.right", foreign=True, origin=file)

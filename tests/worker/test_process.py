@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +21,14 @@ from compare.registry import ROOT
 from compare.sandbox import limits
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
+from processes import running, until
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("test", CPU, 60.0)
+    yield worker
+    worker.close()
 
 
 def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
@@ -31,23 +40,12 @@ def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
     child = int((tmp_path / "pid").read_text())
     os.kill(child, 0)
     worker.close()
-    assert gone(child)
-    assert gone(worker.pid)
-
-
-def gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
+    assert until(lambda: not running(child))
+    assert until(lambda: not running(worker.pid))
 
 
 def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
-    """Not even one that is busy in a loop of its own, when the judge is killed outright."""
+    """Not even a worker that is busy, when the judge is killed by SIGKILL."""
     pid = tmp_path / "pid"
     text = f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nctypes.CDLL(None).pause()\n"
     file = written(tmp_path / "spin.py", text)
@@ -56,12 +54,10 @@ def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
-    while not (pid.exists() and pid.read_text()):
-        assert judge.poll() is None
-        time.sleep(0.05)
+    assert until(lambda: judge.poll() is None and pid.exists() and pid.read_text() != "")
     judge.send_signal(signal.SIGKILL)
     judge.wait()
-    assert gone(int(pid.read_text()))
+    assert until(lambda: not running(int(pid.read_text())))
 
 
 def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> None:
@@ -85,7 +81,7 @@ def test_it_gains_no_privileges_and_dumps_no_core(worker: Worker) -> None:
     assert os.getsid(worker.pid) == worker.pid
 
 
-def test_an_answer_nobody_asked_for_is_its_end(worker: Worker, tmp_path: Path) -> None:
+def test_an_answer_without_a_request_ends_it(worker: Worker, tmp_path: Path) -> None:
     text = (
         "from multiprocessing.connection import Connection\n"
         "frame = sys._getframe()\n"
@@ -109,7 +105,7 @@ def test_what_it_raises_comes_across(worker: Worker) -> None:
 
 
 def interrupted_at(line: int | None, worker: Worker, file: Path, seen: set[int]) -> None:
-    """Have it load a file, with Ctrl-C at a line of asking or waiting; those reached are ``seen``."""
+    """Load a file, with Ctrl-C at a line of sending or waiting; adds the lines reached to ``seen``."""
     asking = {f.__code__ for f in (Worker.ask, Worker.send, Worker.receive, Worker._wait)}
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -123,22 +119,29 @@ def interrupted_at(line: int | None, worker: Worker, file: Path, seen: set[int])
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        worker.ask("load", timeout_s=0.3, files=[str(file)])
+        worker.ask("load", files=[str(file)])
     finally:
         sys.settrace(before)
 
 
 def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) -> None:
-    """It is not waited for to give back memory."""
+    """It is not asked to give its memory back."""
+
+    def starting() -> Worker:
+        worker = Worker("test", CPU, 5.0)
+        worker.ask("rest")
+        worker.timeout_s = 0.3
+        return worker
+
     file = tmp_path / "slow.py"
     file.write_text("import time\ntime.sleep(1000)\n")
     lines: set[int] = set()
     with pytest.raises(Ended, match="took longer"):
-        interrupted_at(None, worker := Worker("test", CPU, 5.0), file, lines)
+        interrupted_at(None, worker := starting(), file, lines)
     worker.close()
     reached: set[int] = set()
     for line in sorted(lines):
-        worker = Worker("test", CPU, 5.0)
+        worker = starting()
         with pytest.raises((KeyboardInterrupt, Ended)):  # a line of giving up comes too late
             interrupted_at(line, worker, file, reached)
         worker.ask_back(())
@@ -149,7 +152,7 @@ def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) ->
 
 
 def test_one_thread_at_a_time_ends_a_worker(worker: Worker) -> None:
-    """Who asks it sees that it is gone while who was interrupted ends all; a descriptor is closed once."""
+    """Callers and shutdown may both observe that the worker has exited; a descriptor is closed once."""
     bury, inside, begun = worker._bury, threading.Lock(), threading.Event()
     alone = []
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
 from compare.registry import ROOT
 from compare.worker import main as inside
 from compare.worker import server, start
-from processes import command
+from processes import command, running, until
 
 FORKING = """
 import os, torch
 from compare.worker import server
 from compare.worker.process import Worker
 
-os.pipe()  # which the server must not keep
+os.pipe()  # the server must not keep it
 server.start(["vector_add"], from_here=True)
 worker = Worker("test", torch.device("cpu"))
 worker.ask("rest")
@@ -38,10 +37,7 @@ def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
     pid, descriptors, same = done.stdout.split()
     assert same == "True"
     assert int(descriptors) < 12
-    end = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    assert until(lambda: not running(int(pid)))
 
 
 def test_only_the_command_itself_forks_the_server() -> None:
@@ -59,8 +55,7 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
 
 
 def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
-    """As after Ctrl-C: nothing but the judge's own word may be on the screen."""
-
+    """As after Ctrl-C: only the judge prints to the screen."""
     server.start()
     ours, theirs = multiprocessing.Pipe()
     their_end, lifeline = multiprocessing.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""Workers timed: their samples interleaved, and verified by what can be seen from outside."""
+"""Workers timed: their samples interleaved, and verified from outside."""
 
 from __future__ import annotations
 
@@ -19,51 +19,31 @@ from compare.worker.process import Ended, Raised
 from compare.worker.timing import Cheated, Subject, _contradiction, measure
 from in_workers import settings_on
 from in_workers import timed as timed_in_workers
+from loaded_files import CPU, implemented, own_registry, written
 
-CPU = torch.device("cpu")
 CASE = case("fp32", N=1 << 16)
-
 BEGINNING = """
-import os, time
-import torch
-from compare.registry import implementation
-
 calls = 0
-
-
-def own(name):
-    return implementation("vector_add", f"triton.{name}", rung="tiled")
-
-
-def added(x, y):
-    return x + y if x.is_cuda else torch.from_numpy(x.numpy() + y.numpy())
+kept = {}
 
 
 def late():
     global calls
     calls += 1
     return calls > 20
-
-
-@own("honest")
-def honest(x, y):
-    return added(x, y)
 """
 
 CHEATS = {
     "by_pointer": (
         "key = x.data_ptr()\n    if key not in kept: kept[key] = added(x, y)\n    return kept[key].clone()",
-        "wrong in a (cold|warm|graph) turn of timing on new inputs",
+        "wrong in a (cold|warm|graph) sample on new inputs",
     ),
-    "lazy_later": (
-        "return torch.empty_like(x) if late() else added(x, y)",
-        "turn of timing",
-    ),
+    "lazy_later": ("return torch.empty_like(x) if late() else added(x, y)", "sample on new inputs"),
     "in_a_thread": (
-        "import threading\n    z = torch.full_like(x, 0.0)\n"
+        "z = torch.full_like(x, 0.0)\n"
         "    def late():\n        time.sleep(0.002); z.copy_(added(x, y))\n"
         "    threading.Thread(target=late).start()\n    return z",
-        "wrong in a (cold|warm|graph) turn",
+        "wrong in a (cold|warm|graph) sample",
     ),
     "aliasing": ("x.numpy()[:] += y.numpy()\n    return x", "its output lies in the memory of an input"),
     "leaves": ("if late(): os._exit(3)\n    return added(x, y)", "exit code 3"),
@@ -91,18 +71,11 @@ def timed(
     device: torch.device = CPU,
 ) -> dict[str, Result]:
     op = registry.get_op("vector_add")
-    known = {o: dict(labels) for o, labels in registry._implementations.items()}
-    known["vector_add"] = {i.label: i for i in registry.implementations("vector_add")}
-    file = folder / "cheats.py"
-    file.write_text(
-        BEGINNING
-        + "kept = {}\n"
-        + "".join(f"\n\n@own({n!r})\ndef {n}(x, y):\n    {code}\n" for n, code in codes.items())
-    )
-    with mock.patch.dict(registry._implementations, known):
-        user_files.load([str(file)], 60.0)
-        labels = ("torch.eager", "triton.honest", *(f"triton.{name}" for name in codes))
-        impls = [i for i in registry.implementations("vector_add") if i.label in labels]
+    text = BEGINNING + "".join(implemented(name, code, "") for name, code in codes.items())
+    with own_registry():
+        user_files.load([written(folder / "cheats.py", text)], 60.0)
+        labels = ("torch.eager", "triton.right", *(f"triton.{name}" for name in codes))
+        impls = registry.implementations("vector_add", labels)
         settings = settings_on(device, plan=plan)
         return timed_in_workers(op, impls, CASE, settings, device, dict.fromkeys(labels, 1.0), progress)
 
@@ -127,7 +100,7 @@ def test_inputs_that_do_not_fit_are_an_error_of_all() -> None:
 
 
 def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
-    for label in ("torch.eager", "triton.honest"):
+    for label in ("torch.eager", "triton.right"):
         found = results[label]
         assert isinstance(found, Timing), found
         assert found.rounds == 30
@@ -137,7 +110,7 @@ def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
         assert found.graph_us is not None
         assert found.launch_us is not None
         assert 1 < found.cold_us.median < 1e5
-    ratios = results["triton.honest"].ratios  # type: ignore[union-attr]
+    ratios = results["triton.right"].ratios  # type: ignore[union-attr]
     assert [ratio.against for ratio in ratios] == ["torch.eager"]
 
 
@@ -149,7 +122,7 @@ def test_what_goes_wrong_while_it_is_timed_is_its_own_affair(name: str, results:
 
 
 class Seen:
-    """Batches that take so long by the judge's clock."""
+    """Batches whose calls take ``us`` by the judge's clock."""
 
     def __init__(self, us: float) -> None:
         self._us = us
@@ -172,7 +145,7 @@ def contradiction(seen_us: float, replay_us: float, gpu_us: float = 2.13, graph:
 
 
 def test_a_host_slower_than_the_gpu_is_no_contradiction() -> None:
-    """Replays of what takes the GPU next to nothing take as long as the host takes to ask for them."""
+    """Replays of a very short kernel take as long as the host needs to launch them."""
     assert contradiction(seen_us=10.3, replay_us=7.0) is None
     assert contradiction(seen_us=14.0, replay_us=7.0, graph=False) is None
     said = contradiction(seen_us=10.3, replay_us=1.5)
@@ -190,21 +163,20 @@ def test_what_the_host_takes_is_asked_only_where_it_matters() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_mishaps_on_a_gpu_cost_no_other_its_times(tmp_path: Path) -> None:
+def test_mishaps_on_a_gpu_cost_no_other_its_times(tmp_path: Path, card: torch.device) -> None:
     codes = {
         "waits": "z = x + y\n    z[0].item()\n    return z",
         "greedy": "return torch.empty(1 << 50, device=x.device)",
         "wild": "return x[torch.full((1 << 16,), 1 << 40, device=x.device)]",
     }
-    gpu = torch.device("cuda", torch.cuda.current_device())
-    found = timed(tmp_path, codes, Plan(), device=gpu)
+    found = timed(tmp_path, codes, Plan(), device=card)
     eager, waits = found["torch.eager"], found["triton.waits"]
     assert isinstance(eager, Timing)
     assert eager.graph_us is not None
     assert not any("waits" in note for note in eager.notes)
     assert isinstance(waits, Timing)
     assert waits.graph_us is None
-    assert any("hold host time" in note for note in waits.notes)
+    assert any("include host time" in note for note in waits.notes)
     assert any("no CUDA graph" in note for note in waits.notes)
     assert isinstance(found["triton.greedy"], MemoryError)
     assert isinstance(found["triton.wild"], (Ended, Raised))  # an illegal access is no crash of the judge
@@ -212,12 +184,11 @@ def test_mishaps_on_a_gpu_cost_no_other_its_times(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_burst_is_no_slower_than_sustained_load() -> None:
-    gpu = torch.device("cuda", torch.cuda.current_device())
+def test_a_burst_is_no_slower_than_sustained_load(card: torch.device) -> None:
     op = registry.get_op("matmul")
     impls = registry.implementations(op.name, [op.baseline])
-    settings = settings_on(gpu, 2.0, Plan(sustained=True))
-    (found,) = timed_in_workers(op, impls, case("bf16", M=8192, N=8192, K=8192), settings, gpu).values()
+    settings = settings_on(card, 2.0, Plan(sustained=True))
+    (found,) = timed_in_workers(op, impls, case("bf16", M=8192, N=8192, K=8192), settings, card).values()
     assert isinstance(found, Timing)
     assert found.burst_us is not None
     assert found.sustained_us is not None

@@ -1,4 +1,4 @@
-"""A user's file runs in workers alone, and what keeps it from being loaded is said."""
+"""A user's file runs in workers only, and a file that cannot be loaded says why."""
 
 from __future__ import annotations
 
