@@ -163,7 +163,7 @@ def _multiplies_by(code: Compiled) -> str:
         text = of_kernel(disassembled(code.cubin), code.name)
     except NoDisassembler:
         return ""
-    found = multiplications(instruction.opcode for instruction in instructions(text))
+    found = multiplications(instructions(text))
     return found.most_common(1)[0][0] if found else ""
 
 

@@ -439,10 +439,9 @@ SASS = """
 
 def test_the_mix_groups_what_the_machine_does():
     assert {group: dict(kinds) for group, kinds in mix(instructions(SASS)).items()} == {
-        "global loads": {"64 bits": 1},
+        "global loads": {"64 bits": 1, "128 bits by LDGSTS": 1, "TMA": 1},
         "shared stores": {"128 bits": 1},
         "local stores": {"64 bits": 1},
-        "async copies": {"LDGSTS 128 bits": 1, "UTMALDG": 1},
         "matrix": {"HMMA.16816": 1, "HGMMA.64x128x16": 1},
         "MUFU": {"EX2": 1},
         "barriers": {"BAR": 1},
@@ -458,15 +457,20 @@ def made_up(label: str, *opcodes: str, ttir: str = "") -> Opened:
 
 def test_differences_name_their_evidence():
     ttir = "tt.func public @f(%x_ptr: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %N: i32) attributes {"
-    narrow = made_up("triton.a", "LDG.E", "FFMA", "STL", ttir=ttir)
-    wide = made_up("cupy.a", "LDG.E.128", "HMMA.16816.F32", "LDG.E")
-    found = {one.what: one.evidence for one in differences([narrow, wide])}
-    assert found["widest load from global memory"] == (
-        "triton.a: 4 bytes (1 LDG.E), and its TTIR does not say that N is a multiple of 16",
-        "cupy.a: 16 bytes (1 LDG.E.128)",
-    )
-    assert found["multiplies with"] == ("triton.a: FFMA (1 in all)", "cupy.a: HMMA.16816 (1 in all)")
-    assert found["uses local memory, where spills go"] == ("triton.a: 0 LDL, 1 STL", "cupy.a: none")
+    narrow = made_up("triton.a", "LDG.E", "FFMA", "FMUL", "FMUL", "STL", ttir=ttir)
+    wide = made_up("cupy.a", "LDG.E.128", "HMMA.16816.F32", "LDG.E", "LDGSTS.E.BYPASS.128")
+    tiles = made_up("cupy.b", "LDG.E", "UTMALDG.2D", "FFMA", "FMUL", "FMUL", "STL", ttir=ttir)
+    found = {one.what: one.evidence for one in differences([narrow, wide, tiles])}
+    assert found == {
+        "widest load from global memory": (
+            "triton.a: 4 bytes (1 LDG.E), and its TTIR does not say that N is a multiple of 16",
+            "cupy.a: 16 bytes (1 LDG.E.128, 1 LDGSTS.E.BYPASS.128)",
+            "cupy.b: by TMA (1 UTMALDG.2D)",
+        ),
+        "multiplies with": ("triton.a, cupy.b: 1 FFMA, 2 FMUL", "cupy.a: 1 HMMA.16816"),
+        "local memory (spills)": ("triton.a, cupy.b: 0 LDL, 1 STL", "cupy.a: none"),
+        "asynchronous copies": ("triton.a: none", "cupy.a: 1 LDGSTS", "cupy.b: 1 UTMALDG"),
+    }
     assert differences([wide, wide]) == []
 
 

@@ -69,7 +69,7 @@ def followed(opened: Opened, passes: Sequence[Pass]) -> Followed | None:
         widened=_widened(before, after),
         exact=all(dot.dtype in ("f32", "f64") and not dot.tf32 for dot in before),
         ptx=_of_ptx(ptx.ops) if ptx else {},
-        sass=multiplications(instruction.opcode for instruction in opened.instructions),
+        sass=multiplications(opened.instructions),
     )
 
 
