@@ -42,7 +42,8 @@ __global__ void bulk(float* y, const float* x) {
     unsigned to = __cvta_generic_to_shared(tile), phase = __cvta_generic_to_shared(&barrier);
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 4096, [%2];"
         :: "r"(to), "l"(x), "r"(phase) : "memory");
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 4096;" :: "l"(y), "r"(to) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 4096;"
+        :: "l"(y), "r"(to) : "memory");
 }
 """
 

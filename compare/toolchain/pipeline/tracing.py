@@ -140,7 +140,11 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
 def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
     for row, instruction in listed(text):
         places = [(instruction.file, instruction.line), *instruction.callers] if instruction else ()
-        yield row.rstrip(), places
+        yield _NARROWER.sub(r"\1", row.rstrip()), places
+
+
+_NARROWER = re.compile(r"^ {8}(/\*\w+\*/) {,13}(?= )")
+"""nvdisasm indents instructions by 35 characters; this leaves room for a predicate."""
 
 
 _READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[Place]]]]] = {
