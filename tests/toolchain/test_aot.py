@@ -212,7 +212,7 @@ def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
         assert program.folder == folder
         assert program.executable.read_bytes()[:4] == b"\x7fELF"
         assert program.program_bytes == program.executable.stat().st_size > program.kernel.code_bytes > 0
-    assert "needs a GPU" in built.done.stdout
+    assert "There is no GPU here" in built.done.stdout
 
 
 def test_the_programs_agree_on_files(
@@ -713,7 +713,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     (folder / "thesis.c").write_text("mine")
     done = aot("vector_add", "--only", "triton.*", "--arch", ARCH, "--out", tmp_path)
     assert done.returncode == 2
-    assert "holds files that are none of an earlier program's" in done.stderr
+    assert "holds files that are not of an earlier program" in done.stderr
     assert (folder / "thesis.c").read_text() == "mine"
 
 

@@ -31,7 +31,11 @@ from processes import command, python
 ARCH = "sm_80"
 """Softmax's and matmul's kernels differ most from Hopper's here, and everything but theirs is served."""
 
-STAGES = {"triton": triton_way.STAGES, "cupy": cuda_way.NVRTC_STAGES, "pybind": cuda_way.NVCC_STAGES}
+STAGES = {
+    "triton": triton_way.STAGES,
+    "cupy": ("source", "ptx", "cubin", "sass"),
+    "pybind": cuda_way.NVCC_STAGES,
+}
 
 
 Ran = subprocess.CompletedProcess[str]
@@ -197,7 +201,7 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     assert [stage["name"] for stage in cuda["stages"]] == ["source"]
     assert "nowhere" in cuda["failure"]["message"]
     assert cuda["failure"]["line"].endswith(":2")
-    assert "What did not compile" in ran.stdout
+    assert "\nFailed\n" in ran.stdout
     assert "nowhere" in ran.stdout
     assert "Traceback" not in ran.stdout + ran.stderr
 
@@ -246,7 +250,7 @@ def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     assert main(["pipeline", "vector_add", *words]) == 2
     (sentence,) = capfd.readouterr().err.splitlines()
     assert said.format(file) in sentence
-    assert sentence.endswith("Mend the file given with --load")
+    assert sentence.endswith("Fix the file given with --load")
 
 
 @pytest.mark.parametrize(

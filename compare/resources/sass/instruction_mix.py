@@ -67,7 +67,7 @@ def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
 
 
 _AS_ONE = ("integer, moves", "branches", "padding")
-"""Groups whose kinds tell nobody much."""
+"""Groups that are shown as one."""
 
 
 def kinds(found: Iterable[Instruction]) -> dict[str, int]:
