@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from triton.backends.compiler import GPUTarget
@@ -31,7 +31,7 @@ from compare.resources.machine_code import Figures, code_bytes, read_report
 from compare.resources.occupancy import WARP, limits
 from compare.resources.sass.disassembly import NoDisassembler, disassembled, instructions, of_kernel
 from compare.resources.sass.instruction_mix import multiplications
-from compare.resources.static import Refused, as_answer
+from compare.resources.static import Refused
 from compare.sandbox.limits import end_with, restrict
 from compare.sandbox.project_files import watch_deeds
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
@@ -64,7 +64,8 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
         tell({"step": "compiling it", "of": order["key"]})
         answer: dict[str, Any] = {"key": order["key"]}
         try:
-            answer["kernels"] = as_answer(compiler.finish(launches.result(), order["arch"], busy=busy))
+            found = compiler.finish(launches.result(), order["arch"], busy=busy)
+            answer["kernels"] = list(map(asdict, found))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
         except Refused as error:
@@ -163,7 +164,7 @@ def _multiplies_by(code: Compiled) -> str:
         text = of_kernel(disassembled(code.cubin), code.name)
     except NoDisassembler:
         return ""
-    found = multiplications(instruction.opcode for instruction in instructions(text))
+    found = multiplications(instructions(text))
     return found.most_common(1)[0][0] if found else ""
 
 

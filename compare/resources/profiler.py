@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from compare.capture import capture_call
+from compare.capture import Launch, capture_call
 from compare.device import arch
 from compare.resources.kernels import merged, with_occupancy
 from compare.resources.occupancy import LIMITS
@@ -59,19 +59,25 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
             events = kernel_events(json.loads(file.read_text()))
         if events:
             break
-    dynamic = _dynamic_shared(impl, inputs, name)
+    launches = _captured(impl, inputs) if impl.way == "cuda" else ()
+    cuda = [launch for launch in launches if isinstance(launch, CudaLaunch)]
+    dynamic = {readable(launch.kernel): launch.dynamic_shared_bytes for launch in cuda}
     return merged(_described(event, name, impl, dynamic) for event in events)
 
 
 def kernels_of_its_own(impl: Implementation, inputs: Sequence[torch.Tensor]) -> list[str]:
-    """Names of the kernels that the host code of ``impl`` asks for; none where that cannot be found out."""
-    found: list[str] = []
+    """Names of the kernels that the host code of ``impl`` asks for; empty where capture fails."""
+    return [
+        readable(one.kernel if isinstance(one, CudaLaunch) else one.kernel.fn.__name__)
+        for one in _captured(impl, inputs)
+    ]
+
+
+def _captured(impl: Implementation, inputs: Sequence[torch.Tensor]) -> Sequence[Launch]:
     if impl.way != "torch":
-        with suppress(Exception):  # what it launches may be decided on the GPU only
-            for launch in capture_call(impl, [x.to("meta") for x in inputs], arch(inputs[0].device) or ""):
-                name = launch.kernel if isinstance(launch, CudaLaunch) else launch.kernel.fn.__name__
-                found.append(readable(name))
-    return found
+        with suppress(Exception):  # some launches depend on values on the GPU
+            return capture_call(impl, [x.to("meta") for x in inputs], arch(inputs[0].device) or "")
+    return ()
 
 
 def kernel_events(trace: dict[str, Any]) -> list[dict[str, Any]]:
@@ -130,14 +136,3 @@ def _described(
 def _three(sizes: Sequence[Any]) -> tuple[int, int, int]:
     x, y, z = (int(size) for size in sizes)
     return x, y, z
-
-
-def _dynamic_shared(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> dict[str, int]:
-    """Dynamic shared memory that the implementation's host code asks for, by `readable` kernel name."""
-    if impl.way != "cuda":
-        return {}
-    with suppress(Exception):  # it ran; that it cannot be captured costs no more than the split
-        launches = capture_call(impl, [tensor.to("meta") for tensor in inputs], arch)
-        cuda = [launch for launch in launches if isinstance(launch, CudaLaunch)]
-        return {readable(launch.kernel): launch.dynamic_shared_bytes for launch in cuda}
-    return {}

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import connection as connections
 from pathlib import Path
 from typing import Any
@@ -371,8 +371,3 @@ def _kept(key: str) -> Result | None:
     with suppress(KeyError, TypeError):
         return _understood(result_cache.read("resources", key))
     return None
-
-
-def as_answer(kernels: Sequence[KernelResources]) -> list[dict[str, Any]]:
-    """The worker's half of `_understood`."""
-    return [asdict(kernel) for kernel in kernels]

@@ -101,8 +101,12 @@ class Elements(HTMLParser):
 
 def test_it_needs_nothing_but_itself(text: str) -> None:
     without_library = text.replace(figures.library(), "")
-    assert not re.search(r"(?:src|href)=\"(?!data:,|#)|url\(|@import", without_library)
+    assert not re.search(r"src=\"|url\(|@import", without_library)
     elements = Elements(text)
+    for tag, attributes in elements.found:  # a link is opened by a click only
+        assert re.fullmatch(
+            r"|data:,|#[\w.~-]+" + r"|[\w.~-]+\.html" * (tag == "a"), attributes.get("href") or ""
+        )
     assert not {tag for tag, _ in elements.found} & {"img", "iframe", "object", "embed", "base", "form"}
     policy = next(a["content"] for _, a in elements.found if a.get("http-equiv") == "Content-Security-Policy")
     assert policy
@@ -126,6 +130,18 @@ def test_every_row_and_sample_is_there(text: str) -> None:
                     expected = [pytest.approx(sample, rel=1e-4) for sample in row.timing.cold_us.samples]
                     assert shown.pop(row.label)["samples"] == expected
             assert not shown
+
+
+def test_a_row_names_the_command_that_writes_the_pipeline_page_it_links_to(text: str) -> None:
+    for label, beside in (("triton.onepass", "cupy.onepass"), ("pybind.onepass", "triton.onepass")):
+        _, _, details = text.partition(f'<details id="softmax--{label}">')
+        details = unescape(details.partition("</details>")[0])
+        page = f"softmax.{label}.html"
+        assert f'<a href="{page}">' in details
+        only = f"--only {label} --only {beside}"
+        assert f"compare pipeline softmax --case M=4096,N=4096,fp32 {only} --html {page}" in details
+    assert 'href="softmax.torch.compile.html"' in text
+    assert 'href="softmax.torch.eager.html"' not in text
 
 
 def test_failures_come_first_with_their_reason(text: str) -> None:
@@ -316,6 +332,7 @@ def test_no_time_stands_beside_the_registers_of_another_architecture() -> None:
     assert ">77<" not in table
     replayed = tuple(replace(row, replayed="NVIDIA H100 80GB HBM3, 2026-11-21") for row in elsewhere)
     laptop = made_up.comparison(made_up.case(made=replayed), environment=made_up.LAPTOP)
+    assert "times recorded on NVIDIA H100 80GB HBM3, 2026-11-21" in page.dumps([laptop])
     assert ">77<" not in page.dumps([laptop]).partition("<tbody")[2].partition("</tbody>")[0]
 
 
@@ -335,22 +352,35 @@ def chromium() -> Iterator[Any]:
         yield found
 
 
-@pytest.fixture(params=[(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"])
+@pytest.fixture
 def shown(request: pytest.FixtureRequest, chromium: Any, text: str, tmp_path: Path) -> Iterator[Watched]:
     file = tmp_path / "report.html"
     file.write_text(text)
-    found = Watched(browser.tab(chromium, *request.param), file)
+    found = Watched(browser.tab(chromium, *getattr(request, "param", (1280, "light"))), file)
     yield found
     assert found.complaints == []
     assert [url.partition("#")[0] for url in found.requests] == [file.as_uri()], "a request left the page"
     found.tab.close()
 
 
+WIDTHS = pytest.mark.parametrize(
+    "shown", [(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"], indirect=True
+)
+
+
+@WIDTHS
 def test_it_fits_its_window_and_scheme(shown: Watched) -> None:
     assert shown.tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    front = shown.tab.locator(".front tbody tr").first
+    for cell in front.locator("th, td").all()[:3]:  # the op, the first way's time and its speedup
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= shown.tab.viewport_size["width"]
+    takes = shown.tab.locator(".takes", has_text="occupancy, limited by").first
+    assert takes.is_visible()
     assert shown.is_dark() == shown.tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
 
 
+@WIDTHS
 def test_every_figure_is_drawn_and_no_name_lies_on_another(shown: Watched) -> None:
     tab = shown.tab
     for figure in ("strip", "roofline", "effort", "sweep"):
@@ -412,6 +442,7 @@ def test_a_row_leads_to_its_source_beside_the_others(shown: Watched) -> None:
         assert "softmax_onepass_kernel" in "".join(lit.all_inner_texts()[:4])
 
 
+@pytest.mark.parametrize("shown", [(1280, "dark")], indirect=True)
 def test_print_is_light_and_without_sources(shown: Watched) -> None:
     shown.tab.emulate_media(media="print")
     assert not shown.is_dark()

@@ -214,7 +214,7 @@ def test_all_of_ours_goes_and_what_was_measured_stays(mine: Path) -> None:
     assert kinds["pybind11 module"] == (3, 300)
     assert kinds["host build of a kernel"] == (2, 200)
     assert kinds["kernel by nvcc"] == (2, 200)
-    assert kinds["left by a build that was cut off"] == (1, 50)
+    assert kinds["left by an interrupted build"] == (1, 50)
     assert kinds["static figures"][0] == kinds["code sizes"][0] == 1
     assert kinds["header of host builds"] == (2, 200)
     assert found.files == 14

@@ -23,7 +23,7 @@ from compare.toolchain.pipeline.report import page
 from processes import command
 
 MOST_BYTES = 2_000_000
-VARIANTS = ("triton.online", "cupy.online", "pybind.online", "pybind.split")
+VARIANTS = ("triton.online", "cupy.online", "pybind.split")
 ARCHS = ("sm_80", "sm_90a")
 
 
@@ -145,15 +145,21 @@ def opened(chromium: Any, file: Path, width: int, scheme: str = "light") -> Show
     return Shown(browser.tab(chromium, width, scheme), file)
 
 
-@pytest.fixture(params=[(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"])
+@pytest.fixture
 def shown(request: pytest.FixtureRequest, chromium: Any, softmax: Path) -> Iterator[Shown]:
-    found = opened(chromium, softmax, *request.param)
+    found = opened(chromium, softmax, *getattr(request, "param", (1280, "light")))
     yield found
     assert found.complaints == []
-    assert found.requests == [softmax.as_uri()], "a request left the page"
+    assert {url.partition("#")[0] for url in found.requests} == {softmax.as_uri()}, "a request left the page"
     found.tab.close()
 
 
+WIDTHS = pytest.mark.parametrize(
+    "shown", [(1280, "light"), (400, "dark")], ids=["1280 px, light", "400 px, dark"], indirect=True
+)
+
+
+@WIDTHS
 def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Shown):
     assert shown.text("#left option:checked").startswith("triton.")
     assert not shown.text("#right option:checked").startswith("triton.")
@@ -177,14 +183,87 @@ def test_a_click_on_a_source_line_lights_up_what_it_became(shown: Shown):
     assert "softmax.cuh" in shown.text("#status")
 
 
-def test_the_page_fits_its_window(shown: Shown):
+@WIDTHS
+def test_it_opens_with_source_and_sass_side_by_side_in_its_window(shown: Shown):
     tab = shown.tab
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    column = tab.locator(".column").first.bounding_box()
-    assert column["x"] >= 0
-    assert column["x"] + column["width"] <= tab.viewport_size["width"]
+    first = tab.locator("#first .column")
+    assert [one.get_attribute("class").split()[1] for one in first.all()] == [
+        "left",
+        "left",
+        "right",
+        "right",
+    ]
+    assert [one.get_attribute("data-stage") for one in first.all()] == ["source", "sass"] * 2
+    source, sass = (first.nth(i).bounding_box() for i in (0, 1))
+    if tab.viewport_size["width"] > 1000:
+        assert sass["y"] == source["y"]
+        assert sass["x"] >= source["x"] + source["width"]
+    else:
+        assert sass["y"] >= source["y"] + source["height"]
+    further = tab.locator("#further .column:visible")
+    assert [one.get_attribute("data-stage") for one in further.all()] == ["ttir", "ttgir", "ptx", "ptx"]
+    assert first.nth(1).locator(".code").evaluate("e => e.scrollHeight > e.clientHeight"), "scrolls by itself"
     dark = tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     assert shown.is_dark() == dark
+    tab.emulate_media(media="print")
+    assert not shown.is_dark()
+    assert not tab.is_visible("#bar")
+    assert first.nth(1).locator(".code").evaluate("e => e.scrollHeight <= e.clientHeight"), "printed whole"
+
+
+def test_a_search_steps_through_the_lines_that_match(shown: Shown):
+    tab = shown.tab
+    sass = ".column.left[data-stage=sass] .line"
+    rows = [row.lower() for row in tab.locator(sass).all_text_contents()]
+    tab.keyboard.press("/")
+    tab.keyboard.type("mufu.EX2")
+    found = tab.locator(f"{sass}.found")
+    assert found.count() == sum("mufu.ex2" in row for row in rows) > 2
+    count = tab.locator(".line.found").count()
+    assert shown.text("#matches") == f"{count} lines"
+    tab.keyboard.press("Enter")
+    tab.evaluate("document.activeElement.blur()")
+    tab.keyboard.press("n")
+    assert (
+        shown.text("#matches")
+        == f"2 of {count} lines: {shown.text('#left option:checked').split(':')[0]} sass"
+    )
+    assert found.nth(1).evaluate("e => e.matches('.current')")
+    for _ in range(2):
+        tab.keyboard.press("N")
+    assert shown.text("#matches").startswith(f"{count} of {count} lines: cupy.online sass")
+    line, column = tab.locator(".line.current").bounding_box(), tab.locator(".column.right .code").nth(1)
+    box = column.bounding_box()
+    assert box["y"] <= line["y"] <= box["y"] + box["height"] - line["height"], "scrolled to"
+    tab.check("#only")
+    assert tab.locator(f"{sass}:visible").count() == found.count()
+    tab.fill("#find", "")
+    assert tab.locator(f"{sass}:visible").count() == len(rows)
+    tab.check("#wrap")
+    assert tab.locator(".column.left[data-stage=ttir] .code").evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
+def test_a_line_number_is_a_link_to_the_line(shown: Shown):
+    tab = shown.tab
+    tab.select_option("#arch", "sm_90a")
+    tab.select_option(
+        "#right", tab.locator("#right option", has_text="pybind.split").first.get_attribute("value")
+    )
+    line = tab.locator(".column.right[data-stage=sass] .line").nth(122)
+    line.locator(".number").click()
+    assert "#sass-123&side=right&arch=sm_90a" in tab.url
+    tab.reload()
+    tab.wait_for_selector("body[data-ready]")
+    linked = tab.locator(".line.linked")
+    assert linked.inner_text().startswith("123")
+    assert linked.evaluate("e => e.closest('.column').matches('.right[data-stage=sass]')")
+    assert shown.text(".column.right h3") == "pybind.split source"
+    tab.evaluate("location.hash = '#llir-7'")
+    assert linked.evaluate("e => e.closest('.column').matches('.left[data-stage=llir]')")
+    assert linked.is_visible()
+    tab.evaluate("location.hash = '#left=triton.online&right=cupy.online'")
+    assert shown.text("#right option:checked").startswith("cupy.online")
 
 
 def test_the_slider_goes_over_passes_that_changed_something(shown: Shown):
@@ -216,9 +295,9 @@ def test_the_keyboard_is_enough(shown: Shown):
     tab.keyboard.press("Enter")
     assert shown.lit("sass") > 0
     tab.keyboard.press("ArrowRight")
-    assert tab.evaluate("document.activeElement.closest('.column').matches('.right[data-stage=source]')")
+    assert tab.evaluate("document.activeElement.closest('.column').matches('.left[data-stage=sass]')")
     tab.keyboard.press("End")
-    assert tab.locator(".column.right[data-stage=source] .line").last.evaluate("e => e.matches('.cursor')")
+    assert tab.locator(".column.left[data-stage=sass] .line").last.evaluate("e => e.matches('.cursor')")
     tab.keyboard.press("Escape")
     assert shown.lit("sass") == 0
     assert shown.text("#status") == "No line chosen."
@@ -227,7 +306,7 @@ def test_the_keyboard_is_enough(shown: Shown):
     assert tab.input_value("#arch") == "sm_90a"
     tab.focus("#shown input >> nth=0")
     tab.keyboard.press("Space")
-    assert tab.locator(".column[data-stage=source]:visible").count() == 0
+    assert tab.locator(".column[data-stage=frontend]:visible").count() == 1
 
 
 def test_choices_change_what_is_shown(shown: Shown):

@@ -31,7 +31,11 @@ from processes import command, python
 ARCH = "sm_80"
 """Softmax's and matmul's kernels differ most from Hopper's here, and everything but theirs is served."""
 
-STAGES = {"triton": triton_way.STAGES, "cupy": cuda_way.NVRTC_STAGES, "pybind": cuda_way.NVCC_STAGES}
+STAGES = {
+    "triton": triton_way.STAGES,
+    "cupy": ("source", "ptx", "cubin", "sass"),
+    "pybind": cuda_way.NVCC_STAGES,
+}
 
 
 Ran = subprocess.CompletedProcess[str]
@@ -197,7 +201,7 @@ def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     assert [stage["name"] for stage in cuda["stages"]] == ["source"]
     assert "nowhere" in cuda["failure"]["message"]
     assert cuda["failure"]["line"].endswith(":2")
-    assert "What did not compile" in ran.stdout
+    assert "\nFailed\n" in ran.stdout
     assert "nowhere" in ran.stdout
     assert "Traceback" not in ran.stdout + ran.stderr
 
@@ -246,7 +250,7 @@ def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     assert main(["pipeline", "vector_add", *words]) == 2
     (sentence,) = capfd.readouterr().err.splitlines()
     assert said.format(file) in sentence
-    assert sentence.endswith("Mend the file given with --load")
+    assert sentence.endswith("Fix the file given with --load")
 
 
 @pytest.mark.parametrize(
@@ -439,10 +443,9 @@ SASS = """
 
 def test_the_mix_groups_what_the_machine_does():
     assert {group: dict(kinds) for group, kinds in mix(instructions(SASS)).items()} == {
-        "global loads": {"64 bits": 1},
+        "global loads": {"64 bits": 1, "128 bits by LDGSTS": 1, "TMA": 1},
         "shared stores": {"128 bits": 1},
         "local stores": {"64 bits": 1},
-        "async copies": {"LDGSTS 128 bits": 1, "UTMALDG": 1},
         "matrix": {"HMMA.16816": 1, "HGMMA.64x128x16": 1},
         "MUFU": {"EX2": 1},
         "barriers": {"BAR": 1},
@@ -458,15 +461,20 @@ def made_up(label: str, *opcodes: str, ttir: str = "") -> Opened:
 
 def test_differences_name_their_evidence():
     ttir = "tt.func public @f(%x_ptr: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %N: i32) attributes {"
-    narrow = made_up("triton.a", "LDG.E", "FFMA", "STL", ttir=ttir)
-    wide = made_up("cupy.a", "LDG.E.128", "HMMA.16816.F32", "LDG.E")
-    found = {one.what: one.evidence for one in differences([narrow, wide])}
-    assert found["widest load from global memory"] == (
-        "triton.a: 4 bytes (1 LDG.E), and its TTIR does not say that N is a multiple of 16",
-        "cupy.a: 16 bytes (1 LDG.E.128)",
-    )
-    assert found["multiplies with"] == ("triton.a: FFMA (1 in all)", "cupy.a: HMMA.16816 (1 in all)")
-    assert found["uses local memory, where spills go"] == ("triton.a: 0 LDL, 1 STL", "cupy.a: none")
+    narrow = made_up("triton.a", "LDG.E", "FFMA", "FMUL", "FMUL", "STL", ttir=ttir)
+    wide = made_up("cupy.a", "LDG.E.128", "HMMA.16816.F32", "LDG.E", "LDGSTS.E.BYPASS.128")
+    tiles = made_up("cupy.b", "LDG.E", "UTMALDG.2D", "FFMA", "FMUL", "FMUL", "STL", ttir=ttir)
+    found = {one.what: one.evidence for one in differences([narrow, wide, tiles])}
+    assert found == {
+        "widest load from global memory": (
+            "triton.a: 4 bytes (1 LDG.E), and its TTIR does not say that N is a multiple of 16",
+            "cupy.a: 16 bytes (1 LDG.E.128, 1 LDGSTS.E.BYPASS.128)",
+            "cupy.b: by TMA (1 UTMALDG.2D)",
+        ),
+        "multiplies with": ("triton.a, cupy.b: 1 FFMA, 2 FMUL", "cupy.a: 1 HMMA.16816"),
+        "local memory (spills)": ("triton.a, cupy.b: 0 LDL, 1 STL", "cupy.a: none"),
+        "asynchronous copies": ("triton.a: none", "cupy.a: 1 LDGSTS", "cupy.b: 1 UTMALDG"),
+    }
     assert differences([wide, wide]) == []
 
 
@@ -614,8 +622,8 @@ TRACED = {
         '        /*0000*/                   MOV R1, R2 ;\n\t//## File "/lib.py", line 9\n'
         "        /*0010*/                   EXIT ;\n",
         [
-            ("        /*0000*/                   MOV R1, R2 ;", (3, 7)),
-            ("        /*0010*/                   EXIT ;", ()),
+            ("/*0000*/      MOV R1, R2 ;", (3, 7)),
+            ("/*0010*/      EXIT ;", ()),
         ],
     ),
 }

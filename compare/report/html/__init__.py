@@ -1,2 +1,4 @@
 """One self-contained HTML report of comparisons: what ``--html`` writes.
-Imported by the compare command and by tools only; imports report, timing, code_size and registry."""
+
+Imported by commands, the pipeline page (for the colours of source code) and tools.
+"""

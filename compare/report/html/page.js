@@ -176,6 +176,10 @@
         if (figure !== sweep) await draw(figure, shown.rows, shown[figure.dataset.figure]);
       }
     };
+    for (const figure of all(op, "figure")) { // so that nothing moves while the figures are drawn one by one
+      const { height } = (given.cases[picker.value] || {})[figure.dataset.figure] || {};
+      figure.querySelector(".plot").style.minHeight = `${(height || data.specs[figure.dataset.figure].height) + 50}px`;
+    }
     picker.disabled = bodies.length < 2;
     picker.addEventListener("change", show);
     const line = op.querySelector(".line");
@@ -201,11 +205,12 @@
   addEventListener("hashchange", follow);
 
   (async () => {
-    for (const start of all(document, ".op").map(wire)) {
+    const starts = all(document, ".op").map(wire);
+    follow();
+    for (const start of starts) {
       await start();
       await new Promise((next) => setTimeout(next));
     }
-    follow();
     document.body.dataset.ready = "";
   })();
 })();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import re
@@ -36,6 +37,8 @@ _STATUS = {
     "unavailable": "not run",
 }
 _BAD = (*WRONG, "failed")
+_COMPILED = ("triton", "cuda")
+"""Ways whose kernels the pipeline compiles with or without a GPU; of PyTorch's, torch.compile's."""
 
 
 def check() -> None:
@@ -171,6 +174,9 @@ class Detail:
     facts: tuple[tuple[str, str], ...]
     kernels: tuple[tuple[str, ...], ...]
     commands: tuple[str, ...]
+    """Measure it again and, where its kernels can be compiled here, write its pipeline page."""
+    pipeline: str
+    """The file that the second command writes."""
     has_source: bool
 
 
@@ -211,7 +217,8 @@ class _Op:
     @property
     def where(self) -> str:
         machine = self.comparison.environment
-        return machine.device if machine.device_type == "cuda" else f"CPU: {machine.device}"
+        recorded = "".join(f"; times recorded on {said}" for said in _recorded(self.main))
+        return machine.device if machine.device_type == "cuda" else f"CPU: {machine.device}{recorded}"
 
     @property
     def verdict(self) -> str:
@@ -259,11 +266,8 @@ class _Op:
             parts.append(f"Share of ceiling: of {figures.share_of(case)}")
         parts.append("Status: share of the tolerance used; elsewhere: checked on other cases only")
         parts.append(f"Speedup: over {figures.baseline_of(case)}")
-        said = dict.fromkeys(
-            row.replayed.removesuffix(f", {archive.CHANGED}") for row in case.rows if row.replayed
-        )
-        if said:
-            parts.append(f"Recorded on {'; '.join(said)}")
+        if recorded := _recorded(case):
+            parts.append(f"Recorded on {'; '.join(recorded)}")
         best = figures.fastest(row for row in case.rows if not is_yardstick(row.label))
         arch = self._arch(case)
         if arch:
@@ -324,12 +328,17 @@ class _Op:
         timed_on = environment.arch if environment.device_type == "cuda" else None
         replayed = next((row.replayed.partition(",")[0] for row in case.rows if row.replayed), "")
         if timed_on is None and replayed:
-            runs = archive.runs_of(self.comparison.op)
-            timed_on = next((r.environment.arch for r in runs if r.environment.device == replayed), None)
+            timed_on = self._recorded_archs.get(replayed)
         elif timed_on is None:
             timed_on = archs[-1] if archs else None
         timed_on = (timed_on or "").rstrip("af")
         return timed_on if timed_on in archs else ""
+
+    @functools.cached_property
+    def _recorded_archs(self) -> dict[str, str | None]:
+        """By device, that of its records."""
+        runs = [run.environment for run in archive.runs_of(self.comparison.op)]
+        return {machine.device: machine.arch for machine in runs}
 
     # ------------------------------------------------------------------- one implementation
 
@@ -342,6 +351,9 @@ class _Op:
             )
         if not code:
             reasons.append("The source is not on the machine that wrote this report.")
+        pipeline = ""
+        if way_of(row.label) in _COMPILED or row.label == "torch.compile":
+            pipeline = f"{self.anchor}.{_anchor(registered_as(row.label))}.html"
         return Detail(
             self._line(case, row, self._arch(case)),
             row.rung,
@@ -349,7 +361,8 @@ class _Op:
             _takes(row, self._arch(case)) if case is self.main else case.case,
             tuple(self._facts(case, row)),
             tuple(_kernel(name, kernel) for _, name, by in figures.kernels([row]) for kernel in by.values()),
-            tuple(self._commands(case, row, code)),
+            tuple(self._commands(case, row, code, pipeline)),
+            pipeline,
             code is not None,
         )
 
@@ -410,8 +423,8 @@ class _Op:
             of = f", {percent(share)} of peak (measured)" if share is not None else ""
             yield "arithmetic", f"{number(tflops)} TFLOP/s{of}"
 
-    def _commands(self, case: CaseComparison, row: Row, code: Code | None) -> Iterator[str]:
-        """How to measure the row again, and how to see what the compilers make of it."""
+    def _commands(self, case: CaseComparison, row: Row, code: Code | None, pipeline: str) -> Iterator[str]:
+        """How to measure the row again, and how to write its pipeline page."""
         label, op = registered_as(row.label), self.comparison.op
         only = ["--only", label]
         if code and code.implementation.foreign:
@@ -421,8 +434,23 @@ class _Op:
             only += ["--only", row.model]
             more.append("--matched")
         yield shlex.join(["python", "-m", "compare", op, "--case", case.case, *only, *more])
-        if way_of(label) != "library":
-            yield shlex.join(["python", "-m", "compare", "pipeline", op, "--case", case.case, *only])
+        if pipeline:
+            same = [other for other in self._impls if _variant(other) == _variant(label)]
+            beside = next((x for x in same if way_of(x) in _COMPILED and way_of(x) != way_of(label)), None)
+            only += ["--only", beside] if beside and beside not in only else []
+            command = ["python", "-m", "compare", "pipeline", op, "--case", case.case, *only]
+            yield shlex.join([*command, "--html", pipeline])
+
+
+def _recorded(case: CaseComparison | None) -> list[str]:
+    """Devices and dates of a case's recorded times."""
+    rows = case.rows if case else ()
+    said = (row.replayed.removesuffix(f", {archive.CHANGED}") for row in rows if row.replayed)
+    return list(dict.fromkeys(said))
+
+
+def _variant(label: str) -> str:
+    return label.partition(".")[2]
 
 
 # --------------------------------------------------------------------------- cells
@@ -524,15 +552,23 @@ def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield "driver", machine.driver
     yield from machine.versions.items()
     yield "host", machine.host
-    shown = {
-        name: f"{value:g}" if isinstance(value, float) else value for name, value in machine.clocks.items()
-    }
-    for name, value in shown.items():
-        start = name.removesuffix("_before")
-        if name.removesuffix("_after") == name or f"{name.removesuffix('_after')}_before" not in shown:
-            after = shown.get(f"{start}_after") if start != name else None
-            yield start.replace("_", " "), f"{value} before, {after} after" if after else value
+    clocks: dict[str, list[str]] = {}
+    for name, value in machine.clocks.items():
+        quantity, when = re.fullmatch(r"(.*?)_?(before|after|)", name).groups()  # type: ignore[union-attr]
+        shown = f"{value:g}" if isinstance(value, float) else value
+        clocks.setdefault(quantity, []).append(f"{shown} {when}".strip())
+    for quantity, values in clocks.items():
+        yield _CLOCKS.get(quantity, quantity), ", ".join(values)
     yield "created", comparison.created
     yield "seed", str(comparison.seed)
     if apart := tables.told_apart(comparison):
         yield "noise", apart
+
+
+_CLOCKS = {
+    "sm_mhz": "SM clock, MHz",
+    "memory_mhz": "memory clock, MHz",
+    "power_w": "power, W",
+    "power_limit_w": "power limit, W",
+    "temperature_c": "temperature, C",
+}

@@ -30,10 +30,11 @@ _CLASSES = (
     (Keyword.Type, "t"),
     (Keyword, "k"),
     (Name.Function, "f"),
+    (Name.Variable, "v"),
     (Name.Decorator, "d"),
     (Name.Builtin, "k"),
 )
-"""Pygments' tokens, and the style sheet's classes for them."""
+"""Pygments' tokens, and the style sheets' classes for them."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ def highlighted(path: Path) -> Markup:
         for count, part in enumerate(value.split("\n")):
             if count:
                 lines.append([])
-            if part and lines[-1] and lines[-1][-1][0] == _class_of(kind):
+            if part and lines[-1] and lines[-1][-1][0] == class_of(kind):
                 part = lines[-1].pop()[1] + part
             if part:
-                lines[-1].append((_class_of(kind), part))
+                lines[-1].append((class_of(kind), part))
     return Markup("".join(f"<b>{''.join(map(_run, line))}</b>" for line in lines))
 
 
@@ -100,7 +101,8 @@ def _run(part: tuple[str, str]) -> str:
 
 
 @functools.cache
-def _class_of(kind: _TokenType) -> str:
+def class_of(kind: _TokenType) -> str:
+    """The style sheet's class of a token; empty: no colour."""
     return next((letter for of, letter in _CLASSES if kind in of), "")
 
 

@@ -10,20 +10,31 @@ from compare.resources.sass.disassembly import Instruction
 
 _MEMORY = {
     "LDG": "global loads",
+    "LDGSTS": "global loads",
     "STG": "global stores",
     "LDS": "shared loads",
     "LDSM": "shared loads",
     "STS": "shared stores",
     "STSM": "shared stores",
+    "STAS": "shared stores",
     "LDL": "local loads",
     "STL": "local stores",
     "LD": "generic loads",
     "ST": "generic stores",
 }
-"""Loads and stores that are counted by width.  Local memory is where what was spilled goes."""
+"""Loads and stores that are counted by width.  LDGSTS is cp.async; local memory holds spills."""
+
+_TMA = (
+    ("global loads", r"UTMALDG|UBLKCP\.S"),  # UBLKCP names its destination first: shared from global
+    ("global stores", r"UTMASTG|UBLKCP\.G"),
+)
+"""The Tensor Memory Accelerator moves a tile or a bulk of bytes; their size is not in the instruction."""
+
+_MOVE = re.compile(r"\bHFMA2\S* \w+, -RZ\S*, RZ\S*, ")
+"""0 * 0 + constant: how ptxas writes a constant to a register on the fp16 pipe."""
 
 _GROUPS = (
-    ("async copies", r"LDGSTS|UTMA\w+|UBLK\w+|UTMACMDFLUSH|LDGDEPBAR|DEPBAR|ARRIVES"),
+    ("async copies", r"UTMA\w+|UBLK\w+|LDGDEPBAR|DEPBAR|ARRIVES"),
     ("atomics", r"ATOM[GS]?|RED|REDG|REDAS"),
     ("matrix", r"\w*GMMA|WARPGROUP|UTC\w*MMA|[BDHIOQ]MMA"),
     ("fp32", r"F(FMA|ADD|MUL|MNMX|SEL|SET|CHK|SWZADD)[0-9]*"),
@@ -50,13 +61,13 @@ def mix(found: Iterable[Instruction]) -> dict[str, Counter[str]]:
     """
     groups: dict[str, Counter[str]] = {}
     for instruction in found:
-        group, kind = classified(instruction.opcode)
+        group, kind = classified(instruction)
         groups.setdefault(group, Counter())[kind] += 1
     return {group: groups[group] for group in ORDER if group in groups}
 
 
 _AS_ONE = ("integer, moves", "branches", "padding")
-"""Groups whose kinds tell nobody much."""
+"""Groups that are shown as one."""
 
 
 def kinds(found: Iterable[Instruction]) -> dict[str, int]:
@@ -82,48 +93,62 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=place)
 
 
-def classified(opcode: str) -> tuple[str, str]:
+def classified(instruction: Instruction) -> tuple[str, str]:
     """An instruction's group, and its kind there.
 
-    >>> classified("LDG.E.U16.CONSTANT"), classified("HMMA.16816.F32.BF16"), classified("MUFU.EX2")
-    (('global loads', '16 bits'), ('matrix', 'HMMA.16816'), ('MUFU', 'EX2'))
+    >>> from compare.resources.sass.disassembly import instructions
+    >>> code = "/*0000*/ LDG.E.U16 R0, [R2] ;\\n/*0010*/ UTMALDG.2D [UR8], [UR4] ;\\n"
+    >>> code += "/*0020*/ HMMA.16816.F32 R0, R4, R8, R0 ;\\n/*0030*/ HFMA2.MMA R3, -RZ, RZ, 0, 0 ;"
+    >>> for one in instructions(code):
+    ...     print(*classified(one), sep=", ")
+    global loads, 16 bits
+    global loads, TMA
+    matrix, HMMA.16816
+    integer, moves, HFMA2
     """
+    opcode = instruction.opcode
     name, _, modifiers = opcode.partition(".")
+    for group, pattern in _TMA:
+        if re.match(pattern, opcode):
+            return group, "TMA"
     if name in _MEMORY:
-        return _MEMORY[name], "matrices" if name.endswith("SM") else f"{width_bits(opcode)} bits"
-    for group, pattern in _GROUPS:
-        if re.fullmatch(pattern, name):
-            if group == "matrix":
-                return group, ".".join(opcode.split(".")[:2])
-            if name == "LDGSTS":
-                return group, f"LDGSTS {width_bits(opcode)} bits"
-            return group, modifiers if name == "MUFU" else name
+        if name.endswith("SM"):
+            return _MEMORY[name], "matrices"
+        return _MEMORY[name], f"{width_bits(opcode)} bits{' by LDGSTS' if name == 'LDGSTS' else ''}"
+    if not _MOVE.search(instruction.text):
+        for group, pattern in _GROUPS:
+            if re.fullmatch(pattern, name):
+                if group == "matrix":
+                    return group, ".".join(opcode.split(".")[:2])
+                return group, modifiers if name == "MUFU" else name
     return "integer, moves", name
 
 
 _MULTIPLY = (
     r"\w*GMMA|UTC\w*MMA",  # by a warpgroup or more, from shared memory
     r"[BDHIOQ]MMA",  # by a warp
-    r"DFMA",
-    r"FFMA2?",
-    r"HFMA2",  # last: it moves constants as well
+    r"D(FMA|MUL)",
+    r"F(FMA|MUL)2?",
+    r"H(FMA|MUL)2",
 )
 
 
-def multiplications(opcodes: Iterable[str]) -> Counter[str]:
-    """What a kernel multiplies with: the mightiest kind of instruction that it has, by name and shape.
+def multiplications(found: Iterable[Instruction]) -> Counter[str]:
+    """What a kernel multiplies with: the fastest kind of instruction that it has, by name and shape.
 
-    A kernel with tensor cores has fused multiply-adds beside them, and not the other way round.
+    A kernel with tensor cores has FFMA and FMUL beside them, and not the other way round.
 
-    >>> multiplications(["IMAD", "FFMA", "HMMA.16816.F32.BF16", "HMMA.16816.F32.BF16"])
-    Counter({'HMMA.16816': 2})
+    >>> from compare.resources.sass.disassembly import instructions
+    >>> code = "/*0000*/ FMUL R0, R1, R2 ;\\n/*0010*/ HMMA.16816.F32.BF16 R0, R4, R8, R0 ;"
+    >>> multiplications(instructions(code))
+    Counter({'HMMA.16816': 1})
     """
-    listed = list(opcodes)
+    opcodes = [one.opcode for one in found if not _MOVE.search(one.text)]
     for pattern in _MULTIPLY:
-        found = [opcode for opcode in listed if re.fullmatch(pattern, opcode.partition(".")[0])]
-        if found:
-            parts = 2 if "MMA" in found[0].partition(".")[0] else 1
-            return Counter(".".join(opcode.split(".")[:parts]) for opcode in found)
+        fit = [opcode for opcode in opcodes if re.fullmatch(pattern, opcode.partition(".")[0])]
+        if fit:
+            parts = 2 if "MMA" in fit[0].partition(".")[0] else 1
+            return Counter(".".join(opcode.split(".")[:parts]) for opcode in fit)
     return Counter()
 
 

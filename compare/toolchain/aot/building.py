@@ -11,7 +11,7 @@ from compare.toolchain.aot.records import Kernel, Program
 from cuda_impl import build
 
 _MARK = "Makefile"
-"""Written first: who finds it knows whose folder it is."""
+"""Written first: a folder that holds it is one of ours."""
 
 _FILES = Path(__file__).parent / "program"
 
@@ -36,10 +36,10 @@ static CUresult launch(CUstream stream, const CUdeviceptr *memory) {{
 
 
 def make(plan: Plan, folder: Path) -> Program:
-    """Write everything into ``folder`` and build it; what an earlier call left there goes.
+    """Write everything into ``folder``, in place of an earlier program there, and build it.
 
     Raises:
-        NotImplementedError: there can be no such program; the text says why.
+        NotImplementedError: no such program is possible; the text says why.
         build.BuildError: a compiler is missing or failed.
         OSError: the folder cannot be written.
         UsageError: it holds something else.
@@ -47,7 +47,7 @@ def make(plan: Plan, folder: Path) -> Program:
     compiler, make_tool, include = build.gcc(), build.make_tool(), build.driver_include()
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / _MARK).is_file():
-        raise UsageError(f"{folder} holds files that are none of an earlier program's; name another folder")
+        raise UsageError(f"{folder} holds files that are not of an earlier program; name another folder")
     (folder / _MARK).touch()
     for stale in (*folder.glob("*.[cho]"), folder / "program"):
         stale.unlink(missing_ok=True)

@@ -16,10 +16,10 @@ examples:
   python -m compare aot softmax --only '*.onepass' --case M=64,N=781,fp16 --out programs/
 
 exit status:
-  0  every program that there can be was built; where there is a GPU, all for it ran and agree
-  1  a program's output disagrees with the fp64 result
+  0  every possible program was built; on a GPU, all that it can run are correct
+  1  a program's output is wrong
   2  a mistake in the command, its files or the machine's setup
-  3  inconclusive: something failed to compile or to run, or there can be no program at all
+  3  inconclusive: something failed to compile or to run, or no program is possible
 """
 
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command on what follows ``aot``.
 
     Raises:
-        UsageError: the command asks for what does not exist, or the machine lacks what all programs need.
+        UsageError: the command asks for what does not exist, or a tool that every program needs is missing.
     """
     arguments = parser().parse_args(argv)
     options.check_op(arguments.op)

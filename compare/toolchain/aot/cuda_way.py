@@ -1,4 +1,4 @@
-"""A CUDA kernel as C that carries its fat binary, in the form that Triton's tools give theirs."""
+"""A CUDA kernel as C that carries its fat binary, in the form that Triton's tools write."""
 
 from __future__ import annotations
 

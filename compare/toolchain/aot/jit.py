@@ -1,7 +1,7 @@
 """The same call from Python, in a process of its own, started by `running`.
 
 It reads its order as JSON from stdin, takes the same files as the program without Python, and prints the same
-lines.  Nothing is imported that the call does not need: imports are most of what starting takes.
+lines.  It imports only what the call needs: imports take most of the start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 def _read(
     device: torch.device, file: str, dtype: str, shape: list[int], strides: list[int], offset: int
 ) -> torch.Tensor:
-    """A tensor that lies in the bytes of ``file`` as it lay where they come from."""
+    """The tensor in the bytes of ``file``, with the strides and offset that it was written with."""
     with open(file, "rb") as opened:  # noqa: PTH123 - pathlib is not needed otherwise
         data = bytearray(opened.read())
     storage = torch.frombuffer(data, dtype=torch.uint8).to(device).untyped_storage()

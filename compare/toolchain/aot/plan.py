@@ -1,8 +1,8 @@
-"""What a program without Python has to do: one launch, every argument of it, and the memory behind them.
+"""What a program without Python does: one launch, with all its arguments and the memory they point to.
 
-All of it comes from the implementation's own host code, run on meta tensors (`compare.capture`).  What that
-code does beside the launch - a second kernel, zeros, a copy - is done by PyTorch or by Python, which the
-program has not; such an implementation is refused, with what stands in the way.
+It is captured from the implementation's own host code, run on meta tensors (`compare.capture`).  The program
+has no PyTorch: an implementation whose host code does more than launch one kernel - a second kernel, zeros, a
+copy - is refused with the reason.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Plan:
 
 
 def candidates(op: Op, only: Sequence[str]) -> list[Implementation]:
-    """The implementations whose kernels are ours to compile; each CUDA kernel once, by nvcc's route.
+    """The implementations with kernels of their own; each CUDA kernel once, by nvcc's route.
 
     Raises:
         UsageError: ``only`` matches nothing.
@@ -92,7 +92,7 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
     """What ``impl`` does on ``case``, for a GPU of ``arch`` (``sm_90``).
 
     Raises:
-        NotImplementedError: it cannot be done by such a program; the text says why.
+        NotImplementedError: no such program is possible; the text says why.
         Exception: whatever else the implementation raises on its inputs.
     """
     if impl.requires and (reason := lacks(impl.requires, arch)):
@@ -169,7 +169,7 @@ def _pointer(address: int, owners: list[int]) -> Pointer:
     number, offset = divmod(address, _SPAN)
     if number not in owners:
         raise NotImplementedError(
-            "its kernel is given memory of its own beside inputs and output, and the program has none"
+            "its kernel takes memory besides inputs and output, and the program has none"
         )
     return Pointer(owners.index(number), offset)
 
@@ -187,7 +187,7 @@ def _names(signature: str, inputs: int) -> tuple[list[str], str]:
 
 
 _SPAN = 1 << 44
-"""Addresses apart that two pieces of meta memory seem to be: more than either has bytes."""
+"""Distance of the addresses of two pieces of meta memory: more than the bytes of either."""
 
 
 class _Addresses:
@@ -195,7 +195,7 @@ class _Addresses:
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._held: list[torch.UntypedStorage] = []  # a storage that is freed leaves its place to the next
+        self._held: list[torch.UntypedStorage] = []  # a freed storage's address is used again
 
         def of(tensor: torch.Tensor) -> int:
             return self.number(tensor) * _SPAN + int(tensor.storage_offset()) * tensor.itemsize
@@ -212,7 +212,7 @@ class _Addresses:
 
 
 class _Helpers(TorchDispatchMode):
-    """Notes PyTorch's operators that do more than allocate and look at memory in another way."""
+    """Notes PyTorch's operators that do more than allocate or make a view."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ class Kernel:
     header: str
     """The file that declares it, and ``load_NAME``, which loads the machine code."""
     arguments: tuple[str, ...]
-    """What to hand over, in order, by the names of `compare.toolchain.aot.plan.Plan.arguments`."""
+    """Its arguments in order, by the names of `compare.toolchain.aot.plan.Plan.arguments`."""
     tool: str
     """What made it."""
     code_bytes: int
@@ -35,14 +35,14 @@ class Program:
     folder: Path
     executable: Path
     files: tuple[str, ...]
-    """What it is to be given: the inputs' bytes, and where the output's go."""
+    """Its arguments: files with the inputs' bytes, and the file that gets the output's."""
     program_bytes: int
     """Of the executable, machine code included."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """How long it takes from nothing to a result, and then from call to call."""
+    """Time from the start of a process to its first result, and of each further call."""
 
     cold_ms: Estimate | None = None
     """From the start of the process until the first result is in the host's memory."""
@@ -52,12 +52,11 @@ class Started:
     """Host time of one launch, of many in a row."""
     graph_us: Estimate | None = None
     """Host time of launching it as a CUDA graph of one kernel."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of running a program on a GPU."""
+    """A program's run on a GPU: whether it is correct, and its times."""
 
     agreement: Agreement
     ahead: Started
@@ -77,7 +76,7 @@ class Outcome:
     cannot: str = ""
     """Why there can be no such program."""
     failed: str = ""
-    """What went wrong on the way."""
+    """Why it did not compile or run."""
 
 
 @dataclass(frozen=True)

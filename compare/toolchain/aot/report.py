@@ -23,8 +23,7 @@ _RAN_LEGEND = (
 
 
 def render(report: Report, width: int) -> str:
-    """What was built, what there can be no program of and why, and what came of running; no line wider than
-    ``width``."""
+    """What was built, what was not and why, and the runs; no line is wider than ``width``."""
     prose = min(width, PROSE_WIDTH)
     archs = ", ".join(dict.fromkeys(one.arch for one in report.outcomes))
     blocks = [f"{report.op}  {report.signature}\n{report.case}, built for {archs}"]
@@ -39,9 +38,9 @@ def render(report: Report, width: int) -> str:
         blocks.append(laid_out(_ran(ran, report.device), width))
         legends.append(_RAN_LEGEND)
     said = {
-        "What there can be no such program of": [(one, one.cannot) for one in report.outcomes],
-        "What failed": [(one, one.failed) for one in report.outcomes],
-        "What disagrees": [(one, "" if a.passed else a.reason) for one, a in agreements],
+        "Not possible": [(one, one.cannot) for one in report.outcomes],
+        "Failed": [(one, one.failed) for one in report.outcomes],
+        "Wrong": [(one, "" if a.passed else a.reason) for one, a in agreements],
     }
     for title, every in said.items():
         reasons = [(one, why) for one, why in every if why]
@@ -75,11 +74,11 @@ def _ran(outcomes: Sequence[Outcome], device: str) -> Table:
     for one in outcomes:
         ran = one.ran
         assert ran is not None
-        agrees = "yes" if ran.agreement.passed else "NO"
-        rows.append((one.label, "without Python", agrees, *_started(ran.ahead)))
+        correct = "yes" if ran.agreement.passed else "NO"
+        rows.append((one.label, "without Python", correct, *_started(ran.ahead)))
         rows.append(("", f"Python: {ran.jit_label}", NOTHING, *_started(ran.jit)))
-    headers = ("implementation", "started", "agrees", "compiling\nms", "cold\nms", "launch\nµs", "graph\nµs")
-    return Table(f"From nothing to a result, on {device}", headers, tuple(rows), ("started", "agrees"))
+    headers = ("implementation", "started", "correct", "compiling\nms", "cold\nms", "launch\nµs", "graph\nµs")
+    return Table(f"From start to first result, on {device}", headers, tuple(rows), ("started", "correct"))
 
 
 def _started(found: Started) -> tuple[str, ...]:
@@ -93,7 +92,7 @@ def _with_range(value: Estimate | None) -> str:
 
 
 def _said(reasons: Sequence[tuple[Outcome, str]], width: int) -> list[str]:
-    """Each reason once, after all it applies to."""
+    """Each reason once, after the programs it applies to."""
     whose: dict[str, dict[str, list[str]]] = {}
     for one, why in reasons:
         whose.setdefault(why, {}).setdefault(one.label, []).append(one.arch)

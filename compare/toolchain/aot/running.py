@@ -1,7 +1,7 @@
-"""Running a program without Python: whether it agrees, how soon, and what a launch of it costs.
+"""Runs a program without Python: whether it is correct, its time to the first result, its launch overhead.
 
-It is held to the same oracle, by the same check, as every implementation; only that inputs and output are
-files.  Beside it the same call is made from Python, in a process that starts from nothing as well.
+The oracle and the check are those of every implementation; inputs and output are files.  The same call is
+timed from Python, in a new process too.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import memory_of
 from compare.checking.stage import CallResult, wrong_kind
 from compare.registry import ROOT
-from compare.spec import Implementation
+from compare.spec import Implementation, Options
 from compare.timing.statistics import estimate
 from compare.toolchain.aot.plan import Plan
 from compare.toolchain.aot.records import Program, Ran, Started
 
 SEEDS = (0, 1, 2)
 STARTS = 5
-"""How often a program is started from nothing,"""
+"""How often a program is started."""
 PYTHON_STARTS = 2
-"""and Python, which takes seconds each time: so often with empty caches, and with full ones."""
-
-_TIMEOUT_S = 120.0
+"""How often Python is started with empty caches, and with full ones; each start takes seconds."""
 
 
 class RunError(RuntimeError):
-    """A program, or the call from Python beside it, came to no result.  The text says what it said."""
+    """A program, or the call from Python beside it, gave no result.  The text is its last message."""
 
 
 def run(program: Program, plan: Plan, called: Implementation, device: torch.device) -> Ran:
@@ -47,7 +45,7 @@ def run(program: Program, plan: Plan, called: Implementation, device: torch.devi
     Inputs are made and outputs compared on ``device``; the program uses the first GPU that it sees.
 
     Raises:
-        RunError: one of them came to no result.
+        RunError: one of them gave no result.
     """
     with tempfile.TemporaryDirectory() as scratch:
         stage = OnFiles(program, plan, Path(scratch), device)
@@ -90,7 +88,7 @@ def _where(offset: float, size: int) -> str:
 
 
 def started_ahead(program: Program, files: Sequence[Path]) -> Started:
-    """How soon the program has a result, and what it costs to launch its kernel once more."""
+    """The program's time to its first result, and its launch overhead after that."""
     command = [str(program.executable), *map(str, files)]
     cold = [_cold_ms(command) for _ in range(STARTS)]
     timed = _lines(_end_of([command[0], "--time", *command[1:]]))
@@ -127,7 +125,7 @@ def _cold_ms(command: Sequence[str], given: str = "", environment: dict[str, str
 
 
 def _end_of(command: Sequence[str], given: str = "", environment: dict[str, str] | None = None) -> str:
-    """What a process printed until it ended well."""
+    """What a process printed, if its exit status is 0."""
     name = Path(command[0]).parent.parent.name if "-m" not in command else command[2]
     try:
         done = subprocess.run(
@@ -135,13 +133,13 @@ def _end_of(command: Sequence[str], given: str = "", environment: dict[str, str]
             input=given,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=Options.timeout_s,
             cwd=ROOT,
             env=environment,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"{name} did not end within {_TIMEOUT_S:.0f} s") from None
+        raise RunError(f"{name} did not end within {Options.timeout_s:.0f} s") from None
     except OSError as error:
         raise RunError(f"{name} could not be started: {error.strerror}") from None
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""What ``python -m compare aot`` does once its arguments are understood: build, run, show."""
+"""The work of ``python -m compare aot``: build, run, show."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUILT, DISAGREES, INCONCLUSIVE = 0, 1, 3
 
 
 def run(arguments: argparse.Namespace, archs: Sequence[str], out: Path) -> int:
-    """Build the programs, run those that this GPU can, write and show what came of it; the exit status.
+    """Build the programs, run those that this GPU can, write and show the results; the exit status.
 
     No ``archs``: what is compiled for here by default.
     """
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, archs: Sequence[str], out: Path) -> int:
     impls = candidates(op, arguments.only)
     if not impls:
         raise UsageError(
-            f"--only {' '.join(arguments.only)}: PyTorch's own kernels are not ours to compile; "
+            f"--only {' '.join(arguments.only)}: PyTorch's own kernels cannot be compiled here; "
             "name a Triton or a CUDA implementation"
         )
     _check_compilers()
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, archs: Sequence[str], out: Path) -> int:
 
 
 def exit_status(report: Report) -> int:
-    """0 built (and agree), 1 disagree, 3 inconclusive."""
+    """0 built (and correct), 1 wrong, 3 inconclusive."""
     if any(one.ran and not one.ran.agreement.passed for one in report.outcomes):
         return DISAGREES
     built = any(one.program for one in report.outcomes)
@@ -72,8 +72,7 @@ def _report(op: Op, case: Case, impls: Sequence[Implementation], archs: Sequence
             outcomes.append(_outcome(op, case, impl, arch, folder, device))
     why = ""
     if here is None:
-        why = "Running them needs a GPU, and there is none here: copy a folder to a machine with one, or run "
-        why += "this there."
+        why = "There is no GPU here: copy a folder to a machine with one, or run this command there."
     elif not any(one.ran for one in outcomes):
         why = f"None of them was run: this GPU is {here}."
     name = environment(device).device if here else ""
@@ -108,7 +107,7 @@ def _outcome(
 
 
 def _check_compilers() -> None:
-    """Without these there is no program at all; what a single way lacks is said in its row."""
+    """Every program needs these; what only one way lacks is in its row."""
     try:
         build.gcc(), build.make_tool(), build.driver_include()
     except build.BuildError as error:

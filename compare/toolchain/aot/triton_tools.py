@@ -1,15 +1,13 @@
 """The one place that knows Triton's ahead-of-time tools, ``triton.tools.compile`` and ``triton.tools.link``.
 
-They are the same program from 3.6 to 3.9: the first makes a C file that carries the cubin, the second a
-function that picks among such files by how far sizes and addresses can be divided.  What differs - whether
-the linker's files name CUDA's types or their own, and what it takes for a name - stays between the two.
-Three things are to be known of them, in all versions:
+From 3.6 to 3.9 the first makes a C file that carries the cubin, the second a function that picks among such
+files by the divisibility of sizes and addresses.  Three facts hold in all versions:
 
-* they ask the active driver for the target and for the C types of arguments, so they get one that knows
-  nothing else and needs no GPU;
+* they ask the active driver for the target and for the C types of arguments, so they get one that answers
+  only that and needs no GPU;
 * ``num_warps`` is 1 unless given, where the compiler at run time takes 4;
-* of what a launch can ask for they take ``num_warps`` and ``num_stages``, and of numbers by value integers
-  only: a float is declared as a double, which the kernel does not take.
+* they take only ``num_warps`` and ``num_stages`` of a launch's options, and only integers by value: they
+  declare a float as a double, which the kernel does not take.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ def make(plan: Plan, folder: Path) -> Kernel:
             f"it is launched with {', '.join(more)}, and Triton's ahead-of-time tools take num_warps and "
             "num_stages only"
         )
-    # What would be compiled at run time says how each argument is specialised.
+    # The kernel compiled as at run time says how each argument is specialised.
     compiled, _ = compile_triton(launch, plan.arch)
     if compiled.metadata.num_ctas > 1:
         raise NotImplementedError(
@@ -125,18 +123,18 @@ def _code_bytes(made: list[Path]) -> int:
     for file in made:
         if file.suffix == ".c" and (found := re.search(r"CUBIN_NAME\[(\d+)\]", file.read_text())):
             return int(found[1])
-    raise BuildError("triton.tools.compile wrote no cubin that is understood here; please report it")
+    raise BuildError("triton.tools.compile wrote a C file without CUBIN_NAME; please report it")
 
 
 def _link(headers: list[Path], out: Path) -> None:
-    """``triton.tools.link`` is a script and no more: it is run as one."""
+    """``triton.tools.link`` is a script: it is run as one."""
     script = Path(triton.__file__).parent / "tools" / "link.py"
     run([sys.executable, script, *headers, "-o", out], f"{out.name}: triton.tools.link")
 
 
 @contextmanager
 def _path_as_it_is() -> Iterator[None]:
-    """The tool runs the kernel's file once more, from its own folder, which it puts before all others."""
+    """The tool runs the kernel's file again and puts its folder first in ``sys.path``."""
     before = list(sys.path)
     try:
         yield

@@ -43,7 +43,7 @@ def caches() -> tuple[Cache, ...]:
 
 
 def of_op(name: str, only: Sequence[str], archs: Sequence[str]) -> Found:
-    """What is kept of an op's kernels, and of what each key is made.
+    """What is kept of an op's kernels, and what each key is made of.
 
     Triton's keys are worked out for the op's default case; entries of others are found by the kernel's name.
 
@@ -98,7 +98,7 @@ def _cupy_folder() -> Path:
 
 
 def _of_cupy(kernels: set[str]) -> list[Entry]:
-    """Files that hold one of these kernels; of what made their names nothing is kept."""
+    """Files that hold one of these kernels; cupy keeps no record of their keys."""
     found = []
     for file in sorted(_cupy_folder().glob("*.cubin")):
         held = ours.kernels_in(file.read_bytes(), kernels)

@@ -1,7 +1,7 @@
 """This project's own cache: what is in it, and clearing it.
 
 Every file's name holds a hash of all it was made from (`cuda_impl.build`,
-`compare.records.result_cache`), so nothing stale is ever used, and nothing old is removed but by hand.
+`compare.records.result_cache`), so nothing stale is ever used, and old files are removed only by ``--clear``.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def folder() -> Path:
 
 
 def kind_of(path: Path) -> tuple[str, re.Match[str] | None]:
-    """What a thing that lies in the folder is; ``""`` for what is not ours."""
+    """The kind of a file or folder; ``""`` for what is not ours."""
     name = path.name
     if path.is_symlink():
         return "", None
     if path.is_dir():
         if re.fullmatch(r"tmp\w{8}", name):
-            return "left by a build that was cut off", None
+            return "left by an interrupted build", None
         return _FOLDERS.get(name) or _KEPT.get(name, ""), None
     for kind, pattern, _ in _KINDS:
         if found := re.fullmatch(pattern, name.removesuffix(".lock")):
@@ -164,7 +164,7 @@ def _listed(at: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _nothing_being_built(at: Path, things: list[Path]) -> Iterator[None]:
-    """Hold every lock meanwhile, so that no build begins either."""
+    """Holds every lock in the context, so that no build begins."""
     with contextlib.ExitStack() as held:
         for path in things:
             if path.suffix != ".lock":

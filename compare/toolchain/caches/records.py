@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder in which somebody keeps what was compiled."""
+    """A folder of compiled files."""
 
     whose: str
     holds: str
@@ -40,14 +40,14 @@ class Entry:
 
     whose: str
     kernel: str
-    """Or what else it is of: a module's name."""
+    """Or a module's name."""
     what: str
     """Of which implementation and architecture, or which kind of file."""
     key: str
     place: Path
     """Its folder, or its only file."""
     files: tuple[File, ...]
-    """None: it would be looked for there, and is not there."""
+    """Empty: nothing is kept there."""
     made_of: tuple[Part, ...] = ()
 
     @property
@@ -64,7 +64,7 @@ class Found:
     caches: tuple[Cache, ...]
     entries: tuple[Entry, ...] = ()
     notes: tuple[str, ...] = ()
-    """What could not be found out, and why."""
+    """Keys that are not known, and why."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 from compare.toolchain.caches.records import Cache, Cleared, Entry, Found
 
 _CLEARING = (
-    "'python -m compare cache --clear' removes ours, and no other; each of the others may be removed by "
-    "hand, and is made anew."
+    "'python -m compare cache --clear' removes ours and no other. The others may be removed by hand; the "
+    "compilers make them again."
 )
 _LISTED = ("cupy", "ours")
-"""Whose entries are a file each, and say no more of their keys than what kind they are."""
+"""Caches whose entries are one file each; their keys are described by kind."""
 
 
 def render(found: Found, width: int) -> str:
@@ -31,7 +31,7 @@ def render(found: Found, width: int) -> str:
             blocks.append(laid_out(_list(whose, listed), width) + "\n" + _made_of(listed, prose))
     if found.notes:
         lines = [paragraph(note, prose, "  ") for note in found.notes]
-        blocks.append("\n".join(["Keys that cannot be known here", *lines]))
+        blocks.append("\n".join(["Unknown keys", *lines]))
     return "\n\n".join([*blocks, paragraph(_CLEARING, prose)])
 
 
@@ -44,7 +44,7 @@ def cleared(found: Cleared, caches: Sequence[Cache], width: int) -> str:
     others = [cache for cache in caches if cache.whose != "ours" and cache.there]
     if others:
         left = "; ".join(f"{cache.whose}'s in {shlex.quote(str(cache.folder))}" for cache in others)
-        lines.append(paragraph(f"not ours, and left alone: {left}", prose))
+        lines.append(paragraph(f"not ours, not removed: {left}", prose))
     return "\n".join(lines)
 
 

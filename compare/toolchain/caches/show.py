@@ -1,4 +1,4 @@
-"""What ``python -m compare cache`` does once its arguments are understood: look, clear, show."""
+"""The work of ``python -m compare cache``: look, clear, show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's cache: a folder for each key, and the one place that knows what Triton makes its key of.
+"""Triton's cache: a folder for each key, and what Triton makes its key of.
 
 From 3.6 to 3.9 the key is the SHA-256 of a text, in base 32: Triton's version with a hash of its own files, a
 hash of the kernel as it is specialised, ptxas's version with the architecture, a hash of all options, and
@@ -81,7 +81,7 @@ def key_of(launch: TritonLaunch, arch: str) -> Key:
             compile_triton(launch, arch)
         except _Stop:
             return seen[0]
-    raise RuntimeError("this Triton makes its keys in a way that is not understood here; please report it")
+    raise RuntimeError("the keys of this Triton's cache cannot be computed here; please report it")
 
 
 def _parts(text: str, source: Any, backend: Any, options: Any, env_vars: dict[str, str]) -> tuple[Part, ...]:
@@ -118,7 +118,7 @@ def entry_of(implementation: str, launch: TritonLaunch, arch: str) -> Entry:
 def others(names: Iterable[str], known: set[str]) -> list[Entry]:
     """Entries of kernels of these names under keys that are not known: other cases, older sources.
 
-    A folder keeps what was made, and of what made its key only what the compiler needs later: its options.
+    Of what made its key, a folder keeps only the options.
     """
     found = []
     for name in sorted(names):

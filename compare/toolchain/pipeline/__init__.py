@@ -2,6 +2,6 @@
 
 Imported by `compare.cli` only.
 
-`opening` captures what an implementation would launch, lets its own compiler work one
-stage at a time, and returns what came out of every one; `report.stages` prints it.
+`opening` captures an implementation's launches, runs its compiler stage by stage, and returns every stage;
+`report.stages` prints them.
 """

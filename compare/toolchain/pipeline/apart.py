@@ -1,6 +1,6 @@
-"""The command in a process of its own, where it runs files of the user's (``--load``).
+"""The command in a process of its own, for the user's files (``--load``).
 
-Such a file may end the process that runs it, or keep it for ever; whoever asked is told so, in words.
+Such a file may end its process or never return; the command then says so in one sentence.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from compare.spec import UsageError
 
 
 class Begin(Protocol):
-    """Told what is done from now on."""
+    """Called before each step."""
 
     def __call__(self, step: str, limited: bool = True) -> None:
-        """``compiling triton.online for sm_90``, and whether it may take only so long."""
+        """``compiling triton.online for sm_90``, and whether the time limit holds for it."""
 
 
 def unwatched(step: str, limited: bool = True) -> None:
-    """Where there is nothing to note, and no limit."""
+    """Without notes and without a limit."""
 
 
 _STEPS = "COMPARE_PIPELINE_STEPS"
-"""Set in that process: the file in which it notes what it is about to do, a pipe that closes when whoever
-asked is gone, and the limit of a step."""
+"""Set in that process: the file that gets the name of each step, a pipe that closes with the parent process,
+and the time limit of a step."""
 _OVER = "ending"
 
 
@@ -49,7 +49,7 @@ def run(words: Sequence[str], timeout_s: float) -> int:
         Its exit status.
 
     Raises:
-        UsageError: it did not come to its end; the text says in which step, and why.
+        UsageError: it did not finish; the text names the step and the reason.
     """
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     theirs, lifeline = os.pipe()
@@ -65,7 +65,7 @@ def run(words: Sequence[str], timeout_s: float) -> int:
             status = process.wait()
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                os.killpg(process.pid, signal.SIGKILL)  # with its child processes
             process.wait()
             os.close(lifeline)
         steps.seek(0)
@@ -76,12 +76,12 @@ def run(words: Sequence[str], timeout_s: float) -> int:
         how = f"it took longer than {timeout_s:g} s, the limit (--timeout)"
     else:
         how = how_it_ended(status)
-    raise UsageError(f"{step or 'starting'}: {how}. Mend the file given with --load")
+    raise UsageError(f"{step or 'starting'}: {how}. Fix the file given with --load")
 
 
 @contextmanager
 def limited() -> Iterator[Begin]:
-    """In that process, each step that is begun is noted, and ends the process where it takes too long."""
+    """In that process: notes each step, and ends the process when a step exceeds the limit."""
     if not is_here():
         yield unwatched
         return
@@ -92,10 +92,10 @@ def limited() -> Iterator[Begin]:
 
     def begin(step: str, limited: bool = True) -> None:
         os.write(int(steps), os.fsencode(f"\n{step}"))
-        # Its signal ends the process whatever it is busy with, as nobody has asked for anything else.
+        # SIGALRM has no handler here, so it ends the process.
         signal.setitimer(signal.ITIMER_REAL, float(timeout_s) if limited else 0.0)
 
     try:
         yield begin
     finally:
-        begin(_OVER)  # what a file has left for the end is its own affair, and limited
+        begin(_OVER)  # a file's atexit functions, limited too

@@ -23,8 +23,8 @@ examples:
   python -m compare pipeline softmax --arch sm_90 --html softmax.html
 
 exit status:
-  0  everything that can be compiled here went through every stage
-  1  a kernel did not get through a stage
+  0  everything that can be compiled here passed every stage
+  1  a kernel failed at a stage
   2  a mistake in the command, its files or the machine's setup
   3  nothing could be compiled here
 """
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=Options.timeout_s,
         metavar="SECONDS",
-        help="with --load, most time for loading a file, and for one kernel on its way through Triton "
+        help="with --load, most time for loading a file, and for compiling one kernel by Triton "
         f"(default: {Options.timeout_s:.0f})",
     )
     add = found.add_argument_group("what is shown, in place of the overview").add_argument
@@ -60,7 +60,12 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--out", type=Path, metavar="DIR", help="every stage as a file")
     add("--json", type=Path, metavar="FILE", help="everything")
-    add("--html", type=Path, metavar="FILE", help="one page that needs no network, with the passes")
+    add(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="one page that needs no network: source beside SASS, then every stage",
+    )
     return found
 
 
@@ -73,9 +78,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     shown = ("stage", "layout", "passes", "pass_name", "source_map")
     if sum(bool(getattr(arguments, name)) for name in shown) > 1:
-        raise UsageError(
-            "--stage, --layout, --passes, --pass and --source-map each show something else; give one"
-        )
+        raise UsageError("--stage, --layout, --passes, --pass and --source-map exclude each other; give one")
     options.check_timeout(arguments.timeout)
     if not arguments.load:
         options.check_op(arguments.op)

@@ -1,7 +1,7 @@
-"""A CUDA kernel on its way, by both routes.
+"""A CUDA kernel stage by stage, by both routes.
 
-nvcc is a driver of other programs: its own ``--dryrun`` says which, and these very commands are run, one by
-one.  NVRTC does all of it in the calling process, and hands out PTX and the cubin only.
+nvcc calls other programs: ``nvcc --dryrun`` lists the commands, and they are run one by one.  NVRTC compiles
+in the calling process and returns only PTX and the cubin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from compare.spec import CudaLaunch
 from compare.toolchain.pipeline import counts
 from compare.toolchain.pipeline.records import Failure, Opened, Stage
-from compare.toolchain.pipeline.shared import disassembly, turn, with_instructions, with_sass
+from compare.toolchain.pipeline.shared import disassembly, one_core, with_instructions, with_sass
 from cuda_impl import build, flags
 
 NVCC_STAGES = (
@@ -27,7 +27,7 @@ NVCC_STAGES = (
     *("fatbin", "object", "library", "sass"),
 )
 _SIDE_BY_SIDE = ("--threads", "--split-compile")
-"""Options by which nvcc runs several commands at once, which leaves what they make as it is."""
+"""Options by which nvcc runs several commands at once; the output stays the same."""
 
 _HOST_HALF = ("host-preprocessed", "cudafe")
 _DEVICE_HALF = ("preprocessed", "ptx", "cubin")
@@ -35,9 +35,7 @@ _JOINED = ("fatbin", "object", "library")
 _MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
 
 _Chain = list[Stage | Failure]
-"""What commands made one after the other, a failure last."""
-
-NVRTC_STAGES = ("source", "ptx", "cubin", "sass")
+"""Stages in order; a failure is the last."""
 
 
 # --------------------------------------------------------------------------- NVRTC
@@ -47,7 +45,7 @@ def by_nvrtc(launch: CudaLaunch, blank: Opened) -> Opened:
     """What NVRTC makes of a launch's kernel, with the options that cupy passes."""
     opened = replace(blank, kernel=launch.kernel, stages=(_source(launch),))
     options = (*flags.nvrtc(blank.arch, build.cuda_include()), "-default-device", "-Xptxas=-v", "--time=-")
-    with turn():
+    with one_core():
         begin = time.perf_counter()
         try:
             made = build.compile_nvrtc(launch.source, (launch.kernel,), options)
@@ -81,11 +79,11 @@ def phases(log: str) -> tuple[str, float | None, float | None]:
 
 
 def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Path) -> list[Opened]:
-    """What nvcc and all that it calls make of an op's kernels, for several architectures in one go.
+    """Every stage of nvcc for an op's kernels, for several architectures at once.
 
-    The kernels are one file, as they are in the op's module.  Files that hold all of them, such as the
-    cubin, are in the stages of each; of the PTX each has its own part.  There is one launch for each of
-    ``blanks``, which are what is known already; ``folder`` is for the files in between.
+    The kernels are one file, as in the op's module.  Files with all kernels, such as the cubin, are in the
+    stages of each kernel; PTX is split by kernel.  There is one launch for each of ``blanks``; intermediate
+    files go to ``folder``.
     """
     source = folder / "kernels.cu"
     kernels = list(dict.fromkeys(launch.kernel for launch in launches))
@@ -174,13 +172,13 @@ def _failed(made: Sequence[Stage | Failure]) -> bool:
 
 
 def _mangled(launches: Sequence[CudaLaunch], arch: str) -> dict[str, str]:
-    """The kernels as nvcc names them: NVRTC's front end, which names them alike, is asked."""
+    """The kernels' mangled names, from NVRTC's front end: nvcc's are equal."""
     names = tuple(dict.fromkeys(launch.kernel for launch in launches))
     options = (*flags.nvrtc(arch, build.cuda_include()), "-default-device", "--fdevice-syntax-only")
     try:
         return build.compile_nvrtc(launches[0].source, names, options).mangled
     except build.BuildError:
-        return {}  # nvcc will say so, too
+        return {}  # nvcc reports it too
 
 
 def planned(dryrun: str) -> tuple[dict[str, str], list[str]]:
@@ -214,7 +212,7 @@ def stage_of(step: str) -> tuple[str, str]:
 
 
 def _run(step: str, name: str, environment: dict[str, str], folder: Path) -> Stage | Failure:
-    with turn():
+    with one_core():
         begin = time.perf_counter()
         done = subprocess.run(
             ["/bin/sh", "-c", step],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from compare.resources.sass.instruction_mix import mix, multiplications, width_bits
+from compare.resources.sass.instruction_mix import classified, mix, multiplications, width_bits
 from compare.toolchain.pipeline.records import Opened
 
 
@@ -49,19 +50,24 @@ _Seen = tuple[str, str]
 """What kind of thing a kernel does, by which kernels are told apart; and what shows it."""
 
 
-def _widest(name: str, group: str, one: Opened) -> _Seen:
-    moves = [i.opcode for i in one.instructions if i.opcode.partition(".")[0] == name]
+def _widest(group: str, one: Opened) -> _Seen:
+    moves = [i.opcode for i in one.instructions if classified(i)[0] == group]
     if not moves:
         return "none", "none"
-    widest = max(moves, key=width_bits)
-    bits = width_bits(widest)
-    count = mix(one.instructions)[group][f"{bits} bits"]
-    said = f"{bits // 8} bytes ({count} {widest})"
+    if by_tma := [opcode for opcode in moves if opcode.startswith("U")]:
+        return "TMA", f"by TMA ({_counted(Counter(by_tma))})"
+    bits = max(map(width_bits, moves))
+    widest = Counter(opcode for opcode in moves if width_bits(opcode) == bits)
+    said = f"{bits // 8} bytes ({_counted(widest)})"
     unknown = _not_known_divisible(one) if bits < 128 else []
     if unknown:
         multiples = "is a multiple" if len(unknown) == 1 else "are multiples"
         said += f", and its TTIR does not say that {', '.join(unknown)} {multiples} of 16"
     return str(bits), said
+
+
+def _counted(found: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(found.items()))
 
 
 def _not_known_divisible(one: Opened) -> list[str]:
@@ -74,14 +80,6 @@ def _not_known_divisible(one: Opened) -> list[str]:
     return [name for name, _, attributes in arguments if "tt.divisibility = 16" not in attributes]
 
 
-def _multiplies(one: Opened) -> _Seen:
-    found = multiplications(instruction.opcode for instruction in one.instructions)
-    if not found:
-        return "nothing", "nothing"
-    kinds = ", ".join(sorted(found))
-    return kinds, f"{kinds} ({found.total()} in all)"
-
-
 def _spills(one: Opened) -> _Seen:
     groups = mix(one.instructions)
     loads, stores = (sum(groups.get(name, {}).values()) for name in ("local loads", "local stores"))
@@ -89,18 +87,29 @@ def _spills(one: Opened) -> _Seen:
     return said, said
 
 
-def _listed(names: Sequence[str], one: Opened) -> _Seen:
-    groups = mix(one.instructions)
-    found = {kind: count for name in names for kind, count in groups.get(name, {}).items()}
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items())) or "nothing"
-    return ", ".join(sorted(found)), said
+def _waits(one: Opened) -> _Seen:
+    return _kinds(kind for group, kind in map(classified, one.instructions) if group in ("barriers", "warp"))
+
+
+def _copies(one: Opened) -> _Seen:
+    """The copies, and what commits and awaits them."""
+    return _kinds(
+        i.opcode.partition(".")[0]
+        for i in one.instructions
+        if i.opcode.startswith("LDGSTS") or classified(i)[1] == "TMA" or classified(i)[0] == "async copies"
+    )
+
+
+def _kinds(names: Iterable[str]) -> _Seen:
+    found = Counter(names)
+    return ", ".join(sorted(found)), _counted(found) or "none"
 
 
 _LOOKED_AT: dict[str, Callable[[Opened], _Seen]] = {
-    "widest load from global memory": partial(_widest, "LDG", "global loads"),
-    "widest store to global memory": partial(_widest, "STG", "global stores"),
-    "multiplies with": _multiplies,
-    "waits for others, or exchanges with them, by": partial(_listed, ("barriers", "warp")),
-    "uses local memory, where spills go": _spills,
-    "copies asynchronously by": partial(_listed, ("async copies",)),
+    "widest load from global memory": partial(_widest, "global loads"),
+    "widest store to global memory": partial(_widest, "global stores"),
+    "multiplies with": lambda one: _kinds(multiplications(one.instructions).elements()),
+    "synchronizes and exchanges by": _waits,
+    "local memory (spills)": _spills,
+    "asynchronous copies": _copies,
 }

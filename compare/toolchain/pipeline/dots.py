@@ -1,4 +1,4 @@
-"""What becomes of ``tt.dot``: the pass that decided it, and the instruction that multiplies in the end."""
+"""What becomes of ``tt.dot``: the pass that chose the unit, and the instruction that multiplies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOT = re.compile(
 )
 _LAYOUT = re.compile(r"^(#\w+) = #\w+\.(\w+)<\{(.*)\}>$", re.MULTILINE)
 _PTX = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "fma.rn")
-"""What multiplies in PTX, the mightiest first, as in the machine code."""
+"""Instructions that multiply in PTX, the fastest first."""
 
 _UNITS = {
     "warp group": "by a warp group, from shared memory (wgmma)",
@@ -69,7 +69,7 @@ def followed(opened: Opened, passes: Sequence[Pass]) -> Followed | None:
         widened=_widened(before, after),
         exact=all(dot.dtype in ("f32", "f64") and not dot.tf32 for dot in before),
         ptx=_of_ptx(ptx.ops) if ptx else {},
-        sass=multiplications(instruction.opcode for instruction in opened.instructions),
+        sass=multiplications(opened.instructions),
     )
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's way, on a GPU: what Inductor writes for torch.compile, and what eager mode launches."""
+"""PyTorch on a GPU: the Triton that Inductor writes for torch.compile, and the kernels of eager mode."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ STAGES = ("inductor",)
 
 
 def why_not(op: Op, impl: Implementation, case: Case) -> str:
-    """Why there is nothing to open up, on a GPU with the kernels that are launched; empty if there is."""
+    """Why no stage can be shown, on a GPU with the launched kernels; empty if one can."""
     here = torch.cuda.is_available()
     if "compile" in impl.variant:
         return "" if here else "Inductor writes Triton only where there is a GPU; here it would write C++"
     names = _launched(op, impl, case) if here else []
-    which = f"it launches {', '.join(names)}, compiled before by others"
-    which = which if names else "PyTorch launches kernels of libraries that were compiled before"
-    return f"{which}: there is no source to open up"
+    which = f"it launches {', '.join(names)}" if names else "PyTorch launches kernels of its libraries"
+    return f"{which}, compiled beforehand: there is no source here"
 
 
 def _launched(op: Op, impl: Implementation, case: Case) -> list[str]:
@@ -47,11 +46,10 @@ def written(
 ) -> list[Opened]:
     """The Python that Inductor writes for the GPU at hand, then each Triton kernel in it, stage by stage.
 
-    Where Inductor tries several configurations of a kernel, each is there.  The rest is as for
-    `triton_way.compiled`.
+    Every configuration that Inductor tries is included.  Arguments as for `triton_way.compiled`.
     """
     inputs = _inputs(op, case)
-    torch._dynamo.reset()  # what was compiled before is not written again
+    torch._dynamo.reset()  # Inductor does not write again what is compiled
     # In this process, where Triton can be watched, and not in workers of Inductor's.
     settings = {"force_disable_caches": True, "compile_threads": 1}
     begin = time.perf_counter()

@@ -1,7 +1,7 @@
 """The layouts of a TTGIR: which element of a tensor lies in which register of which lane of which warp.
 
-Triton itself says so: every layout is a linear map over bits (Zhou et al., "Linear Layouts", 2025), and
-`triton_bases` asks for its bases.
+Every layout is a linear map over bits (Zhou et al., "Linear Layouts", 2025); `triton_bases` gets its bases
+from Triton.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _used(text: str) -> dict[str, tuple[tuple[int, ...], str, bool]]:
         if match := _TENSOR.match(kind):
             seen.setdefault(match[3], Counter())[_shape(match[1]), match[2], False] += 1
     for match in _MEMORY.finditer(text):
-        # Buffers that are filled in turn are one dimension more; each is laid out alike.
+        # Multi-buffering adds a dimension; all buffers have one layout.
         shape = _shape(match[1])[-2:]
         seen.setdefault(match[3], Counter())[shape, match[2], True] += 1
     return {

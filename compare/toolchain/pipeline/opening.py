@@ -1,4 +1,4 @@
-"""Which kernels are opened up, and by whom: from an op's name to `Opened`."""
+"""Captures an op's kernels and sends each through its compiler: from an op's name to `Opened`."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def open_up(
 ) -> list[Opened]:
     """What each compiler makes of the kernels that ``impls`` launch, by architecture, then by implementation.
 
-    CUDA's compilers work in other threads and processes while Triton works in this one, as many at a time
-    as there are cores.
+    CUDA's compilers run in other threads and processes while Triton compiles in this one, at most one for
+    each core.
 
     Args:
         case: what the inputs are, which decides the kernel and its specialisation.
         archs: ``sm_90``; one at least.
         dump: with every MLIR pass of Triton's.
-        begin: told what is done from now on; what CUDA's compilers do meanwhile is no step that is limited.
+        begin: called before each step; CUDA's compilers run outside of the limited steps.
     """
     found: dict[_Place, list[Opened]] = {}
     single: list[tuple[_Place, Future[Opened]]] = []
@@ -85,7 +85,7 @@ def open_up(
                 continue
             except UsageError:  # of the op
                 raise
-            except Exception as error:  # of anybody's host code: anything
+            except Exception as error:  # host code may raise anything
                 failure = Failure("launch", f"{type(error).__name__}: {error}")
                 found[place] = [replace(blank, failure=failure)]
                 continue
@@ -118,7 +118,7 @@ def _of_pytorch(
 ) -> list[Opened]:
     here = arch_of(pick())
     if here not in (None, blank.arch):
-        return [replace(blank, unavailable=f"PyTorch works for the GPU at hand only, which is {here}")]
+        return [replace(blank, unavailable=f"PyTorch compiles only for the GPU of this machine, {here}")]
     if why := inductor.why_not(op, impl, case):
         return [replace(blank, unavailable=why)]
     return inductor.written(op, impl, case, blank, dump, pool)
@@ -133,7 +133,7 @@ def _launches(op: Op, impl: Implementation, case: Case, arch: str) -> list[Launc
     if impl.requires and (refusal := lacks(impl.requires, arch)):
         raise NotImplementedError(refusal)
     if impl.route == LIBRARY:
-        why = "launches a library's kernels, which are not compiled from here"
+        why = "launches a library's kernels, whose source is not here"
         raise NotImplementedError(f"{impl.label} {why}")
     once: dict[object, Launch] = {}
     for launch in capture(impl, op, case, arch):
@@ -161,7 +161,7 @@ def _by_cuda(
 
 
 def _together(nvcc: Sequence[_ForNvcc]) -> list[list[_ForNvcc]]:
-    """What one call of nvcc compiles: kernels of one source that are wanted for the same architectures."""
+    """What one call of nvcc compiles: kernels of one source for the same architectures."""
     archs: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for _, launch, blank in nvcc:
         archs[launch.source, launch.kernel][blank.arch] = None

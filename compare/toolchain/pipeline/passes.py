@@ -1,4 +1,4 @@
-"""The MLIR passes of a compilation, read from what they print, and what each of them changed."""
+"""The MLIR passes of a compilation, read from their dumps, and what each changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCATION = re.compile(r" ?loc\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 def read(dump: str) -> tuple[Pass, ...]:
     """All passes in the order they ran, from stderr under ``MLIR_ENABLE_DUMP=1``.
 
-    Every pass prints the module that it is given, so what it made of it is what the next one prints.
+    Every pass prints its input, so its output is what the next pass prints.
     """
     found: list[tuple[str, str, str, list[str]]] = []  # stage, name, title, lines; the last without a name
     stage = ""
@@ -59,7 +59,7 @@ def diff(one: Pass, context: int = 2) -> str:
 
 
 def _bare(lines: Sequence[str]) -> str:
-    """A module without the places in the source that its operations come from: they are no part of it."""
+    """A module without source locations."""
     kept = [bare(line) for line in lines if not line.startswith("#loc")]
     return "\n".join(line for line in kept if line)
 

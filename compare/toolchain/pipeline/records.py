@@ -20,7 +20,7 @@ class Stage:
     made_by: str
     """The tool or function."""
     content: bytes
-    """As it was written: text, but for cubins, fat binaries and what the host's linker makes."""
+    """Text, but for cubins, fat binaries and the host linker's output."""
     took_ms: float | None = None
     """Wall time of the step; None where there was nothing to do, or where it is part of another's."""
     ops: Mapping[str, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Failure:
-    """The stage that a compiler did not get through."""
+    """The stage at which a compiler failed."""
 
     stage: str
     message: str
@@ -72,7 +72,7 @@ class Pass:
     before: str
     """The module, without locations."""
     after: str | None
-    """None where the Triton at hand gives no way to see it."""
+    """None where this Triton does not show it."""
 
     @property
     def changed(self) -> bool:
@@ -106,7 +106,7 @@ class Followed:
 
 @dataclass(frozen=True)
 class Opened:
-    """One kernel of one implementation on the way through its compiler."""
+    """One kernel of one implementation, with every stage of its compiler."""
 
     op: str
     label: str
@@ -120,7 +120,7 @@ class Opened:
     """What became of ``tt.dot``; None where there is none."""
     failure: Failure | None = None
     unavailable: str = ""
-    """Why there is nothing to show; empty if there is."""
+    """Why no stage can be shown; empty if one can."""
 
     def stage(self, name: str) -> Stage | None:
         return next((stage for stage in self.stages if stage.name == name), None)

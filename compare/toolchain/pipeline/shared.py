@@ -1,4 +1,4 @@
-"""The last step, which is the same for both languages: from the cubin to machine code as text."""
+"""The last step of both languages: from the cubin to SASS."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _cores = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 @contextlib.contextmanager
-def turn() -> Iterator[None]:
-    """A core for one tool: no more of them run at a time, so that the time of each is its own."""
+def one_core() -> Iterator[None]:
+    """A core for one tool: at most one tool runs on each core, so that wall times are comparable."""
     with _cores:
         yield
 
 
 def with_sass(opened: Opened, mangled: str) -> Opened:
-    """The same with its cubin disassembled, if it has come that far.
+    """The same with its cubin disassembled, if there is one.
 
     Args:
         opened: what the compiler made.
@@ -42,7 +42,7 @@ def disassembly(made: Sequence[Stage | Failure]) -> list[Stage | Failure]:
     """The stage that follows from the cubin among ``made``; none where there is no cubin."""
     for stage in made:
         if isinstance(stage, Stage) and stage.name == "cubin":
-            with turn():
+            with one_core():
                 begin = time.perf_counter()
                 try:
                     text = sass.disassembled(stage.content)
@@ -54,7 +54,7 @@ def disassembly(made: Sequence[Stage | Failure]) -> list[Stage | Failure]:
 
 
 def with_instructions(opened: Opened, stage: Stage, mangled: str) -> Opened:
-    """The same with the disassembly ``stage``, of which it keeps what is its own kernel's."""
+    """The same with its own kernel's part of the disassembly ``stage``."""
     text = sass.of_kernel(stage.text, mangled)
     found = sass.instructions(text)
     if not found:

@@ -1,4 +1,4 @@
-"""What ``python -m compare pipeline`` does once its arguments are understood: open up, write, show."""
+"""The work of ``python -m compare pipeline``: compile stage by stage, write, show."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _SUFFIXES = {
 
 
 def run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: Begin) -> int:
-    """Open up what is asked for, write it and show it; the command's exit status.
+    """Compile stage by stage, write and show it; the command's exit status.
 
-    No ``archs``: what is compiled for here by default.  ``begin`` is told what is done from now on.
+    No ``archs``: the default ones.  ``begin`` is called before each step.
     """
     stage = select(arguments.stage) if arguments.stage else ""
     if arguments.load and arguments.op in registry.op_names():
@@ -55,13 +55,11 @@ def run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: Begin) -> 
         impls = [impl for impl in impls if impl.way == "triton"]
         if not impls:
             raise UsageError(
-                "--layout, --passes and --pass show what only Triton has, and no Triton kernel is among these"
+                "--layout, --passes and --pass are for Triton kernels, and --only leaves no Triton kernel"
             )
     opened = open_up(op, impls, case, archs or default_archs(pick()), dump or bool(arguments.html), begin)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
-        raise UsageError(
-            "this Triton prints its passes in a way that is not understood here; please report it"
-        )
+        raise UsageError("the passes that this Triton prints cannot be read here; please report it")
     writes = _writes(opened, op.signature, arguments)
     outputs.beside(lambda: _show(opened, op.signature, arguments, stage), writes)
     if any(one.failure for one in opened):
@@ -124,7 +122,7 @@ def _show_layouts(opened: Sequence[Opened], name: str) -> None:
 
 def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:
     if any(one.failure for one in opened):
-        return  # why is said
+        return  # the failure is on the screen
     there = dict.fromkeys(found.name for one in opened for found in one.stages)
     labels = ", ".join(dict.fromkeys(one.label for one in opened))
     reasons = "; ".join(dict.fromkeys(one.unavailable for one in opened if one.unavailable))

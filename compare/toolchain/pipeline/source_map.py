@@ -1,4 +1,4 @@
-"""One source line beside the PTX and the machine code that it became."""
+"""One source line beside its PTX and SASS."""
 
 from __future__ import annotations
 

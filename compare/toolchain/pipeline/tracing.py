@@ -1,4 +1,4 @@
-"""Each line of each stage, and the lines of the kernel's own source that it comes from."""
+"""Each line of each stage, and the source lines of the kernel that it comes from."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
     """Each line, and the places that it comes from, the innermost first."""
     named = re.findall(r'(?m)^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', text)
     files = {number: str(Path(folder, name)) if name else folder for number, folder, name in named}
-    # What it was inlined into is said once, at the place itself, which may be inlined in its turn.
+    # The call site of an inlined place is given once, at the place; it may be inlined itself.
     into: dict[tuple[str, ...], tuple[str, ...]] = {}
     here: tuple[str, ...] = ()
     for row in text.splitlines():
@@ -140,7 +140,11 @@ def ptx(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
 def _sass(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
     for row, instruction in listed(text):
         places = [(instruction.file, instruction.line), *instruction.callers] if instruction else ()
-        yield row.rstrip(), places
+        yield _NARROWER.sub(r"\1", row.rstrip()), places
+
+
+_NARROWER = re.compile(r"^ {8}(/\*\w+\*/) {,13}(?= )")
+"""nvdisasm indents instructions by 35 characters; this leaves room for a predicate."""
 
 
 _READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[Place]]]]] = {

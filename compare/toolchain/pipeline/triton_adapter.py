@@ -1,6 +1,6 @@
-"""The one place that knows how Triton can be watched at work, in all versions that the project serves.
+"""Hooks into Triton's compiler; the only module that depends on its internals here.
 
-Triton 3.6 to 3.9 have the same three handles: ``knobs.runtime.add_stages_inspection_hook``, called
+Triton 3.6 to 3.9 have the same three hooks: ``knobs.runtime.add_stages_inspection_hook``, called
 with the compiler's stages before they run, ``make_ir`` of ``ASTSource`` and of Gluon's, the step from
 Python to TTIR, or to TTGIR, and ``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to
 the process's stderr.  The line that such a print begins with has changed.
@@ -26,10 +26,10 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import cache as triton_cache
 
 MARK = "// ===== compare: "
-"""Begins a line that tells, in what the passes print, which stage they belong to."""
+"""Begins a line that names the stage of the passes printed after it."""
 
 _AS_IT_WAS = "glir"
-"""A stage of Gluon's from Triton 3.8 on, which hands on what the frontend made."""
+"""A stage of Gluon's from Triton 3.8 on, which returns the frontend's module unchanged."""
 
 _BEGINS = re.compile(r"^// -----// IR Dump Before (?P<title>\S+?):? \(?(?P<name>[\w.-]*)")
 
@@ -48,24 +48,22 @@ def pass_begins(line: str) -> tuple[str, str] | None:
 
 @dataclass
 class Watched:
-    """What was seen of one compilation."""
+    """The stages of one compilation."""
 
     made: list[tuple[str, Any, float]] = field(default_factory=list)
     """Stage, what it made - text or bytes - and the seconds it took; ``frontend`` is what reads Python."""
     began: str = "frontend"
     """The stage that began last."""
     noise: str = ""
-    """All that the compiler and its passes printed on stderr."""
+    """stderr of the compiler and its passes."""
 
 
 @contextlib.contextmanager
 def watched(dump: bool) -> Iterator[Watched]:
-    """Watch what Triton compiles meanwhile; with ``dump`` every pass prints the module.
+    """Record what Triton compiles in the context; with ``dump`` every pass prints the module.
 
-    Without it those of TTGIR do, where there is a ``tt.dot`` to be followed.  Triton's cache is a folder of
-    its own meanwhile: nothing is found there, and nothing is left behind.
-
-    What was seen stands there also where the compilation fails.
+    Without ``dump`` only the TTGIR passes of a module with ``tt.dot`` do.  Triton's cache is an empty
+    temporary folder.  The record is filled where the compilation fails, too.
     """
     seen = Watched()
 
@@ -81,7 +79,7 @@ def watched(dump: bool) -> Iterator[Watched]:
     with (
         tempfile.TemporaryDirectory() as cache,
         _environment(MLIR_ENABLE_DUMP=dumping, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
-        # What would tell this Triton from others in a cache that outlives us: a hash of all its files.
+        # Its key of a lasting cache: a hash of all of Triton's files, which takes time.
         mock.patch.object(triton_cache, "triton_key", return_value="watched"),
         mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
         mock.patch.object(ASTSource, "make_ir", _timed(seen, "frontend", ASTSource.make_ir)),
@@ -98,7 +96,7 @@ def watched(dump: bool) -> Iterator[Watched]:
 
 
 def _dumping_dots(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step with its passes printed where there is a ``tt.dot``, which one of them decides about."""
+    """The step with its passes printed if the module has a ``tt.dot``."""
 
     def run(module: Any, *args: Any) -> Any:
         with _environment(MLIR_ENABLE_DUMP="1") if "tt.dot" in str(module) else contextlib.nullcontext():
@@ -121,7 +119,7 @@ def _timed(seen: Watched, name: str, step: Callable[..., Any]) -> Callable[..., 
 
 
 def _last_module(dump: bool) -> contextlib.AbstractContextManager[Any]:
-    """Print the module that the last pass left behind and no other prints, as it becomes LLVM IR."""
+    """Print the module after the last pass, which no pass prints, as it becomes LLVM IR."""
     to_module = getattr(llvm, "to_module", None)
     if not dump or to_module is None:
         return contextlib.nullcontext()
@@ -153,7 +151,7 @@ def _stderr_into(file: IO[bytes]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(**values: str | None) -> Iterator[None]:
-    """These variables for a while; None: not set.  Others stay as they are, as other threads read them."""
+    """Set these variables in the context; None: unset.  Others stay, because other threads read them."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:

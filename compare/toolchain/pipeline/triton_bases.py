@@ -1,7 +1,7 @@
 """The bases of linear layouts, as Triton computes them, in a process of its own.
 
-In a process of its own: a layout that an assertion of Triton's does not like ends it, and Triton 3.9,
-once asked, complains at exit of objects that it has not freed itself.
+In a process of its own: an assertion of Triton's ends it for some layouts, and Triton 3.9 prints warnings of
+objects that are not freed at exit.
 """
 
 from __future__ import annotations

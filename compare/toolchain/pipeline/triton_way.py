@@ -1,4 +1,4 @@
-"""A Triton kernel on its way: Python, AST, TTIR, TTGIR, LLVM IR, PTX, cubin, SASS."""
+"""A Triton kernel stage by stage: Python, AST, TTIR, TTGIR, LLVM IR, PTX, cubin, SASS."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _fresh = itertools.count()
 
 
 def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -> Future[Opened]:
-    """Everything that Triton makes of a launch; what it does not get through is the failure.
+    """Every stage of Triton for a launch; the stage that fails is the failure.
 
     Args:
         launch: as captured.
-        blank: what is known already, the architecture too.
+        blank: op, label, case and architecture.
         dump: with every pass, which takes longer.
         later: disassembles, and reads what the passes printed, while this thread compiles the next kernel.
     """
@@ -56,7 +56,7 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -
     failure = None
     with watched(dump) as seen:
         try:
-            # Printed by Triton, for people who did not catch what it raises.
+            # Triton prints what it raises as well.
             with contextlib.redirect_stdout(io.StringIO()):
                 compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
         except Exception as error:
@@ -77,7 +77,7 @@ def _finished(opened: Opened, noise: str, dump: bool) -> Opened:
 
 
 def each_compiled(seen: Watched, blank: Opened, dump: bool, later: Executor) -> list[Opened]:
-    """The kernels in ``seen``, that somebody else let Triton compile, each from its TTIR on."""
+    """The kernels in ``seen``, compiled on behalf of Inductor, each from its TTIR on."""
     made: list[list[Stage]] = []
     for one in seen.made:
         stage = _stage(*one)
@@ -118,6 +118,6 @@ def _failure(error: Exception, seen: Watched, kernel: Any) -> Failure:
         line = f"{file}:{kernel.starting_line_number + above + node.lineno - 1}"
     elif place := re.search(r'"?([^\s":(]+\.py)"?:(\d+)', seen.noise):
         line = f"{place[1]}:{place[2]}"
-    # What MLIR has to say is on stderr; the exception says only that it failed.
+    # MLIR's messages are on stderr; the exception says only that it failed.
     said = [row for row in seen.noise.splitlines() if re.search(r"\b(error|fatal)\b", row)]
     return Failure(seen.began, "\n".join([f"{type(error).__name__}: {error}", *said]).strip(), line)

@@ -32,7 +32,7 @@ def render(opened: Sequence[Opened], width: int) -> str:
 
 def lines(found: Followed) -> tuple[tuple[str, str], ...]:
     """What the products are at each stage: its name and a sentence."""
-    places = ", ".join(map(shortened, found.places)) or "no line that it names"
+    places = ", ".join(map(shortened, found.places)) or "an unnamed line"
     return (
         ("ttir", f"{found.dots} tt.dot at {places}"),
         ("ttgir", _in_ttgir(found)),
@@ -47,7 +47,7 @@ def _in_ttgir(found: Followed) -> str:
         by_pass = f"made so by the pass {found.by_pass}" if found.by_pass else ""
         return "; ".join(filter(None, [f"{found.became}, {found.unit}", by_pass, laid_out]))
     if found.exact:
-        why = "FMA, for fp32 operands that TF32 was not allowed for go through no tensor core"
+        why = "FMA: fp32 operands without TF32 do not use tensor cores"
     else:
         why = "this Triton falls back to FMA: no pass gave it to tensor cores"
         why += f", and the operands were converted {found.widened}" if found.widened else ""

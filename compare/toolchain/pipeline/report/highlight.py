@@ -17,7 +17,7 @@ from compare.report.terminal import writable
 from compare.spec import ROUTES
 
 _MOST_COLOURED_BYTES = 400_000
-"""Preprocessed C++ is megabytes of other people's headers; colouring it takes longer than compiling it."""
+"""Preprocessed C++ is megabytes of headers; colouring it takes longer than compiling it."""
 
 
 class Mlir(RegexLexer):  # type: ignore[misc]
@@ -76,7 +76,7 @@ _LANGUAGES = {
 
 @dataclass(frozen=True)
 class Code:
-    """A text of a compiler under a line that says whose it is."""
+    """A compiler's text under a heading."""
 
     head: str
     body: str = ""
@@ -89,7 +89,7 @@ class Code:
 
 
 def language(label: str, stage: str) -> str:
-    """What the text of an implementation's stage is written in; empty where nobody colours it."""
+    """The language of a stage's text, as `lexer` takes it; empty: no colours."""
     if stage == "source":
         return "cuda" if label.startswith(ROUTES) else "python"
     return _LANGUAGES.get(stage, "")

@@ -33,11 +33,10 @@ _WORDS = {
     "dot_op 1": "the right operand of a product whose sums are {parent}, as it is taken from registers",
     "linear": "a layout that no other kind describes, given by its bases alone",
     "swizzled_shared": "shared memory: {vec} elements stay together, and a row's groups of {vec} "
-    "change places by exclusive or with (row / {perPhase}) % {maxPhase}, so that what lies in one"
-    " column lies in different banks",
-    "nvmma_shared": "shared memory as wgmma and the tensor copies want it: rows of "
-    "{swizzlingByteWidth} bytes, in which groups of 16 bytes change places by exclusive or with "
-    "the row, so that a column lies in different banks",
+    "are swizzled by XOR with (row / {perPhase}) % {maxPhase}, so that a column is free of bank conflicts",
+    "nvmma_shared": "shared memory as wgmma and TMA need it: rows of "
+    "{swizzlingByteWidth} bytes, whose groups of 16 bytes are swizzled by XOR with the row, so that a "
+    "column is free of bank conflicts",
 }
 
 
@@ -63,7 +62,7 @@ def described(layout: Layout, width: int) -> str:
     elif len(layout.shape) <= 2:
         lines += ["", *drawn(layout, width)]
     else:
-        lines.append(f"  of {len(layout.shape)} dimensions, so not drawn")
+        lines.append(f"  of {len(layout.shape)} dimensions, not drawn")
     return "\n".join(lines)
 
 
@@ -73,7 +72,7 @@ def _in_words(layout: Layout) -> str:
         words = _WORDS[f"{layout.kind} {layout.parameters.get(told_apart_by, '')}".strip()]
         return f"{words.format_map(layout.parameters)}."
     except KeyError:
-        return f"{layout.kind}, which this project has no words for."
+        return f"{layout.kind}, which is not described here."
 
 
 def _facts(layout: Layout) -> str:

@@ -18,13 +18,13 @@ from compare.toolchain.pipeline.source_map import Line, source_map
 
 _MOST_OPS = 3
 _STAGES_LEGEND = (
-    "ms: wall time of the step, in this run, beside whatever else was compiled; - where there is no step of "
-    "its own. lines: of text; - for a binary. most frequent: operations or instructions of the text for the "
-    "last architecture named. a / b / c: one figure for each architecture, or one for all where they agree."
+    "ms: wall time of the step in this run, while other kernels were compiled; - where it is part of another "
+    "step. lines: - for a binary. most frequent: operations or instructions, for the last architecture. "
+    "a / b / c: one figure for each architecture, or one where they are equal."
 )
 _MIX_LEGEND = (
-    "instructions in the machine code, each counted once however often it runs. loads and stores: by the "
-    "bits that one thread moves; local memory is where what was spilled goes."
+    "instructions in the machine code, each counted once however often it runs. loads and stores: bits per "
+    "thread, or TMA; local memory holds spills."
 )
 
 
@@ -40,11 +40,11 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     blocks += filter(None, [dots.render(opened, prose)])
     failed = [failure(one, prose) for one in opened if one.failure]
     if failed:
-        blocks.append("\n".join(["What did not compile", *failed]))
+        blocks.append("\n".join(["Failed", *failed]))
     why_not = reasons(opened)
     if why_not:
         lines = [paragraph(f"{who}: {why}", prose, "  ") for why, who in why_not.items()]
-        blocks.append("\n".join(["Why there is nothing of some rows", *lines]))
+        blocks.append("\n".join(["Not compiled", *lines]))
     legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
     if legend:
         blocks.append(paragraph(legend, prose))
@@ -60,7 +60,7 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
 
 
 def failure(one: Opened, width: int) -> str:
-    """Where a kernel's compiler stopped, and what it said."""
+    """The stage at which a kernel's compiler stopped, and its message."""
     assert one.failure is not None
     where = f", at {one.failure.line}" if one.failure.line else ""
     head = paragraph(f"{one.label} for {one.arch} stopped at {one.failure.stage}{where}:", width, "  ")
@@ -68,14 +68,12 @@ def failure(one: Opened, width: int) -> str:
 
 
 def stage_text(one: Opened, stage: Stage) -> Code:
-    """The text of a stage under a line that says whose it is."""
+    """The text of a stage under a heading."""
     head = f"// {one.label}  {one.kernel}  {one.arch}  {stage.name}, made by {stage.made_by}"
     if stage.command:
         head += f"\n// {stage.command}"
     if stage.binary:
-        return Code(
-            f"{head}\n// {len(stage.content)} bytes that are no text; --out DIR writes them to a file"
-        )
+        return Code(f"{head}\n// {len(stage.content)} bytes, a binary; --out DIR writes it to a file")
     return Code(head, stage.text.rstrip(), highlight.language(one.label, stage.name))
 
 
@@ -101,7 +99,7 @@ def pass_diffs(one: Opened, name: str) -> list[Code]:
             whose = f"{one.label}  {one.kernel}  {one.arch}"
             head = f"// {whose}  pass {count}, in {ran.stage}: {ran.name} ({ran.title})"
             if ran.after is None:
-                said = "// what it changed cannot be seen with this Triton"
+                said = "// this Triton does not show what it changed"
             else:
                 said = passes.diff(ran) or "// it changed nothing"
             found.append(Code(head, said, "diff"))
@@ -115,7 +113,7 @@ def mapped(one: Opened) -> Code:
 
 
 def _mapped_line(line: Line) -> str:
-    place = f"{shortened(line.file)}:{line.line}" if line.line else "from no line that the compiler names"
+    place = f"{shortened(line.file)}:{line.line}" if line.line else "no source line named by the compiler"
     became = [*(f"    ptx   {text}" for text in line.ptx), *(f"    sass  {text}" for text in line.sass)]
     return "\n".join([f"{place}  {line.text}".rstrip(), *became])
 
@@ -171,7 +169,7 @@ def _mix(arch: str, opened: Sequence[Opened]) -> Table | None:
 
 
 def reasons(opened: Sequence[Opened]) -> dict[str, str]:
-    """Which rows have nothing, by why."""
+    """By reason, the rows without a stage."""
     found: dict[str, list[str]] = {}
     for one in opened:
         if one.unavailable:

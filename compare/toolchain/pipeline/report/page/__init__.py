@@ -1,14 +1,12 @@
-"""What `compare.toolchain.pipeline` found, as one HTML page that needs nothing but itself.
+"""What `compare.toolchain.pipeline` found, as one self-contained HTML page.
 
-The texts travel as JSON, compressed, because ten kernels for three architectures are megabytes of them; the
-page's own script unpacks them and puts them into columns. Nothing is fetched: the page says so itself, in its
-Content-Security-Policy, and the browser holds it to that.
+The texts are compressed JSON, because ten kernels for three architectures are megabytes; the page's script
+unpacks them into columns. Its Content-Security-Policy forbids every request.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import gzip
 import json
 import re
@@ -18,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
-from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 
+from compare.report.html.sources import class_of
 from compare.report.terminal import PROSE_WIDTH
 from compare.resources.sass.instruction_mix import in_order, kinds
 from compare.toolchain.pipeline import passes
@@ -34,16 +32,11 @@ from compare.toolchain.pipeline.tracing import Traced, traced
 
 _HERE = Path(__file__).parent
 _MOST_DIFF_LINES = 400
-"""Of what one pass changed; the lowering to LLVM rewrites everything."""
-_CLASSES = (
-    *((Comment, "c"), (String, "s"), (Number, "m"), (Keyword.Type, "t"), (Keyword, "k")),
-    *((Name.Function, "f"), (Name.Variable, "v"), (Name.Decorator, "d"), (Name.Builtin, "k")),
-)
-"""Pygments' tokens in as many colours as the page has."""
+"""Of one pass; the lowering to LLVM rewrites everything."""
 
 
 def render(opened: Sequence[Opened], signature: str) -> str:
-    """The page of what was opened up of one op and one case, with the passes."""
+    """The page of one op and one case, with the passes."""
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, keep_trailing_newline=True)
     data = json.dumps(_data(opened), separators=(",", ":"), ensure_ascii=False)
     packed = base64.b64encode(gzip.compress(data.encode(), 9, mtime=0)).decode()
@@ -121,7 +114,7 @@ def _first_line(one: Opened, source: Stage) -> int:
 
 
 def _whole_file(stage: Stage) -> list[Traced]:
-    """A source with what stands around it: a kernel's helpers are often in its file."""
+    """The whole source file: a kernel's helpers are often in it."""
     try:
         rows = Path(stage.file).read_text(encoding="utf-8").splitlines() if stage.name == "source" else []
     except (OSError, ValueError):
@@ -133,12 +126,12 @@ def _pass(ran: Pass) -> dict[str, Any]:
     diff = passes.diff(ran).splitlines()[2:]
     left_out = len(diff) - _MOST_DIFF_LINES
     if left_out > 0:
-        diff = [*diff[:_MOST_DIFF_LINES], f"... and {left_out} lines more: --pass {ran.name} shows them all"]
+        diff = [*diff[:_MOST_DIFF_LINES], f"... and {left_out} more lines: --pass {ran.name} shows all"]
     return {"name": ran.name, "stage": ran.stage, "changed": ran.changed, "diff": "\n".join(diff)}
 
 
 def _colours(text: str, language: str) -> str:
-    """Runs of characters of one colour, line by line: ``3k 5 2v``; empty where nothing is coloured."""
+    """Runs of characters of one colour, line by line: ``3k 5 2v``; empty: no colours."""
     if not language:
         return ""
     lines: list[list[str]] = [[]]
@@ -147,10 +140,5 @@ def _colours(text: str, language: str) -> str:
             if count:
                 lines.append([])
             if part:
-                lines[-1].append(f"{len(part)}{_colour(kind)}")
+                lines[-1].append(f"{len(part)}{class_of(kind)}")
     return "\n".join(" ".join(line) for line in lines)
-
-
-@functools.cache
-def _colour(kind: _TokenType) -> str:
-    return next((letter for of, letter in _CLASSES if kind in of), "")

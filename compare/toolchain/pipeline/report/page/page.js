@@ -13,12 +13,14 @@
   const { kernels, texts, kinds } = JSON.parse(await new Response(unpacked).text());
 
   const SIDES = ["left", "right"];
-  const ORDER = ["source", "inductor", "frontend", "ttir", "ttgir", "llir", "ptx", "sass"];
+  const FIRST = ["source", "sass"];
+  const ORDER = ["inductor", "frontend", "ttir", "ttgir", "llir", "ptx"];
   const GROUP = 200; // lines that the browser lays out together, once they come into view
   const hidden = new Set(["frontend", "llir"]);
   const columns = { left: [], right: [] };
   let chosen = null; // {side, line}
 
+  const nameOf = (kernel) => `${kernel.label}: ${kernel.kernel}`;
   const kernelOf = (side) => ($(side).value === "" ? undefined : kernels[Number($(side).value)]);
   const shown = () => SIDES.filter(kernelOf);
   const milliseconds = (ms) => (ms === null ? "-" : ms < 10 ? ms.toFixed(1) : String(Math.round(ms)));
@@ -58,11 +60,17 @@
     const own = { side, stage: stage.name, text: stage.text, element, list, lines, items: null, cursor: 0, lit: [] };
     list.addEventListener("click", (event) => {
       const item = event.target.closest(".line");
-      if (item) point(own, Number(item.dataset.index)), choose(own);
+      if (!item) return;
+      point(own, Number(item.dataset.index));
+      choose(own);
+      if (event.target.matches(".number")) link(own);
     });
     list.addEventListener("keydown", (event) => keyed(event, own));
     return own;
   }
+
+  // Of a source, its line in the file.
+  const numberOf = (own, index) => (own.stage === "source" ? own.lines[index][0] : index + 1);
 
   // A column's lines are made when it is shown: LLVM IR alone can be megabytes.
   function fillIn(own) {
@@ -70,7 +78,7 @@
     const { text, lines, colours } = texts[own.text];
     const runs = colours.split("\n");
     const rows = text.split("\n").map((row, index) => {
-      const number = own.stage === "source" ? `<span class="number">${lines[index][0]}</span>` : "";
+      const number = `<span class="number" title="Link to this line">${numberOf(own, index)}</span>`;
       const traced = lines[index].length ? " data-traced" : "";
       const id = `${own.side}-${own.stage}-${index}`;
       return `<div class="line" role="option" id="${id}" data-index="${index}"${traced}>${number}${coloured(row, runs[index])}</div>`;
@@ -94,10 +102,11 @@
   function reveal(own, index, centred) {
     if (!own.items) return;
     const { list } = own;
-    const height = lineHeight(own);
-    const top = index * height; // lines are never wrapped, and not laid out before they are seen
-    const inside = top >= list.scrollTop && top + height <= list.scrollTop + list.clientHeight;
-    if (!inside || centred) list.scrollTop = top - (centred || !inside ? list.clientHeight / 3 : 0);
+    const box = list.getBoundingClientRect();
+    const line = own.items[index].getBoundingClientRect();
+    if (line.height && (centred || line.top < box.top || line.bottom > box.bottom)) {
+      list.scrollTop += line.top - box.top - list.clientHeight / 3;
+    }
   }
 
   const lineHeight = (own) => parseFloat(getComputedStyle(own.list).lineHeight);
@@ -109,11 +118,11 @@
     if (event.key in steps) point(own, own.cursor + steps[event.key]); // which ends at the first and the last line
     else if (event.key === "Enter" || event.key === " ") choose(own);
     else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
-      const all = inOrder().filter((other) => !other.element.hidden);
+      const all = visible();
       const next = all[all.indexOf(own) + (event.key === "ArrowRight" ? 1 : -1)];
       if (next) {
         next.list.focus();
-        next.element.scrollIntoView({ block: "nearest", inline: "nearest" });
+        next.element.scrollIntoView({ block: "nearest" });
       }
     } else return;
     event.preventDefault();
@@ -152,9 +161,14 @@
       : "No line chosen.";
   }
 
-  // A stage of the one way stands next to the same stage of the other.
-  const inOrder = () =>
-    SIDES.flatMap((side) => columns[side]).sort((one, other) => ORDER.indexOf(one.stage) - ORDER.indexOf(other.stage));
+  // Source and SASS of one kernel side by side; of the further stages, those of both kernels.
+  const inOrder = () => {
+    const all = SIDES.flatMap((side) => columns[side]);
+    const further = all.filter((own) => !FIRST.includes(own.stage));
+    further.sort((one, other) => ORDER.indexOf(one.stage) - ORDER.indexOf(other.stage));
+    return [...all.filter((own) => FIRST.includes(own.stage)), ...further];
+  };
+  const visible = () => inOrder().filter((own) => !own.element.hidden);
 
   function place() {
     const failed = shown().map(kernelOf).filter((kernel) => kernel.failure);
@@ -162,7 +176,9 @@
       const textContent = `${label} stopped at ${stage}${line ? `, at ${line}` : ""}: ${message}`;
       return make("p", { className: "failure", textContent });
     });
-    $("columns").replaceChildren(...inOrder().map((own) => own.element));
+    const further = inOrder().filter((own) => !FIRST.includes(own.stage));
+    $("first").replaceChildren(...inOrder().filter((own) => FIRST.includes(own.stage)).map((own) => own.element));
+    $("further").replaceChildren(...further.map((own) => own.element));
     $("failures").replaceChildren(...failures);
     for (const own of inOrder()) {
       fillIn(own);
@@ -170,20 +186,85 @@
       point(own, own.lines.findIndex(([line]) => line === kernelOf(own.side).first));
       reveal(own, own.cursor, true);
     }
-    const names = [...new Set(inOrder().map((own) => own.stage))];
-    const boxes = names.map((name) => {
-      const box = make("input", { type: "checkbox", checked: !hidden.has(name) });
-      box.addEventListener("change", () => {
-        hidden[box.checked ? "delete" : "add"](name);
-        for (const own of inOrder()) {
-          own.element.hidden = hidden.has(own.stage);
-          fillIn(own);
-        }
-        if (chosen) light(chosen, null);
-      });
-      return make("label", {}, box, name);
+    const boxes = [...new Set(further.map((own) => own.stage))].map((stage) => {
+      const box = make("input", { type: "checkbox", checked: !hidden.has(stage) });
+      box.addEventListener("change", () => display(stage, box.checked));
+      box.dataset.stage = stage;
+      return make("label", {}, box, stage);
     });
     $("shown").replaceChildren($("shown").firstElementChild, ...boxes);
+  }
+
+  function display(stage, on) {
+    hidden[on ? "delete" : "add"](stage);
+    for (const own of inOrder()) {
+      own.element.hidden = hidden.has(own.stage);
+      fillIn(own);
+    }
+    for (const box of $("shown").querySelectorAll("input")) box.checked = !hidden.has(box.dataset.stage);
+    if (chosen) light(chosen, null);
+    search();
+  }
+
+  // ------------------------------------------------------------------ search
+
+  let matches = [];
+  let match = -1; // the current one's place among them
+
+  function search() {
+    const wanted = $("find").value.trim().toLowerCase();
+    for (const item of document.querySelectorAll(".found")) item.classList.remove("found", "current");
+    matches = [];
+    match = -1;
+    for (const own of wanted ? visible() : []) {
+      const rows = texts[own.text].text.toLowerCase().split("\n");
+      rows.forEach((row, index) => row.includes(wanted) && matches.push({ own, index }));
+    }
+    for (const { own, index } of matches) own.items[index].classList.add("found");
+    document.body.classList.toggle("only", wanted !== "" && $("only").checked);
+    $("matches").textContent = wanted && `${matches.length} lines`;
+  }
+
+  function step(by) {
+    if (!matches.length) return;
+    matches[match]?.own.items[matches[match].index].classList.remove("current");
+    match = match < 0 && by < 0 ? matches.length - 1 : (match + by + matches.length) % matches.length;
+    const { own, index } = matches[match];
+    own.items[index].classList.add("current");
+    own.element.scrollIntoView({ block: "nearest" });
+    point(own, index);
+    $("matches").textContent = `${match + 1} of ${matches.length} lines: ${kernelOf(own.side).label} ${own.stage}`;
+  }
+
+  // ------------------------------------------------------------------ links
+
+  // #sass-123 is line 123 of the first kernel's SASS; &side=right, &arch=, &left= and &right= choose others.
+  function link(own) {
+    const kernel = (side) => nameOf(kernelOf(side));
+    const chosen = { side: own.side, arch: $("arch").value, left: kernel("left"), right: kernel("right") };
+    history.replaceState(null, "", `#${own.stage}-${numberOf(own, own.cursor)}&${new URLSearchParams(chosen)}`);
+    mark(own);
+  }
+
+  function mark(own) {
+    document.querySelector(".line.linked")?.classList.remove("linked");
+    own.items[own.cursor].classList.add("linked");
+  }
+
+  function follow() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    if ([...$("arch").options].some((option) => option.value === asked.get("arch"))) $("arch").value = asked.get("arch");
+    offer(asked);
+    const [, stage, number] = [...asked.keys()].map((key) => key.match(/^(\w+)-(\d+)$/)).find(Boolean) ?? [];
+    const own = columns[asked.get("side") === "right" ? "right" : "left"].find((one) => one.stage === stage);
+    const index = own ? own.lines.findIndex((_, at) => numberOf(own, at) === Number(number)) : -1;
+    if (index < 0) return;
+    display(stage, true);
+    own.element.scrollIntoView({ block: "start" });
+    point(own, index);
+    choose(own);
+    reveal(own, index, true);
+    mark(own);
   }
 
   // ------------------------------------------------------------------ steps, instruction mix
@@ -286,30 +367,47 @@
     passes();
     dots();
     layouts();
+    search();
     for (const one of document.querySelectorAll(".difference")) one.hidden = one.dataset.arch !== $("arch").value;
   }
 
-  function offer() {
+  function offer(asked = new URLSearchParams()) {
     const here = kernels.map((kernel, index) => ({ kernel, index })).filter(({ kernel }) => kernel.arch === $("arch").value);
     for (const side of SIDES) {
       const before = kernelOf(side);
-      const named = ({ kernel }) => before && kernel.label === before.label && kernel.kernel === before.kernel;
+      const wanted = ({ kernel }) => [nameOf(kernel), kernel.label].includes(asked.get(side));
+      const named = ({ kernel }) => before && nameOf(kernel) === nameOf(before);
       const fit = ({ kernel }) => (kernel.way === "triton") === (side === "left");
-      const options = here.map(({ kernel, index }) => make("option", { value: index, textContent: `${kernel.label}: ${kernel.kernel}` }));
+      const options = here.map(({ kernel, index }) => make("option", { value: index, textContent: nameOf(kernel) }));
       $(side).replaceChildren(...options);
-      const best = here.find(named) || here.find(fit) || here[0];
+      const best = here.find(wanted) || here.find(named) || here.find(fit) || here[0];
       if (best) $(side).value = best.index;
     }
     show();
   }
 
-  $("arch").addEventListener("change", offer);
+  $("arch").addEventListener("change", () => offer());
   for (const side of SIDES) $(side).addEventListener("change", show);
   $("every").addEventListener("change", passes);
   $("pass").addEventListener("input", pass);
+  for (const id of ["find", "only"]) $(id).addEventListener("input", search);
+  $("wrap").addEventListener("change", () => document.body.classList.toggle("wrap", $("wrap").checked));
+  $("next").addEventListener("click", () => step(1));
+  $("previous").addEventListener("click", () => step(-1));
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && chosen) light(null, null);
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target === $("find")) {
+      if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
+    } else if (event.key === "Escape" && chosen) light(null, null);
+    else if (event.target.matches("select")) return; // letters choose an option there
+    else if (event.key === "n") step(1);
+    else if (event.key === "N") step(-1);
+    else if (event.key === "/") {
+      event.preventDefault();
+      $("find").focus();
+    }
   });
-  offer();
+  addEventListener("hashchange", follow);
+  follow();
   document.body.dataset.ready = "";
 })();
