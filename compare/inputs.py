@@ -106,7 +106,7 @@ def of_input(case: Case, name: str, dims: int = 2) -> Case:
 
 
 def stored_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """The shape of what is really in memory: an expanded tensor stores its first row only."""
+    """The shape that is allocated: an expanded tensor stores its first row only."""
     return (1, *shape[1:]) if layout == "expanded" else shape
 
 

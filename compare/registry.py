@@ -76,7 +76,7 @@ def implementation(
         op: the op's name, ``softmax``.
         label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``; a variant is letters, digits
             and ``_``.
-        rung: how far it is optimised, one of ``naive tiled tensor_core hopper vendor``.
+        rung: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
@@ -328,7 +328,7 @@ def load(path: str) -> Loaded:
         if isinstance(error, UsageError):  # which says all that there is to say
             raise UsageError(f"--load {path}, line {line}: {error}") from error
         said = f": {error}" if str(error) else ""
-        advice = f"Mend the file ({_running(path)} shows the whole traceback)"
+        advice = f"Fix the file ({_running(path)} shows the whole traceback)"
         if isinstance(error, SystemExit):
             advice = "Take out what ends Python when the file is loaded"
         if isinstance(error, ModuleNotFoundError) and (file.parent / f"{error.name}.py").is_file():

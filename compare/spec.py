@@ -166,7 +166,7 @@ class Tolerance:
     """
 
     least: float
-    """How many roundings of fp32 a good implementation may lose on its way."""
+    """How many roundings of fp32 a good implementation may lose."""
     least_rounded: float | None = None
     """The same for one that computes in less than fp32 and says so: how many roundings of what it computes
     in.  None: as many."""
@@ -222,8 +222,8 @@ class Op:
     """How its inputs may lie in memory.  An op may add words for single inputs, ``b_transposed``, which its
     ``make_inputs`` reads."""
     magnitude: Callable[..., torch.Tensor] | None = None
-    """Like ``oracle``, of the terms' magnitudes: what an element's error is held against beside the element
-    itself, where it is a sum whose terms may cancel.  None: what `Tolerance` says."""
+    """Like ``oracle``, of the terms' magnitudes: an element's error is relative to it as well as to the element
+    itself, where the element is a sum whose terms may cancel.  None: what `Tolerance` says."""
     settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
     """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
@@ -246,7 +246,7 @@ def way_of(label: str) -> str:
 
 
 def is_yardstick(label: str) -> bool:
-    """Whether that is of none of the ways, but what they are held against: a library's kernels."""
+    """Whether it is a library's kernel, which the ways are compared with, and no way itself."""
     return way_of(label) not in WAYS
 
 
@@ -458,7 +458,7 @@ class Timing:
     first_call_ms: float | None = None
     """The first call in this process: compile or load, then run; what was built in the background counts."""
     ratios: tuple[Ratio, ...] = ()
-    """Of cold GPU time: against the op's baseline, and against the reference of its own rung."""
+    """Of cold GPU time: against the op's baseline, and against the reference of its own level."""
     rounds: int = 0
     converged: bool = False
     """The intervals got tight before the time budget ended."""
@@ -563,7 +563,7 @@ class SizeClass:
     share: float
     """The least difference that counts as one."""
     pairs: int = 0
-    """How many times an implementation was held against itself; 0 where that was not done."""
+    """How many times an implementation was compared with itself; 0 where that was not done."""
     largest: float = 0.0
     """The largest difference that any of those pairs showed,"""
     apart: int = 0

@@ -68,9 +68,9 @@ def test_the_command_that_is_advised_shows_the_traceback(
     """In the user's own folder, which is not the project's, by a path with a space in it."""
     monkeypatch.chdir(tmp_path)
     Path("no rung.py").write_text(NO_RUNG)
-    with pytest.raises(UsageError, match=r"TypeError at line 5: .*'rung'\. Mend the file") as caught:
+    with pytest.raises(UsageError, match=r"TypeError at line 5: .*'rung'\. Fix the file") as caught:
         registry.load("no rung.py")
-    advised = str(caught.value).partition("Mend the file (")[2].removesuffix(" shows the whole traceback)")
+    advised = str(caught.value).partition("Fix the file (")[2].removesuffix(" shows the whole traceback)")
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(["sh", "-c", advised], env=bare, capture_output=True, text=True, check=False)
     assert 'File "' in done.stderr
@@ -80,7 +80,7 @@ def test_the_command_that_is_advised_shows_the_traceback(
 def test_a_file_that_interrupts_its_worker_is_told_from_ctrl_c(tmp_path: Path) -> None:
     file = tmp_path / "interrupts.py"
     file.write_text("raise KeyboardInterrupt\n")
-    with pytest.raises(UsageError, match=r"KeyboardInterrupt at line 1\. Mend the file"):
+    with pytest.raises(UsageError, match=r"KeyboardInterrupt at line 1\. Fix the file"):
         user_files.load([str(file)], 60.0)
     with pytest.raises(KeyboardInterrupt):  # here it would be the user's
         registry.load(str(file))

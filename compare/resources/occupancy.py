@@ -91,7 +91,7 @@ def occupancy(arch: str, threads: int, registers: int, shared_bytes: int) -> Occ
     block_shared = _round_up(shared_bytes + has.reserved_bytes, has.shared_unit)
 
     by_registers = _REGISTERS // _SUB_PARTITIONS // warp_registers * _SUB_PARTITIONS // warps
-    # Who takes none is not limited by it: no more blocks than threads ever fit.
+    # A block without shared memory is not limited by it: no more blocks than threads ever fit.
     by_shared = has.shared_bytes // block_shared if block_shared else has.threads
     fits = {
         "threads": most_warps // warps if threads <= 1024 else 0,

@@ -105,7 +105,7 @@ def from_cubins(
 
 
 class Compiling:
-    """Requests on their way: what is not kept is compiled by other processes, which start at once.
+    """Pending requests: results that are not cached are compiled by other processes, which start at once.
 
     To be stopped by whoever started it.
     """
@@ -118,7 +118,7 @@ class Compiling:
         Args:
             requests: compiled together, which saves seconds for each.
             nice: how much less urgent that is than what this process does in the meantime.
-            timeout_s: the most that one step for a request may take, such as compiling it; who takes longer
+            timeout_s: the limit of one step of a request, such as compiling it; a request that takes longer
                 is given up, and the others go on.
 
         Raises:
@@ -188,7 +188,7 @@ class _Compiler:
         while (answer := self._answers.get()) is not None:
             self._results[answer["key"]] = _understood(answer)
             progress(len(self._results))
-        self._answers.put(None)  # for whoever asks again
+        self._answers.put(None)  # a later call finds the end as well
         return self._results
 
     def stop(self) -> None:

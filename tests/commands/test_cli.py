@@ -184,7 +184,7 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
 
 
 def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """`command`, on its way; it hears Ctrl-C."""
+    """`command`, still running; Ctrl-C reaches it."""
     return subprocess.Popen(
         [sys.executable, "-m", "compare", *arguments],
         cwd=ROOT,

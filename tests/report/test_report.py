@@ -505,9 +505,7 @@ def test_csv_has_a_line_for_each_row_with_units() -> None:
     assert row.timing is not None
     assert row.timing.cold_us is not None
     assert float(line["cold_us"]) == row.timing.cold_us.median
-    assert (
-        float(line["speedup_low"]) <= float(line["speedup"]) <= float(line["speedup_high"])
-    )
+    assert float(line["speedup_low"]) <= float(line["speedup"]) <= float(line["speedup_high"])
     assert line["registers"] == "40;40"
     assert int(line["kernel_tokens"]) == 310
 

@@ -54,7 +54,7 @@ def test_what_is_no_access_is_refused(addresses: tuple[int, ...], lane_bytes: in
         Access("load", addresses, lane_bytes)
 
 
-# --------------------------------------------------------------------------- transpose's rungs
+# --------------------------------------------------------------------------- transpose's levels
 
 PLACES = """
 #include "transpose.cuh"

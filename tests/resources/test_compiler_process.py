@@ -27,7 +27,7 @@ BUSY = [op for op in map(registry.get_op, registry.op_names()) if op.cost(op.cas
 @pytest.mark.parametrize("op", BUSY, ids=lambda op: op.name)
 def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
     mine = [i for i in registry.implementations(op.name) if i.way != "torch" and i.route != "pybind"]
-    # Of each rung the first, and the first for each newer GPU.
+    # Of each level the first, and the first for each newer GPU.
     impls = list({(i.way, i.rung, i.requires): i for i in reversed(mine)}.values())
     looked_at = set()
     requests = [Request(op, impl, op.cases.default, "sm_90") for impl in impls]

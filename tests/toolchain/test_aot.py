@@ -141,7 +141,7 @@ def logged(argument: Scalar) -> int:
 
 
 def declared(program: Program) -> list[tuple[str, str]]:
-    """C type and name of what is left of a Triton kernel's parameters at run time."""
+    """C type and name of the parameters that a Triton kernel still has at run time."""
     (header,) = program.folder.glob(f"{program.kernel.name}.*.h")
     found = re.search(r"^CUresult \w+\(CUstream stream, (.*)\);", header.read_text(), re.MULTILINE)
     assert found

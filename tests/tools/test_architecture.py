@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 DOCUMENTS = [
     path
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    if path.name != "CHANGELOG.md"  # tells of what is gone, too
+    if path.name != "CHANGELOG.md"  # it names removed files
 ]
 ROOMS = "compare|tools|tests|docs|torch_impl|triton_impl|cuda_impl|examples|results"
 

@@ -38,7 +38,7 @@ class Example:
     runs: int = 1
     """How often the command is run: what the variable does may show in the second run only."""
     shown: str = ""
-    """Of what is printed, lines that match; empty: all."""
+    """Printed lines that match; empty: all."""
     files: str = ""
     """Which files to list afterwards, as a pattern in DIR."""
     edited: bool = False
