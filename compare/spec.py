@@ -222,8 +222,8 @@ class Op:
     """How its inputs may lie in memory.  An op may add words for single inputs, ``b_transposed``, which its
     ``make_inputs`` reads."""
     magnitude: Callable[..., torch.Tensor] | None = None
-    """Like ``oracle``, of the terms' magnitudes: an element's error is relative to it as well as to the element
-    itself, where the element is a sum whose terms may cancel.  None: what `Tolerance` says."""
+    """Like ``oracle``, of the terms' magnitudes: an element's error is relative to it as well as to the
+    element itself, where the element is a sum whose terms may cancel.  None: what `Tolerance` says."""
     settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
     """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
