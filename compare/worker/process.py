@@ -44,11 +44,12 @@ _STARTING = threading.Lock()
 class Raised(Exception):
     """An implementation raised in its worker; the worker lives on."""
 
-    def __init__(self, name: str, text: str, trace: str) -> None:
+    def __init__(self, name: str, text: str, where: str = "") -> None:
         super().__init__(text)
         self.name = name
         """The type of what it raised."""
-        self.trace = trace
+        self.where = where
+        """``my_softmax.py:31``: the place in its file; empty where there is none."""
 
 
 class Ended(Exception):
@@ -173,7 +174,7 @@ class Worker:
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
         if kind == "memory":
             raise MemoryError(text)
-        raise Raised(name, text, told["trace"])
+        raise Raised(name, text, told["where"])
 
     def _wait(self, step: str, timeout_s: float) -> Any:
         until = time.monotonic() + timeout_s
