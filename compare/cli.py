@@ -20,6 +20,7 @@ MODULES = {
     "doctor": "compare.commands.doctor",
     "diff": "compare.commands.diff",
     "map": "compare.commands.map",
+    "new-op": "compare.commands.new_op",
     "pipeline": "compare.toolchain.pipeline.command",
     "aot": "compare.toolchain.aot.command",
     "cache": "compare.toolchain.caches.command",

@@ -149,9 +149,10 @@ class _Calls:
             f"{errors.wrong} of {errors.compared} elements are off, by up to {errors.score:.3g} "
             f"{accumulator} roundings where {limit:.3g} are allowed"
         )
-        findings.add("values", wrong if errors.wrong else None)
+        hint = f". {probe.reference.hint}" if probe.reference.hint else ""
+        findings.add("values", wrong + hint if errors.wrong else None)
         misplaced = f"{errors.misplaced} elements are not where the reference has them"
-        findings.add("NaN and infinity", misplaced if errors.misplaced else None)
+        findings.add("NaN and infinity", misplaced + hint if errors.misplaced else None)
         for invariant in op.invariants:
             findings.add(invariant.name, invariant.check(probe.inputs, output))
         return errors

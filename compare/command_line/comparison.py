@@ -9,7 +9,7 @@ from pathlib import Path
 from compare.command_line import options
 from compare.spec import Options, UsageError
 
-COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map")
+COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map", "new-op")
 """What is no op; `compare.cli` knows their modules."""
 
 CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
@@ -33,6 +33,7 @@ examples:
   python -m compare aot vector_add --arch sm_90 --out programs/
   python -m compare cache vector_add
   python -m compare map
+  python -m compare new-op squared
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: its output is the fp64 result within tolerance
@@ -57,7 +58,8 @@ def parser() -> argparse.ArgumentParser:
         help="the op to compare, or all of them; or a command: what there is (list), what this machine can "
         "run (doctor), what has changed between two files (diff), what the compilers make of an op "
         "(pipeline), its kernels as programs without Python (aot), what the compilers keep on disk (cache), "
-        "or which way is fastest over all that is recorded (map). COMMAND --help shows its options",
+        "which way is fastest over all that is recorded (map), or the files of a new op (new-op). "
+        "COMMAND --help shows its options",
     )
     # Hidden: given to an op by mistake they are refused in a sentence.
     found.add_argument("files", nargs="*", help=argparse.SUPPRESS)

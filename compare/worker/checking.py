@@ -197,6 +197,8 @@ class Checking:
         case = neighbour(self._case)
         if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
             return agreement
+        assert self._probes is not None
+        by_row = self._probes.of(self._seeds[impl.label][0]).reference.by_row
         try:
             with Exchange(
                 self._op, case, self._device, expected_output(self._op, case, self._device)
@@ -210,7 +212,7 @@ class Checking:
                     (seed,),
                     CheckOptions(
                         stage=WorkerStage(worker, exchange, building=False),
-                        probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit), ()),
+                        probes=Probes(self._op, case, self._device, _Known(2 * agreement.limit, by_row), ()),
                         own_work=impl.has_own_kernels,
                     ),
                 )
@@ -268,10 +270,11 @@ def neighbour(case: Case) -> Case:
 class _Known(ToleranceFromBaseline):
     """A limit that is known from sizes nearby."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
+    def __init__(self, limit: float, by_row: bool) -> None:
+        self._limit, self._by_row = limit, by_row
 
     def limit(self, case: Case, reference: Reference) -> float:
+        reference.by_row = self._by_row
         return self._limit
 
 
