@@ -79,7 +79,7 @@ class ToleranceFromBaseline:
         return twice, least < self._errors(case, reference, zeros).score <= twice
 
     def _hint(self, case: Case, reference: Reference, output: torch.Tensor, zeros_pass: bool) -> str:
-        own = f"{self._op.baseline} is wrong here too: "
+        own = f"{self._op.baseline} itself is wrong here: "
         if case.fill != "normal" and self._errors(case, reference, output).misplaced:
             return (
                 f"{own}intermediate results overflow or become NaN on the fill {case.fill!r}. If that is "

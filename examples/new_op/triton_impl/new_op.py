@@ -31,5 +31,5 @@ def blocked(x: torch.Tensor, *, BLOCK_SIZE: int = 1024) -> torch.Tensor:
     N = x.numel()
     if N > 0:
         grid = (triton.cdiv(N, BLOCK_SIZE),)
-        new_op_blocked_kernel[grid](x, y, N, BLOCK_SIZE=BLOCK_SIZE)
+        new_op_blocked_kernel[grid](x, y, N, BLOCK_SIZE=BLOCK_SIZE, num_warps=4)
     return y
