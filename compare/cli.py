@@ -6,8 +6,10 @@ import errno
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TextIO
 
 from compare import registry
@@ -20,6 +22,7 @@ MODULES = {
     "doctor": "compare.commands.doctor",
     "diff": "compare.commands.diff",
     "map": "compare.commands.map",
+    "new-op": "compare.commands.new_op",
     "pipeline": "compare.toolchain.pipeline.command",
     "aot": "compare.toolchain.aot.command",
     "cache": "compare.toolchain.caches.command",
@@ -84,10 +87,25 @@ def _explained(error: Exception) -> str:
                 f"--load {file}: {type(error).__name__} at line {line}: {error}. Fix the op "
                 "(COMPARE_TRACEBACK=1 shows how it was called)"
             )
+    for path in _files_of_ops(error):
+        line = registry.line_in(error, path)
+        if line is not None:
+            where = f"{path.relative_to(registry.ROOT)}:{line}"
+            return f"{where}: {type(error).__name__}: {error}. Fix the file (COMPARE_TRACEBACK=1 shows how)"
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and error.name == "OP":
+        return f"{error.obj.__file__} has no OP: name the op's description so, OP = Op(...)"
     return (
         f"an error of the tool itself, {type(error).__name__}: {error}. "
         "COMPARE_TRACEBACK=1 shows where; please report it"
     )
+
+
+def _files_of_ops(error: Exception) -> list[Path]:
+    """The files of ops and implementations that raised it or, with a mistake in their syntax, are it."""
+    frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    files = [Path(file) for file in (*frames, getattr(error, "filename", None) or "")]
+    folders = ("compare/ops", *(package.replace(".", "/") for package in registry.IMPLEMENTATION_PACKAGES))
+    return [file for file in reversed(files) if file.parent in {registry.ROOT / each for each in folders}]
 
 
 def _complain(message: str, status: int) -> int:

@@ -30,6 +30,7 @@ from cuda import pathfinder
 from filelock import FileLock
 
 from cuda_impl import flags
+from cuda_impl.source import by_users_lines, errors_in, for_host
 
 PYBIND = flags.KERNELS.parent / "pybind"
 PREBUILT = PYBIND / "prebuilt"
@@ -262,8 +263,8 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
     return path
 
 
-def run(command: Iterable[str | Path], what: str) -> str:
-    """Run a compiler and return what it printed.
+def run(command: Iterable[str | Path], what: str, text: str = "") -> str:
+    """Run a compiler, on ``text`` of a user's file if given, and return what it printed.
 
     Raises:
         BuildError: it failed at ``what``.
@@ -271,14 +272,18 @@ def run(command: Iterable[str | Path], what: str) -> str:
     words = [str(word) for word in command]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        raise refusal(what, Path(words[0]).name, f"{done.stdout.strip()}\n{' '.join(words)}")
+        raise refusal(what, Path(words[0]).name, f"{done.stdout.strip()}\n{' '.join(words)}", text)
     return done.stdout
 
 
-def refusal(what: str, compiler: str, log: str) -> BuildError:
-    """The `BuildError` for a compiler's refusal of ``what``; its first line has the log's first error."""
-    first = re.search(r"\berror[^:\n]*: *(.*)", log)
-    return BuildError(f"{what}: {compiler} failed{f': {first[1].strip()}' if first else ''}\n{log}")
+def refusal(what: str, compiler: str, log: str, text: str = "") -> BuildError:
+    """The `BuildError` for a compiler's refusal of ``what``; its first line has the log's errors.
+
+    Places in ``text``, from a user's file, are shown as places in that file.
+    """
+    log = by_users_lines(log, text) if text else log
+    errors = errors_in(log)
+    return BuildError(f"{what}: {compiler} failed{f': {errors}' if errors else ''}\n{log}")
 
 
 def is_asserted(said: str) -> bool:
@@ -378,17 +383,16 @@ def host_kernel(source: str, name: str) -> Path:
     Raises:
         BuildError: g++ is missing or refuses the source.
     """
-    text = f"{source_text(source)}\nHOST_ENTRY({name})\n"
+    users = source_text(source)
+    text = f"{for_host(users)}\nHOST_ENTRY({name})\n"
     runtime, header = host_runtime(), host_header()
     command = [*_host_command(sanitizing()), "-include", str(header)]
     key = digest(_contents(text, (flags.KERNELS,)), command, runtime.name, _identity(gxx()))
-    dynamic = re.search(r"\bextern\b[^;]*__shared__", text)
-    hint = " (here 'extern __shared__ float x[]' has to be DYNAMIC_SHARED(float, x))" if dynamic else ""
 
     def make(product: Path) -> None:
         file = product.with_suffix(".cpp")
         file.write_text(text)
-        run([*command, file, runtime, "-o", product], name + hint)
+        run([*command, file, runtime, "-o", product], name, users)
 
     return _cached(f"{_stem(name)}-{key}.so", make)
 
@@ -485,7 +489,7 @@ def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...])
         checked(nvrtc.nvrtcGetProgramLog(program, log_bytes))
         log = log_bytes.rstrip(b"\0 ").decode()
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise refusal(what, "NVRTC", f"{log}\n{', '.join(names)}")
+            raise refusal(what, "NVRTC", f"{log}\n{', '.join(names)}", source_text(source))
         _refuse_remarks(log, what)
         mangled = {
             name: checked(nvrtc.nvrtcGetLoweredName(program, name.encode())).decode() for name in names
@@ -542,7 +546,7 @@ def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[byte
     def make(folder: Path) -> tuple[bytes, dict[str, Any]]:
         file, product = folder / "kernels.cu", folder / "kernels.image"
         file.write_text(text)
-        log = run([*command, file, "-o", product], names[0])
+        log = run([*command, file, "-o", product], names[0], source_text(source))
         _refuse_remarks(log, names[0])
         return product.read_bytes(), {"log": log}
 

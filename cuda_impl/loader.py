@@ -94,7 +94,7 @@ class _CudaKernel:
                 self._raw_kernel = module.get_function(name)
                 self._function = self._raw_kernel.kernel
             except cupy.cuda.compiler.CompileException as error:
-                raise build.refusal(name, "NVRTC", str(error)) from error
+                raise build.refusal(name, "NVRTC", str(error), text) from error
             # The kernel's static shared memory counts too.
             self._shared_bytes = _PORTABLE_SHARED_BYTES - self._raw_kernel.shared_size_bytes
             if cluster > _PORTABLE_CLUSTER:

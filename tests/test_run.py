@@ -394,7 +394,7 @@ def test_a_build_that_fails_is_the_reason_of_every_row_that_needs_it(
     assert rows["torch.eager"].status == "ok"
     for label in ("cupy.built", "cupy.too"):
         assert rows[label].status == "failed"
-        assert "BuildError: adding.cu: nvcc failed: no such luck (COMPARE_TRACEBACK" in rows[label].reason
+        assert "adding.cu: nvcc failed: adding.cuh(7): no such luck (COMPARE_TRACEBACK" in rows[label].reason
     assert builds.stopped == 1
 
 

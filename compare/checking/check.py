@@ -150,9 +150,10 @@ class _Calls:
             f"{errors.wrong} of {errors.compared} elements are wrong, by up to {errors.score:.3g} "
             f"{accumulator} roundings (tolerance: {limit:.3g})"
         )
-        findings.add("values", wrong if errors.wrong else None)
+        hint = f". {probe.reference.hint}" if probe.reference.hint else ""
+        findings.add("values", wrong + hint if errors.wrong else None)
         misplaced = f"{errors.misplaced} elements differ from the reference in being NaN or infinite"
-        findings.add("NaN and infinity", misplaced if errors.misplaced else None)
+        findings.add("NaN and infinity", misplaced + hint if errors.misplaced else None)
         for invariant in op.invariants:
             findings.add(invariant.name, invariant.check(probe.inputs, output))
         return errors

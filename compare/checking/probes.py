@@ -47,7 +47,7 @@ class Probes:
     ) -> None:
         self._op, self._case, self._device = op, case, device
         self._tolerance, self._kept = tolerance, frozenset(kept)
-        self._limits: dict[int, float] = {}
+        self._limits: dict[int, tuple[float, bool, str]] = {}
         self._probes: dict[int, Probe] = {}
         self._lock = threading.Lock()
 
@@ -60,9 +60,12 @@ class Probes:
         inputs = self._op.make_inputs(self._case, generator, self._device)
         keep = seed in self._kept and sum(x.numel() for x in inputs) <= _KEPT_ELEMENTS
         reference = Reference(self._op, inputs, keep)
-        if seed not in self._limits:
-            self._limits[seed] = self._tolerance.limit(self._case, reference)
-        probe = Probe(f"seed {seed}", inputs, reference, self._limits[seed])
+        if seed in self._limits:
+            limit, reference.by_row, reference.hint = self._limits[seed]
+        else:
+            limit = self._tolerance.limit(self._case, reference)
+            self._limits[seed] = limit, reference.by_row, reference.hint
+        probe = Probe(f"seed {seed}", inputs, reference, limit)
         if keep:
             self._probes[seed] = probe
         return probe
@@ -86,7 +89,8 @@ def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
         x[at] = -value if float(x[at]) > 0 else value
     else:
         x[at] = (int(x[at]) + 1 + secrets.randbelow(255)) % 256
-    return Probe(f"{probe.name}, one element changed", inputs, Reference(op, inputs), probe.limit)
+    reference = Reference(op, inputs, by_row=probe.reference.by_row)
+    return Probe(f"{probe.name}, one element changed", inputs, reference, probe.limit)
 
 
 def _copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from compare import registry
-from compare.checking.errors import errors_of
+from compare.checking.errors import Errors, errors_of
 from compare.checking.reference import Reference, expected_output
 from compare.checking.stage import LocalStage, Stage
 from compare.spec import Case, Op, Tolerance
@@ -39,32 +39,59 @@ class ToleranceFromBaseline:
     def limit(self, case: Case, reference: Reference) -> float:
         """The allowed error on these inputs, in the tolerance's unit: twice the baseline's, or the floor.
 
-        If twice the baseline's error would let all zeros pass, the baseline is wrong: the floor remains, and
-        the baseline's own row fails.
+        All zeros must not pass.  Where they would, because terms cancel in a baseline that computes in bf16,
+        and the op has no magnitude, errors become relative to the largest element of a row:
+        ``reference.by_row``.  If zeros pass then too, the baseline is wrong itself: the floor remains, its
+        own row fails, and ``reference.hint`` says what to look at.
         """
-        twice, least = 2 * self._score(case, reference), self._op.tolerance(case).least
-        if twice <= least or least < self._score_of_zeros(case, reference) <= twice:
-            return least
-        return twice
+        tolerance = self._op.tolerance(case)
+        output = self._output(case, reference)
+        if output is None:
+            return tolerance.least
+        twice, zeros_pass = self._twice(case, reference, output)
+        if zeros_pass and self._op.magnitude is None and tolerance.reduced_dim is None:
+            reference.by_row = True
+            twice, zeros_pass = self._twice(case, reference, output)
+            reference.by_row = not zeros_pass
+        reference.hint = self._hint(case, reference, output, zeros_pass)
+        return tolerance.least if zeros_pass else max(twice, tolerance.least)
 
-    def _score(self, case: Case, reference: Reference) -> float:
+    def _output(self, case: Case, reference: Reference) -> torch.Tensor | None:
+        """What the baseline returns; None where it fails, which its own row reports."""
         if self._stage is None:
-            return 0.0
+            return None
         expected = expected_output(self._op, case, reference.device)
         try:
             self._stage.place(reference.inputs)
             output = self._stage.call(expected).output
-        except Exception:  # reported in the baseline's own row
-            return 0.0
-        if output is None:
-            return 0.0
-        self._op.settle(reference.inputs, output)
-        return self._score_of(case, reference, output)
+        except Exception:
+            return None
+        if output is not None:
+            self._op.settle(reference.inputs, output)
+        return output
 
-    def _score_of_zeros(self, case: Case, reference: Reference) -> float:
-        expected = expected_output(self._op, case, reference.device)
-        zeros = torch.zeros((), dtype=expected.dtype, device=reference.device).expand(expected.shape)
-        return self._score_of(case, reference, zeros)
+    def _twice(self, case: Case, reference: Reference, output: torch.Tensor) -> tuple[float, bool]:
+        """Twice the error of an output, and whether all zeros would pass under that."""
+        twice, least = 2 * self._errors(case, reference, output).score, self._op.tolerance(case).least
+        if twice <= least:
+            return twice, False
+        zeros = torch.zeros((), dtype=output.dtype, device=output.device).expand(output.shape)
+        return twice, least < self._errors(case, reference, zeros).score <= twice
 
-    def _score_of(self, case: Case, reference: Reference, output: torch.Tensor) -> float:
-        return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0).score
+    def _hint(self, case: Case, reference: Reference, output: torch.Tensor, zeros_pass: bool) -> str:
+        own = f"{self._op.baseline} itself is wrong here: "
+        if case.fill != "normal" and self._errors(case, reference, output).misplaced:
+            return (
+                f"{own}intermediate results overflow or become NaN on the fill {case.fill!r}. If that is "
+                f"no mistake, leave fill={case.fill!r} out of the op's cases"
+            )
+        if not zeros_pass or not output.is_floating_point():
+            return ""
+        change = "add" if self._op.magnitude is None else "correct"
+        return (
+            f"{own}its error is as large as the result. Either the oracle computes something else, or terms "
+            f"cancel: then {change} the op's magnitude, which is the oracle of the terms' absolute values"
+        )
+
+    def _errors(self, case: Case, reference: Reference, output: torch.Tensor) -> Errors:
+        return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0)

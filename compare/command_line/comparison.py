@@ -9,7 +9,7 @@ from pathlib import Path
 from compare.command_line import options
 from compare.spec import Options, UsageError
 
-COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map")
+COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map", "new-op")
 """Words that name no op; `compare.cli` has their modules."""
 
 CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
@@ -33,6 +33,7 @@ examples:
   python -m compare aot vector_add --arch sm_90 --out programs/
   python -m compare cache vector_add
   python -m compare map
+  python -m compare new-op squared
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
@@ -56,8 +57,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="|".join(("OP", "all", *COMMANDS)),
         help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
         "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
-        "(pipeline), its kernels as programs without Python (aot), the compilers' caches (cache), or the "
-        "fastest way over all records (map). COMMAND --help shows its options",
+        "(pipeline), its kernels as programs without Python (aot), the compilers' caches (cache), the "
+        "fastest way over all records (map), or the files of a new op (new-op). COMMAND --help shows its "
+        "options",
     )
     # Hidden: given by mistake, they are refused in a sentence.
     found.add_argument("files", nargs="*", help=argparse.SUPPRESS)

@@ -34,6 +34,7 @@ from compare.resources.sass.instruction_mix import multiplications
 from compare.resources.static import Refused
 from compare.sandbox.limits import end_with, restrict
 from compare.sandbox.project_files import watch_deeds
+from compare.sandbox.words import raised_in
 from compare.spec import Case, CudaLaunch, KernelResources, TritonLaunch
 from cuda_impl import build
 
@@ -139,7 +140,8 @@ class Compiler:
         try:
             compiled, log = compile_triton(launch, arch)
         except Exception as error:  # each stage has its own
-            raise Refused(f"{launch.kernel.fn.__name__}: {type(error).__name__}: {error}") from error
+            name, text, where = raised_in(inspect.getfile(launch.kernel.fn), error)
+            raise Refused(f"{launch.kernel.fn.__name__}: {where and f'{where}: '}{name}: {text}") from error
         if compiled.hash not in self._triton:  # Triton compiles a specialisation once, and reports once
             name = compiled.metadata.name
             self._triton[compiled.hash] = Compiled(name, read_report(log)[name], compiled.asm["cubin"])

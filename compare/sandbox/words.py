@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
+
+from compare import registry
+from cuda_impl.source import place
 
 
 def how_it_ended(code: int) -> str:
@@ -12,6 +16,37 @@ def how_it_ended(code: int) -> str:
         return f"its process exited with exit code {code}"
     name = signal.Signals(-code).name
     return f"its process was killed by {name} ({_SIGNALS.get(name, signal.strsignal(-code))})"
+
+
+def raised_in(file: str, error: BaseException) -> tuple[str, str, str]:
+    """Type, text and place in a user's ``file`` of what its code raised, without what Triton wraps it in.
+
+    Triton's interpreter and its compiler wrap an error once for every function that it passes through.  The
+    place is ``my_softmax.py:31``, and empty where the file had no part in it.
+    """
+    while (inner := error.__cause__) is not None and _is_tritons(error):
+        if hasattr(error, "src") and not hasattr(inner, "src"):  # raised by Triton's own code
+            break
+        error = inner
+    name, text = type(error).__name__, _text(error)
+    if _is_tritons(error) and getattr(error, "src", None):
+        last = text.rstrip().rpartition("\n")[2]
+        return name, getattr(error, "error_message", None) or last, place(error.src, error.node.lineno)  # type: ignore[attr-defined]
+    line = registry.line_in(error, Path(file)) if name != "BuildError" else None  # which names places itself
+    return name, text, f"{Path(file).name}:{line}" if line else ""
+
+
+def _is_tritons(error: BaseException) -> bool:
+    return type(error).__name__ == "InterpreterError" or (
+        type(error).__module__.startswith("triton.") and hasattr(error, "node")
+    )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def printable(told: Any) -> Any:

@@ -14,7 +14,9 @@ from compare.worker.timing import Cheated, TooFast
 from cuda_impl.build import is_asserted
 
 _LONGEST = 200
-"""Characters of a reason; a compiler's own words are longer."""
+"""Characters of a reason."""
+_LONGEST_OF_COMPILERS = 1000
+"""The same where a compiler lists errors, whose number `cuda_impl.source` limits."""
 
 
 def verdict(error: BaseException) -> tuple[Status, str]:
@@ -37,18 +39,25 @@ def verdict(error: BaseException) -> tuple[Status, str]:
         text = str(error).partition("\n")[0]
         if is_asserted(text):
             return "unavailable", text
+        return "failed", f"{_cut(text, _LONGEST_OF_COMPILERS)} (COMPARE_TRACEBACK=1 shows all that it said)"
     if "Unexpected non-ASCII character" in text:  # ptxas says no more than that
         return "failed", (
             "ptxas takes ASCII only, and Triton tells it the names of the file and of its kernels: rename "
             "what has other letters"
         )
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]} ..."
     if isinstance(error, Refused):
+        text = _cut(text, _LONGEST_OF_COMPILERS)
         return "failed", f"{text} (python -m compare pipeline shows all that its compiler says)"
+    text = _cut(text, _LONGEST)
     if isinstance(error, CompileError):
         return "failed", text
+    if where := getattr(error, "where", ""):
+        return "failed", f"{where}: {name}: {text} (COMPARE_TRACEBACK=1 shows the traceback)"
     return "failed", f"{name}: {text} (COMPARE_TRACEBACK=1 shows where)"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} ..."
 
 
 def _asked(text: str) -> str:

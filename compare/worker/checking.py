@@ -196,13 +196,15 @@ class Checking:
         case = neighbour(self._case)
         if case == self._case or (self._device.type == "cpu" and self._op.cost(case).bytes > _CPU_BYTES):
             return agreement
-        op, device, seed = self._op, self._device, secrets.randbelow(1 << 31)
-        probes = Probes(op, case, device, _Known(2 * agreement.limit), ())
+        assert self._probes is not None
+        op, device, seeds = self._op, self._device, self._seeds[impl.label]
+        by_row = self._probes.of(seeds[0]).reference.by_row
+        probes = Probes(op, case, device, _Known(2 * agreement.limit, by_row), ())
         try:
             with Exchange(op, case, device, expected_output(op, case, device)) as exchange:
                 stage = WorkerStage(worker, exchange, building=False)
                 options = CheckOptions(stage, probes, own_work=impl.has_own_kernels)
-                found = check(op, impl, case, device, (seed,), options)
+                found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
         except (NotImplementedError, UsageError, MemoryError, Raised):  # it refuses these sizes
             return agreement
         problem = "" if found.passed else f"correct on the requested sizes, wrong on {case}: {found.reason}"
@@ -257,10 +259,11 @@ def neighbour(case: Case) -> Case:
 class _Known(ToleranceFromBaseline):
     """A limit that is already known."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
+    def __init__(self, limit: float, by_row: bool) -> None:
+        self._limit, self._by_row = limit, by_row
 
     def limit(self, case: Case, reference: Reference) -> float:
+        reference.by_row = self._by_row
         return self._limit
 
 

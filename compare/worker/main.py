@@ -35,6 +35,7 @@ from compare.records.encoding import decode, encode
 from compare.resources.profiler import from_profiler, kernels_of_its_own
 from compare.sandbox import limits
 from compare.sandbox.project_files import watch_deeds
+from compare.sandbox.words import raised_in
 from compare.spec import Implementation, Tuning, UsageError
 from compare.timing.stopwatch import Reading, Stopwatch, host_ms
 from compare.timing.timed import Kind
@@ -103,20 +104,22 @@ class _Desk:
         try:
             return {"answer": getattr(self._work, what)(**arguments)}
         except BaseException as error:  # user code may raise anything
-            told = {"raised": _told(error), "lost": self._work.recover()}
+            told = {"raised": _told(error, self._work.file), "lost": self._work.recover()}
             traceback.clear_frames(error.__traceback__)  # frees the memory that the frames hold
             return told
 
 
-def _told(error: BaseException) -> dict[str, str]:
+def _told(error: BaseException, file: str) -> dict[str, str]:
     kind = "failed"
     if isinstance(error, (NotImplementedError, UsageError)):
         kind = "unavailable"
-    text = f"exit({error.code})" if isinstance(error, SystemExit) else _text(error)
+    name, text, where = raised_in(file, error)
+    if isinstance(error, SystemExit):
+        text = f"exit({error.code})"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or _NO_MEMORY in text:
         kind = "memory"
     trace = "".join(traceback.format_exception(error))
-    return {"kind": kind, "name": type(error).__name__, "text": text[:2000], "trace": trace[-8000:]}
+    return {"kind": kind, "name": name, "text": text[:2000], "where": where, "trace": trace[-8000:]}
 
 
 def _line_in(file: str, impl: Implementation) -> int:
@@ -133,13 +136,6 @@ def _of_cupy() -> int:
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
     return int(pool.used_bytes())
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.device) -> float:
@@ -169,6 +165,11 @@ class _Work:
     def impl(self) -> Implementation:
         assert self._impl is not None
         return self._impl
+
+    @property
+    def file(self) -> str:
+        """The file of the implementation; empty before one is chosen."""
+        return self._impl.origin if self._impl else ""
 
     # ----------------------------------------------------------------------- once
 
@@ -273,7 +274,7 @@ class _Work:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
         except Exception as error:
-            return _text(error).partition("\n")[0]
+            return str(error).partition("\n")[0]
         return None
 
     # ----------------------------------------------------------------------- agreement

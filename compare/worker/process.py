@@ -45,11 +45,12 @@ _STARTING = threading.Lock()
 class Raised(Exception):
     """The implementation raised; its worker lives on."""
 
-    def __init__(self, name: str, text: str, trace: str) -> None:
+    def __init__(self, name: str, text: str, where: str = "") -> None:
         super().__init__(text)
         self.name = name
         """Name of the exception's type."""
-        self.trace = trace
+        self.where = where
+        """``my_softmax.py:31``: the line of its file; empty if unknown."""
 
 
 class Ended(Exception):
@@ -171,7 +172,7 @@ class Worker:
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
         if kind == "memory":
             raise MemoryError(text)
-        raise Raised(name, text, told["trace"])
+        raise Raised(name, text, told["where"])
 
     def _wait(self, step: str) -> Any:
         until = time.monotonic() + self.timeout_s

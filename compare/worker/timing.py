@@ -190,7 +190,8 @@ class Examiner:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
-        self._allowed = tolerance.limit(case, Reference(op, self._stale))
+        stale = Reference(op, self._stale)
+        self._allowed, self._by_row = tolerance.limit(case, stale), stale.by_row
         self._values = [self._fresh() for _ in range(exchange.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
@@ -261,7 +262,7 @@ class Examiner:
                 f"in {when} {unwritten} of {output.numel()} elements were not written when its call ended: "
                 "the work was left out, or left to another stream or thread"
             )
-        reference = Reference(self._op, self._values[which])
+        reference = Reference(self._op, self._values[which], by_row=self._by_row)
         # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
         limit = 2 * limit_of(self._op.tolerance(self._case), accumulator, self._allowed)
         errors = errors_of(self._op, self._case, reference, output, limit, accumulator, quantile_elements=0)

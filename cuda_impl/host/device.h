@@ -4,6 +4,7 @@
 // `-ftz` and the hardware's approximations (`__expf`) are not emulated: the host's results are more accurate.
 #pragma once
 
+#include <assert.h>
 #include <math.h>
 #include <vector_functions.h>
 
@@ -270,6 +271,18 @@ inline float __fmul_rn(float x, float y) {
 inline float __fmaf_rn(float x, float y, float z) {
     return fmaf(x, y, z);
 }
+inline float __fsqrt_rn(float x) {
+    return sqrtf(x);
+}
+inline float __int2float_rn(int x) {
+    return float(x);
+}
+inline int __float2int_rn(float x) {
+    return int(lrintf(x));
+}
+inline int __float2int_rz(float x) {
+    return int(x);
+}
 inline float __saturatef(float x) {
     return fminf(fmaxf(x, 0.0f), 1.0f);
 }
@@ -292,8 +305,14 @@ inline int __popcll(unsigned long long x) {
 inline int __ffs(int x) {
     return __builtin_ffs(x);
 }
+inline int __ffsll(long long x) {
+    return __builtin_ffsll(x);
+}
 inline int __clz(int x) {
     return x == 0 ? 32 : __builtin_clz(unsigned(x));
+}
+inline int __clzll(long long x) {
+    return x == 0 ? 64 : __builtin_clzll((unsigned long long)x);
 }
 
 namespace host {

@@ -137,6 +137,13 @@ struct Barrier {
     Votes votes[2] = {};
 };
 
+// Bytes behind dynamic shared memory that no kernel may write. AddressSanitizer has its own.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::size_t GUARD_BYTES = 0;
+#else
+constexpr std::size_t GUARD_BYTES = 4096;
+#endif
+
 class Launch;
 
 class Block {
@@ -155,7 +162,7 @@ class Block {
     void wait_for_copies(std::size_t pending);
     void spin() { leave(State::spinning, "SPIN_WAIT"); }
     unsigned lane() const { return running_->linear % LANES; }
-    void* dynamic_shared() const { return shared_.get(); }
+    void* dynamic_shared();
 
   private:
     static void enter();
@@ -170,6 +177,8 @@ class Block {
     void complete(Warp& warp, MeetingPoint& point, unsigned first_thread);
     void exit_thread();
     std::string stuck() const;
+    bool wrote_past_shared() const;
+    static std::string place();
 
     Launch& launch_;
     ucontext_t scheduler_;
@@ -336,17 +345,12 @@ bool Block::run(uint3 index) {
     alive_ = launch_.threads();
     barrier_ = {};
     warps_.assign((alive_ + LANES - 1) / LANES, {});
-    // Shared memory is not initialised to zeros: all ones is NaN. Exactly the requested bytes, so that
-    // AddressSanitizer sees their end.
+    // Shared memory is not initialised to zeros: all ones is NaN.
     if (launch_.object != nullptr) {
         if (static_shared_.start == nullptr) static_shared_ = thread_locals(launch_.object);
         if (static_shared_.bytes != 0) std::memset(static_shared_.start, 0xff, static_shared_.bytes);
     }
-    void* shared = nullptr;
-    if (launch_.shared_bytes != 0 && posix_memalign(&shared, 128, launch_.shared_bytes) == 0) {
-        std::memset(shared, 0xff, launch_.shared_bytes);
-    }
-    shared_.reset(shared);
+    shared_.reset();
     for (Fiber& fiber : fibers_) start(fiber);
 
     bool progressed = false;  // since the block last let others run
@@ -369,7 +373,32 @@ bool Block::run(uint3 index) {
             if (spins(fiber)) fiber.state = State::ready;
         }
     }
+    if (wrote_past_shared()) {
+        launch_.fail(place() + " wrote past its " + std::to_string(launch_.shared_bytes) +
+                     " bytes of dynamic shared memory: launch with shared_mem=BYTES");
+        return false;
+    }
     return true;
+}
+
+void* Block::dynamic_shared() {
+    void* shared = nullptr;
+    const std::size_t bytes = launch_.shared_bytes + GUARD_BYTES;
+    if (shared_ == nullptr && posix_memalign(&shared, 128, bytes) == 0) {
+        shared_.reset(std::memset(shared, 0xff, bytes));
+    }
+    return shared_.get();
+}
+
+bool Block::wrote_past_shared() const {
+    if (shared_ == nullptr) return false;
+    const auto* guard = static_cast<const unsigned char*>(shared_.get()) + launch_.shared_bytes;
+    return std::any_of(guard, guard + GUARD_BYTES, [](unsigned char byte) { return byte != 0xff; });
+}
+
+std::string Block::place() {
+    return "block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) + ", " +
+           std::to_string(blockIdx.z) + ")";
 }
 
 // The end, in `order_`, of the warp whose first thread is at `begin`.
@@ -513,8 +542,7 @@ void Block::exit_thread() {
 }
 
 std::string Block::stuck() const {
-    std::string text = "deadlock in block (" + std::to_string(blockIdx.x) + ", " +
-                       std::to_string(blockIdx.y) + ", " + std::to_string(blockIdx.z) + "): ";
+    std::string text = "deadlock in " + place() + ": ";
     std::vector<const Fiber*> told;
     for (const Fiber& first : fibers_) {
         if (first.state != State::waiting) continue;

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import check
+from compare.checking.check import CheckOptions, check
+from compare.checking.probes import Probes
 from compare.checking.reference import Reference
 from compare.checking.stage import LocalStage
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Implementation, Op, case
+from compare.spec import Agreement, Case, Implementation, Op, case
 from mutants import Run, baseline, checked, every_op, failed, skip_where_the_end_is_open
 
 
@@ -68,3 +69,61 @@ def test_the_error_of_terms_that_cancel_is_relative_to_their_size(device: torch.
     for error, findings in ((2e-5, set()), (2e-2, {"values"})):
         agreement = checked(cancelling, c, device, lambda a, b, e=error: (a @ b + a[:, :1] * e).clone())
         assert failed(agreement) == findings
+
+
+def made_up_op(**more: object) -> Op:
+    """a * b + c * c - a * c, whose terms cancel."""
+    plain = registry.get_op("vector_add")
+    vector = plain.make_inputs
+    return dataclasses.replace(
+        plain,
+        name="made_up",
+        signature="a[N], b[N], c[N] -> y[N]",
+        make_inputs=lambda c, g, d: (*vector(c, g, d), vector(c, g, d)[0]),
+        oracle=lambda a, b, c: a * b + c * c - a * c,
+        **more,
+    )
+
+
+def in_bf16(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Rounded to the inputs' dtype after every step."""
+    return a * b + c * c - a * c
+
+
+def agreement_of(op: Op, c: Case, run: Run, baseline: Run = in_bf16) -> Agreement:
+    cpu = torch.device("cpu")
+    yardstick = ToleranceFromBaseline(
+        op, LocalStage(Implementation(op.name, op.baseline, "vendor", baseline), cpu)
+    )
+    options = CheckOptions(probes=Probes(op, c, cpu, yardstick, ()))
+    return check(op, Implementation(op.name, "torch.other", "vendor", run), c, cpu, (0, 1), options)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_baseline_that_rounds_in_between_passes_its_own_check(dtype: str) -> None:
+    op, c = made_up_op(), case(dtype, N=20000)
+    assert agreement_of(op, c, in_bf16).passed
+    for wrong in (torch.zeros_like, lambda right: right.flip(0), lambda right: right * 1.5):
+        agreement = agreement_of(op, c, lambda *inputs, w=wrong: w(in_bf16(*inputs)).clone())
+        assert failed(agreement) == {"values"}
+        assert "magnitude" not in agreement.reason
+
+
+def test_a_magnitude_that_is_wrong_is_named() -> None:
+    op = made_up_op(magnitude=lambda a, b, c: a * b + c * c - a * c)
+    reason = agreement_of(op, case("bf16", N=20000), in_bf16).reason
+    assert "torch.eager itself is wrong here: its error is as large as the result" in reason
+    assert "correct the op's magnitude" in reason
+    right = made_up_op(magnitude=lambda a, b, c: (a * b).abs() + c * c + (a * c).abs())
+    assert agreement_of(right, case("bf16", N=20000), in_bf16).passed
+
+
+def test_a_fill_under_which_pytorch_overflows_is_named() -> None:
+    reason = agreement_of(made_up_op(), case("bf16", fill="huge", N=99), in_bf16).reason
+    assert "on the fill 'huge'" in reason
+    assert "leave fill='huge' out of the op's cases" in reason
+
+
+def test_a_baseline_of_another_op_is_said_to_be_one() -> None:
+    reason = agreement_of(made_up_op(), case("fp32", N=99), in_bf16, lambda a, b, c: -a).reason
+    assert "Either the oracle computes something else, or terms cancel: then add the op's magnitude" in reason

@@ -251,12 +251,14 @@ def test_a_source_that_does_not_compile_is_a_build_error() -> None:
         kernel("__global__ void other() {}", "no_such_kernel", CPU)
 
 
-def test_how_dynamic_shared_memory_is_declared_here_is_said() -> None:
-    source = "__global__ void doubled() {\n    extern __shared__ __align__(16) float buffer[];\n}\n"
-    with pytest.raises(
-        build.BuildError, match=r"^doubled \(here .* DYNAMIC_SHARED\(float, x\)\): g\+\+ failed"
-    ):
-        kernel(source, "doubled", CPU)
+@pytest.mark.parametrize("shared_bytes", [0, 100])
+def test_a_write_past_dynamic_shared_memory_is_an_error(shared_bytes: int) -> None:
+    y = torch.zeros(40)
+    message = rf"block \(0, 0, 0\) wrote past its {shared_bytes} bytes of dynamic .* shared_mem=BYTES"
+    with pytest.raises(RuntimeError, match=message):
+        launch(
+            *("scaled", 1, 32, y.data_ptr(), np.float32(1), np.int32(0), np.int64(0)), shared_mem=shared_bytes
+        )
 
 
 # --------------------------------------------------------------------------- under the sanitizers

@@ -45,6 +45,8 @@ def recorded(op: str) -> Comparison:
 
 @pytest.mark.parametrize("op", registry.op_names())
 def test_a_recorded_screen_is_at_most_thirty_lines(op: str) -> None:
+    if blocks.recorded(registry.get_op(op)) is None:
+        pytest.skip("a new op: nothing is recorded")
     comparison = recorded(op)
     for width in (60, 80, 120):
         lines = terminal.render(comparison, width).splitlines()

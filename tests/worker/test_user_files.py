@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from compare.records import archive
 from compare.spec import UsageError
 from compare.worker import user_files
 from loaded_files import BEGINNING, compared, rows_of, written
+from processes import command
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -53,3 +55,76 @@ def test_a_file_for_an_op_that_does_not_exist(tmp_path: Path) -> None:
     file.write_text(BEGINNING.replace('"vector_add"', '"vector_ad"'))
     with pytest.raises(UsageError, match=r"triton\.right: no op 'vector_ad': did you mean vector_add"):
         user_files.load([str(file)], 60.0)
+
+
+WITH_MISTAKES = """import torch, triton
+import triton.language as tl
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+
+@triton.jit
+def misspelt(x):
+    return tl.no_such_function(x)
+
+@triton.jit
+def calls(x_ptr, y_ptr, z_ptr, total):
+    tl.store(z_ptr, misspelt(tl.load(x_ptr)))
+
+@triton.jit
+def changes_type(x_ptr, y_ptr, z_ptr, total):
+    for _ in range(1):
+        total = total + 0.0
+    tl.store(z_ptr, tl.load(x_ptr) + tl.load(y_ptr) + total)
+
+def one(kernel):
+    @implementation("vector_add", f"triton.{kernel.fn.__name__}", rung="naive")
+    def run(x, y):
+        z = torch.empty_like(x)
+        kernel[(1,)](x, y, z, x.numel() - 1)
+        return z
+
+one(calls)
+one(changes_type)
+
+@implementation("vector_add", "torch.raises", rung="naive")
+def raises(x, y):
+    return x.no_such_method(y)
+
+@implementation("vector_add", "cupy.misspelt", rung="naive")
+def in_cuda(x, y):
+    kernel('''
+__global__ void misspelt(float* z) {
+    z[0] = no_such_name;
+    z[1] = nor_this;
+}
+''', "misspelt", x.device)
+"""
+
+
+def test_mistakes_are_shown_with_the_line_of_the_users_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(WITH_MISTAKES)
+    words = (
+        "--only",
+        "triton.*s*",
+        "--only",
+        "torch.raises",
+        "--only",
+        "cupy.misspelt",
+        "--case",
+        "N=1,fp32",
+    )
+    done = command("vector_add", "--load", file, *words, "--json", tmp_path / "record.json")
+    assert done.returncode == 3, done.stderr
+    (comparison,) = archive.read(tmp_path / "record.json")
+    rows = rows_of(comparison)
+    for label, says in {
+        "triton.calls": "mine.py:8: AttributeError: module 'triton.language' has no attribute",
+        "triton.changes_type": "changes_type: mine.py:16: CompilationError: ",
+        "torch.raises": "mine.py:32: AttributeError: 'Tensor' object has no attribute 'no_such_method'",
+        "cupy.misspelt": "misspelt: g++ failed: mine.py:38: ",
+    }.items():
+        assert rows[label].status == "failed"
+        assert says in rows[label].reason, rows[label].reason
+    assert "; mine.py:39: " in rows["cupy.misspelt"].reason
+    assert "mine.py:39" in done.stdout

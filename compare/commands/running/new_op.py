@@ -1,0 +1,63 @@
+"""``python -m compare new-op``: the files of a new op, written from those of ``examples/new_op``."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from compare import registry
+from compare.command_line import comparison, status
+from compare.spec import UsageError
+
+EXAMPLE = registry.ROOT / "examples" / "new_op"
+"""A tree like the project's; every file is named after the folder, and names the op so."""
+
+
+def run(name: str, into: Path) -> int:
+    """Write the files of the op ``name`` below ``into``; the exit status."""
+    _check(name)
+    files = {
+        into / path.relative_to(EXAMPLE).with_name(path.name.replace(EXAMPLE.name, name)): path
+        for path in sorted(EXAMPLE.rglob(f"{EXAMPLE.name}.*"))
+    }
+    for file in files:
+        if file.exists():
+            raise UsageError(f"new-op {name}: {file} exists, and is not overwritten: give another name")
+    try:
+        for file, path in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x") as new:
+                new.write(re.sub(rf"{EXAMPLE.name}(?=\b|_)", name, path.read_text()))
+    except OSError as error:
+        raise UsageError(f"new-op {name}: cannot write {error.filename} ({error.strerror})") from error
+    print(f"{name}: y = x * x, in PyTorch, Triton and CUDA. Wrote")
+    print("\n".join(f"  {file}" for file in files))
+    print(_next(name, into))
+    return status.SUCCESS
+
+
+def _check(name: str) -> None:
+    """A `UsageError` for a name that an op cannot have."""
+    why = None
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        why = "write a name of lower-case letters, digits and _, that is no word of Python's"
+    elif name in registry.op_names():
+        why = "there is such an op already: give another name"
+    elif name in ("all", *comparison.COMMANDS):
+        why = "this is a command: give another name"
+    elif name in sys.builtin_module_names or find_spec(name) is not None:
+        why = "a Python module has that name, and pybind11's module needs it: give another name"
+    if why:
+        raise UsageError(f"new-op {name}: {why}")
+
+
+def _next(name: str, into: Path) -> str:
+    if into.resolve() != registry.ROOT:
+        return f"Next: move them into the same folders of {registry.ROOT}. Then: python -m compare {name}"
+    return (
+        f"Next:\n  python -m compare {name}   every row is correct\n"
+        f"  change compare/ops/{name}.py, then a way at a time; docs/adding-an-op.md says how"
+    )

@@ -1,0 +1,117 @@
+"""``new-op``: the files of an op that works, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compare import cli
+from compare.command_line.status import SUCCESS, USAGE
+from compare.registry import ROOT
+from test_house import FILES_OF_AN_OP
+
+MUTATIONS = "tests/mutations/{}.diff"
+
+
+def written(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_writes_every_file_of_an_op_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new-op", "cubed", "--into", str(tmp_path)]) == SUCCESS
+    files = {file.format("cubed") for file in (*FILES_OF_AN_OP, MUTATIONS)}
+    assert written(tmp_path) == files
+    printed = capsys.readouterr().out
+    for file in files:
+        assert str(tmp_path / file) in printed
+        assert "new_op" not in (tmp_path / file).read_text()
+    assert f"Next: move them into the same folders of {ROOT}. Then: python -m compare cubed" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("softmax", "there is such an op already"),
+        ("my-op", "lower-case letters, digits and _"),
+        ("3d", "lower-case letters, digits and _"),
+        ("Cubed", "lower-case letters, digits and _"),
+        ("lambda", "no word of Python's"),
+        ("doctor", "this is a command"),
+        ("all", "this is a command"),
+        ("torch", "a Python module has that name"),
+        ("sys", "a Python module has that name"),
+        ("norm", "norm.cuh exists, and is not overwritten"),
+        (None, "new-op takes a name"),
+    ],
+)
+def test_what_it_refuses(
+    name: str | None, says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    into = ["--into", str(tmp_path)]
+    if name == "norm":  # a header of the project's
+        header = tmp_path / "cuda_impl" / "kernels" / "norm.cuh"
+        header.parent.mkdir(parents=True)
+        header.touch()
+    before = written(tmp_path)
+    assert cli.main(["new-op", *([name] if name else []), *into]) == USAGE
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+    assert written(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(["new-op", "cubed", "--into", str(tmp_path / "file")]) == USAGE
+    assert "new-op cubed: cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_op_runs_and_passes_the_generic_tests(tmp_path: Path) -> None:
+    """In a copy of the project."""
+    for folder in ("compare", "torch_impl", "triton_impl", "cuda_impl", "examples", "tests", "tools"):
+        ignored = shutil.ignore_patterns("__pycache__", "prebuilt")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    for file in ("pyproject.toml", ".gitignore"):
+        shutil.copy(ROOT / file, tmp_path / file)
+
+    def python(*words: str) -> str:
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    python("compare", "new-op", "cubed")
+    op = tmp_path / "compare" / "ops" / "cubed.py"
+    right = op.read_text()
+    for before, after, says in (
+        ("OP = Op(", "MY_OP = Op(", "compare/ops/cubed.py has no OP: name the op's description so"),
+        (
+            'dims=("N",)',
+            "dims=(N,)",
+            "compare/ops/cubed.py:52: NameError: name 'N' is not defined. Fix the file",
+        ),
+        ("def cost(", "def cost((", "compare/ops/cubed.py:20: SyntaxError: "),
+        ("return x * x", "return x * z", "compare/ops/cubed.py:17: NameError: name 'z' is not defined"),
+    ):
+        op.write_text(right.replace(before, after))
+        words = [sys.executable, "-m", "compare", "cubed", "--device", "cpu", "--case", "N=9,fp32"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == USAGE
+        assert says in done.stderr
+        assert "please report it" not in done.stderr
+    op.write_text(right)
+    printed = python("compare", "cubed", "--device", "cpu")
+    assert "CORRECT  4 of 4 match fp64" in printed
+    for way in ("torch.eager", "triton.blocked", "cuda.scalar"):
+        assert f"\n {way} " in printed
+    generic = ("test_house.py", "test_spec.py", "code_size/test_count.py", "kernels/test_mutations.py")
+    options = ("-q", "-p", "no:cacheprovider", "-k", "cubed", "-m", "not gpu and not thorough")
+    assert " passed" in python("pytest", *options, *(f"tests/{file}" for file in generic))
