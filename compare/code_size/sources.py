@@ -16,6 +16,7 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.pieces import Piece, bare
+from compare.records import result_cache
 from compare.spec import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -27,6 +28,9 @@ _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "
 
 _OPS = "compare.ops."
 """Modules of `_TOOLS` that describe single ops: part of an implementation."""
+
+_LEXING = ("compare/code_size/pieces.py", "compare/code_size/sources.py")
+"""The code that takes comments and docstrings away."""
 
 _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 """Spaces between words, not those that indent a line."""
@@ -48,7 +52,15 @@ def source_hash(impl: Implementation) -> str:
 
 @functools.lru_cache
 def _hashed(path: Path, changed_ns: int) -> str:
-    return hashlib.sha256("\n".join(_lines_of_code(path)).encode()).hexdigest()
+    """The hash of a file's code, from the cache where its text and the lexer are unchanged."""
+    text = hashlib.sha256(path.read_bytes()).hexdigest()
+    name = result_cache.key(path.suffix, text, result_cache.versions("Pygments"), result_cache.code(*_LEXING))
+    known = result_cache.read("hash_of_code", name)
+    if isinstance(known, str):
+        return known
+    found = hashlib.sha256("\n".join(_lines_of_code(path)).encode()).hexdigest()
+    result_cache.write("hash_of_code", name, found)
+    return found
 
 
 def text_of(path: Path) -> str:

@@ -346,7 +346,9 @@ class _Work:
         self._bench = _Bench(self.impl, tensors, values, mailbox, make(self._device), tidy)
 
     def first_again(self) -> str | None:
-        return self.bench.first()
+        dtype = self.bench.first()
+        self._synchronize()  # the judge times the whole call
+        return dtype
 
     def cold(self, which: int) -> dict[str, Any]:
         return self.bench.cold(which)

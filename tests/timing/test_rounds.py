@@ -126,6 +126,19 @@ def test_a_slow_row_sits_out_rounds_for_the_others() -> None:
         assert timing(rounds, fake.label).rounds == len(rounds.samples) >= QUICK.min_rounds
 
 
+def test_a_first_call_that_keeps_the_host_busy_makes_no_row_slow() -> None:
+    world = World()
+    fake = world.implementation("torch.eager", 100.0)
+    calls = iter((50.0, 0.1))
+    fake.first = lambda: next(calls)  # type: ignore[method-assign]
+    rounds = rounds_of(world, fake)
+    rounds.run(budget_s=1e-6)
+    found = timing(rounds, "torch.eager")
+    assert found.first_call_ms == 50.0
+    assert found.warm_us
+    assert found.rounds == len(found.warm_us.samples) == Plan.min_rounds
+
+
 @pytest.mark.parametrize(("least", "slow"), [(10, 3), (30, 5)])
 def test_no_row_starves_whatever_the_budget(least: int, slow: int) -> None:
     """As matmul's default case, whose naive kernels take hundreds of milliseconds a call."""

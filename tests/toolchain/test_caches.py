@@ -202,6 +202,7 @@ def mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (folder / "tmpabcd1234" / "half").write_bytes(b"x" * 50)
     result_cache.write("resources", result_cache.key("a"), [1])
     result_cache.write("code_size", result_cache.key("a"), [1])
+    result_cache.write("hash_of_code", result_cache.key("a"), "00")
     result_cache.write("calibration", "some-gpu", {})
     return folder
 
@@ -215,9 +216,9 @@ def test_all_of_ours_goes_and_what_was_measured_stays(mine: Path) -> None:
     assert kinds["host build of a kernel"] == (2, 200)
     assert kinds["kernel by nvcc"] == (2, 200)
     assert kinds["left by an interrupted build"] == (1, 50)
-    assert kinds["static figures"][0] == kinds["code sizes"][0] == 1
+    assert kinds["static figures"][0] == kinds["code sizes"][0] == kinds["hashes of code"][0] == 1
     assert kinds["header of host builds"] == (2, 200)
-    assert found.files == 14
+    assert found.files == 15
     assert "calibration" in found.kept[0]
     assert ours.clear().files == 0
 

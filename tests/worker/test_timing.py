@@ -184,6 +184,18 @@ def test_mishaps_on_a_gpu_cost_no_other_its_times(tmp_path: Path, card: torch.de
 
 @pytest.mark.gpu
 @pytest.mark.alone
+def test_a_kernel_of_over_ten_ms_is_sampled_less_often(card: torch.device) -> None:
+    op = registry.get_op("matmul")
+    impls = registry.implementations(op.name, [op.baseline, "cupy.naive"])
+    settings = settings_on(card, 0.1, Plan())
+    found = timed_in_workers(op, impls, case("bf16", M=2048, N=2048, K=2048), settings, card)
+    counts = {label: result.rounds for label, result in found.items() if isinstance(result, Timing)}
+    assert counts["cupy.naive"] == Plan.min_slow
+    assert counts[op.baseline] >= Plan.min_rounds
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
 def test_a_burst_is_no_slower_than_sustained_load(card: torch.device) -> None:
     op = registry.get_op("matmul")
     impls = registry.implementations(op.name, [op.baseline])

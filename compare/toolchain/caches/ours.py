@@ -45,7 +45,7 @@ _KINDS = (
 )
 """Files beside which a lock may lie, in this order: a name is of the first kind that it fits."""
 
-_FOLDERS = {"resources": "static figures", "code_size": "code sizes"}
+_FOLDERS = {"resources": "static figures", "code_size": "code sizes", "hash_of_code": "hashes of code"}
 _KEPT = {"calibration": "calibration (doctor --calibrate took minutes for it)"}
 
 
