@@ -407,7 +407,7 @@ def test_what_a_static_assertion_refuses_is_not_there(
     )
     row = compare(write('adding("cupy.built")(added)\n'), tmp_path)["cupy.built"]
     assert row.status == "unavailable"
-    assert row.reason == 'adding.cu: nvcc failed: static assertion failed with "too wide"'
+    assert row.reason == 'adding.cu: nvcc failed: a.cuh(7): static assertion failed with "too wide"'
 
 
 def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(

@@ -254,5 +254,9 @@ def _source(launch: CudaLaunch) -> Stage:
 
 
 def _failure(stage: str, message: str) -> Failure:
-    place = re.search(r"([^\s()\"]+\.(?:cuh|cu|h|cpp))\((\d+)\)", message)
-    return Failure(stage, message.strip(), f"{place[1]}:{place[2]}" if place else "")
+    place = re.search(
+        r"(?P<file>[^\s()\":]+\.(?:cuh|cu|h|cpp|py))[(:](?P<line>\d+)|line (?P<of_text>\d+) of the CUDA text",
+        message,
+    )
+    at = f"{place['file'] or 'kernels.cu'}:{place['line'] or place['of_text']}" if place else ""
+    return Failure(stage, message.strip(), at)
