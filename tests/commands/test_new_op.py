@@ -72,26 +72,36 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "new-op cubed: cannot write" in capsys.readouterr().err
 
 
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_the_op_runs_and_passes_the_generic_tests(tmp_path: Path) -> None:
-    """In a copy of the project."""
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project with a new op, ``cubed``."""
     for folder in ("compare", "torch_impl", "triton_impl", "cuda_impl", "examples", "tests", "tools"):
         ignored = shutil.ignore_patterns("__pycache__", "prebuilt")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     for file in ("pyproject.toml", ".gitignore"):
         shutil.copy(ROOT / file, tmp_path / file)
+    assert python(tmp_path, "compare", "new-op", "cubed").returncode == SUCCESS
+    return tmp_path
 
-    def python(*words: str) -> str:
-        command = [sys.executable, "-m", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
-    python("compare", "new-op", "cubed")
-    op = tmp_path / "compare" / "ops" / "cubed.py"
-    right = op.read_text()
-    for before, after, says in (
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+def test_the_op_runs_at_once(project: Path) -> None:
+    done = python(project, "compare", "cubed", "--device", "cpu")
+    assert done.returncode == SUCCESS, done.stdout + done.stderr
+    assert "CORRECT  4 of 4 match fp64" in done.stdout
+    for way in ("torch.eager", "triton.blocked", "cuda.scalar"):
+        assert f"\n {way} " in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
         ("OP = Op(", "MY_OP = Op(", "compare/ops/cubed.py has no OP: name the op's description so"),
         (
             'dims=("N",)',
@@ -100,18 +110,23 @@ def test_the_op_runs_and_passes_the_generic_tests(tmp_path: Path) -> None:
         ),
         ("def cost(", "def cost((", "compare/ops/cubed.py:20: SyntaxError: "),
         ("return x * x", "return x * z", "compare/ops/cubed.py:17: NameError: name 'z' is not defined"),
-    ):
-        op.write_text(right.replace(before, after))
-        words = [sys.executable, "-m", "compare", "cubed", "--device", "cpu", "--case", "N=9,fp32"]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == USAGE
-        assert says in done.stderr
-        assert "please report it" not in done.stderr
-    op.write_text(right)
-    printed = python("compare", "cubed", "--device", "cpu")
-    assert "CORRECT  4 of 4 match fp64" in printed
-    for way in ("torch.eager", "triton.blocked", "cuda.scalar"):
-        assert f"\n {way} " in printed
+    ],
+)
+def test_a_mistake_in_its_description_is_named(project: Path, before: str, after: str, says: str) -> None:
+    op = project / "compare" / "ops" / "cubed.py"
+    op.write_text(op.read_text().replace(before, after))
+    done = python(project, "compare", "cubed", "--device", "cpu", "--case", "N=9,fp32")
+    assert done.returncode == USAGE
+    assert says in done.stderr
+    assert "please report it" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_the_op_passes_the_generic_tests(project: Path) -> None:
     generic = ("test_house.py", "test_spec.py", "code_size/test_count.py", "kernels/test_mutations.py")
     options = ("-q", "-p", "no:cacheprovider", "-k", "cubed", "-m", "not gpu and not thorough")
-    assert " passed" in python("pytest", *options, *(f"tests/{file}" for file in generic))
+    done = python(project, "pytest", *options, *(f"tests/{file}" for file in generic))
+    assert done.returncode == SUCCESS, done.stdout + done.stderr
+    assert " passed" in done.stdout
