@@ -473,7 +473,7 @@ class _Batches:
         if self._changing:
             self._exam.renew(0)
             self._exam.set_out(0, kind)
-        calls = max(1, min(FEWEST_CALLS, int(SPAN_S * 1e6 / max(claimed_us, 1.0))))
+        calls = max(2, min(FEWEST_CALLS, int(SPAN_S * 1e6 / max(claimed_us, 1.0))))
         return self._seconds(kind, calls) / calls * 1e6
 
     def slope_us(self, kind: Kind, at_most_us: float) -> float:
