@@ -1,4 +1,4 @@
-// What every kernel file uses: element types, and 16-byte vectorized access.
+// What every kernel file uses: element types, vectorized access, and reductions over a warp or a block.
 //
 // Device code only, and no standard headers: the same text is compiled by NVRTC, by nvcc and, with
 // HOST_BUILD defined, by g++ for machines without a GPU.
@@ -50,6 +50,52 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) 
 
 __device__ __forceinline__ float negative_infinity() {
     return __int_as_float(0xff800000);
+}
+
+// ---- Vec: N neighbouring elements in one vectorized access, of up to 16 bytes ----------------------------
+// Read `float(x[i])`, write `y[i] = T(value)`: rounded once.
+
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Vec {
+    static_assert(N * sizeof(T) <= 16, "a thread's widest access is 16 bytes");
+    T element[N];
+
+    __device__ __forceinline__ T& operator[](int i) { return element[i]; }
+    __device__ __forceinline__ const T& operator[](int i) const { return element[i]; }
+};
+
+// ---- reductions: warp shuffles, then one value per warp through shared memory ---------------------------
+
+struct Sum {
+    template <typename T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        return a + b;
+    }
+};
+struct Max {
+    __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Every lane of each group of WIDTH neighbouring lanes gets the group's reduction.
+template <typename Op, int WIDTH = WARP, typename T>
+__device__ __forceinline__ T warp_reduce(T value) {
+#pragma unroll
+    for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
+        value = Op()(value, __shfl_xor_sync(FULL_WARP, value, offset));
+    }
+    return value;
+}
+
+// Every thread of the block gets the reduction over all THREADS. Each CALL has its own shared memory; the same
+// CALL again needs a barrier in between.
+template <typename Op, int THREADS, int CALL = 0, typename T>
+__device__ __forceinline__ T block_reduce(T value) {
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ T of_warp[WARPS];
+    value = warp_reduce<Op>(value);
+    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = value;
+    __syncthreads();
+    return warp_reduce<Op, WARPS>(of_warp[threadIdx.x % WARPS]);
 }
 
 // ---- Pack: VEC neighbouring elements in one vectorized access -------------------------------------------
