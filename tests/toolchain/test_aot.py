@@ -621,7 +621,7 @@ if __name__ == "__main__":  # Triton's tool runs this file once more
             impl = Implementation("vector_add", "triton.mine", "tiled", run)
             made = triton_tools.make(plan(op, impl, op.cases.smoke[0], "sm_90"), Path(sys.argv[1]))
             declared = re.findall(r"float factor", (Path(sys.argv[1]) / made.header).read_text())
-            print("made with", *made.arguments, *declared)
+            print("made with", *made.arguments, *set(declared))
         except NotImplementedError as error:
             print(error)
 """
