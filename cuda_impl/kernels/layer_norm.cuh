@@ -27,7 +27,8 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(const T* __r
                                                                     const T* __restrict__ bias_ptr,
                                                                     T* __restrict__ y_ptr, index_t N,
                                                                     index_t stride_xm, float eps) {
-    constexpr int BLOCK_N = THREADS * VEC, UNROLL = VEC > 1 ? 2 : 8;  // UNROLL loads in flight per thread
+    constexpr int BLOCK_N = THREADS * VEC;
+    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
 

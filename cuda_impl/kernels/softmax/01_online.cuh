@@ -10,7 +10,8 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* __rest
                                                                  index_t stride_xm) {
     const T* x_row = x_ptr + blockIdx.x * stride_xm;
     T* y_row = y_ptr + blockIdx.x * N;
-    constexpr int BLOCK_N = THREADS * VEC, UNROLL = VEC > 1 ? 2 : 8;  // UNROLL loads in flight per thread
+    constexpr int BLOCK_N = THREADS * VEC;
+    [[maybe_unused]] constexpr int UNROLL = VEC > 1 ? 2 : 8;  // loads in flight per thread
 
     Running row = nothing_seen();
 #pragma unroll UNROLL
