@@ -103,7 +103,9 @@ def test_an_excerpt_is_the_lines_from_the_last_of_the_texts() -> None:
 
 
 def test_an_excerpt_keeps_indentation_beside_directives() -> None:
-    made = levels.excerpt("cuda_impl/kernels/softmax.cuh 'float tile_max(' '#pragma unroll' +2")
+    made = levels.excerpt(
+        "cuda_impl/kernels/softmax/tile.cuh 'void load_tile(' 'nothing[v]' '#pragma unroll' +2"
+    )
     assert "```cuda\n#pragma unroll\nfor (int p" in made
 
 

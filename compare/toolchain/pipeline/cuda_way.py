@@ -247,10 +247,12 @@ def _code(arch: str) -> str:
 
 def _source(launch: CudaLaunch) -> Stage:
     """The kernel's own file, or the text that a file of the user's has."""
-    path = flags.KERNELS / f"{launch.source}.cuh"
-    own = launch.source.isidentifier()
-    text = path.read_text() if own else launch.source
-    return Stage("source", "CUDA C++", text.encode(), file=str(path) if own else "kernels.cu")
+    file, text = "kernels.cu", launch.source
+    if launch.source.isidentifier():
+        name = launch.kernel.partition("<")[0]
+        held = build.included(build.source_text(launch.source))
+        file, text = next((str(path), text) for path, text in held.items() if f" {name}(" in text)
+    return Stage("source", "CUDA C++", text.encode(), file=file)
 
 
 def _failure(stage: str, message: str) -> Failure:
