@@ -9,43 +9,334 @@ Variants; ``cuda_impl/kernels/layer_norm.cuh`` has the first two under the same 
   CUDA has ``cluster``
 * ``gluon``: as split in Gluon, Triton's lower-level language: asynchronous copies prefetch the next chunks
   into shared memory, where the weights stay
+
+The variance is the mean of squared deviations, never E[x^2] - E[x]^2.  For a row with mean 1000 and variance
+1 both terms are about 10^6, where the spacing of fp32 is 0.06.
 """
 
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from compare.registry import implementation
 from triton_impl import norm
+from triton_impl.norm import in_order, narrow, of_columns, stay_packed, widen
+from triton_impl.shared_rows import fetch, published
 
 EPS = 1e-5
+
+
+@triton.jit
+def combine(mean, squares, count, total):
+    """Combine the moments of parts with ``count`` elements each into those of all ``total`` elements.
+
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances" (1979), for many parts at once: deviations within each part, and of its mean from the total
+    mean.
+    """
+    of_all = tl.sum(count * mean, axis=0) / total
+    deviation = mean - of_all
+    return of_all, tl.sum(squares + count * deviation * deviation, axis=0)
+
+
+@triton.jit
+def layer_norm_online_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm,
+    eps, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per row.  Each lane keeps running moments of its own elements until the row ends.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
+    """
+    m = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + m * stride_xm
+    y_row = y_ptr + m * N
+    column = tl.arange(0, BLOCK_N)
+    lane_mean = tl.zeros([BLOCK_N], tl.float32)
+    lane_squares = tl.zeros([BLOCK_N], tl.float32)
+    for begin in range(0, N, BLOCK_N):
+        n = begin + column
+        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
+        further = tl.where(n < N, x - lane_mean, 0.0)
+        lane_mean += further * (1.0 / (begin // BLOCK_N + 1))
+        lane_squares += further * (x - lane_mean)
+    lane_count = ((N - column + BLOCK_N - 1) // BLOCK_N).to(tl.float32)
+    mean, squares = combine(lane_mean, lane_squares, lane_count, N)
+    scale = tl.rsqrt(squares / N + eps)
+
+    for begin in range(0, N, BLOCK_N):
+        n = begin + column
+        x = tl.load(x_row + n, mask=n < N, other=0.0).to(tl.float32)
+        weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+        y = (x - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
+        tl.store(y_row + n, y, mask=n < N)
+
+
+@triton.jit
+def layer_norm_onepass_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm,
+    eps, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per BLOCK_M rows of N <= BLOCK_N columns, which stay in registers.
+
+    For short rows the weights are loaded together with the rows, so that nothing waits after the reduction.
+    For long rows they are loaded later, because registers limit how many programs are resident.
+    """
+    WEIGHTS_FIRST: tl.constexpr = BLOCK_N <= 2048
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    inside = (m < M) & (n < N)
+    x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0.0)
+    if WEIGHTS_FIRST:
+        weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+    x = x.to(tl.float32)
+    mean = tl.sum(x, axis=1, keep_dims=True) / N
+    deviation = tl.where(inside, x - mean, 0.0)
+    variance = tl.sum(deviation * deviation, axis=1, keep_dims=True) / N
+    scale = tl.rsqrt(variance + eps)
+    if not WEIGHTS_FIRST:
+        weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+    y = deviation * scale * weight.to(tl.float32) + bias.to(tl.float32)
+    tl.store(y_ptr + m * N + n, y, mask=inside)
+
+
+@triton.jit
+def layer_norm_packed_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, N, stride_xm, eps,
+    DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per row, which stays in registers as loaded: TILES tiles of BLOCK_N words.
+
+    Registers then hold twice as many 16-bit elements, and weights are loaded tile by tile.  64 registers per
+    thread are enough for 32 words, so that a multiprocessor holds 128 KB of rows. x_ptr points to 32-bit
+    words; N and stride_xm count words.
+    """
+    PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
+    m = tl.program_id(0).to(tl.int64)
+    columns = N * PER_WORD
+    word = tl.arange(0, BLOCK_N)
+    column = tl.arange(0, BLOCK_N * PER_WORD)
+    tiles = ()
+    for t in tl.static_range(TILES):
+        n = t * BLOCK_N + word
+        inside = (n < N) | (t + 1 < TILES)  # only the last tile is partial
+        x = tl.load(x_ptr + m * stride_xm + n, mask=inside, other=0)
+        tiles = tiles + (x,)  # noqa: RUF005 - Triton does not support (*tiles, x)
+
+    lane_sum = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
+    for t in tl.static_range(TILES):
+        lane_sum += in_order(tiles[t], DTYPE)
+    mean = tl.sum(lane_sum) / columns
+    lane_squares = tl.zeros([BLOCK_N * PER_WORD], tl.float32)
+    for t in tl.static_range(TILES):
+        n = t * BLOCK_N * PER_WORD + column
+        inside = (n < columns) | (t + 1 < TILES)
+        deviation = tl.where(inside, in_order(stay_packed(tiles[t]), DTYPE) - mean, 0.0)
+        lane_squares += deviation * deviation
+    # A tile's weights are loaded before the previous tile is stored: the compiler moves no load across a
+    # store.
+    weight, bias = of_columns(weight_ptr, column, columns), of_columns(bias_ptr, column, columns)
+    scale = tl.rsqrt(tl.sum(lane_squares) / columns + eps)
+
+    for t in tl.static_range(TILES):
+        n = t * BLOCK_N * PER_WORD + column
+        next_n = n + BLOCK_N * PER_WORD
+        if t + 1 < TILES:
+            next_weight = of_columns(weight_ptr, next_n, columns)
+            next_bias = of_columns(bias_ptr, next_n, columns)
+        x = in_order(stay_packed(tiles[t]), DTYPE)
+        y = (x - mean) * scale * weight.to(tl.float32) + bias.to(tl.float32)
+        tl.store(y_ptr + m * columns + n, y, mask=(n < columns) | (t + 1 < TILES))
+        if t + 1 < TILES:
+            weight, bias = next_weight, next_bias
+
+
+@triton.jit
+def pack(mean, squares):
+    """Two floats in one 8-byte word, written by one store; the sign bit of squares makes it never 0.
+
+    ``-squares`` would lose the sign of 0: Triton computes it as ``0 - squares``.  A product keeps it.
+    """
+    low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return low | ((squares * -1.0).to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def wait_for_row(
+    of_chunk_ptr, chunks, N,
+    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PER_WORD: tl.constexpr,
+):  # fmt: skip
+    """Moments of a row from all its chunks; polls until every chunk's word is not 0."""
+    c = tl.arange(0, BLOCK_C)
+    part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    while tl.sum((part == 0).to(tl.int32), axis=0) > 0:
+        part = tl.load(of_chunk_ptr + c, mask=c < chunks, other=-1, volatile=True)
+    mean = tl.where(c < chunks, part.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+    squares = tl.where(c < chunks, -(part >> 32).to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+    count = tl.minimum(tl.maximum(N - c * BLOCK_N, 0), BLOCK_N) * PER_WORD
+    return combine(mean, squares, count.to(tl.float32), N * PER_WORD)
+
+
+@triton.jit
+def layer_norm_split_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, N, stride_xm, chunks, of_chunk_ptr, eps,
+    DTYPE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Rows are split into ``chunks`` chunks of BLOCK_N words; a program has the same columns of many rows.
+
+    Its weights therefore stay in the L1.  Each iteration reduces its chunk of a row, publishes the moments
+    and keeps the chunk in registers.  One iteration later the row's other programs have published theirs, and
+    the output is written.  Every element is read once, and the next chunk is prefetched meanwhile.
+
+    Invariant: all programs are resident, because they wait for each other; their number is a multiple of
+    ``chunks``.  The host ensures both.  of_chunk[M * chunks] starts as 0: one nonzero word is both result and
+    flag. Other pointers are to 32-bit words; N and stride_xm count words.
+    """
+    PER_WORD: tl.constexpr = 32 // DTYPE.primitive_bitwidth
+    c = tl.program_id(0) % chunks
+    step = tl.num_programs(0) // chunks
+    first = (tl.program_id(0) // chunks).to(tl.int64)
+    n = c * BLOCK_N + tl.arange(0, BLOCK_N)
+    count = tl.minimum(N - c * BLOCK_N, BLOCK_N) * PER_WORD
+
+    x = tl.load(x_ptr + first * stride_xm + n, mask=(n < N) & (first < M), other=0)
+    # Not `kept = x`: Triton treats two names of one value as loop-invariant and drops the update.
+    kept = tl.where(n < N, x, 0)
+    for m in tl.range(first, M + step, step):
+        if m < M:
+            inside = n < N if PER_WORD == 1 else (n < N)[:, None]
+            elements = widen(x, DTYPE)
+            mean = tl.sum(elements) / count
+            deviation = tl.where(inside, elements - mean, 0.0)
+            tl.store(of_chunk_ptr + m * chunks + c, pack(mean, tl.sum(deviation * deviation)))
+        next_m = m + step
+        next_x = tl.load(x_ptr + next_m * stride_xm + n, mask=(n < N) & (next_m < M), other=0)
+        old_m = m - step
+        if old_m >= first:
+            of_row = of_chunk_ptr + old_m * chunks
+            mean, squares = wait_for_row(of_row, chunks, N, BLOCK_N, BLOCK_C, PER_WORD)
+            weight, bias = of_columns(weight_ptr, n, N), of_columns(bias_ptr, n, N)
+            scale = tl.rsqrt(squares / (N * PER_WORD) + eps)
+            y = (widen(kept, DTYPE) - mean) * scale * widen(weight, DTYPE) + widen(bias, DTYPE)
+            tl.store(y_ptr + old_m * N + n, narrow(y, DTYPE), mask=n < N)
+        kept = x
+        x = next_x
+
+
+# --------------------------------------------------------------------------- Gluon
+# As softmax's kernel, and the weights are in shared memory too.
+
+
+@gluon.jit
+def of_rows(words, there, count, N, eps):
+    """Mean and scale of each row, from the words of all its chunks (`combine`, row by row)."""
+    mean = gl.where(there, words.to(gl.int32).to(gl.float32, bitcast=True), 0.0)
+    squares = gl.where(there, -(words >> 32).to(gl.int32).to(gl.float32, bitcast=True), 0.0)
+    of_all = gl.sum(count * mean, axis=0) / N
+    deviation = mean - of_all[None, :]
+    squares += count * deviation * deviation
+    return of_all, gl.rsqrt(gl.sum(squares, axis=0) / N + eps)
+
+
+@gluon.jit
+def layer_norm_gluon_kernel(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, M, packs, stride_packs, chunks, of_chunk_ptr, eps,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_C: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """As split: a program has the same BLOCK_N columns of many rows, and writes them one iteration later.
+
+    An iteration has BLOCK_M rows, one per warp: a row's sums need no block barrier, and one warp polls its
+    words. Two warps polling the same words could see different values.  Tiles are prefetched into a ring of
+    STAGES stages in shared memory: two are in use, this iteration's and the last one's; the others are in
+    flight.  Weights are in shared memory too, read once for all rows.  A thread reads only what it has copied
+    itself, so it waits for no other thread's copies.
+
+    Rows of x are 16-byte aligned; `packs` and `stride_packs` are N and x's stride in 16-byte vectors.
+    """
+    T: gl.constexpr = x_ptr.dtype.element_ty
+    VEC: gl.constexpr = 128 // T.primitive_bitwidth
+    TILE: gl.constexpr = gl.BlockedLayout([1, VEC], [1, 32], [BLOCK_M, 1], [1, 0])
+    WORDS: gl.constexpr = gl.BlockedLayout([BLOCK_C // 32, 1], [32, 1], [1, BLOCK_M], [0, 1])
+    DENSE: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    N = packs * VEC
+    c = gl.program_id(0) % chunks
+    step = gl.num_programs(0) // chunks * BLOCK_M
+    first = (gl.program_id(0) // chunks).to(gl.int64) * BLOCK_M
+    r = gl.arange(0, BLOCK_M, gl.SliceLayout(1, TILE))
+    n = c * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, TILE))[None, :]
+    inside = n < N
+    count = gl.minimum(N - c * BLOCK_N, BLOCK_N)
+    every_r = gl.arange(0, BLOCK_M, gl.SliceLayout(0, WORDS))[None, :]
+    every_c = gl.arange(0, BLOCK_C, gl.SliceLayout(1, WORDS))[:, None]
+    every_count = gl.minimum(gl.maximum(N - every_c * BLOCK_N, 0), BLOCK_N).to(gl.float32)
+
+    ring = gl.allocate_shared_memory(T, [STAGES, BLOCK_M, BLOCK_N], DENSE)
+    for turn in gl.static_range(STAGES - 1):
+        rows = (first + turn * step + r)[:, None]
+        fetch(ring, turn, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+    vectors = gl.allocate_shared_memory(T, [2, 1, BLOCK_N], DENSE)
+    vectors.index(0).store(of_columns(weight_ptr, n, N))
+    vectors.index(1).store(of_columns(bias_ptr, n, N))
+
+    turn = 0
+    for m in range(first, M + step, step):
+        old_m = m - step
+        # Loaded now, used after the reduction, which takes as long as the load's latency.
+        words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
+        async_copy.wait_group(STAGES - 2)
+        if m < M:
+            x = ring.index(turn % STAGES).load(TILE).to(gl.float32)
+            mean = gl.sum(x, axis=1) / count
+            deviation = gl.where(inside, x - mean[:, None], 0.0)
+            squares = gl.sum(deviation * deviation, axis=1)
+            gl.store(of_chunk_ptr + (m + r) * chunks + c, pack(mean, squares), mask=m + r < M)
+        if old_m >= 0:
+            while gl.sum(gl.sum((words == 0).to(gl.int32), axis=0), axis=0) > 0:
+                words = published(of_chunk_ptr, old_m + every_r, every_c, M, chunks)
+            mean, scale = of_rows(words, every_c < chunks, every_count, N, eps)
+            mean = gl.convert_layout(mean, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
+            scale = gl.convert_layout(scale, gl.SliceLayout(1, TILE), assert_trivial=True)[:, None]
+            x = ring.index((turn + STAGES - 1) % STAGES).load(TILE).to(gl.float32)
+            weight, bias = vectors.index(0).load(TILE), vectors.index(1).load(TILE)
+            y = (x - mean) * scale * weight.to(gl.float32) + bias.to(gl.float32)
+            rows = (old_m + r)[:, None]
+            gl.store(y_ptr + rows * N + n, y.to(T), mask=(rows < M) & inside)
+        rows = (m + (STAGES - 1) * step + r)[:, None]
+        fetch(ring, turn + STAGES - 1, x_ptr + rows * stride_packs * VEC + n, (rows < M) & inside, STAGES)
+        turn += 1  # noqa: SIM113 - Triton has no enumerate
 
 
 @implementation("layer_norm", "triton.online", rung="tiled")
 def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A program reads its row twice: any row length."""
-    return norm.online("layer_norm", eps, x, weight=weight, bias=bias)
+    return norm.online(layer_norm_online_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
 @implementation("layer_norm", "triton.onepass", rung="tiled")
 def onepass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row stays in registers: up to 32768 columns."""
-    return norm.onepass("layer_norm", eps, x, weight=weight, bias=bias)
+    return norm.onepass(layer_norm_onepass_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
 @implementation("layer_norm", "triton.packed", rung="tiled")
 def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row stays in registers as loaded: up to 65536 columns of 16 bits, or 32768 of 32."""
-    return norm.packed("layer_norm", eps, x, weight=weight, bias=bias)
+    return norm.packed(layer_norm_packed_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
 @implementation("layer_norm", "triton.split", rung="tiled")
 def split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """Several programs share a row: up to as long as all resident programs can hold."""
-    return norm.split("layer_norm", eps, x, weight=weight, bias=bias)
+    return norm.split(layer_norm_split_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
 @implementation("layer_norm", "triton.gluon", rung="tiled", requires="sm_80", without_gpu=False)
 def in_gluon(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """Several programs share a row and prefetch: up to as long as all resident programs can hold."""
-    return norm.in_gluon("layer_norm", eps, x, weight=weight, bias=bias)
+    return norm.in_gluon(layer_norm_gluon_kernel, "layer_norm", eps, x, weight=weight, bias=bias)

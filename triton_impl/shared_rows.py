@@ -97,8 +97,8 @@ def in_packs(x: torch.Tensor) -> torch.Tensor:
 
 
 def share_rows(
-    kernel: Any, x: torch.Tensor, tensors: tuple[torch.Tensor, ...], more: tuple[int, ...] = (),
-    *, BLOCK_M: int, PROGRAMS: int, **constants: bool,
+    kernel: Any, x: torch.Tensor, tensors: tuple[torch.Tensor, ...], more: tuple[float, ...] = (),
+    *, BLOCK_M: int, PROGRAMS: int,
 ) -> None:  # fmt: skip
     """Launch a Gluon kernel whose programs, at most PROGRAMS per multiprocessor, share rows of ``x[M,N]``.
 
@@ -115,7 +115,7 @@ def share_rows(
     BLOCK_C = max(32, triton.next_power_of_2(chunks))
     arguments = (*tensors, M, N // pack, x.stride(0) // pack, chunks, of_chunk, *more)
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_C": BLOCK_C, "STAGES": STAGES}
-    launch = {**constants, **tile, "num_warps": BLOCK_M}
+    launch = {**tile, "num_warps": BLOCK_M}
     compiling = functools.partial(kernel.warmup, *arguments, **launch)
     programs = resident_programs(compiling, x.device, 32 * BLOCK_M, PROGRAMS, chunks)
     tiles_at_a_time = min(programs // chunks, triton.cdiv(M, BLOCK_M))

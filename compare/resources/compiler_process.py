@@ -214,7 +214,11 @@ def without_gpu(arch: str, device: str = "") -> Iterator[None]:
     class NoGpu:
         """What is asked of a driver before it would launch, and by the ahead-of-time tools."""
 
-        map_python_to_cpp_type = staticmethod(ty_to_cpp)
+        @staticmethod
+        def map_python_to_cpp_type(kind: str) -> str:
+            return (
+                "float" if kind == "fp32" else ty_to_cpp(kind)
+            )  # Triton's says double, the kernel takes 4 bytes
 
         def get_current_device(self) -> str:
             return device or arch

@@ -52,17 +52,57 @@ __device__ __forceinline__ float negative_infinity() {
     return __int_as_float(0xff800000);
 }
 
-// ---- Vec: N neighbouring elements in one vectorized access, of up to 16 bytes ----------------------------
-// Read `float(x[i])`, write `y[i] = T(value)`: rounded once.
+// ---- Vec: N neighbouring elements in one vectorized access, of 16 bytes or of one element
+// ------------------ Read `float(x[i])`, write `y[i] = T(value)`, which rounds once.
 
 template <typename T, int N>
 struct alignas(N * sizeof(T)) Vec {
-    static_assert(N * sizeof(T) <= 16, "a thread's widest access is 16 bytes");
     T element[N];
 
     __device__ __forceinline__ T& operator[](int i) { return element[i]; }
     __device__ __forceinline__ const T& operator[](int i) const { return element[i]; }
 };
+
+// A vector as four 32-bit words, for one that stays in registers: its 16-bit elements would take a register
+// each.
+template <typename T, int N>
+struct Packed {
+    static_assert(N * sizeof(T) == 16, "a vector is 16 bytes or one element");
+    uint4 words;
+
+    // The empty asm statement hides that an earlier pass unpacked the same words: the compiler would keep
+    // that pass's fp32 elements, in twice the registers.
+    __device__ __forceinline__ Vec<T, N> unpack() const {
+        uint4 opaque = words;
+        asm volatile("" : "+r"(opaque.x), "+r"(opaque.y), "+r"(opaque.z), "+r"(opaque.w));
+        return reinterpret_cast<const Vec<T, N>&>(opaque);
+    }
+};
+template <typename T>
+struct Packed<T, 1> {
+    Vec<T, 1> element;
+
+    __device__ __forceinline__ Vec<T, 1> unpack() const { return element; }
+};
+
+template <int N, typename T>
+__device__ __forceinline__ Packed<T, N> load_packed(const T* ptr) {
+    return *reinterpret_cast<const Packed<T, N>*>(ptr);
+}
+template <int N, typename T>
+__device__ __forceinline__ Vec<T, N> load_vec(const T* ptr) {
+    const Packed<T, N> loaded = load_packed<N>(ptr);
+    return reinterpret_cast<const Vec<T, N>&>(loaded);
+}
+template <typename T, int N>
+__device__ __forceinline__ void store_vec(T* ptr, const Vec<T, N>& x) {
+    if constexpr (N == 1) {
+        *ptr = x[0];
+    } else {
+        // One 16-byte store; an assignment may compile to a store per element.
+        __stwb(reinterpret_cast<uint4*>(ptr), reinterpret_cast<const uint4&>(x));
+    }
+}
 
 // ---- reductions: warp shuffles, then one value per warp through shared memory ---------------------------
 
@@ -86,8 +126,8 @@ __device__ __forceinline__ T warp_reduce(T value) {
     return value;
 }
 
-// Every thread of the block gets the reduction over all THREADS. Each CALL has its own shared memory; the same
-// CALL again needs a barrier in between.
+// Every thread of the block gets the reduction over all THREADS. Each CALL has its own shared memory; the
+// same CALL again needs a barrier in between.
 template <typename Op, int THREADS, int CALL = 0, typename T>
 __device__ __forceinline__ T block_reduce(T value) {
     constexpr int WARPS = THREADS / WARP;
@@ -96,6 +136,18 @@ __device__ __forceinline__ T block_reduce(T value) {
     if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = value;
     __syncthreads();
     return warp_reduce<Op, WARPS>(of_warp[threadIdx.x % WARPS]);
+}
+
+// Every thread gets the reduction over the THREADS / BLOCK_M threads that share its row: the block, or a part
+// of a warp if a block has several rows.
+template <typename Op, int THREADS, int BLOCK_M, int CALL = 0>
+__device__ __forceinline__ float row_reduce(float value) {
+    if constexpr (BLOCK_M == 1) {
+        return block_reduce<Op, THREADS, CALL>(value);
+    } else {
+        static_assert(THREADS / BLOCK_M <= WARP, "several rows a block: each within a warp");
+        return warp_reduce<Op, THREADS / BLOCK_M>(value);
+    }
 }
 
 // ---- Pack: VEC neighbouring elements in one vectorized access -------------------------------------------

@@ -32,7 +32,7 @@ __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int 
     const index_t edges = count - packs * VEC;
     const T* body_ptr = part_ptr + head;
 
-    T edge = from_float<T>(0.0f);  // used at the end, so that its load overlaps with the rest
+    T edge = T(0.0f);  // used at the end, so that its load overlaps with the rest
     if (thread < edges) edge = part_ptr[thread < head ? thread : count - edges + thread];
 
     Running seen = nothing_seen();
@@ -40,25 +40,25 @@ __device__ __forceinline__ Running reduce(const T* part_ptr, index_t count, int 
     for (index_t begin = 0; begin < packs; begin += TILE) {
         const int left = static_cast<int>(packs - begin < TILE ? packs - begin : TILE);
         const T* tile_ptr = body_ptr + begin * VEC;
-        Pack<T, VEC> x[PACKS];
+        Packed<T, VEC> x[PACKS];
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
             const int pack = p * THREADS + thread;
-            if (pack < left) x[p] = load<T, VEC>(tile_ptr + pack * VEC);
+            if (pack < left) x[p] = load_packed<VEC>(tile_ptr + pack * VEC);
         }
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
-            if (p * THREADS + thread < left) seen = include(seen, x[p]);
+            if (p * THREADS + thread < left) seen = include(seen, x[p].unpack());
         }
     }
-    if (thread < edges) seen = combine(seen, {to_float(edge), 1.0f});
+    if (thread < edges) seen = combine(seen, {float(edge), 1.0f});
     return seen;
 }
 
 // The target's logit; NaN for an out-of-range target.
 template <typename T>
 __device__ __forceinline__ float pick(const T* row_ptr, index_t V, index_t target) {
-    return target >= 0 && target < V ? to_float(row_ptr[target]) : __int_as_float(0x7fc00000);
+    return target >= 0 && target < V ? float(row_ptr[target]) : __int_as_float(0x7fc00000);
 }
 
 // log(sum(exp(x))) - picked. This order keeps the logarithm's precision where maximum and picked are large.

@@ -2,14 +2,239 @@
 //   y[m,n] = (x[m,n] - mean_m) / sqrt(variance_m + eps) * weight[n] + bias[n]
 //
 // Variants; triton_impl/layer_norm.py has the first two under the same names. Triton cannot express the last:
-// its split exchanges partial sums through global memory instead. The kernels are in norm.cuh.
-//   online   a block reads its row twice, tile by tile: any row length
+// its split exchanges partial sums through global memory instead.
+//   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper
+//
+// The variance is the mean of squared deviations, never E[x^2] - E[x]^2. For a row with mean 1000 and
+// variance 1 both terms are about 10^6, where the spacing of fp32 is 0.06. For a row in registers the second
+// pass over it costs a few instructions and no memory traffic.
 #pragma once
 
+#include "hopper.cuh"
 #include "norm.cuh"
 
-struct LayerNorm {
-    static constexpr bool CENTERED = true;
-};
+// ---- online --------------------------------------------------------------------------------------------
+// Grid: one block per row. Each thread keeps running moments of its vectors, its mean and its sum of squared
+// deviations; they are combined at the row's end. The second read hits the L2 for what is still cached.
+// Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+// variances" (1979): deviations within each part, and of its mean from the total mean.
+
+template <typename T, int VEC, int THREADS>
+__global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(const T* __restrict__ x_ptr,
+                                                                    const T* __restrict__ weight_ptr,
+                                                                    const T* __restrict__ bias_ptr,
+                                                                    T* __restrict__ y_ptr, index_t N,
+                                                                    index_t stride_xm, float eps) {
+    constexpr int BLOCK_N = THREADS * VEC, UNROLL = VEC > 1 ? 2 : 8;  // UNROLL loads in flight per thread
+    const T* x_row = x_ptr + blockIdx.x * stride_xm;
+    T* y_row = y_ptr + blockIdx.x * N;
+
+    float vectors = 0.0f, own_mean = 0.0f, own_squares = 0.0f;
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+        float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) sum += float(x[v]);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            const float deviation = float(x[v]) - sum / VEC;
+            squares += deviation * deviation;
+        }
+        const float further = sum / VEC - own_mean, share = __fdividef(1.0f, vectors + 1.0f);
+        own_mean += further * share;
+        // 0 for the first vector, for any mean.
+        own_squares += squares + (further * (vectors * VEC)) * (further * share);
+        vectors += 1.0f;
+    }
+    const float count = vectors * VEC;
+    const float mean = block_reduce<Sum, THREADS, 0>(count * own_mean) / N;
+    const float distance = own_mean - mean;
+    const float squares = block_reduce<Sum, THREADS, 1>(own_squares + count * distance * distance);
+    const float scale = rsqrtf(squares / N + eps);
+
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
+        const Vec<T, VEC> weight = load_vec<VEC>(weight_ptr + n), bias = load_vec<VEC>(bias_ptr + n);
+        Vec<T, VEC> y;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            y[v] = T((float(x[v]) - mean) * scale * float(weight[v]) + float(bias[v]));
+        }
+        store_vec(y_row + n, y);
+    }
+}
+
+// ---- a tile in registers ---------------------------------------------------------------------------------
+
+template <typename T, int VEC, int PACKS>
+__device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[PACKS]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const Vec<T, VEC> x = packed[p].unpack();
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) sum += float(x[v]);
+    }
+    return sum;
+}
+
+// The sum of squared deviations from `mean`.
+template <int THREADS, typename T, int VEC, int PACKS>
+__device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&packed)[PACKS], float mean, int columns,
+                                              int thread) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if ((p * THREADS + thread) * VEC >= columns) continue;  // padding: x is 0, the mean is not
+        const Vec<T, VEC> x = packed[p].unpack();
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            const float deviation = float(x[v]) - mean;
+            squares += deviation * deviation;
+        }
+    }
+    return squares;
+}
+
+template <int THREADS, typename T, int VEC, int PACKS>
+__device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&packed)[PACKS],
+                                           const Packed<T, VEC> (&weights)[PACKS],
+                                           const Packed<T, VEC> (&biases)[PACKS], float mean, float scale,
+                                           int columns, int thread) {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const int n = (p * THREADS + thread) * VEC;
+        const Vec<T, VEC> x = packed[p].unpack(), weight = weights[p].unpack(), bias = biases[p].unpack();
+        Vec<T, VEC> y;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            y[v] = T((float(x[v]) - mean) * scale * float(weight[v]) + float(bias[v]));
+        }
+        if (n < columns) store_vec(tile_ptr + n, y);
+    }
+}
+
+// ---- onepass -------------------------------------------------------------------------------------------
+// Unlike online, the row stays in registers, so it is read once. Grid: one block per BLOCK_M rows.
+// THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors each:
+// N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. Weights are loaded
+// together with the row, so that nothing waits after the reduction. Registers are limited so that one block
+// reads while another writes: 40 for PACKS == 2, 72 for blocks of two warps, else 64.
+
+#if __CUDA_ARCH__ >= 800
+constexpr int MOST_THREADS = 1536;
+#else
+constexpr int MOST_THREADS = 1024;
+#endif
+constexpr int resident_threads(int PACKS, int THREADS) {
+    return PACKS == 2 ? MOST_THREADS : THREADS == 64 ? 896 : 1024;
+}
+
+template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+__global__ __launch_bounds__(THREADS,
+                             resident_threads(PACKS, THREADS) /
+                                 THREADS) void layer_norm_onepass_kernel(const T* x_ptr, const T* weight_ptr,
+                                                                         const T* bias_ptr, T* y_ptr,
+                                                                         index_t M, index_t N,
+                                                                         index_t stride_xm, float eps) {
+    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    const int thread = threadIdx.x % ROW_THREADS;
+    const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
+    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
+
+    load_tile<ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
+    load_tile<ROW_THREADS>(weight, weight_ptr, columns, thread);
+    load_tile<ROW_THREADS>(bias, bias_ptr, columns, thread);
+    const float mean = row_reduce<Sum, THREADS, BLOCK_M, 0>(tile_sum(x)) / N;
+    const float squares = tile_squares<ROW_THREADS>(x, mean, columns, thread);
+    const float variance = row_reduce<Sum, THREADS, BLOCK_M, 1>(squares) / N;
+    store_tile<ROW_THREADS>(y_ptr + m * N, x, weight, bias, mean, rsqrtf(variance + eps), columns, thread);
+}
+
+// ---- cluster -------------------------------------------------------------------------------------------
+// Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
+// them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
+// rows. A block reduces its slice of a row and sends the moments into the shared memory of all blocks. Then
+// it writes its slice of the previous row, whose moments have arrived meanwhile. Registers are limited so
+// that a multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, the others
+// work. Rows of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC;
+// BLOCK_M <= 4.
+
+using word_t = unsigned long long;
+
+template <typename T, int PACKS, int THREADS, int CLUSTER>
+__global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
+    CLUSTER_OF(CLUSTER) void layer_norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, const T* bias_ptr,
+                                                       T* y_ptr, index_t M, index_t N, index_t stride_xm,
+                                                       int slice, int BLOCK_M, float eps) {
+#if HAS_HOPPER_UNITS
+    constexpr int VEC = 16 / sizeof(T);
+    constexpr int MOST_ROWS = 4;
+    DYNAMIC_SHARED(T, x_shared);
+    __shared__ mbarrier_t landed[MOST_ROWS], heard[MOST_ROWS];
+    __shared__ word_t of_block[MOST_ROWS][CLUSTER];  // mean, and the sum of squared deviations from it
+    const int thread = threadIdx.x, rank = cluster_block_rank();
+    const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
+    const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
+    const index_t begin = static_cast<index_t>(rank) * slice;
+    const int columns = slice_columns(N, begin, slice);
+
+    if (thread == 0) {
+        for (int row = 0; row < rows; ++row) {
+            mbarrier_init(&landed[row], 1);
+            mbarrier_init(&heard[row], 1);
+        }
+        mbarrier_init_fence();
+        const unsigned bytes = columns * sizeof(T);
+        for (int row = 0; row < rows; ++row) {
+            mbarrier_arrive_expect_bytes(&heard[row], sizeof(of_block[row]));
+            mbarrier_arrive_expect_bytes(&landed[row], bytes);
+            if (bytes > 0) {
+                bulk_copy_to_shared(x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes,
+                                    &landed[row]);
+            }
+        }
+    }
+    __syncthreads();
+    cluster_arrive_relaxed();
+    Packed<T, VEC> x[PACKS], weight[PACKS], bias[PACKS];
+    load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
+    load_tile<THREADS>(bias, bias_ptr + begin, columns, thread);
+
+    const auto reduce = [&](int row) {
+        mbarrier_wait(&landed[row], 0);
+        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
+        const float mean = block_reduce<Sum, THREADS, 0>(tile_sum(x)) / max(columns, 1);
+        const float deviations = tile_squares<THREADS>(x, mean, columns, thread);
+        const float squares = block_reduce<Sum, THREADS, 1>(deviations);
+        if (thread < CLUSTER) {
+            const word_t word = __float_as_uint(mean) | static_cast<word_t>(__float_as_uint(squares)) << 32;
+            store_async_to_block(&of_block[row][rank], thread, word, &heard[row]);
+        }
+    };
+    const auto write = [&](int row) {
+        mbarrier_wait(&heard[row], 0);
+        const word_t word = of_block[row][thread % CLUSTER];
+        const float block_mean = __uint_as_float(static_cast<unsigned>(word));
+        const float block_squares = __uint_as_float(static_cast<unsigned>(word >> 32));
+        const float count = slice_columns(N, static_cast<index_t>(thread % CLUSTER) * slice, slice);
+        const float mean = warp_reduce<Sum, CLUSTER>(count * block_mean) / N;
+        const float distance = block_mean - mean;
+        const float squares = warp_reduce<Sum, CLUSTER>(block_squares + count * distance * distance);
+        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
+        store_tile<THREADS>(y_ptr + (m + row) * N + begin, x, weight, bias, mean, rsqrtf(squares / N + eps),
+                            columns, thread);
+    };
+
+    cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
+    for (int row = 0; row <= rows; ++row) {
+        if (row < rows) reduce(row);
+        if (row > 0) write(row - 1);
+    }
+#endif
+}

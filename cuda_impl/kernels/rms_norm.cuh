@@ -2,14 +2,176 @@
 //   y[m,n] = x[m,n] / sqrt(mean of x[m,n]^2 + eps) * weight[n]
 //
 // Variants; triton_impl/rms_norm.py has the first two under the same names. Triton cannot express the last:
-// its split exchanges partial sums through global memory instead. The kernels are in norm.cuh.
-//   online   a block reads its row twice, tile by tile: any row length
+// its split exchanges partial sums through global memory instead.
+//   online   a block reads its row twice: any row length
 //   onepass  the row stays in registers between reduction and output, so it is read once: 64 KB
 //   cluster  the blocks of a cluster share rows, which stay in their shared memory: Hopper
 #pragma once
 
+#include "hopper.cuh"
 #include "norm.cuh"
 
-struct RmsNorm {
-    static constexpr bool CENTERED = false;
-};
+template <typename T, int VEC>
+__device__ __forceinline__ float vec_squares(const Vec<T, VEC>& x) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) squares += float(x[v]) * float(x[v]);
+    return squares;
+}
+
+template <typename T, int VEC>
+__device__ __forceinline__ Vec<T, VEC> scaled(const Vec<T, VEC>& x, float scale, const Vec<T, VEC>& weight) {
+    Vec<T, VEC> y;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) y[v] = T(float(x[v]) * scale * float(weight[v]));
+    return y;
+}
+
+// ---- online --------------------------------------------------------------------------------------------
+// Grid: one block per row. The second read hits the L2 for what is still cached.
+
+template <typename T, int VEC, int THREADS>
+__global__ __launch_bounds__(THREADS) void rms_norm_online_kernel(const T* __restrict__ x_ptr,
+                                                                  const T* __restrict__ weight_ptr,
+                                                                  T* __restrict__ y_ptr, index_t N,
+                                                                  index_t stride_xm, float eps) {
+    constexpr int BLOCK_N = THREADS * VEC, UNROLL = VEC > 1 ? 2 : 8;  // UNROLL loads in flight per thread
+    const T* x_row = x_ptr + blockIdx.x * stride_xm;
+    T* y_row = y_ptr + blockIdx.x * N;
+
+    float squares = 0.0f;
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) squares += vec_squares(load_vec<VEC>(x_row + n));
+    const float scale = rsqrtf(block_reduce<Sum, THREADS>(squares) / N + eps);
+
+#pragma unroll UNROLL
+    for (index_t n = threadIdx.x * VEC; n < N; n += BLOCK_N) {
+        store_vec(y_row + n, scaled(load_vec<VEC>(x_row + n), scale, load_vec<VEC>(weight_ptr + n)));
+    }
+}
+
+// ---- a tile in registers ---------------------------------------------------------------------------------
+
+template <typename T, int VEC, int PACKS>
+__device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&x)[PACKS]) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) squares += vec_squares(x[p].unpack());
+    return squares;
+}
+
+template <int THREADS, typename T, int VEC, int PACKS>
+__device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&x)[PACKS], float scale,
+                                           const Packed<T, VEC> (&weight)[PACKS], int columns, int thread) {
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const int n = (p * THREADS + thread) * VEC;
+        const Vec<T, VEC> y = scaled(x[p].unpack(), scale, weight[p].unpack());
+        if (n < columns) store_vec(tile_ptr + n, y);
+    }
+}
+
+// ---- onepass -------------------------------------------------------------------------------------------
+// Unlike online, the row stays in registers, so it is read once. Grid: one block per BLOCK_M rows.
+// THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors each:
+// N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. Weights are loaded
+// together with the row, so that nothing waits after the reduction. Registers are limited so that one block
+// reads while another writes: 32 for PACKS == 2, else 64.
+
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
+constexpr int MOST_THREADS = 2048;
+#else
+constexpr int MOST_THREADS = 1024;
+#endif
+
+template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+__global__ __launch_bounds__(THREADS,
+                             (PACKS == 2 ? MOST_THREADS : 1024) /
+                                 THREADS) void rms_norm_onepass_kernel(const T* x_ptr, const T* weight_ptr,
+                                                                       T* y_ptr, index_t M, index_t N,
+                                                                       index_t stride_xm, float eps) {
+    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    const int thread = threadIdx.x % ROW_THREADS;
+    const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
+    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    Packed<T, VEC> x[PACKS], weight[PACKS];
+
+    load_tile<ROW_THREADS>(x, x_ptr + m * stride_xm, columns, thread);
+    load_tile<ROW_THREADS>(weight, weight_ptr, columns, thread);
+    const float squares = row_reduce<Sum, THREADS, BLOCK_M>(tile_squares(x));
+    store_tile<ROW_THREADS>(y_ptr + m * N, x, rsqrtf(squares / N + eps), weight, columns, thread);
+}
+
+// ---- cluster -------------------------------------------------------------------------------------------
+// Grid: one cluster of CLUSTER blocks per BLOCK_M rows; each block has the same `slice` columns of all of
+// them. TMA loads the slices into shared memory while the weights are loaded into registers, once for all
+// rows. A block reduces its slice of a row and sends the sum into the shared memory of all blocks. Then it
+// writes its slice of the previous row, whose sums have arrived meanwhile. Registers are limited so that a
+// multiprocessor has room for 768 threads, and for two blocks of 512: while one waits, the others work. Rows
+// of x are 16-byte aligned; N and slice are multiples of VEC; slice <= THREADS * PACKS * VEC; BLOCK_M <= 4.
+
+template <typename T, int PACKS, int THREADS, int CLUSTER>
+__global__ __launch_bounds__(THREADS, (768 + THREADS - 1) / THREADS)
+    CLUSTER_OF(CLUSTER) void rms_norm_cluster_kernel(const T* x_ptr, const T* weight_ptr, T* y_ptr, index_t M,
+                                                     index_t N, index_t stride_xm, int slice, int BLOCK_M,
+                                                     float eps) {
+#if HAS_HOPPER_UNITS
+    constexpr int VEC = 16 / sizeof(T);
+    constexpr int MOST_ROWS = 4;
+    DYNAMIC_SHARED(T, x_shared);
+    __shared__ mbarrier_t landed[MOST_ROWS], heard[MOST_ROWS];
+    __shared__ unsigned long long of_block[MOST_ROWS][CLUSTER];  // each block's sum of squares, in 8 bytes
+    const int thread = threadIdx.x, rank = cluster_block_rank();
+    const index_t m = blockIdx.x / CLUSTER * static_cast<index_t>(BLOCK_M);
+    const int rows = static_cast<int>(M - m < BLOCK_M ? M - m : BLOCK_M);
+    const index_t begin = static_cast<index_t>(rank) * slice;
+    const int columns = slice_columns(N, begin, slice);
+
+    if (thread == 0) {
+        for (int row = 0; row < rows; ++row) {
+            mbarrier_init(&landed[row], 1);
+            mbarrier_init(&heard[row], 1);
+        }
+        mbarrier_init_fence();
+        const unsigned bytes = columns * sizeof(T);
+        for (int row = 0; row < rows; ++row) {
+            mbarrier_arrive_expect_bytes(&heard[row], sizeof(of_block[row]));
+            mbarrier_arrive_expect_bytes(&landed[row], bytes);
+            if (bytes > 0) {
+                bulk_copy_to_shared(x_shared + row * slice, x_ptr + (m + row) * stride_xm + begin, bytes,
+                                    &landed[row]);
+            }
+        }
+    }
+    __syncthreads();
+    cluster_arrive_relaxed();
+    Packed<T, VEC> x[PACKS], weight[PACKS];
+    load_tile<THREADS>(weight, weight_ptr + begin, columns, thread);
+
+    const auto reduce = [&](int row) {
+        mbarrier_wait(&landed[row], 0);
+        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
+        const float own = tile_squares(x);
+        // Two calls by turns: the other one's barrier is between two uses of one call's shared memory.
+        const float squares =
+            row % 2 == 0 ? block_reduce<Sum, THREADS, 0>(own) : block_reduce<Sum, THREADS, 1>(own);
+        if (thread < CLUSTER) {
+            store_async_to_block(&of_block[row][rank], thread, __float_as_uint(squares), &heard[row]);
+        }
+    };
+    const auto write = [&](int row) {
+        mbarrier_wait(&heard[row], 0);
+        const float part = __uint_as_float(static_cast<unsigned>(of_block[row][thread % CLUSTER]));
+        const float squares = warp_reduce<Sum, CLUSTER>(part);
+        load_tile<THREADS>(x, x_shared + row * slice, columns, thread);
+        store_tile<THREADS>(y_ptr + (m + row) * N + begin, x, rsqrtf(squares / N + eps), weight, columns,
+                            thread);
+    };
+
+    cluster_wait();  // all blocks of the cluster have started: their shared memory may be written
+    for (int row = 0; row <= rows; ++row) {
+        if (row < rows) reduce(row);
+        if (row > 0) write(row - 1);
+    }
+#endif
+}

@@ -28,15 +28,8 @@ __device__ __forceinline__ Running combine(Running a, Running b) {
 // Every lane of each group of WIDTH neighbouring lanes gets the combination of the group.
 template <int WIDTH>
 __device__ __forceinline__ Running warp_combine(Running seen) {
-    float max = seen.max;
-#pragma unroll
-    for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
-        max = fmaxf(max, __shfl_xor_sync(FULL_WARP, max, offset));
-    }
-    float sum = seen.sum * __expf(seen.max - finite_shift(max));
-#pragma unroll
-    for (int offset = WIDTH / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(FULL_WARP, sum, offset);
-    return {max, sum};
+    const float max = warp_reduce<Max, WIDTH>(seen.max);
+    return {max, warp_reduce<Sum, WIDTH>(seen.sum * __expf(seen.max - finite_shift(max)))};
 }
 
 // Every thread of the block gets the combination over all THREADS, for each of COUNT values.
@@ -65,14 +58,14 @@ __device__ __forceinline__ Running block_combine(Running seen) {
 // Includes a vector: its maximum first, so that the old sum is rescaled once per vector. A vector is summed
 // by itself: added one by one to the sum of a long row, its elements would all be rounded the same way.
 template <typename T, int VEC>
-__device__ __forceinline__ Running include(Running seen, const Pack<T, VEC>& x) {
+__device__ __forceinline__ Running include(Running seen, const Vec<T, VEC>& x) {
     float max = seen.max;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) max = fmaxf(max, get(x, v));
+    for (int v = 0; v < VEC; ++v) max = fmaxf(max, float(x[v]));
     const float shift = finite_shift(max);
     float sum = 0.0f;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) sum += __expf(get(x, v) - shift);
+    for (int v = 0; v < VEC; ++v) sum += __expf(float(x[v]) - shift);
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 

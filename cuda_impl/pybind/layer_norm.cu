@@ -5,6 +5,22 @@
 
 constexpr float EPS = 1e-5f;
 
+struct LayerNorm {
+    static constexpr bool HAS_BIAS = true;
+    template <typename T, int VEC, int THREADS>
+    static auto online() {
+        return &layer_norm_online_kernel<T, VEC, THREADS>;
+    }
+    template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+    static auto onepass() {
+        return &layer_norm_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>;
+    }
+    template <typename T, int PACKS, int THREADS, int CLUSTER>
+    static auto cluster() {
+        return &layer_norm_cluster_kernel<T, PACKS, THREADS, CLUSTER>;
+    }
+};
+
 // A block reads its row twice: any row length.
 static py::object online(py::object x, py::object weight, py::object bias, float eps) {
     return launch_online<LayerNorm>(checked("layer_norm", x, {{"weight", weight}, {"bias", bias}}), eps);

@@ -1,8 +1,6 @@
-// What the host code of layer_norm and rms_norm shares: their arguments, and the launches of norm.cuh's
-// kernels.
+// What the host code of layer_norm and rms_norm shares: their arguments and launches. `Norm` is a struct of
+// the op with its kernels, HAS_BIAS, and `online`, `onepass` and `cluster`, which return an instance.
 #pragma once
-
-#include "norm.cuh"
 
 #include <algorithm>
 #include <initializer_list>
@@ -85,26 +83,36 @@ void dispatch_vec(const Tensor& x, Function function) {
     });
 }
 
+// Launches a kernel with the op's tensors, then `more`.
+template <typename Norm, typename T, typename Kernel, typename... More>
+void launch_rows(const Rows& rows, const LaunchShape& shape, Kernel kernel, More... more) {
+    const auto *x = rows.x.data<T>(), *weight = rows.weight.data<T>(), *bias = rows.bias.data<T>();
+    auto* y = rows.y.data<T>();
+    if constexpr (Norm::HAS_BIAS) {
+        launch(rows.x, shape, kernel, x, weight, bias, y, more...);
+    } else {
+        launch(rows.x, shape, kernel, x, weight, y, more...);
+    }
+}
+
 // A block reads its row twice: any row length.
 template <typename Norm>
 py::object launch_online(const Rows& rows, float eps) {
     if (rows.y.numel() == 0) return rows.y.object;
     dispatch_vec(rows.x, [&](auto zero, auto VEC) {
         using T = decltype(zero);
-        constexpr int THREADS = 1024, PACKS = VEC > 1 ? 2 : 8;
-        launch(rows.x, {rows.M, THREADS}, norm_online_kernel<Norm, T, VEC, PACKS, THREADS>,
-               rows.x.template data<T>(), rows.weight.template data<T>(), rows.bias.template data<T>(),
-               rows.y.template data<T>(), rows.N, rows.x.strides[0], eps);
+        constexpr int THREADS = 1024;
+        launch_rows<Norm, T>(rows, {rows.M, THREADS}, Norm::template online<T, VEC, THREADS>(), rows.N,
+                             rows.x.strides[0], eps);
     });
     return rows.y.object;
 }
 
 template <typename Norm, typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 void launch_onepass_shape(const Rows& rows, float eps) {
-    launch(rows.x, {ceil_div(rows.M, BLOCK_M), THREADS},
-           norm_onepass_kernel<Norm, T, VEC, PACKS, THREADS, BLOCK_M>, rows.x.data<T>(),
-           rows.weight.data<T>(), rows.bias.data<T>(), rows.y.data<T>(), rows.M, rows.N, rows.x.strides[0],
-           eps);
+    launch_rows<Norm, T>(rows, {ceil_div(rows.M, BLOCK_M), THREADS},
+                         Norm::template onepass<T, VEC, PACKS, THREADS, BLOCK_M>(), rows.M, rows.N,
+                         rows.x.strides[0], eps);
 }
 
 // The row stays in registers: up to 64 KB. The smallest PACKS and THREADS that hold it.
@@ -139,8 +147,8 @@ py::object launch_cluster(Rows& rows, float eps) {
     if (rows.y.numel() == 0) return rows.y.object;
     const int pack = 16 / rows.x.element_size;
     if (rows.N % pack != 0) {
-        not_taken("N=" + std::to_string(rows.N) + ": the copy engine moves 16 bytes, " +
-                  std::to_string(pack) + " columns, at a time");
+        not_taken("N=" + std::to_string(rows.N) + ": TMA copies 16 bytes, " + std::to_string(pack) +
+                  " columns, at a time");
     }
     if (vec(rows.x) == 1) {
         rows.x = Tensor(rows.x.object.attr("clone")(py::arg("memory_format") = Torch::get().dense));
@@ -153,11 +161,11 @@ py::object launch_cluster(Rows& rows, float eps) {
             const std::int64_t slice_packs = ceil_div(packs, CLUSTER);
             // Several rows per cluster reuse the weights; few, so that the last clusters finish together.
             const int BLOCK_M = rows.M < FEW_ROWS ? 1 : slice_packs <= 512 ? 4 : 2;
-            launch(rows.x,
-                   {ceil_div(rows.M, BLOCK_M) * CLUSTER, THREADS, int(BLOCK_M * slice_packs * 16), CLUSTER},
-                   norm_cluster_kernel<Norm, T, PACKS, THREADS, CLUSTER>, rows.x.template data<T>(),
-                   rows.weight.template data<T>(), rows.bias.template data<T>(), rows.y.template data<T>(),
-                   rows.M, rows.N, rows.x.strides[0], int(slice_packs * VEC), BLOCK_M, eps);
+            launch_rows<Norm, T>(
+                rows,
+                {ceil_div(rows.M, BLOCK_M) * CLUSTER, THREADS, int(BLOCK_M * slice_packs * 16), CLUSTER},
+                Norm::template cluster<T, PACKS, THREADS, CLUSTER>(), rows.M, rows.N, rows.x.strides[0],
+                int(slice_packs * VEC), BLOCK_M, eps);
         };
         const std::int64_t of_128 = ceil_div(packs, 128 * PACKS);  // blocks of 128 threads needed
         using std::integral_constant;

@@ -5,6 +5,22 @@
 
 constexpr float EPS = 1e-5f;
 
+struct RmsNorm {
+    static constexpr bool HAS_BIAS = false;
+    template <typename T, int VEC, int THREADS>
+    static auto online() {
+        return &rms_norm_online_kernel<T, VEC, THREADS>;
+    }
+    template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+    static auto onepass() {
+        return &rms_norm_onepass_kernel<T, VEC, PACKS, THREADS, BLOCK_M>;
+    }
+    template <typename T, int PACKS, int THREADS, int CLUSTER>
+    static auto cluster() {
+        return &rms_norm_cluster_kernel<T, PACKS, THREADS, CLUSTER>;
+    }
+};
+
 // A block reads its row twice: any row length.
 static py::object online(py::object x, py::object weight, float eps) {
     return launch_online<RmsNorm>(checked("rms_norm", x, {{"weight", weight}}), eps);

@@ -44,8 +44,8 @@ static py::object online(py::object x_object) {
     if (y.numel() == 0) return y.object;
     dispatch_vec(x, [&](auto zero, auto VEC) {
         using T = decltype(zero);
-        constexpr int THREADS = 1024, PACKS = VEC > 1 ? 2 : 8;
-        launch(x, {M, THREADS}, softmax_online_kernel<T, VEC, PACKS, THREADS>, x.data<T>(), y.data<T>(), N,
+        constexpr int THREADS = 1024;
+        launch(x, {M, THREADS}, softmax_online_kernel<T, VEC, THREADS>, x.data<T>(), y.data<T>(), N,
                x.strides[0]);
     });
     return y.object;
@@ -117,12 +117,12 @@ static py::object split(py::object x_object) {
 }
 
 // x with 16-byte aligned rows; a copy if they are not.
-static Tensor checked_for_copy_engine(const py::object& x_object) {
+static Tensor checked_for_tma(const py::object& x_object) {
     const Tensor x = checked(x_object);
     const int pack = 16 / x.element_size;
     if (x.shape[1] % pack != 0) {
-        not_taken("N=" + std::to_string(x.shape[1]) + ": the copy engine moves 16 bytes, " +
-                  std::to_string(pack) + " columns, at a time");
+        not_taken("N=" + std::to_string(x.shape[1]) + ": TMA copies 16 bytes, " + std::to_string(pack) +
+                  " columns, at a time");
     }
     if (vec(x) == pack) return x;
     py::dict options;
@@ -132,7 +132,7 @@ static Tensor checked_for_copy_engine(const py::object& x_object) {
 
 // The blocks of a cluster share a row: up to 16 x 208 KB.
 static py::object cluster(py::object x_object) {
-    const Tensor x = checked_for_copy_engine(x_object), y = x.empty_like();
+    const Tensor x = checked_for_tma(x_object), y = x.empty_like();
     const std::int64_t M = x.shape[0], N = x.shape[1];
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {
@@ -163,7 +163,7 @@ static py::object cluster(py::object x_object) {
 
 // As split, with TMA prefetch into a ring in shared memory.
 static py::object ring(py::object x_object) {
-    const Tensor x = checked_for_copy_engine(x_object), y = x.empty_like();
+    const Tensor x = checked_for_tma(x_object), y = x.empty_like();
     const std::int64_t M = x.shape[0], N = x.shape[1];
     if (y.numel() == 0) return y.object;
     dispatch(x, [&](auto zero) {

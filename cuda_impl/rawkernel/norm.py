@@ -1,4 +1,4 @@
-"""What layer_norm and rms_norm share: their launch through cupy, with the kernels of ``kernels/norm.cuh``."""
+"""What layer_norm and rms_norm share: their launch through cupy."""
 
 from __future__ import annotations
 
@@ -17,32 +17,25 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-class Norm(NamedTuple):
-    op: str
-    policy: str
-    """The struct in ``kernels/<op>.cuh`` that selects the norm."""
-
-
 class Rows(NamedTuple):
     """The kernels' tensor arguments, and an output."""
 
     x: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor
+    parameters: tuple[torch.Tensor, ...]
+    """Weight, and bias if the op has one."""
     y: torch.Tensor
 
     @property
     def pointers(self) -> tuple[int, ...]:
-        return tuple(tensor.data_ptr() for tensor in self)
+        return tuple(tensor.data_ptr() for tensor in (self.x, *self.parameters, self.y))
 
 
-def checked(norm: Norm, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
-    """The arguments, copied where the kernels need it; without a bias the weight stands in, unread."""
-    check_norm(norm.op, x, **parameters)
+def checked(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> Rows:
+    """The arguments, copied where the kernels need it."""
+    check_norm(op, x, **parameters)
     x = x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
-    weight = packed(parameters["weight"])
-    bias = packed(parameters["bias"]) if "bias" in parameters else weight
-    return Rows(x, weight, bias, torch.empty_like(x, memory_format=torch.contiguous_format))
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return Rows(x, tuple(map(packed, parameters.values())), y)
 
 
 def packed(parameter: torch.Tensor) -> torch.Tensor:
@@ -58,16 +51,15 @@ def vec(x: torch.Tensor) -> int:
     return pack if aligned else 1
 
 
-def online(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
-    rows = checked(norm, x, **parameters)
+def online(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:
         return y
-    VEC, THREADS = vec(x), 1024
-    PACKS = 2 if VEC > 1 else 8
-    name = f"norm_online_kernel<{norm.policy}, {CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>"
-    run = kernel(norm.op, name, x.device)
+    THREADS = 1024
+    name = f"{op}_online_kernel<{CTYPES[x.dtype]}, {vec(x)}, {THREADS}>"
+    run = kernel(op, name, x.device)
     run((M,), (THREADS,), (*rows.pointers, np.int64(N), np.int64(x.stride(0)), np.float32(eps)))
     return y
 
@@ -84,8 +76,8 @@ def onepass_shape(packs: int, VEC: int) -> tuple[int, int, int]:
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
-def onepass(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
-    rows = checked(norm, x, **parameters)
+def onepass(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:
@@ -94,9 +86,8 @@ def onepass(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor)
     PACKS, THREADS, BLOCK_M = onepass_shape(ceil_div(N, VEC), VEC)
     if THREADS > 1024:
         raise NotImplementedError(f"N={N}: registers hold rows of up to {1024 * PACKS * VEC} such columns")
-    types = f"{norm.policy}, {CTYPES[x.dtype]}"
-    name = f"norm_onepass_kernel<{types}, {VEC}, {PACKS}, {THREADS}, {BLOCK_M}>"
-    run = kernel(norm.op, name, x.device)
+    name = f"{op}_onepass_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCK_M}>"
+    run = kernel(op, name, x.device)
     sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)))
     run((ceil_div(M, BLOCK_M),), (THREADS,), (*rows.pointers, *sizes, np.float32(eps)))
     return y
@@ -105,15 +96,15 @@ def onepass(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor)
 FEW_ROWS = 256  # from here on, one cluster per row keeps a GPU busy
 
 
-def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
-    rows = checked(norm, x, **parameters)
+def cluster(op: str, eps: float, x: torch.Tensor, **parameters: torch.Tensor) -> torch.Tensor:
+    rows = checked(op, x, **parameters)
     x, y = rows.x, rows.y
     M, N = x.shape
     if y.numel() == 0:
         return y
     VEC, PACKS = 16 // x.element_size(), 4
     if N % VEC != 0:
-        raise NotImplementedError(f"N={N}: the copy engine moves 16 bytes, {VEC} columns, at a time")
+        raise NotImplementedError(f"N={N}: TMA copies 16 bytes, {VEC} columns, at a time")
     if vec(x) == 1:
         x = x.clone(memory_format=torch.contiguous_format)
     packs = N // VEC
@@ -125,9 +116,8 @@ def cluster(norm: Norm, eps: float, x: torch.Tensor, **parameters: torch.Tensor)
     slice_packs = ceil_div(packs, CLUSTER)
     # Several rows per cluster reuse the weights; few, so that the last clusters finish together.
     BLOCK_M = 1 if M < FEW_ROWS else 4 if slice_packs <= 512 else 2
-    types = f"{norm.policy}, {CTYPES[x.dtype]}"
-    name = f"norm_cluster_kernel<{types}, {PACKS}, {THREADS}, {CLUSTER}>"
-    run = kernel(norm.op, name, x.device, cluster=CLUSTER)
+    name = f"{op}_cluster_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {CLUSTER}>"
+    run = kernel(op, name, x.device, cluster=CLUSTER)
     sizes = (np.int64(M), np.int64(N), np.int64(x.stride(0)), np.int32(slice_packs * VEC), np.int32(BLOCK_M))
     grid = (ceil_div(M, BLOCK_M) * CLUSTER,)
     pointers = rows._replace(x=x).pointers

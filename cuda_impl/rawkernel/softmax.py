@@ -38,9 +38,8 @@ def online(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
         return y
-    VEC, THREADS = vec(x), 1024
-    PACKS = 2 if VEC > 1 else 8
-    run = kernel("softmax", f"softmax_online_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}>", x.device)
+    THREADS = 1024
+    run = kernel("softmax", f"softmax_online_kernel<{CTYPES[x.dtype]}, {vec(x)}, {THREADS}>", x.device)
     run((M,), (THREADS,), (x.data_ptr(), y.data_ptr(), np.int64(N), np.int64(x.stride(0))))
     return y
 
@@ -106,19 +105,19 @@ def split(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def checked_for_copy_engine(x: torch.Tensor) -> torch.Tensor:
+def checked_for_tma(x: torch.Tensor) -> torch.Tensor:
     """``x`` with 16-byte aligned rows; a copy if they are not."""
     x = checked(x)
     pack = 16 // x.element_size()
     if x.size(1) % pack != 0:
-        raise NotImplementedError(f"N={x.size(1)}: the copy engine moves 16 bytes, {pack} columns, at a time")
+        raise NotImplementedError(f"N={x.size(1)}: TMA copies 16 bytes, {pack} columns, at a time")
     return x if vec(x) == pack else x.clone(memory_format=torch.contiguous_format)
 
 
 @implementation("softmax", "cupy.cluster", rung="hopper", requires="sm_90")
 def cluster(x: torch.Tensor) -> torch.Tensor:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
-    x = checked_for_copy_engine(x)
+    x = checked_for_tma(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:
@@ -144,7 +143,7 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
 @implementation("softmax", "cupy.ring", rung="hopper", requires="sm_90")
 def ring(x: torch.Tensor) -> torch.Tensor:
     """As `split`, with TMA prefetch into a ring in shared memory."""
-    x = checked_for_copy_engine(x)
+    x = checked_for_tma(x)
     M, N = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if y.numel() == 0:

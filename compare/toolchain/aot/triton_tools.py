@@ -1,13 +1,14 @@
 """The one place that knows Triton's ahead-of-time tools, ``triton.tools.compile`` and ``triton.tools.link``.
 
 From 3.6 to 3.9 the first makes a C file that carries the cubin, the second a function that picks among such
-files by the divisibility of sizes and addresses.  Three facts hold in all versions:
+files by the divisibility of sizes and addresses.  Four facts hold in all versions:
 
 * they ask the active driver for the target and for the C types of arguments, so they get one that answers
   only that and needs no GPU;
 * ``num_warps`` is 1 unless given, where the compiler at run time takes 4;
-* they take only ``num_warps`` and ``num_stages`` of a launch's options, and only integers by value: they
-  declare a float as a double, which the kernel does not take.
+* they take only ``num_warps`` and ``num_stages`` of a launch's options;
+* they ask that driver for the C type of a float by value.  Triton's own says double, which the kernel does
+  not take; the one given here says float for fp32.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def _spelled(kernel: Any, source: Any) -> tuple[list[str], list[str]]:
             if at_run_time:
                 names.append(name)
             continue
-        if not kind.startswith(("*", "i", "u")):
-            what = "a float by value, which" if kind.startswith(("fp", "bf", "f")) else f"{kind}, which"
+        if not kind.startswith(("*", "i", "u")) and kind != "fp32":
             raise NotImplementedError(
-                f"argument {name} of its kernel is {what} Triton's ahead-of-time tools do not hand over right"
+                f"argument {name} of its kernel is {kind}, which Triton's ahead-of-time tools do not hand "
+                "over right"
             )
         divisible = ["tt.divisibility", 16] in [list(attr) for attr in source.attrs.get((index,), ())]
         spelled.append(f"{kind}:16" if divisible else kind)

@@ -1,0 +1,50 @@
+// onepass: unlike online, the row stays in registers, so it is read once: maximum, exponentials, sum, output.
+// Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors
+// each: N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. At most 64
+// registers per thread: where two blocks fit, one reads while the other writes.
+#pragma once
+
+#include "common.cuh"
+
+template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
+__global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kernel(const T* x_ptr, T* y_ptr,
+                                                                                  index_t M, index_t N,
+                                                                                  index_t stride_xm) {
+    constexpr int ROW_THREADS = THREADS / BLOCK_M;
+    const int thread = threadIdx.x % ROW_THREADS;
+    const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
+    const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    float x[PACKS][VEC];
+
+    float max = negative_infinity();
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const int n = (p * ROW_THREADS + thread) * VEC;
+        Vec<T, VEC> loaded;
+        if (n < columns) loaded = load_vec<VEC>(x_ptr + m * stride_xm + n);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            x[p][v] = n < columns ? float(loaded[v]) : negative_infinity();
+            max = fmaxf(max, x[p][v]);
+        }
+    }
+    max = row_reduce<Max, THREADS, BLOCK_M>(max);
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) sum += x[p][v] = __expf(x[p][v] - max);
+    }
+    sum = row_reduce<Sum, THREADS, BLOCK_M>(sum);
+
+    const float inverse_sum = 1.0f / sum;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const int n = (p * ROW_THREADS + thread) * VEC;
+        Vec<T, VEC> y;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) y[v] = T(x[p][v] * inverse_sum);
+        if (n < columns) store_vec(y_ptr + m * N + n, y);
+    }
+}
