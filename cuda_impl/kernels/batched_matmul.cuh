@@ -10,9 +10,9 @@
 // in flight decide. A tile has BLOCK_N rows: N rounded up to a multiple of 16, the height of a tensor core's
 // matrix. Triton's tiles are powers of two: 64 for N = 48.
 //
-// From tiled on, operands whose rows are whole, aligned 16-byte vectors use vectorized accesses. All others, of
-// any strides, are accessed element by element; tensor_core then has a kernel of its own (any_layout.cuh). Tensor
-// cores also take column-major operands (A_BY_ROWS, B_BY_ROWS). c is contiguous.
+// From tiled on, operands whose rows are whole, aligned 16-byte vectors use vectorized accesses. All others,
+// of any strides, are accessed element by element; tensor_core then has a kernel of its own (any_layout.cuh).
+// Tensor cores also take column-major operands (A_BY_ROWS, B_BY_ROWS). c is contiguous.
 #pragma once
 
 #include "batched_matmul/01_naive.cuh"

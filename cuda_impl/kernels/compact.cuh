@@ -1,7 +1,8 @@
 // compact: x[N] -> y[N],  the x[n] > 0 in order, then NaN if there is room; the rest unspecified
 //
-// An element's output index is the number of kept elements before it. Variants, slow to fast, a file each, the
-// first two as in triton_impl/compact.py; they differ in how a block learns what the blocks before it keep:
+// An element's output index is the number of kept elements before it. Variants, slow to fast, a file each,
+// the first two as in triton_impl/compact.py; they differ in how a block learns what the blocks before it
+// keep:
 //   twopass  three launches: count each tile, scan the counts, read x again and scatter: x is read twice
 //   onepass  single-pass scan with decoupled look-back: a tile reads the counts that earlier tiles have
 //            published: x is read once

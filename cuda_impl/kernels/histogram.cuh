@@ -7,7 +7,8 @@
 //   warps   a warp: 256 counters each; 16-byte vectorized loads of x
 //   lanes   a lane: one private counter per bin, in a bank of its own, shared by all warps of a block
 //
-// For global and shared x's elements are stride_xn apart, for the others contiguous. A block counts in 32 bits, so it takes at most 2^32 elements.
+// For global and shared x's elements are stride_xn apart, for the others contiguous. A block counts in 32
+// bits, so it takes at most 2^32 elements.
 #pragma once
 
 #include "common.cuh"

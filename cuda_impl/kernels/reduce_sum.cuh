@@ -113,9 +113,11 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_atomic_kernel(cons
 // 0. The last block sees all sums, and adds them in block order.
 
 template <typename T, int PACKS, int THREADS, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void reduce_sum_last_block_kernel(
-    const T* __restrict__ x_ptr, float* __restrict__ y_ptr, index_t N, int head, float* of_block,
-    unsigned long long* blocks_done) {
+__global__ __launch_bounds__(THREADS,
+                             BLOCKS) void reduce_sum_last_block_kernel(const T* __restrict__ x_ptr,
+                                                                       float* __restrict__ y_ptr, index_t N,
+                                                                       int head, float* of_block,
+                                                                       unsigned long long* blocks_done) {
     const float sum = sum_of_chunks<T, PACKS, THREADS>(x_ptr, N, head);
     if (threadIdx.x == 0) of_block[blockIdx.x] = sum;
     if (!arrives_last(blocks_done, gridDim.x)) return;

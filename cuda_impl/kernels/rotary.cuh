@@ -44,37 +44,39 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
 
 // Rotates every groups-th of `heads` heads from head `group` on, with the thread's cosines and sines.
 template <int HEADS, typename T, int VEC>
-__device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh, const float (&cos)[VEC],
-                                           const float (&sin)[VEC], T* to_ptr, index_t half, int heads,
-                                           int group, int groups) {
-    using Vector = Vec<T, VEC>;
+__device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh,
+                                           const Packed<T, VEC>& packed_cos, const Packed<T, VEC>& packed_sin,
+                                           T* to_ptr, index_t half, int heads, int group, int groups) {
 #pragma unroll 1
     for (int begin = group; begin < heads; begin += groups * HEADS) {
-        Vector first[HEADS], second[HEADS];
+        Packed<T, VEC> first[HEADS], second[HEADS];
 #pragma unroll
         for (int i = 0; i < HEADS; ++i) {
-            const int h = min(begin + i * groups, heads - 1);
-            first[i] = reinterpret_cast<const Vector&>(x_ptr[h * stride_xh]);
-            second[i] = reinterpret_cast<const Vector&>(x_ptr[h * stride_xh + half]);
+            const index_t h = begin + i * groups;
+            if (h >= heads) break;
+            first[i] = load_packed<VEC>(x_ptr + h * stride_xh);
+            second[i] = load_packed<VEC>(x_ptr + h * stride_xh + half);
         }
 #pragma unroll
         for (int i = 0; i < HEADS; ++i) {
-            const int h = begin + i * groups;
+            const index_t h = begin + i * groups;
             if (h >= heads) break;
+            const Vec<T, VEC> cos = packed_cos.unpack(), sin = packed_sin.unpack();
+            Vec<T, VEC> x = first[i].unpack(), y = second[i].unpack();
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-                const float x = float(first[i][v]), y = float(second[i][v]);
-                first[i][v] = T(x * cos[v] - y * sin[v]);
-                second[i][v] = T(y * cos[v] + x * sin[v]);
+                const float c = float(cos[v]), s = float(sin[v]), a = float(x[v]), b = float(y[v]);
+                x[v] = T(a * c - b * s);
+                y[v] = T(b * c + a * s);
             }
-            reinterpret_cast<Vector&>(to_ptr[h * 2 * half]) = first[i];
-            reinterpret_cast<Vector&>(to_ptr[h * 2 * half + half]) = second[i];
+            store_vec(to_ptr + h * 2 * half, x);
+            store_vec(to_ptr + h * 2 * half + half, y);
         }
     }
 }
 
 template <typename T, int VEC, int HEADS>
-__global__ __launch_bounds__(128, VEC > 1 ? 5 : 10) void rotary_token_kernel(
+__global__ __launch_bounds__(128, 5) void rotary_token_kernel(
     const T* q_ptr, const T* k_ptr, const T* cos_ptr, const T* sin_ptr, T* out_ptr, index_t tokens, index_t S,
     index_t H, index_t heads, index_t half, index_t stride_qb, index_t stride_qs, index_t stride_qh,
     index_t stride_kb, index_t stride_ks, index_t stride_kh, index_t stride_cs, index_t stride_ss, int lanes,
@@ -84,15 +86,13 @@ __global__ __launch_bounds__(128, VEC > 1 ? 5 : 10) void rotary_token_kernel(
     const index_t d = index_t(blockIdx.x % pieces * lanes + thread % lanes) * VEC;
     if (slot >= block_tokens || token >= tokens || d >= half) return;
     const index_t s = token % S, b = token / S;
-    const auto cos_vector = reinterpret_cast<const Vec<T, VEC>&>(cos_ptr[s * stride_cs + d]);
-    const auto sin_vector = reinterpret_cast<const Vec<T, VEC>&>(sin_ptr[s * stride_ss + d]);
-    float cos[VEC], sin[VEC];
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) cos[v] = float(cos_vector[v]), sin[v] = float(sin_vector[v]);
+    const Packed<T, VEC> cos = load_packed<VEC>(cos_ptr + s * stride_cs + d);
+    const Packed<T, VEC> sin = load_packed<VEC>(sin_ptr + s * stride_ss + d);
     const int group = thread / lanes, groups = token_threads / lanes;
     q_ptr += b * stride_qb + s * stride_qs + d;
     k_ptr += b * stride_kb + s * stride_ks + d;
     out_ptr += token * heads * 2 * half + d;
     turn_heads<HEADS>(q_ptr, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
-    turn_heads<HEADS>(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group, groups);
+    turn_heads<HEADS>(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
+                      groups);
 }

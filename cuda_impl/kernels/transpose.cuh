@@ -42,8 +42,9 @@ __global__ __launch_bounds__(THREADS) void transpose_naive_kernel(const T* __res
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void transpose_shared_kernel(const T* __restrict__ x_ptr,
-                                                                   T* __restrict__ y_ptr, index_t M, index_t N,
-                                                                   index_t stride_xm, index_t stride_xn) {
+                                                                   T* __restrict__ y_ptr, index_t M,
+                                                                   index_t N, index_t stride_xm,
+                                                                   index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -67,8 +68,9 @@ __global__ __launch_bounds__(THREADS) void transpose_shared_kernel(const T* __re
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void transpose_padded_kernel(const T* __restrict__ x_ptr,
-                                                                   T* __restrict__ y_ptr, index_t M, index_t N,
-                                                                   index_t stride_xm, index_t stride_xn) {
+                                                                   T* __restrict__ y_ptr, index_t M,
+                                                                   index_t N, index_t stride_xm,
+                                                                   index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -87,13 +89,14 @@ __global__ __launch_bounds__(THREADS) void transpose_padded_kernel(const T* __re
 }
 
 // ---- swizzled ------------------------------------------------------------------------------------------
-// As shared, with an XOR swizzle: an element is stored at column ^ row, a different permutation for every row.
-// 32-way bank conflict -> none, without padding.
+// As shared, with an XOR swizzle: an element is stored at column ^ row, a different permutation for every
+// row. 32-way bank conflict -> none, without padding.
 
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void transpose_swizzled_kernel(const T* __restrict__ x_ptr,
-                                                                     T* __restrict__ y_ptr, index_t M, index_t N,
-                                                                     index_t stride_xm, index_t stride_xn) {
+                                                                     T* __restrict__ y_ptr, index_t M,
+                                                                     index_t N, index_t stride_xm,
+                                                                     index_t stride_xn) {
     const unsigned tiles_n = (N + TILE - 1) / TILE;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * TILE, n0 = index_t(blockIdx.x % tiles_n) * TILE;
     const int lane = threadIdx.x % TILE, warp = threadIdx.x / TILE;
@@ -131,8 +134,9 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     static_assert(SQUARES % THREADS == 0, "each thread takes as many squares");
     using Vector = Vec<T, VEC>;
     DYNAMIC_SHARED(Vector, tile);
-    // XOR swizzle: eight lanes with neighbouring squares store vectors to rows VEC apart, at one position. The
-    // XOR permutes the 8 vectors of each 128 bytes, with another pattern for every VEC rows: conflict-free.
+    // XOR swizzle: eight lanes with neighbouring squares store vectors to rows VEC apart, at one position.
+    // The XOR permutes the 8 vectors of each 128 bytes, with another pattern for every VEC rows:
+    // conflict-free.
     const auto place = [](int row, int vector) { return row * ACROSS + (vector ^ (row / VEC % 8)); };
     const unsigned tiles_n = (N + BLOCK - 1) / BLOCK;
     const index_t m0 = index_t(blockIdx.x / tiles_n) * BLOCK, n0 = index_t(blockIdx.x % tiles_n) * BLOCK;
@@ -144,8 +148,8 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
     for (int s = 0; s < SQUARES; s += THREADS) {
         const int square_m = (threadIdx.x + s) / ACROSS, square_n = (threadIdx.x + s) % ACROSS;
         const int m = square_m * VEC, n = square_n * VEC;
-        const T* x = x_ptr + (m0 + (m < rows ? m : rows - VEC)) * stride_xm + n0 +
-                     (n < columns ? n : columns - VEC);
+        const T* x =
+            x_ptr + (m0 + (m < rows ? m : rows - VEC)) * stride_xm + n0 + (n < columns ? n : columns - VEC);
         Vector square[VEC], row;
 #pragma unroll
         for (int i = 0; i < VEC; ++i) square[i] = reinterpret_cast<const Vector&>(x[i * stride_xm]);
@@ -167,8 +171,8 @@ __global__ __maxnreg__(128 / sizeof(T)) void transpose_vectorized_kernel(const T
 }
 
 // ---- vectorized, unaligned rows --------------------------------------------------------------------------
-// Grid: one block per tile of ROWS x COLUMNS, numbered down x's columns. x is no smaller than a tile. Tiles at
-// the end are shifted back inside: no load has a condition.
+// Grid: one block per tile of ROWS x COLUMNS, numbered down x's columns. x is no smaller than a tile. Tiles
+// at the end are shifted back inside: no load has a condition.
 //
 // If rows of y are unaligned, tile boundaries fall inside 32-byte sectors, so that two blocks write a part
 // each. Memory takes far longer for that than for a whole sector. So each row of y is split at its own sector
@@ -226,7 +230,8 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
             unsigned part[5];  // a vector of 16-bit elements may start in the middle of a word
             Vec<unsigned, 4> row;
 #pragma unroll
-            for (int w = 0; w < 5; ++w) part[w] = reinterpret_cast<unsigned&>(tile[place(m / PER_WORD + w, n)]);
+            for (int w = 0; w < 5; ++w)
+                part[w] = reinterpret_cast<unsigned&>(tile[place(m / PER_WORD + w, n)]);
 #pragma unroll
             for (int w = 0; w < 4; ++w) {
                 const unsigned long long two = (unsigned long long)part[w + 1] << 32 | part[w];

@@ -23,24 +23,25 @@ template <typename T, int PACKS>
 __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
                                              T* __restrict__ z_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
-    using Vector = Vec<T, VEC>;
     const index_t first = index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x, vectors = N / VEC;
 
-    Vector x[PACKS], y[PACKS], z;
+    Packed<T, VEC> x[PACKS], y[PACKS];
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const index_t i = first + p * blockDim.x;
         if (i >= vectors) break;
-        x[p] = reinterpret_cast<const Vector*>(x_ptr)[i];
-        y[p] = reinterpret_cast<const Vector*>(y_ptr)[i];
+        x[p] = load_packed<VEC>(x_ptr + i * VEC);
+        y[p] = load_packed<VEC>(y_ptr + i * VEC);
     }
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const index_t i = first + p * blockDim.x;
         if (i >= vectors) break;
+        const Vec<T, VEC> a = x[p].unpack(), b = y[p].unpack();
+        Vec<T, VEC> z;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) z[v] = T(float(x[p][v]) + float(y[p][v]));
-        reinterpret_cast<Vector*>(z_ptr)[i] = z;
+        for (int v = 0; v < VEC; ++v) z[v] = T(float(a[v]) + float(b[v]));
+        store_vec(z_ptr + i * VEC, z);
     }
     // The elements after the last whole vector.
     const index_t n = vectors * VEC + threadIdx.x;

@@ -3,8 +3,8 @@
 
 #include "common.cuh"
 
-// Grid: one block per THREADS elements of c; neighbouring threads have neighbouring elements. a and b have any
-// strides.
+// Grid: one block per THREADS elements of c; neighbouring threads have neighbouring elements. a and b have
+// any strides.
 template <typename T, int THREADS>
 __global__ __launch_bounds__(THREADS) void batched_matmul_naive_kernel(const T* a_ptr, const T* b_ptr,
                                                                        T* c_ptr, index_t B, index_t N,

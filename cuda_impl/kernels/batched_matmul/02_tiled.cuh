@@ -17,7 +17,7 @@ __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t
     const int begin = threadIdx.x / vectors, j = threadIdx.x % vectors * VEC;
     if (begin >= step) return;
     for (int rows = begin; rows < matrices * side; rows += AHEAD * step) {
-        Vec<unsigned, 4> ahead[AHEAD];
+        Packed<T, VEC> ahead[AHEAD];
         bool inside[AHEAD];
 #pragma unroll
         for (int p = 0; p < AHEAD; ++p) {
@@ -25,17 +25,18 @@ __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t
             const index_t matrix = first + row / side;
             inside[p] = row < matrices * side && matrix < B && i < N && j < N;
             const T* from = ptr + matrix * stride_b + i * stride_i + j * stride_j;
-            if (inside[p]) ahead[p] = *reinterpret_cast<const Vec<unsigned, 4>*>(from);
+            if (inside[p]) ahead[p] = load_packed<VEC>(from);
         }
 #pragma unroll
         for (int p = 0; p < AHEAD; ++p) {
             const int row = rows + p * step;
             if (row >= matrices * side) break;
+            const Vec<T, VEC> x = ahead[p].unpack();
 #pragma unroll
             for (int v = 0; v < VEC; v += WIDE) {
                 Vec<float, WIDE> wide;
 #pragma unroll
-                for (int w = 0; w < WIDE; ++w) wide[w] = inside[p] ? float(reinterpret_cast<const Vec<T, VEC>&>(ahead[p])[v + w]) : 0.0f;
+                for (int w = 0; w < WIDE; ++w) wide[w] = inside[p] ? float(x[v + w]) : 0.0f;
                 *reinterpret_cast<Vec<float, WIDE>*>(tiles + row * pitch + j + v) = wide;
             }
         }
@@ -47,10 +48,10 @@ constexpr int most_threads(int ROWS) {
     return 4096 / ROWS;
 }
 
-// Grid: one block per `matrices` matrices. For every 4 terms, ROWS + 4 16-byte loads from shared memory, which
-// holds a and b in fp32, serve 16 * ROWS multiplications. A tile has `side` rows and columns: N rounded up to
-// a multiple of ROWS. Rows are padded by 16 bytes. A thread's rows are far apart and its neighbours' rows lie
-// between them: mostly no bank conflicts.
+// Grid: one block per `matrices` matrices. For every 4 terms, ROWS + 4 16-byte loads from shared memory,
+// which holds a and b in fp32, serve 16 * ROWS multiplications. A tile has `side` rows and columns: N rounded
+// up to a multiple of ROWS. Rows are padded by 16 bytes. A thread's rows are far apart and its neighbours'
+// rows lie between them: mostly no bank conflicts.
 template <typename T, bool PACKED, int ROWS>
 __global__ __launch_bounds__(most_threads(ROWS)) void batched_matmul_tiled_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, int matrices, index_t stride_ab,

@@ -1,5 +1,5 @@
-// batched_matmul, level 3, tensor_core. Change: 16-bit tiles, copied by cp.async and multiplied on tensor cores;
-// a warp has 16 rows of c.
+// batched_matmul, level 3, tensor_core. Change: 16-bit tiles, copied by cp.async and multiplied on tensor
+// cores; a warp has 16 rows of c.
 #pragma once
 
 #include "batched_matmul/half_tile.cuh"

@@ -4,8 +4,8 @@
 
 #include "batched_matmul/half_tile.cuh"
 
-// Grid: BLOCKS blocks per multiprocessor; groups of MATRICES matrices are assigned round-robin. Operands as for
-// tensor_core.
+// Grid: BLOCKS blocks per multiprocessor; groups of MATRICES matrices are assigned round-robin. Operands as
+// for tensor_core.
 template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, int MATRICES, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(MATRICES * BLOCK_N * 2, BLOCKS) void batched_matmul_pipelined_kernel(
     const T* a_ptr, const T* b_ptr, T* c_ptr, index_t B, int N, index_t stride_ab, index_t stride_ai,

@@ -1,5 +1,5 @@
-// batched_matmul, tensor_core for operands of any layout: tiles are built element by element, and c is stored as
-// one run of elements. Two unaligned cases are vectorized all the same: contiguous matrices whose N is no
+// batched_matmul, tensor_core for operands of any layout: tiles are built element by element, and c is stored
+// as one run of elements. Two unaligned cases are vectorized all the same: contiguous matrices whose N is no
 // multiple of 8, and c.
 #pragma once
 
@@ -35,9 +35,9 @@ __device__ __forceinline__ const T* fetch_run(T* tiles, const T* ptr, index_t fi
     return tiles + before;
 }
 
-// Builds the tiles of matrices of any layout; `ptr` is the first, in global or shared memory. A thread has the
-// vectors that fetch_tiles gives it, and loads them element by element into registers, so that many loads are
-// in flight. The barrier lets all threads read a run before tiles overwrite it.
+// Builds the tiles of matrices of any layout; `ptr` is the first, in global or shared memory. A thread has
+// the vectors that fetch_tiles gives it, and loads them element by element into registers, so that many loads
+// are in flight. The barrier lets all threads read a run before tiles overwrite it.
 template <int BLOCK_N, typename T>
 __device__ __forceinline__ void make_tiles(T* tiles, const T* ptr, int matrices, int N,
                                            const Strides& stride) {
@@ -71,9 +71,7 @@ __device__ __forceinline__ void store_run(T* ptr, const T* run, int count) {
     const int begin = before < count ? before : count, end = begin + (count - begin) / 8 * 8;
     const int loose = lane < begin ? lane : lane - begin + end;
     if (loose < count) ptr[loose] = run[loose];
-    for (int e = begin + lane * 8; e < end; e += WARP * 8) {
-        *reinterpret_cast<uint4*>(ptr + e) = *reinterpret_cast<const uint4*>(run + e);
-    }
+    for (int e = begin + lane * 8; e < end; e += WARP * 8) store_vec(ptr + e, load_vec<8>(run + e));
 }
 
 // Grid: as tensor_core. Tiles are row-major.

@@ -1,8 +1,8 @@
 // What the levels on tensor cores share: tiles of 16-bit matrices in shared memory, and a warp's product.
 //
-// A block has MATRICES tiles of a, then as many of b, each BLOCK_N x BLOCK_N and contiguous. So a block's rows
-// are numbered across its matrices, and warp w has the 16 rows from 16 * w on. A column-major operand is copied
-// as it is: the rows of its tile are its columns.
+// A block has MATRICES tiles of a, then as many of b, each BLOCK_N x BLOCK_N and contiguous. So a block's
+// rows are numbered across its matrices, and warp w has the 16 rows from 16 * w on. A column-major operand is
+// copied as it is: the rows of its tile are its columns.
 #pragma once
 
 #include "tensor_core.cuh"
@@ -44,9 +44,9 @@ __device__ __forceinline__ void fetch_tiles(T* tiles, const T* ptr, index_t firs
 template <bool BY_ROWS, bool TRANS, int BLOCK_N, typename T>
 __device__ __forceinline__ void read_square(unsigned (&square)[4], const T* tile, int row, int column) {
     const int lane = threadIdx.x % WARP, in_matrix = lane % 8, below = lane / 8 % 2, right = lane / 16;
-    const T* line =
-        BY_ROWS ? tile + row * BLOCK_N + place<BLOCK_N>(below * 8 + in_matrix, column / 8 + right)
-                : tile + column * BLOCK_N + place<BLOCK_N>(right * 8 + in_matrix, row / 8 + below);
+    const T* line = BY_ROWS
+                        ? tile + row * BLOCK_N + place<BLOCK_N>(below * 8 + in_matrix, column / 8 + right)
+                        : tile + column * BLOCK_N + place<BLOCK_N>(right * 8 + in_matrix, row / 8 + below);
     if constexpr (TRANS) {
         ldmatrix_x4_trans(square, line);
     } else {
@@ -110,8 +110,7 @@ __device__ __forceinline__ void multiply_rows(T* a_tiles, const T* b_tiles, T* c
     for (int v = lane; v < 16 * VECTORS; v += WARP) {
         const int row = v / VECTORS, vector = v % VECTORS;
         if (begin + row < N && vector * 8 < N) {
-            const T* from = rows + place<BLOCK_N>(row, vector);
-            *reinterpret_cast<uint4*>(c_rows + row * N + vector * 8) = *reinterpret_cast<const uint4*>(from);
+            store_vec(c_rows + row * N + vector * 8, load_vec<8>(rows + place<BLOCK_N>(row, vector)));
         }
     }
 }

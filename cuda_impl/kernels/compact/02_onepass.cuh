@@ -1,5 +1,5 @@
-// compact, level 2, onepass. Change: one launch. A tile learns by look-back what the tiles before it keep, and
-// x stays in registers meanwhile: it is read once.
+// compact, level 2, onepass. Change: one launch. A tile learns by look-back what the tiles before it keep,
+// and x stays in registers meanwhile: it is read once.
 #pragma once
 
 #include "compact/look_back.cuh"

@@ -4,8 +4,8 @@
 // Grid: persistent, at most one block per multiprocessor; tiles are taken by ticket. x is contiguous.
 //
 // In onepass a block has nothing in flight while it waits, three times: for x, for the earlier tiles' counts,
-// and for its own look-back. The ring's STAGES stages need no registers, so tiles are larger and fewer, and the
-// next two are always in flight. By the time of a tile's look-back, other blocks have published the tiles
+// and for its own look-back. The ring's STAGES stages need no registers, so tiles are larger and fewer, and
+// the next two are always in flight. By the time of a tile's look-back, other blocks have published the tiles
 // before it.
 //
 // Invariant: blocks finish their tiles in ticket order. So the block of the first unfinished tile is working
