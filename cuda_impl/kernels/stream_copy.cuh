@@ -115,7 +115,7 @@ __device__ __forceinline__ void store_hinted(uint4* ptr, uint4 value) {
     } else if constexpr (HINT == L2_ONLY) {
         __stcg(ptr, value);
     } else {
-        __stwb(ptr, value);
+        *ptr = value;
     }
 }
 

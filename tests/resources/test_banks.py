@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
 
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts, times_served
@@ -84,20 +83,18 @@ def test_tiles_lie_where_the_kernels_put_them(layout: str) -> None:
     assert len({place(row, column) for row in range(32) for column in range(32)}) == 32 * 32
 
 
-def place_of(variant: str) -> tuple[list[str], str]:
-    """The parameters and the expression of a kernel's own `place`."""
+def place_of(variant: str) -> tuple[str, str, str]:
+    """The two parameters and the expression of a kernel's own `place`."""
     (found,) = re.findall(r"place = \[\]\(int (\w+), int (\w+)\) \{\s*return (.+);\s*\};", code_of(variant))
-    return list(found[:2]), found[2]
+    return found
 
 
 @pytest.mark.parametrize("itemsize", [4, 2])
 def test_packs_lie_where_the_kernel_puts_them(itemsize: int) -> None:
     BLOCK, VEC = 256 // itemsize, 16 // itemsize
-    parameters, expression = place_of("vectorized")
+    m, n, expression = place_of("vectorized")
     at = {
-        (row, pack): evaluated(
-            expression, ACROSS=16, VEC=VEC, **dict(zip(parameters, (row, pack), strict=True))
-        )
+        (row, pack): evaluated(expression, ACROSS=16, VEC=VEC, **{m: row, n: pack})
         for row in range(BLOCK)
         for pack in range(16)
     }
@@ -106,11 +103,9 @@ def test_packs_lie_where_the_kernel_puts_them(itemsize: int) -> None:
 
 
 def test_words_lie_where_the_kernel_puts_them() -> None:
-    parameters, expression = place_of("windowed")
+    m, n, expression = place_of("windowed")
     at = {
-        (word, column): evaluated(
-            expression, COLUMNS=64, **dict(zip(parameters, (word, column), strict=True))
-        )
+        (word, column): evaluated(expression, COLUMNS=64, **{m: word, n: column})
         for word in range(64)
         for column in range(64)
     }
