@@ -7,7 +7,8 @@
 //   warps   a warp: 256 counters each; 16-byte vectorized loads of x
 //   lanes   a lane: one private counter per bin, in a bank of its own, shared by all warps of a block
 //
-// x's elements are stride_xn apart. A block counts in 32 bits, so it takes at most 2^32 elements.
+// For global and shared x's elements are stride_xn apart, for the others contiguous. A block counts in 32
+// bits, so it takes at most 2^32 elements.
 #pragma once
 
 #include "common.cuh"
@@ -51,54 +52,42 @@ __global__ __launch_bounds__(THREADS) void histogram_shared_kernel(const byte_t*
 
 // ---- warps, lanes --------------------------------------------------------------------------------------
 // Grid: persistent, at most as many blocks as the GPU holds. Chunks of THREADS * PACKS 16-byte vectors are
-// assigned round-robin. The first `head` elements lie before a 16-byte boundary, where vectors begin; block 0
-// counts them one by one, and those after the last whole vector. A strided x has VEC = 1, and no such ends.
+// assigned round-robin. x is contiguous. The first `head` elements lie before a 16-byte boundary, where
+// vectors begin; block 0 counts them one by one, and those after the last whole vector.
 
-// Byte v.
-__device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 1>& pack, int) {
-    return pack.element;
-}
-__device__ __forceinline__ unsigned byte_of(const Pack<byte_t, 16>& pack, int v) {
-    return pack.word[v / 4] >> v % 4 * 8 & 0xff;
+using Vector = Vec<unsigned, 4>;  // 16 elements, as registers hold them
+__device__ __forceinline__ unsigned byte_of(const Vector& x, int v) {
+    return x[v / 4] >> v % 4 * 8 & 0xff;
 }
 
-// Counts a chunk of `packs` vectors, `step` elements from one to the next.
-template <int VEC, int PACKS, int THREADS, typename Counters>
-__device__ __forceinline__ void count_chunk(const Counters& counters, const byte_t* chunk_ptr, index_t step,
-                                            index_t packs) {
-    const byte_t* own_ptr = chunk_ptr + threadIdx.x * step;
-    if (packs >= PACKS * THREADS) {
-        Pack<byte_t, VEC> x[PACKS];  // all loads are in flight before the first is counted
+// Calls count(byte) for each element of the block's chunks.
+template <int PACKS, int THREADS, typename Count>
+__device__ __forceinline__ void count_chunks(const byte_t* __restrict__ x_ptr, index_t N, int head,
+                                             Count count) {
+    constexpr int VEC = 16, CHUNK = PACKS * THREADS;  // CHUNK in vectors
+    const auto* vector = reinterpret_cast<const Vector*>(x_ptr + head);
+    const index_t vectors = (N - head) / VEC, whole = vectors / CHUNK, thread = threadIdx.x;
+    for (index_t chunk = blockIdx.x; chunk < whole; chunk += gridDim.x) {
+        Vector x[PACKS];  // all loads are in flight before the first is counted
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) x[p] = load<byte_t, VEC>(own_ptr + p * THREADS * step);
+        for (int p = 0; p < PACKS; ++p) x[p] = vector[chunk * CHUNK + p * THREADS + thread];
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) counters.add(byte_of(x[p], v));
+            for (int v = 0; v < VEC; ++v) count(byte_of(x[p], v));
         }
-    } else {
-        for (index_t p = threadIdx.x; p < packs; p += THREADS, own_ptr += THREADS * step) {
-            const Pack<byte_t, VEC> x = load<byte_t, VEC>(own_ptr);
+    }
+    // The partial last chunk, shared by all blocks.
+    const index_t threads = index_t(gridDim.x) * THREADS;
+    for (index_t i = whole * CHUNK + index_t(blockIdx.x) * THREADS + thread; i < vectors; i += threads) {
+        const Vector x = vector[i];
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) counters.add(byte_of(x, v));
-        }
+        for (int v = 0; v < VEC; ++v) count(byte_of(x, v));
     }
-}
-
-template <int VEC, int PACKS, int THREADS, typename Counters>
-__device__ __forceinline__ void count_chunks(const Counters& counters, const byte_t* x_ptr, index_t N,
-                                             index_t stride_xn, int head) {
-    constexpr int CHUNK = PACKS * THREADS;
-    const index_t step = VEC > 1 ? VEC : stride_xn;
-    const index_t packs = (N - head) / VEC;
-    for (index_t begin = index_t(blockIdx.x) * CHUNK; begin < packs; begin += index_t(gridDim.x) * CHUNK) {
-        count_chunk<VEC, PACKS, THREADS>(counters, x_ptr + head + begin * step, step, packs - begin);
-    }
-    if (VEC > 1 && blockIdx.x == 0) {
-        const int thread = threadIdx.x;
-        const index_t behind = head + packs * VEC + thread;
-        if (thread < head) counters.add(x_ptr[thread]);
-        if (behind < N) counters.add(x_ptr[behind]);
+    if (blockIdx.x == 0) {
+        const index_t behind = head + vectors * VEC + thread;
+        if (thread < head) count(x_ptr[thread]);
+        if (behind < N) count(x_ptr[behind]);
     }
 }
 
@@ -106,23 +95,16 @@ __device__ __forceinline__ void count_chunks(const Counters& counters, const byt
 // A warp's counters are contiguous. Two lanes may still update one counter, which the GPU combines, or two
 // counters in one bank: a bank conflict.
 
-struct OfWarp {
-    unsigned* count;
-
-    __device__ __forceinline__ void add(unsigned byte) const { atomicAdd(count + byte, 1u); }
-};
-
-template <int VEC, int PACKS, int THREADS, int BLOCKS>
+template <int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const byte_t* __restrict__ x_ptr,
                                                                           count_t* __restrict__ y_ptr,
-                                                                          index_t N, index_t stride_xn,
-                                                                          int head) {
+                                                                          index_t N, int head) {
     constexpr int WARPS = THREADS / WARP;
     __shared__ unsigned count[WARPS * BINS];
     for (int i = threadIdx.x; i < WARPS * BINS; i += THREADS) count[i] = 0;
     __syncthreads();
-    const OfWarp own{count + threadIdx.x / WARP * BINS};
-    count_chunks<VEC, PACKS, THREADS>(own, x_ptr, N, stride_xn, head);
+    unsigned* own = count + threadIdx.x / WARP * BINS;
+    count_chunks<PACKS, THREADS>(x_ptr, N, head, [=](unsigned byte) { atomicAdd(own + byte, 1u); });
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;
@@ -139,25 +121,17 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_warps_kernel(const 
 
 constexpr int COPIES = 64;
 
-struct OfLane {
-    byte_t* count;
-    unsigned lower;  // byte offset of the lane's copy
-
-    __device__ __forceinline__ void add(unsigned byte) const {
-        atomicAdd(reinterpret_cast<unsigned*>(count + (byte << 8 | lower)), 1u);
-    }
-};
-
-template <int VEC, int PACKS, int THREADS, int BLOCKS>
+template <int PACKS, int THREADS, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void histogram_lanes_kernel(const byte_t* __restrict__ x_ptr,
                                                                           count_t* __restrict__ y_ptr,
-                                                                          index_t N, index_t stride_xn,
-                                                                          int head) {
+                                                                          index_t N, int head) {
     DYNAMIC_SHARED(unsigned, count);
     for (int i = threadIdx.x; i < BINS * COPIES; i += THREADS) count[i] = 0;
     __syncthreads();
-    const OfLane own{reinterpret_cast<byte_t*>(count), threadIdx.x % COPIES * 4};
-    count_chunks<VEC, PACKS, THREADS>(own, x_ptr, N, stride_xn, head);
+    const unsigned lane = threadIdx.x % COPIES * 4;  // byte offset of the lane's copy
+    count_chunks<PACKS, THREADS>(x_ptr, N, head, [=](unsigned byte) {
+        atomicAdd(reinterpret_cast<unsigned*>(reinterpret_cast<byte_t*>(count) + (byte << 8 | lane)), 1u);
+    });
     __syncthreads();
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) {
         unsigned all = 0;

@@ -26,13 +26,13 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
     if (n >= pairs) return;
     const index_t d = n % half, head = n / half, h = head % heads, token = head / heads;
     const index_t s = token % S, b = token / S;
-    const float cos = to_float(cos_ptr[s * stride_cs + d]), sin = to_float(sin_ptr[s * stride_ss + d]);
+    const float cos = float(cos_ptr[s * stride_cs + d]), sin = float(sin_ptr[s * stride_ss + d]);
     const T* x_ptr = d + (h < H ? q_ptr + b * stride_qb + s * stride_qs + h * stride_qh
                                 : k_ptr + b * stride_kb + s * stride_ks + (h - H) * stride_kh);
-    const float first = to_float(x_ptr[0]), second = to_float(x_ptr[half]);
+    const float first = float(x_ptr[0]), second = float(x_ptr[half]);
     T* to_ptr = out_ptr + head * 2 * half + d;
-    to_ptr[0] = from_float<T>(first * cos - second * sin);
-    to_ptr[half] = from_float<T>(second * cos + first * sin);
+    to_ptr[0] = T(first * cos - second * sin);
+    to_ptr[half] = T(second * cos + first * sin);
 }
 
 // ---- token ---------------------------------------------------------------------------------------------
@@ -44,35 +44,33 @@ __global__ void rotary_pairs_kernel(const T* q_ptr, const T* k_ptr, const T* cos
 
 // Rotates every groups-th of `heads` heads from head `group` on, with the thread's cosines and sines.
 template <int HEADS, typename T, int VEC>
-__device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh, const Pack<T, VEC>& cos,
-                                           const Pack<T, VEC>& sin, T* to_ptr, index_t half, int heads,
-                                           int group, int groups) {
+__device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh,
+                                           const Packed<T, VEC>& packed_cos, const Packed<T, VEC>& packed_sin,
+                                           T* to_ptr, index_t half, int heads, int group, int groups) {
 #pragma unroll 1
     for (int begin = group; begin < heads; begin += groups * HEADS) {
-        Pack<T, VEC> first[HEADS], second[HEADS];
+        Packed<T, VEC> first[HEADS], second[HEADS];
 #pragma unroll
         for (int i = 0; i < HEADS; ++i) {
-            const int h = begin + i * groups;
-            if (h < heads) {
-                first[i] = load<T, VEC>(x_ptr + h * stride_xh);
-                second[i] = load<T, VEC>(x_ptr + h * stride_xh + half);
-            }
+            const index_t h = begin + i * groups;
+            if (h >= heads) break;
+            first[i] = load_packed<VEC>(x_ptr + h * stride_xh);
+            second[i] = load_packed<VEC>(x_ptr + h * stride_xh + half);
         }
 #pragma unroll
         for (int i = 0; i < HEADS; ++i) {
-            const int h = begin + i * groups;
+            const index_t h = begin + i * groups;
             if (h >= heads) break;
-            float turned[2][VEC];
+            const Vec<T, VEC> cos = packed_cos.unpack(), sin = packed_sin.unpack();
+            Vec<T, VEC> x = first[i].unpack(), y = second[i].unpack();
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-                const float c = get(cos, v), s = get(sin, v), x = get(first[i], v), y = get(second[i], v);
-                turned[0][v] = x * c - y * s;
-                turned[1][v] = y * c + x * s;
+                const float c = float(cos[v]), s = float(sin[v]), a = float(x[v]), b = float(y[v]);
+                x[v] = T(a * c - b * s);
+                y[v] = T(b * c + a * s);
             }
-            set(first[i], turned[0]);
-            set(second[i], turned[1]);
-            store(to_ptr + h * 2 * half, first[i]);
-            store(to_ptr + h * 2 * half + half, second[i]);
+            store_vec(to_ptr + h * 2 * half, x);
+            store_vec(to_ptr + h * 2 * half + half, y);
         }
     }
 }
@@ -88,13 +86,13 @@ __global__ __launch_bounds__(128, 5) void rotary_token_kernel(
     const index_t d = index_t(blockIdx.x % pieces * lanes + thread % lanes) * VEC;
     if (slot >= block_tokens || token >= tokens || d >= half) return;
     const index_t s = token % S, b = token / S;
-    const Pack<T, VEC> cos = load<T, VEC>(cos_ptr + s * stride_cs + d);
-    const Pack<T, VEC> sin = load<T, VEC>(sin_ptr + s * stride_ss + d);
+    const Packed<T, VEC> cos = load_packed<VEC>(cos_ptr + s * stride_cs + d);
+    const Packed<T, VEC> sin = load_packed<VEC>(sin_ptr + s * stride_ss + d);
     const int group = thread / lanes, groups = token_threads / lanes;
-    q_ptr += b * stride_qb + s * stride_qs;
-    k_ptr += b * stride_kb + s * stride_ks;
+    q_ptr += b * stride_qb + s * stride_qs + d;
+    k_ptr += b * stride_kb + s * stride_ks + d;
     out_ptr += token * heads * 2 * half + d;
-    turn_heads<HEADS>(q_ptr + d, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
-    turn_heads<HEADS>(k_ptr + d, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
+    turn_heads<HEADS>(q_ptr, stride_qh, cos, sin, out_ptr, half, int(H), group, groups);
+    turn_heads<HEADS>(k_ptr, stride_kh, cos, sin, out_ptr + H * 2 * half, half, int(heads - H), group,
                       groups);
 }

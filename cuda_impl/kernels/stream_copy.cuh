@@ -32,89 +32,44 @@ __global__ void stream_copy_naive_kernel(const T* __restrict__ x_ptr, T* __restr
 }
 
 // ---- vectorized ----------------------------------------------------------------------------------------
-// Grid: one block per chunk of PACKS * THREADS consecutive 16-byte vectors; neighbouring threads have
-// neighbouring vectors: coalesced. If x is not PACKED (strided or unaligned), it is read element by element,
-// and y is still written with 16-byte stores.
+// Grid: one block per PACKS * THREADS consecutive 16-byte vectors; neighbouring threads have neighbouring
+// vectors: coalesced.
 
-// A vector of elements `step` apart, at any alignment.
-template <typename T>
-__device__ __forceinline__ Pack<T, 16 / sizeof(T)> gather(const T* ptr, index_t step) {
-    constexpr int PER_WORD = 4 / sizeof(T);
-    Pack<T, 16 / sizeof(T)> pack;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-        pack.word[w] = 0;
-#pragma unroll
-        for (int e = 0; e < PER_WORD; ++e) {
-            pack.word[w] |= unsigned(ptr[(w * PER_WORD + e) * step]) << (e * 8 * sizeof(T));
-        }
-    }
-    return pack;
-}
-
-// A thread's part of a chunk.
 template <typename T, int PACKS, int THREADS>
-struct Part {
-    static constexpr int VEC = 16 / sizeof(T);
-    static constexpr int CHUNK = PACKS * THREADS * VEC;  // in elements
-    Pack<T, VEC> pack[PACKS];
-
-    static __device__ __forceinline__ int offset(int p) { return (p * THREADS + threadIdx.x) * VEC; }
-
-    __device__ __forceinline__ void load_from(const T* chunk_ptr) {
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) pack[p] = load<T, VEC>(chunk_ptr + offset(p));
-    }
-    __device__ __forceinline__ void gather_from(const T* chunk_ptr, index_t step) {
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) pack[p] = gather(chunk_ptr + offset(p) * step, step);
-    }
-    __device__ __forceinline__ void store_to(T* chunk_ptr) const {
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) store(chunk_ptr + offset(p), pack[p]);
-    }
-};
-
-// Copies the partial last chunk, at `begin`: whole vectors, then the elements after the last of them. A
-// separate function, because a condition on every load would cost an instruction each.
-template <typename T, int PACKS, int THREADS>
-__device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
-                                          index_t N) {
-    using Own = Part<T, PACKS, THREADS>;
-    const index_t packed = N / Own::VEC * Own::VEC, behind = packed + threadIdx.x;
-    Own part;
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const index_t n = begin + Own::offset(p);
-        if (n < packed) part.pack[p] = load<T, Own::VEC>(x_ptr + n);
-    }
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        const index_t n = begin + Own::offset(p);
-        if (n < packed) store(y_ptr + n, part.pack[p]);
-    }
-    if (behind < N) y_ptr[behind] = x_ptr[behind];
-}
-
-template <typename T, int PACKS, int THREADS, bool PACKED>
 __global__ __launch_bounds__(THREADS) void stream_copy_vectorized_kernel(const T* __restrict__ x_ptr,
-                                                                         T* __restrict__ y_ptr, index_t N,
-                                                                         index_t stride_xn) {
-    using Own = Part<T, PACKS, THREADS>;
-    const index_t begin = index_t(blockIdx.x) * Own::CHUNK;
-    if (begin + Own::CHUNK <= N) {
-        Own part;
-        if constexpr (PACKED) {
-            part.load_from(x_ptr + begin);
-        } else {
-            part.gather_from(x_ptr + begin * stride_xn, stride_xn);
-        }
-        part.store_to(y_ptr + begin);
-    } else if constexpr (PACKED) {
-        copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, begin, N);
-    } else {
-        for (index_t n = begin + threadIdx.x; n < N; n += THREADS) y_ptr[n] = x_ptr[n * stride_xn];
+                                                                         T* __restrict__ y_ptr, index_t N) {
+    constexpr int VEC = 16 / sizeof(T);
+    const index_t first = index_t(blockIdx.x) * PACKS * THREADS + threadIdx.x, vectors = N / VEC;
+    uint4 x[PACKS];
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t i = first + p * THREADS;
+        if (i < vectors) x[p] = reinterpret_cast<const uint4*>(x_ptr)[i];
     }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t i = first + p * THREADS;
+        if (i < vectors) reinterpret_cast<uint4*>(y_ptr)[i] = x[p];
+    }
+    const index_t n = vectors * VEC + threadIdx.x;  // the elements after the last whole vector
+    if (blockIdx.x == 0 && n < N) y_ptr[n] = x_ptr[n];
+}
+
+// x strided or unaligned: a thread loads the elements of its vector one by one, and stores the vector.
+template <typename T, int THREADS>
+__global__ __launch_bounds__(THREADS) void stream_copy_gathered_kernel(const T* __restrict__ x_ptr,
+                                                                       T* __restrict__ y_ptr, index_t N,
+                                                                       index_t stride_xn) {
+    constexpr int VEC = 16 / sizeof(T);
+    const index_t i = index_t(blockIdx.x) * THREADS + threadIdx.x, vectors = N / VEC;
+    if (i < vectors) {
+        Vec<T, VEC> x;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) x[v] = x_ptr[(i * VEC + v) * stride_xn];
+        reinterpret_cast<Vec<T, VEC>*>(y_ptr)[i] = x;
+    }
+    const index_t n = vectors * VEC + threadIdx.x;  // the elements after the last whole vector
+    if (blockIdx.x == 0 && n < N) y_ptr[n] = x_ptr[n * stride_xn];
 }
 
 // ---- hinted --------------------------------------------------------------------------------------------
@@ -160,55 +115,72 @@ __device__ __forceinline__ void store_hinted(uint4* ptr, uint4 value) {
     } else if constexpr (HINT == L2_ONLY) {
         __stcg(ptr, value);
     } else {
-        __stwb(ptr, value);
+        *ptr = value;
     }
 }
 
 template <typename T, int PACKS, int THREADS, int LOAD_HINT, int STORE_HINT>
 __global__ __launch_bounds__(THREADS) void stream_copy_hinted_kernel(const T* __restrict__ x_ptr,
                                                                      T* __restrict__ y_ptr, index_t N) {
-    constexpr int CHUNK = PACKS * THREADS * 16 / sizeof(T);
-    const index_t begin = index_t(blockIdx.x) * CHUNK;
-    if (begin + CHUNK <= N) {
-        const uint4* from = reinterpret_cast<const uint4*>(x_ptr + begin) + threadIdx.x;
-        uint4* to = reinterpret_cast<uint4*>(y_ptr + begin) + threadIdx.x;
-        uint4 pack[PACKS];
+    constexpr int VEC = 16 / sizeof(T);
+    const index_t first = index_t(blockIdx.x) * PACKS * THREADS + threadIdx.x, vectors = N / VEC;
+    uint4 x[PACKS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) pack[p] = load_hinted<LOAD_HINT>(from + p * THREADS);
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) store_hinted<STORE_HINT>(to + p * THREADS, pack[p]);
-    } else {
-        copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, begin, N);
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t i = first + p * THREADS;
+        if (i < vectors) x[p] = load_hinted<LOAD_HINT>(reinterpret_cast<const uint4*>(x_ptr) + i);
     }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        const index_t i = first + p * THREADS;
+        if (i < vectors) store_hinted<STORE_HINT>(reinterpret_cast<uint4*>(y_ptr) + i, x[p]);
+    }
+    const index_t n = vectors * VEC + threadIdx.x;  // the elements after the last whole vector
+    if (blockIdx.x == 0 && n < N) y_ptr[n] = x_ptr[n];
 }
 
 // ---- prefetch ------------------------------------------------------------------------------------------
 // Grid: persistent, at most BLOCKS blocks per multiprocessor, all resident; chunks are assigned round-robin.
 // Prefetch distance STAGES: as soon as a chunk is written, its registers are loaded again.
 
+// The elements from `begin` on, less than a chunk, shared by all blocks.
+template <typename T>
+__device__ __forceinline__ void copy_rest(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t begin,
+                                          index_t N) {
+    const index_t threads = index_t(gridDim.x) * blockDim.x;
+    for (index_t n = begin + index_t(blockIdx.x) * blockDim.x + threadIdx.x; n < N; n += threads) {
+        y_ptr[n] = x_ptr[n];
+    }
+}
+
 template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_prefetch_kernel(const T* __restrict__ x_ptr,
                                                                                T* __restrict__ y_ptr,
                                                                                index_t N) {
-    using Own = Part<T, PACKS, THREADS>;
-    const index_t whole = N / Own::CHUNK, step = gridDim.x;
-    Own ring[STAGES];  // indexed by unrolled loops only: registers have no addresses
+    constexpr int CHUNK = PACKS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
+    const uint4* x = reinterpret_cast<const uint4*>(x_ptr) + threadIdx.x;
+    uint4* y = reinterpret_cast<uint4*>(y_ptr) + threadIdx.x;
+    const index_t whole = N / (CHUNK * VEC), step = gridDim.x;
+    uint4 ring[STAGES][PACKS];  // indexed by unrolled loops only: registers have no addresses
+    const auto load = [&](int stage, index_t chunk) {
+        if (chunk >= whole) return;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) ring[stage][p] = x[chunk * CHUNK + p * THREADS];
+    };
 
     index_t chunk = blockIdx.x;
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) {
-        if (chunk + stage * step < whole) ring[stage].load_from(x_ptr + (chunk + stage * step) * Own::CHUNK);
-    }
+    for (int stage = 0; stage < STAGES; ++stage) load(stage, chunk + stage * step);
     while (chunk < whole) {
 #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage, chunk += step) {
             if (chunk >= whole) break;
-            ring[stage].store_to(y_ptr + chunk * Own::CHUNK);
-            const index_t next = chunk + STAGES * step;
-            if (next < whole) ring[stage].load_from(x_ptr + next * Own::CHUNK);
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) y[chunk * CHUNK + p * THREADS] = ring[stage][p];
+            load(stage, chunk + STAGES * step);
         }
     }
-    if (blockIdx.x == whole % step) copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
+    copy_rest(x_ptr, y_ptr, whole * CHUNK * VEC, N);
 }
 
 // ---- cp_async ------------------------------------------------------------------------------------------
@@ -220,15 +192,17 @@ template <typename T, int PACKS, int THREADS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(const T* __restrict__ x_ptr,
                                                                                T* __restrict__ y_ptr,
                                                                                index_t N) {
-    using Own = Part<T, PACKS, THREADS>;
-    const index_t whole = N / Own::CHUNK, step = gridDim.x;
-    DYNAMIC_SHARED(T, ring);
+    constexpr int CHUNK = PACKS * THREADS, VEC = 16 / sizeof(T);  // CHUNK in vectors
+    const uint4* x = reinterpret_cast<const uint4*>(x_ptr) + threadIdx.x;
+    uint4* y = reinterpret_cast<uint4*>(y_ptr) + threadIdx.x;
+    const index_t whole = N / (CHUNK * VEC), step = gridDim.x;
+    DYNAMIC_SHARED(uint4, ring);
+    uint4* own = ring + threadIdx.x;
     const auto fetch = [&](int stage, index_t chunk) {
         if (chunk < whole) {
 #pragma unroll
             for (int p = 0; p < PACKS; ++p) {
-                const int offset = Own::offset(p);
-                cp_async_16(ring + stage * Own::CHUNK + offset, x_ptr + chunk * Own::CHUNK + offset, 16);
+                cp_async_16(own + stage * CHUNK + p * THREADS, x + chunk * CHUNK + p * THREADS, 16);
             }
         }
         cp_async_commit();  // an empty group is committed too: wait_group counts groups
@@ -238,13 +212,12 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void stream_copy_cp_async_kernel(c
     int stage = 0;
     for (index_t chunk = blockIdx.x; chunk < whole; chunk += step) {
         cp_async_wait<STAGES - 1>();
-        Own part;
-        part.load_from(ring + stage * Own::CHUNK);
-        part.store_to(y_ptr + chunk * Own::CHUNK);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) y[chunk * CHUNK + p * THREADS] = own[stage * CHUNK + p * THREADS];
         fetch(stage, chunk + STAGES * step);
         if (++stage == STAGES) stage = 0;
     }
-    if (blockIdx.x == whole % step) copy_rest<T, PACKS, THREADS>(x_ptr, y_ptr, whole * Own::CHUNK, N);
+    copy_rest(x_ptr, y_ptr, whole * CHUNK * VEC, N);
 }
 
 // ---- tma -----------------------------------------------------------------------------------------------
@@ -274,7 +247,7 @@ __global__ __launch_bounds__(WARP) void stream_copy_tma_kernel(const T* x_ptr, T
         bulk_copy_commit_group();
         bulk_copy_wait_group_read<0>();  // when this block ends, its shared memory is the next block's
     }
-    const index_t behind = packed + threadIdx.x;
-    if (blockIdx.x == 0 && behind < N) y_ptr[behind] = x_ptr[behind];
+    const index_t n = packed + threadIdx.x;  // the elements after the last whole vector
+    if (blockIdx.x == 0 && n < N) y_ptr[n] = x_ptr[n];
 #endif
 }

@@ -14,7 +14,7 @@ template <typename T>
 __global__ void vector_add_scalar_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
                                          T* __restrict__ z_ptr, index_t N) {
     const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (n < N) z_ptr[n] = from_float<T>(to_float(x_ptr[n]) + to_float(y_ptr[n]));
+    if (n < N) z_ptr[n] = T(float(x_ptr[n]) + float(y_ptr[n]));
 }
 
 // A block adds PACKS * blockDim.x consecutive 16-byte vectors; neighbouring threads have neighbouring
@@ -23,33 +23,27 @@ template <typename T, int PACKS>
 __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const T* __restrict__ y_ptr,
                                              T* __restrict__ z_ptr, index_t N) {
     constexpr int VEC = 16 / sizeof(T);
-    const index_t start = (index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x) * VEC;
-    const index_t step = index_t(blockDim.x) * VEC;
+    const index_t first = index_t(blockIdx.x) * PACKS * blockDim.x + threadIdx.x, vectors = N / VEC;
 
-    Pack<T, VEC> x[PACKS], y[PACKS];
+    Packed<T, VEC> x[PACKS], y[PACKS];
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        const index_t n = start + p * step;
-        if (n + VEC <= N) {
-            x[p] = load<T, VEC>(x_ptr + n);
-            y[p] = load<T, VEC>(y_ptr + n);
-        }
+        const index_t i = first + p * blockDim.x;
+        if (i >= vectors) break;
+        x[p] = load_packed<VEC>(x_ptr + i * VEC);
+        y[p] = load_packed<VEC>(y_ptr + i * VEC);
     }
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        const index_t n = start + p * step;
-        if (n + VEC <= N) {
-            float sum[VEC];
+        const index_t i = first + p * blockDim.x;
+        if (i >= vectors) break;
+        const Vec<T, VEC> a = x[p].unpack(), b = y[p].unpack();
+        Vec<T, VEC> z;
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) sum[v] = get(x[p], v) + get(y[p], v);
-            Pack<T, VEC> z;
-            set(z, sum);
-            store(z_ptr + n, z);
-        } else {  // the partial last vector, and those beyond it
-#pragma unroll 1
-            for (index_t tail = n; tail < N; ++tail) {
-                z_ptr[tail] = from_float<T>(to_float(x_ptr[tail]) + to_float(y_ptr[tail]));
-            }
-        }
+        for (int v = 0; v < VEC; ++v) z[v] = T(float(a[v]) + float(b[v]));
+        store_vec(z_ptr + i * VEC, z);
     }
+    // The elements after the last whole vector.
+    const index_t n = vectors * VEC + threadIdx.x;
+    if (blockIdx.x == 0 && n < N) z_ptr[n] = T(float(x_ptr[n]) + float(y_ptr[n]));
 }

@@ -126,12 +126,18 @@ constexpr int group_bytes(int BLOCK_N) {
     return 2 * matrices_of(BLOCK_N) * BLOCK_N * BLOCK_N * 2;
 }
 
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int BLOCK_N, bool PACKED>
-static void launch_tensor_core(const Batch& p) {
+// One block per group of matrices.
+template <typename T, int BLOCK_N, typename Kernel>
+static void launch_groups(const Batch& p, Kernel* kernel) {
     constexpr int MATRICES = matrices_of(BLOCK_N);
     static_assert(MATRICES * BLOCK_N * 2 <= 1024, "a block has no more");
-    launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)},
-                    &batched_matmul_tensor_core_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_N, MATRICES, PACKED>);
+    launch_group<T>(p, {ceil_div(p.B, MATRICES), MATRICES * BLOCK_N * 2, group_bytes(BLOCK_N)}, kernel);
+}
+
+// Operands of any layout.
+template <typename T, int BLOCK_N>
+static void launch_any_layout(const Batch& p) {
+    launch_groups<T, BLOCK_N>(p, &batched_matmul_any_layout_kernel<T, BLOCK_N, matrices_of(BLOCK_N)>);
 }
 
 // Whole matrices in shared memory, 16 rows per warp.
@@ -143,8 +149,12 @@ static py::object tensor_core(py::object a_object, py::object b_object) {
     dispatch_tiles(p, [&](auto zero, auto BLOCK_N) {
         using T = decltype(zero);
         dispatch_lie(
-            p, [&](auto A, auto B) { launch_tensor_core<T, A, B, BLOCK_N, true>(p); },
-            [&] { launch_tensor_core<T, true, true, BLOCK_N, false>(p); });
+            p,
+            [&](auto A, auto B) {
+                constexpr int MATRICES = matrices_of(BLOCK_N);
+                launch_groups<T, BLOCK_N>(p, &batched_matmul_tensor_core_kernel<T, A, B, BLOCK_N, MATRICES>);
+            },
+            [&] { launch_any_layout<T, BLOCK_N>(p); });
     });
     return p.c.object;
 }
@@ -174,7 +184,7 @@ static py::object pipelined(py::object a_object, py::object b_object) {
                 launch_group<T>(p, {blocks, MATRICES * BLOCK_N * 2, STAGES * group_bytes(BLOCK_N)},
                                 &batched_matmul_pipelined_kernel<T, A, B, BLOCK_N, MATRICES, STAGES, BLOCKS>);
             },
-            [&] { launch_tensor_core<T, true, true, BLOCK_N, false>(p); });
+            [&] { launch_any_layout<T, BLOCK_N>(p); });
     });
     return p.c.object;
 }

@@ -30,37 +30,29 @@ constexpr int PACKS = 4;  // 16-byte loads per thread in flight
 constexpr int THREADS = 512;
 constexpr int BLOCKS = 2;  // per multiprocessor
 
-// Chunks of THREADS * PACKS vectors, for as many blocks as a GPU holds, at most one per chunk. `kernel_for`
-// returns the kernel for vectors of VEC elements.
-template <typename KernelFor>
-static py::object by_chunks(const py::object& x_object, int shared_bytes, KernelFor kernel_for) {
-    const Tensor x = check_bytes("histogram", x_object), y = x.zeros(BINS);
-    const std::int64_t N = x.shape[0];
-    const auto launch_with = [&](auto VEC, std::int64_t head) {
-        const std::int64_t chunks = ceil_div((N - head) / VEC, THREADS * PACKS);
-        const std::int64_t most = BLOCKS * std::int64_t(multiprocessors(x));
-        const std::int64_t blocks = std::max<std::int64_t>(1, std::min(chunks, most));
-        launch(x, {blocks, THREADS, shared_bytes}, kernel_for(VEC), x.data<byte_t>(), y.data<count_t>(), N,
-               x.strides[0], int(head));
-    };
-    if (N <= 1 || x.strides[0] == 1) {
-        launch_with(std::integral_constant<int, 16>(), std::min(N, std::int64_t(-x.address % 16)));
-    } else {
-        launch_with(std::integral_constant<int, 1>(), 0);
-    }
+// Chunks of THREADS * PACKS vectors, for as many blocks as a GPU holds, at most one per chunk. A strided x
+// uses `shared`.
+template <typename Kernel>
+static py::object by_chunks(const py::object& x_object, Kernel* kernel, int shared_bytes = 0) {
+    const Tensor x = check_bytes("histogram", x_object);
+    const std::int64_t N = x.shape[0], head = std::min(N, std::int64_t(-x.address % 16));
+    if (N > 1 && x.strides[0] != 1) return shared(x_object);
+    const Tensor y = x.zeros(BINS);
+    const std::int64_t chunks = ceil_div((N - head) / 16, THREADS * PACKS);
+    const std::int64_t most = BLOCKS * std::int64_t(multiprocessors(x));
+    const std::int64_t blocks = std::max<std::int64_t>(1, std::min(chunks, most));
+    launch(x, {blocks, THREADS, shared_bytes}, kernel, x.data<byte_t>(), y.data<count_t>(), N, int(head));
     return y.object;
 }
 
 // One set of counters per warp.
 static py::object warps(py::object x) {
-    return by_chunks(x, 0, [](auto VEC) { return histogram_warps_kernel<VEC, PACKS, THREADS, BLOCKS>; });
+    return by_chunks(x, histogram_warps_kernel<PACKS, THREADS, BLOCKS>);
 }
 
 // One private counter per lane, in a bank of its own.
 static py::object lanes(py::object x) {
-    constexpr int SHARED_BYTES = BINS * COPIES * 4;
-    return by_chunks(x, SHARED_BYTES,
-                     [](auto VEC) { return histogram_lanes_kernel<VEC, PACKS, THREADS, BLOCKS>; });
+    return by_chunks(x, histogram_lanes_kernel<PACKS, THREADS, BLOCKS>, BINS * COPIES * 4);
 }
 
 PYBIND11_MODULE(histogram, m) {

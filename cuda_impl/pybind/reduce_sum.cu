@@ -50,45 +50,34 @@ constexpr int BLOCKS = 3;  // per multiprocessor
 // one per chunk.
 struct Chunks {
     std::int64_t blocks;
-    bool dense;
     int head;
 };
 
 static Chunks chunks_of(const Tensor& x) {
     const std::int64_t N = x.shape[0];
-    const bool dense = N <= 1 || x.strides[0] == 1;
-    const int VEC = dense ? 16 / x.element_size : 1;
-    const std::int64_t before = dense ? std::int64_t(-x.address % 16) / x.element_size : 0;
-    const int head = int(std::min(N, before));
+    const int VEC = 16 / x.element_size;
+    const int head = int(std::min(N, std::int64_t(-x.address % 16) / x.element_size));
     const std::int64_t chunks = ceil_div((N - head) / VEC, THREADS * PACKS);
     const std::int64_t most = BLOCKS * std::int64_t(multiprocessors(x));
-    return {std::max<std::int64_t>(1, std::min(chunks, most)), dense, head};
+    return {std::max<std::int64_t>(1, std::min(chunks, most)), head};
 }
 
-// Calls `function` with a value of x's type, and VEC as a constant: 16 bytes' worth if x is contiguous, else
-// 1.
-template <typename Function>
-static void dispatch_vec(const Tensor& x, bool dense, Function function) {
-    dispatch(x, [&](auto zero) {
-        constexpr int PACK = 16 / sizeof(zero);
-        if (dense) {
-            function(zero, std::integral_constant<int, PACK>());
-        } else {
-            function(zero, std::integral_constant<int, 1>());
-        }
-    });
+static bool is_strided(const Tensor& x) {
+    return x.shape[0] > 1 && x.strides[0] != 1;
 }
 
-// 16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left.
+// 16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left. A strided x uses
+// `shuffle`, here and below.
 static py::object vectorized(py::object x_object) {
     Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
+    if (is_strided(x)) return shuffle(x_object);
     for (;;) {
         const Chunks of = chunks_of(x);
         const Tensor y = sums(x, of.blocks);
-        dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
+        dispatch(x, [&](auto zero) {
             using T = decltype(zero);
-            launch(x, {of.blocks, THREADS}, reduce_sum_vectorized_kernel<T, VEC, PACKS, THREADS, BLOCKS>,
-                   x.data<T>(), y.data<float>(), x.shape[0], x.strides[0], of.head);
+            launch(x, {of.blocks, THREADS}, reduce_sum_vectorized_kernel<T, PACKS, THREADS, BLOCKS>,
+                   x.data<T>(), y.data<float>(), x.shape[0], of.head);
         });
         if (of.blocks == 1) return y.object;
         x = y;
@@ -97,12 +86,14 @@ static py::object vectorized(py::object x_object) {
 
 // Each block adds its sum to y, in the order of completion.
 static py::object atomic(py::object x_object) {
-    const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0], y = new_zeros_fp32(x, {});
+    const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
+    if (is_strided(x)) return shuffle(x_object);
+    const Tensor y = new_zeros_fp32(x, {});
     const Chunks of = chunks_of(x);
-    dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
+    dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        launch(x, {of.blocks, THREADS}, reduce_sum_atomic_kernel<T, VEC, PACKS, THREADS, BLOCKS>, x.data<T>(),
-               y.data<float>(), x.shape[0], x.strides[0], of.head);
+        launch(x, {of.blocks, THREADS}, reduce_sum_atomic_kernel<T, PACKS, THREADS, BLOCKS>, x.data<T>(),
+               y.data<float>(), x.shape[0], of.head);
     });
     return y.object;
 }
@@ -110,14 +101,15 @@ static py::object atomic(py::object x_object) {
 // The last block to finish adds all blocks' sums, in block order.
 static py::object last_block(py::object x_object) {
     const Tensor x = check_same("reduce_sum", 1, {{"x", x_object}})[0];
+    if (is_strided(x)) return shuffle(x_object);
     const Chunks of = chunks_of(x);
     const Tensor blocks_done = x.zeros(1);
     // Two allocations: in a single one y would be a view.
     const Tensor y = new_empty_fp32(x, {}), of_block = new_empty_fp32(blocks_done, {of.blocks});
-    dispatch_vec(x, of.dense, [&](auto zero, auto VEC) {
+    dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        launch(x, {of.blocks, THREADS}, reduce_sum_last_block_kernel<T, VEC, PACKS, THREADS, BLOCKS>,
-               x.data<T>(), y.data<float>(), x.shape[0], x.strides[0], of.head, of_block.data<float>(),
+        launch(x, {of.blocks, THREADS}, reduce_sum_last_block_kernel<T, PACKS, THREADS, BLOCKS>, x.data<T>(),
+               y.data<float>(), x.shape[0], of.head, of_block.data<float>(),
                blocks_done.data<unsigned long long>());
     });
     return y.object;

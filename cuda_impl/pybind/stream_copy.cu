@@ -55,10 +55,14 @@ static py::object vectorized(py::object x_object) {
     if (N == 0) return y.object;
     dispatch_size(x, [&](auto zero) {
         using T = decltype(zero);
-        const auto kernel = whole_packs(x) ? stream_copy_vectorized_kernel<T, PACKS, THREADS, true>
-                                           : stream_copy_vectorized_kernel<T, PACKS, THREADS, false>;
-        launch(x, {ceil_div(N * x.element_size, PACKS * THREADS * 16), THREADS}, kernel, x.data<T>(),
-               y.data<T>(), N, x.strides[0]);
+        const std::int64_t vectors = ceil_div(N * x.element_size, 16);
+        if (whole_packs(x)) {
+            launch(x, {ceil_div(vectors, PACKS * THREADS), THREADS},
+                   stream_copy_vectorized_kernel<T, PACKS, THREADS>, x.data<T>(), y.data<T>(), N);
+        } else {
+            launch(x, {ceil_div(vectors, THREADS), THREADS}, stream_copy_gathered_kernel<T, THREADS>,
+                   x.data<T>(), y.data<T>(), N, x.strides[0]);
+        }
     });
     return y.object;
 }

@@ -54,11 +54,11 @@ static py::object windowed(const Tensor& x) {
     const Tensor y = new_empty(x, {N, M});
     dispatch(x, [&](auto zero) {
         using T = decltype(zero);
-        using Tile = Windowed<T>;
+        constexpr int SECTOR = 32 / sizeof(T), ROWS = 256 / sizeof(T), COLUMNS = 64;
         constexpr int THREADS = 128 * sizeof(T);
         auto* const kernel = x.strides[0] < x.strides[1] ? transpose_windowed_kernel<T, true, THREADS>
                                                          : transpose_windowed_kernel<T, false, THREADS>;
-        const std::int64_t grid = ceil_div(M + Tile::SECTOR - 1, Tile::WINDOW) * ceil_div(N, Tile::COLUMNS);
+        const std::int64_t grid = ceil_div(M + SECTOR - 1, (ROWS - SECTOR)) * ceil_div(N, COLUMNS);
         launch(x, {grid, THREADS}, kernel, x.data<T>(), y.data<T>(), M, N, x.strides[0], x.strides[1]);
     });
     return y.object;

@@ -65,10 +65,9 @@ def is_packed(x: torch.Tensor, by_rows: bool = True) -> bool:
 
 
 def lie(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool, bool]:
-    """PACKED, A_BY_ROWS and B_BY_ROWS.  Unpacked operands may have any layout; their tiles are row-major."""
+    """PACKED, A_BY_ROWS and B_BY_ROWS."""
     A_BY_ROWS, B_BY_ROWS = a.stride(2) == 1, b.stride(2) == 1
-    PACKED = is_packed(a, A_BY_ROWS) and is_packed(b, B_BY_ROWS)
-    return PACKED, A_BY_ROWS or not PACKED, B_BY_ROWS or not PACKED
+    return is_packed(a, A_BY_ROWS) and is_packed(b, B_BY_ROWS), A_BY_ROWS, B_BY_ROWS
 
 
 def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
@@ -133,9 +132,11 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch
     PACKED, A_BY_ROWS, B_BY_ROWS = lie(a, b)
     threads = threads_of(MATRICES, BLOCK_N)
     shared_bytes = check_shared(a, group_bytes(MATRICES, BLOCK_N))
-    layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
-    tile = f"{layouts}, {BLOCK_N}, {MATRICES}, {cpp(PACKED)}"
-    run = kernel("batched_matmul", f"batched_matmul_tensor_core_kernel<{tile}>", a.device)
+    layouts, tile = f"{cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}, ", f"{BLOCK_N}, {MATRICES}"
+    name = f"tensor_core_kernel<{CTYPES[a.dtype]}, {layouts}{tile}>"
+    if not PACKED:
+        name = f"any_layout_kernel<{CTYPES[a.dtype]}, {tile}>"
+    run = kernel("batched_matmul", f"batched_matmul_{name}", a.device)
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = (np.int64(B), np.int32(N))
     blocks = ceil_div(B, MATRICES)

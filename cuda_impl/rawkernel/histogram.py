@@ -46,18 +46,21 @@ def shared(x: torch.Tensor) -> torch.Tensor:
 def by_chunks(
     variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int, shared_bytes: int = 0
 ) -> torch.Tensor:
-    """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk."""
+    """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk.
+
+    A strided x uses `shared`.
+    """
     check_bytes("histogram", x)
     N = x.numel()
-    dense = N <= 1 or x.stride(0) == 1
-    VEC = 16 if dense else 1
-    head = min(N, -x.data_ptr() % 16) if dense else 0
+    if N > 1 and x.stride(0) != 1:
+        return shared(x)
+    head = min(N, -x.data_ptr() % 16)
     BLOCKS = min(BLOCKS, 2048 // THREADS)
-    chunks = ceil_div((N - head) // VEC, THREADS * PACKS)
+    chunks = ceil_div((N - head) // 16, THREADS * PACKS)
     blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
     y = torch.zeros(BINS, dtype=torch.int64, device=x.device)
-    run = kernel("histogram", f"histogram_{variant}_kernel<{VEC}, {PACKS}, {THREADS}, {BLOCKS}>", x.device)
-    arguments = (x.data_ptr(), y.data_ptr(), np.int64(N), np.int64(x.stride(0)), np.int32(head))
+    run = kernel("histogram", f"histogram_{variant}_kernel<{PACKS}, {THREADS}, {BLOCKS}>", x.device)
+    arguments = (x.data_ptr(), y.data_ptr(), np.int64(N), np.int32(head))
     run((blocks,), (THREADS,), arguments, shared_mem=shared_bytes)
     return y
 

@@ -51,38 +51,44 @@ SIZES = {"PACKS": (4, 8, 16), "THREADS": (128, 256, 512), "BLOCKS": (1, 2, 3, 4,
 
 @dataclass(frozen=True)
 class Chunks:
-    """The partition of a vector: the kernel, its grid, and its first arguments except y."""
+    """The partition of a vector: the kernel, its grid, and its first arguments except the addresses."""
 
     run: Kernel
     blocks: int
-    THREADS: int
     N: np.int64
-    stride: np.int64
     head: np.int32
 
 
 def chunks_of(variant: str, x: torch.Tensor, PACKS: int, THREADS: int, BLOCKS: int) -> Chunks:
     """Chunks of THREADS * PACKS vectors, for BLOCKS blocks per multiprocessor, at most one per chunk."""
     N = x.numel()
-    dense = N <= 1 or x.stride(0) == 1
-    VEC = 16 // x.element_size() if dense else 1
-    head = min(N, -x.data_ptr() % 16 // x.element_size()) if dense else 0
+    VEC = 16 // x.element_size()
+    head = min(N, -x.data_ptr() % 16 // x.element_size())
     BLOCKS = min(BLOCKS, 2048 // THREADS)  # no more threads fit; 16 loads of 16 bytes take 64 registers each
     chunks = ceil_div((N - head) // VEC, THREADS * PACKS)
     blocks = max(1, min(chunks, BLOCKS * multiprocessors(x.device)))
-    name = f"reduce_sum_{variant}_kernel<{CTYPES[x.dtype]}, {VEC}, {PACKS}, {THREADS}, {BLOCKS}>"
+    name = f"reduce_sum_{variant}_kernel<{CTYPES[x.dtype]}, {PACKS}, {THREADS}, {BLOCKS}>"
     run = kernel("reduce_sum", name, x.device)
-    return Chunks(run, blocks, THREADS, np.int64(N), np.int64(x.stride(0)), np.int32(head))
+    return Chunks(run, blocks, np.int64(N), np.int32(head))
+
+
+def is_strided(x: torch.Tensor) -> bool:
+    return x.numel() > 1 and x.stride(0) != 1
 
 
 @implementation("reduce_sum", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
-    """16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left."""
+    """16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left.
+
+    A strided x uses `shuffle`, here and below.
+    """
     check_same("reduce_sum", 1, x=x)
+    if is_strided(x):
+        return shuffle(x)
     while True:
         of = chunks_of("vectorized", x, PACKS, THREADS, BLOCKS)
         y = x.new_empty((of.blocks,) if of.blocks > 1 else (), dtype=torch.float32)
-        of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head))
+        of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.head))
         if of.blocks == 1:
             return y
         x = y
@@ -99,9 +105,11 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: 
 def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """Each block adds its sum to y, in the order of completion."""
     check_same("reduce_sum", 1, x=x)
+    if is_strided(x):
+        return shuffle(x)
     y = x.new_zeros((), dtype=torch.float32)
     of = chunks_of("atomic", x, PACKS, THREADS, BLOCKS)
-    of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head))
+    of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.head))
     return y
 
 
@@ -109,10 +117,12 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int 
 def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """The last block to finish adds all blocks' sums, in block order."""
     check_same("reduce_sum", 1, x=x)
+    if is_strided(x):
+        return shuffle(x)
     of = chunks_of("last_block", x, PACKS, THREADS, BLOCKS)
     y = x.new_empty((), dtype=torch.float32)
     of_block = x.new_empty((of.blocks,), dtype=torch.float32)
     blocks_done = x.new_zeros((1,), dtype=torch.int64)
     scratch = (of_block.data_ptr(), blocks_done.data_ptr())
-    of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.stride, of.head, *scratch))
+    of.run((of.blocks,), (THREADS,), (x.data_ptr(), y.data_ptr(), of.N, of.head, *scratch))
     return y

@@ -40,7 +40,7 @@ def whole_packs(x: torch.Tensor) -> bool:
 def by_chunks(
     variant: str,
     x: torch.Tensor,
-    constants: tuple[int | str, ...],
+    constants: tuple[int, ...],
     blocks: int,
     THREADS: int,
     shared_bytes: int = 0,
@@ -67,9 +67,11 @@ SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
     """16-byte vectorized accesses, PACKS per thread; a strided or unaligned x is read element by element."""
     check_same("stream_copy", 1, x=x)
-    constants = (PACKS, THREADS, str(whole_packs(x)).lower())
+    if not whole_packs(x):
+        blocks = ceil_div(x.nbytes, THREADS * 16)
+        return by_chunks("gathered", x, (THREADS,), blocks, THREADS, more=(np.int64(x.stride(0)),))
     blocks = ceil_div(x.nbytes, PACKS * THREADS * 16)
-    return by_chunks("vectorized", x, constants, blocks, THREADS, more=(np.int64(x.stride(0)),))
+    return by_chunks("vectorized", x, (PACKS, THREADS), blocks, THREADS)
 
 
 @implementation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
 
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts, times_served
 from compare.spec import UsageError
-from cuda_impl.loader import kernel
+from cuda_impl import flags
 from cuda_impl.rawkernel import transpose
 from tools.docs import blocks
 
@@ -56,46 +56,61 @@ def test_what_is_no_access_is_refused(addresses: tuple[int, ...], lane_bytes: in
 
 # --------------------------------------------------------------------------- transpose's levels
 
-PLACES = """
-#include "transpose.cuh"
-template <typename Layout>
-__global__ void places(int* y, int columns) {
-    y[blockIdx.x * columns + threadIdx.x] = Layout::place(blockIdx.x, threadIdx.x);
-}
-"""
+SOURCE = (flags.KERNELS / "transpose.cuh").read_text()
 
 
-def places(layout: str, rows: int, columns: int) -> list[list[int]]:
-    """Where the kernels' own functions put each element, or word, of a tile."""
-    y = torch.empty(rows, columns, dtype=torch.int32)
-    import numpy as np
+def code_of(variant: str) -> str:
+    """The text of a kernel of transpose.cuh."""
+    return SOURCE.partition(f"transpose_{variant}_kernel(")[2].partition("\n}\n")[0]
 
-    name = f"places<{layout}>"
-    kernel(PLACES, name, torch.device("cpu"))((rows,), (columns,), (y.data_ptr(), np.int32(columns)))
-    return y.tolist()
+
+def evaluated(expression: str, **names: int) -> int:
+    return int(eval(expression.replace("/", "//"), {"TILE": 32, **names}))
 
 
 @pytest.mark.parametrize("layout", transpose.PLACES)
 def test_tiles_lie_where_the_kernels_put_them(layout: str) -> None:
-    place = transpose.PLACES[layout]
-    expected = [[place(row, column) for column in range(32)] for row in range(32)]
-    assert places(layout, 32, 32) == expected
-    assert len({at for row in expected for at in row}) == 32 * 32
+    place, code = transpose.PLACES[layout], code_of(layout.lower())
+    (width,) = re.findall(r"T tile\[TILE\]\[(.+)\];", code)
+    (stored,) = re.findall(r"tile\[(.+)\]\[(.+)\] = x_ptr", code)
+    (loaded,) = re.findall(r"= tile\[(.+)\]\[(.+)\];", code)
+    for row in range(32):
+        for column in range(32):
+            names_of = {stored: {"warp": row, "lane": column}, loaded: {"warp": column, "lane": row}}
+            for (m, n), names in names_of.items():
+                at = evaluated(f"({m}) * ({width}) + ({n})", i=0, **names)
+                assert at == place(row, column), (row, column)
+    assert len({place(row, column) for row in range(32) for column in range(32)}) == 32 * 32
 
 
-@pytest.mark.parametrize(("ctype", "itemsize"), [("float", 4), ("__half", 2)])
-def test_packs_lie_where_the_kernel_puts_them(ctype: str, itemsize: int) -> None:
-    BLOCK = 256 // itemsize
-    expected = [[transpose.packed_place(row, pack, itemsize) for pack in range(16)] for row in range(BLOCK)]
-    assert places(f"Packed<{ctype}, {BLOCK}>", BLOCK, 16) == expected
-    assert len({at for row in expected for at in row}) == 16 * BLOCK
+def place_of(variant: str) -> tuple[str, str, str]:
+    """The two parameters and the expression of a kernel's own `place`."""
+    (found,) = re.findall(r"place = \[\]\(int (\w+), int (\w+)\) \{\s*return (.+);\s*\};", code_of(variant))
+    return found
 
 
-@pytest.mark.parametrize("ctype", ["float", "__half"])
-def test_words_lie_where_the_kernel_puts_them(ctype: str) -> None:
-    expected = [[transpose.windowed_place(word, column) for column in range(64)] for word in range(64)]
-    assert places(f"Windowed<{ctype}>", 64, 64) == expected
-    assert len({at for row in expected for at in row}) == 64 * 64
+@pytest.mark.parametrize("itemsize", [4, 2])
+def test_packs_lie_where_the_kernel_puts_them(itemsize: int) -> None:
+    BLOCK, VEC = 256 // itemsize, 16 // itemsize
+    m, n, expression = place_of("vectorized")
+    at = {
+        (row, pack): evaluated(expression, ACROSS=16, VEC=VEC, **{m: row, n: pack})
+        for row in range(BLOCK)
+        for pack in range(16)
+    }
+    assert at == {(row, pack): transpose.packed_place(row, pack, itemsize) for row, pack in at}
+    assert len(set(at.values())) == 16 * BLOCK
+
+
+def test_words_lie_where_the_kernel_puts_them() -> None:
+    m, n, expression = place_of("windowed")
+    at = {
+        (word, column): evaluated(expression, COLUMNS=64, **{m: word, n: column})
+        for word in range(64)
+        for column in range(64)
+    }
+    assert at == {(word, column): transpose.windowed_place(word, column) for word, column in at}
+    assert len(set(at.values())) == 64 * 64
 
 
 @pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
