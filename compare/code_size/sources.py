@@ -128,7 +128,7 @@ def with_includes(path: Path) -> set[Path]:
 
 def _includes(path: Path) -> Iterator[Path]:
     for name in re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8")):
-        yield from (path.parent / name, PYBIND / name, KERNELS / Path(name).name)
+        yield from (path.parent / name, PYBIND / name, KERNELS / name)
 
 
 def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:

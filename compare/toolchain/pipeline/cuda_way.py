@@ -246,11 +246,13 @@ def _code(arch: str) -> str:
 
 
 def _source(launch: CudaLaunch) -> Stage:
-    """The kernel's own file, or the text that a file of the user's has."""
-    path = flags.KERNELS / f"{launch.source}.cuh"
-    own = launch.source.isidentifier()
-    text = path.read_text() if own else launch.source
-    return Stage("source", "CUDA C++", text.encode(), file=str(path) if own else "kernels.cu")
+    """The file that defines the kernel, or the text that a file of the user's has."""
+    if not launch.source.isidentifier():
+        return Stage("source", "CUDA C++", launch.source.encode(), file="kernels.cu")
+    files = build.included(build.source_text(launch.source))
+    defined = re.compile(rf"\bvoid {launch.kernel.partition('<')[0]}\(")
+    path = next((path for path, text in files.items() if defined.search(text)), next(iter(files)))
+    return Stage("source", "CUDA C++", files[path].encode(), file=str(path))
 
 
 def _failure(stage: str, message: str) -> Failure:
