@@ -6,7 +6,8 @@
 //   shared       one block per tile of c; tiles of a and b in shared memory, loaded once per block
 //   blocktile    a thread computes 8 x 8 elements: per 64 products it reads 16 elements of shared memory
 //   vectorized   accesses of 16 bytes, of global and of shared memory
-//   pipelined    cp.async prefetches the next tiles, double buffering the next step's elements; fp32
+//   cp_async     cp.async prefetches the next tiles past the registers; fp32
+//   pipelined    double buffering: shared memory is read one step ahead; a larger tile; fp32
 //   tensor_core  one tile of c per warp, multiplied on tensor cores by mma; sm_75, bf16 from sm_80
 // from here on with Hopper's own units, sm_90a:
 //   wgmma        one tile of c per warpgroup, operands read from shared memory, filled by TMA
@@ -25,10 +26,11 @@
 #include "matmul/03_shared.cuh"
 #include "matmul/04_blocktile.cuh"
 #include "matmul/05_vectorized.cuh"
-#include "matmul/06_pipelined.cuh"
-#include "matmul/07_tensor_core.cuh"
-#include "matmul/08_wgmma.cuh"
-#include "matmul/09_specialized.cuh"
-#include "matmul/10_persistent.cuh"
-#include "matmul/11_multicast.cuh"
-#include "matmul/12_tma_store.cuh"
+#include "matmul/06_cp_async.cuh"
+#include "matmul/07_pipelined.cuh"
+#include "matmul/08_tensor_core.cuh"
+#include "matmul/09_wgmma.cuh"
+#include "matmul/10_specialized.cuh"
+#include "matmul/11_persistent.cuh"
+#include "matmul/12_multicast.cuh"
+#include "matmul/13_tma_store.cuh"

@@ -124,33 +124,46 @@ static bool is_turing(const Tensor& x) {
     return major < 8;
 }
 
-template <int STAGES>
-static void launch_pipelined(const Product& p, const Operand& a, const Operand& b) {
+template <int BLOCK_N, int THREAD_N, int STAGES, typename KernelOf>
+static void launch_stages(const Product& p, const Operand& a, const Operand& b, KernelOf kernel_of) {
+    constexpr int BLOCK_M = 128, BLOCK_K = 16, THREAD_M = 8;
+    constexpr int threads = BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N);
+    constexpr int shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4;
     dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
-        constexpr int BLOCK_M = 128, BLOCK_N = 256, BLOCK_K = 16, THREAD_M = 8, THREAD_N = 16;
-        constexpr int threads = BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N);
-        constexpr int shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4;
         launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), threads, shared_bytes},
-               matmul_pipelined_kernel<A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N,
-                                       STAGES>,
-               a.tensor.data<float>(), b.tensor.data<float>(), p.c.data<float>(), p.M, p.N, p.K, a.ld, b.ld);
+               kernel_of(A_BY_ROWS, B_BY_ROWS, std::integral_constant<int, STAGES>()), a.tensor.data<float>(),
+               b.tensor.data<float>(), p.c.data<float>(), p.M, p.N, p.K, a.ld, b.ld);
     });
 }
 
-// cp.async prefetches the next tiles.
-static py::object pipelined(py::object a_object, py::object b_object) {
-    const Product p = checked(a_object, b_object);
+// A kernel that prefetches tiles by cp.async, BLOCK_N columns of c wide.
+template <int BLOCK_N, int THREAD_N, typename KernelOf>
+static py::object launch_cp_async(const Product& p, KernelOf kernel_of) {
     if (p.a.element != Element::FP32) {
         not_taken("16-bit elements: cp.async cannot transpose less than 4 bytes");
     }
     if (p.empty()) return p.c.object;
     const Operand a = aligned(p.a), b = aligned(p.b);
     if (is_turing(p.a)) {  // sm_75: shared memory holds two stages
-        launch_pipelined<2>(p, a, b);
+        launch_stages<BLOCK_N, THREAD_N, 2>(p, a, b, kernel_of);
     } else {
-        launch_pipelined<3>(p, a, b);
+        launch_stages<BLOCK_N, THREAD_N, 3>(p, a, b, kernel_of);
     }
     return p.c.object;
+}
+
+// cp.async prefetches the next tiles.
+static py::object cp_async(py::object a, py::object b) {
+    return launch_cp_async<128, 8>(checked(a, b), [](auto A_BY_ROWS, auto B_BY_ROWS, auto STAGES) {
+        return matmul_cp_async_kernel<A_BY_ROWS, B_BY_ROWS, 128, 128, 16, 8, 8, STAGES>;
+    });
+}
+
+// Shared memory is read one step ahead as well, by a thread with twice the columns.
+static py::object pipelined(py::object a, py::object b) {
+    return launch_cp_async<256, 16>(checked(a, b), [](auto A_BY_ROWS, auto B_BY_ROWS, auto STAGES) {
+        return matmul_pipelined_kernel<A_BY_ROWS, B_BY_ROWS, 128, 256, 16, 8, 16, STAGES>;
+    });
 }
 
 // One tile per warp, on tensor cores.
@@ -244,6 +257,7 @@ PYBIND11_MODULE(matmul, m) {
     m.def("shared", &shared);
     m.def("blocktile", &blocktile);
     m.def("vectorized", &vectorized);
+    m.def("cp_async", &cp_async);
     m.def("pipelined", &pipelined);
     m.def("tensor_core", &tensor_core);
     m.def("wgmma", &wgmma_);

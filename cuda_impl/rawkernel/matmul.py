@@ -143,9 +143,10 @@ def vectorized(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "cupy.pipelined", rung="tiled")
-def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """cp.async prefetches the next tiles."""
+def launch_cp_async(
+    variant: str, a: torch.Tensor, b: torch.Tensor, BLOCK_N: int, THREAD_N: int
+) -> torch.Tensor:
+    """``matmul_<variant>_kernel``, which prefetches tiles by cp.async, BLOCK_N columns of c wide."""
     M, N, K, c = checked(a, b)
     if a.dtype is not torch.float32:
         raise NotImplementedError("16-bit elements: cp.async cannot transpose less than 4 bytes")
@@ -153,11 +154,11 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N = 128, 256, 16, 8, 16
+    BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
     name = arch(a.device)
     STAGES = 2 if name is not None and capability(name) < 80 else 3  # sm_75: shared memory holds two
     tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}, {STAGES}"
-    run = kernel("matmul", f"matmul_pipelined_kernel<{cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}, {tile}>", a.device)
+    run = kernel("matmul", f"matmul_{variant}_kernel<{cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}, {tile}>", a.device)
     shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = [np.int64(value) for value in (M, N, K, lda, ldb)]
@@ -165,6 +166,18 @@ def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     threads = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
     run((blocks,), (threads,), (*pointers, *sizes), shared_mem=shared_bytes)
     return c
+
+
+@implementation("matmul", "cupy.cp_async", rung="tiled")
+def cp_async(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """cp.async prefetches the next tiles."""
+    return launch_cp_async("cp_async", a, b, BLOCK_N=128, THREAD_N=8)
+
+
+@implementation("matmul", "cupy.pipelined", rung="tiled")
+def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Shared memory is read one step ahead as well, by a thread with twice the columns."""
+    return launch_cp_async("pipelined", a, b, BLOCK_N=256, THREAD_N=16)
 
 
 def check_tensor_cores(x: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-// What matmul's levels from 6 on share: the order of tiles.
+// What matmul's levels from 6 on share: the order of tiles, the epilogue.
 #pragma once
 
 #include "common.cuh"
@@ -22,3 +22,15 @@ __device__ __forceinline__ TilePlace grouped_tile(unsigned tile, int tiles_m, in
     const int within = tile % of_group;
     return {first_m + within % height, within / height};
 }
+
+// An epilogue, applied to sums before they are rounded and stored: here the identity. Another op may pass its
+// own: `of(n, N)` loads what it needs for columns n (even)
+// and n + 1, and `apply` maps two sums in these columns to the outputs.
+struct AsTheyAre {
+    struct Nothing {};
+    template <typename Index>
+    __device__ __forceinline__ Nothing of(Index, Index) const {
+        return {};
+    }
+    __device__ __forceinline__ float2 apply(Nothing, float x, float y) const { return make_float2(x, y); }
+};

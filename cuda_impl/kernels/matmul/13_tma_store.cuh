@@ -1,11 +1,10 @@
-// matmul, level 12, tma_store. Change: c goes from registers to shared memory, 64 columns at a time, and TMA
+// matmul, level 13, tma_store. Change: c goes from registers to shared memory, 64 columns at a time, and TMA
 // stores it from there in whole lines while the consumers continue with the next tile. Beside that, BLOCK_N
 // is 256, 192 or 64, whichever makes the last multiprocessor finish first; and if the launch allows it
 // (programmatic dependent launch), everything before the first copy overlaps with the previous grid.
 #pragma once
 
 #include "common.cuh"
-#include "matmul/07_tensor_core.cuh"
 #include "matmul/tma_tiles.cuh"
 
 template <int BLOCK_N>

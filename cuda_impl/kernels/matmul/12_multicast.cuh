@@ -1,4 +1,4 @@
-// matmul, level 11, multicast. Change: the two blocks of a cluster have tiles of c in one column, which need
+// matmul, level 12, multicast. Change: the two blocks of a cluster have tiles of c in one column, which need
 // the same tile of b. Each loads half of it, and TMA multicast writes that half into both: a third less to
 // load. So a stage is empty when the consumers of both blocks have released it, and full when both producers'
 // copies have landed.

@@ -1,7 +1,7 @@
-// matmul, level 7, tensor_core. Change: the tensor cores multiply. A thread's 128 multiply-adds per step
+// matmul, level 8, tensor_core. Change: the tensor cores multiply. A thread's 128 multiply-adds per step
 // become a warp's mma.m16n8k16, 2048 per instruction; ldmatrix distributes fragments to lanes, row- or
 // column-major, so that no operand is transposed on the way. An XOR swizzle replaces the padding. 16-bit
-// elements, sm_75; bf16 from sm_80. The epilogue is another op's way to change c before it is stored.
+// elements, sm_75; bf16 from sm_80.
 #pragma once
 
 #include "common.cuh"
@@ -77,17 +77,6 @@ struct MatrixRows {
             ldmatrix_x4_trans(matrix, tile + offset[i] + step * 16 * LENGTH);
         }
     }
-};
-
-// The sums are c. Another op may pass its own epilogue: `of(n, N)` loads what it needs for columns n (even)
-// and n + 1, and `apply` maps two sums in these columns to the outputs.
-struct AsTheyAre {
-    struct Nothing {};
-    template <typename Index>
-    __device__ __forceinline__ Nothing of(Index, Index) const {
-        return {};
-    }
-    __device__ __forceinline__ float2 apply(Nothing, float x, float y) const { return make_float2(x, y); }
 };
 
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block of WARPS_M x WARPS_N warps per tile of c of BLOCK_M x BLOCK_N,

@@ -1,4 +1,4 @@
-// matmul, level 8, wgmma. Change: Hopper's own units, sm_90a. wgmma multiplies tiles of shared memory, row-
+// matmul, level 9, wgmma. Change: Hopper's own units, sm_90a. wgmma multiplies tiles of shared memory, row-
 // or column-major, so that no operand passes through registers; TMA fills them: one thread names a box of a
 // matrix, an mbarrier counts its bytes. No thread computes an address of an element of a or b any more.
 #pragma once

@@ -1,4 +1,4 @@
-// matmul, level 10, persistent. Change: one block per multiprocessor computes tile after tile. The ring
+// matmul, level 11, persistent. Change: one block per multiprocessor computes tile after tile. The ring
 // continues across tiles: while the consumers write c, the producer prefetches the next tile. Tiles are in
 // grouped order, for the L2.
 #pragma once

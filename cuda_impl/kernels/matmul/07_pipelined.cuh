@@ -1,67 +1,13 @@
-// matmul, level 6, pipelined. Change: loads overlap with arithmetic. cp.async fills the tiles of the next
-// iterations past the registers (a pipeline of STAGES stages), and a thread reads the next step's elements of
-// shared memory while it multiplies this step's (double buffering). What a second block of the multiprocessor
-// hid before, the pipeline hides now, so one block may have all registers: a tile of twice the columns. Tiles
-// are in grouped order, for the L2. fp32 only: cp.async copies 4 bytes at least, so it cannot transpose
-// 16-bit elements.
+// matmul, level 7, pipelined. Change: reads of shared memory overlap with arithmetic too. A thread reads the
+// next step's elements while it multiplies this step's (double buffering), across the barrier between two
+// tiles as well. Latency that a second block of the multiprocessor hid before is hidden now within one block,
+// which may have all registers: a tile of twice the columns. Tiles are in grouped order, for the L2.
 #pragma once
 
 #include "common.cuh"
+#include "matmul/06_cp_async.cuh"
 #include "matmul/tiles.cuh"
 #include "tensor_core.cuh"
-
-// cp.async of a block's tiles of a (b), one after another along K, into tile[k][i] of BLOCK_K rows. A thread
-// copies the same elements of every tile: 16 bytes at a time, or 4 where lines run along K, to transpose
-// them. Rows are padded by 16 bytes: a warp's copies of 4 bytes, 8 along K and 4 across, go to 32 different
-// banks.
-template <bool ALONG_K, int BLOCK, int BLOCK_K, int THREADS>
-struct PaddedCopy {
-    static constexpr int PITCH = BLOCK + 4;
-    static constexpr int LENGTH = ALONG_K ? 8 : BLOCK / 4;  // threads side by side on a line
-    static constexpr int STEP = THREADS / LENGTH;           // lines between a thread's copies
-    static_assert((ALONG_K ? BLOCK : BLOCK_K) % STEP == 0 && BLOCK_K % 8 == 0, "threads share a tile evenly");
-
-    const float* from;
-    index_t ld;
-    int place;   // in the tile
-    int along;   // along K: elements left in the thread's line; across K: lines left below it
-    int across;  // along K: lines from the thread's to the last; across K: elements left in the thread's line
-
-    // The tiles start at `begin` along M (N), which is `size` long.
-    __device__ __forceinline__ PaddedCopy(const float* ptr, index_t ld, index_t begin, index_t size,
-                                          index_t K)
-        : ld(ld) {
-        const int line = threadIdx.x / LENGTH, column = threadIdx.x % LENGTH * (ALONG_K ? 1 : 4);
-        place = ALONG_K ? column * PITCH + line : line * PITCH + column;
-        from = ALONG_K ? ptr + (begin + line) * ld + column : ptr + line * ld + begin + column;
-        along = at_most(K, 0x7fffffff) - (ALONG_K ? column : line);
-        across = at_most(size - begin, BLOCK) - (ALONG_K ? line + 1 : column);
-    }
-
-    // Starts the copies of the next tile. If the tile is not `whole`, elements past the end of K become 0.
-    // Missing lines along K repeat the last line: they contribute to no valid element of c.
-    __device__ __forceinline__ void next(float* tile, bool whole) {
-        const float* line = from;
-        if constexpr (ALONG_K) {
-#pragma unroll
-            for (int i = 0; i < BLOCK; i += STEP, line += STEP * ld) {
-                if (!whole) line = from + min(i, across) * ld;
-#pragma unroll
-                for (int k = 0; k < BLOCK_K; k += 8) {
-                    cp_async_4(tile + place + k * PITCH + i, line + k, whole || along > k ? 4 : 0);
-                }
-            }
-        } else {
-            const int elements = max(min(across, 4), 0);
-#pragma unroll
-            for (int k = 0; k < BLOCK_K; k += STEP, line += STEP * ld) {
-                cp_async_16(tile + place + k * PITCH, line, whole ? 16 : along > k ? elements * 4 : 0);
-            }
-        }
-        from += ALONG_K ? BLOCK_K : BLOCK_K * ld;
-        along -= BLOCK_K;
-    }
-};
 
 // a[M,K] @ b[K,N] -> c[M,N]. Grid: one block per tile of c of BLOCK_M x BLOCK_N, grouped order. One tile of a
 // and b is used, STAGES - 1 are in flight.
@@ -72,8 +18,8 @@ __global__ __launch_bounds__(BLOCK_M* BLOCK_N / (THREAD_M * THREAD_N)) void matm
     index_t ldb) {
     constexpr int THREADS_M = BLOCK_M / THREAD_M, THREADS_N = BLOCK_N / THREAD_N, GROUP_M = 8;
     constexpr int THREADS = THREADS_M * THREADS_N;
-    using ACopy = PaddedCopy<A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS>;
-    using BCopy = PaddedCopy<!B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS>;
+    using ACopy = AsyncCopy<A_BY_ROWS, BLOCK_M, BLOCK_K, THREADS>;
+    using BCopy = AsyncCopy<!B_BY_ROWS, BLOCK_N, BLOCK_K, THREADS>;
     static_assert(THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "a warp is 4 threads high and 8 wide");
     DYNAMIC_SHARED(float, a_tiles);
     float* b_tiles = a_tiles + STAGES * BLOCK_K * ACopy::PITCH;

@@ -1,7 +1,7 @@
-// matmul, level 9, specialized. Change: warp specialization. A producer warp fetches, two consumer warpgroups
-// multiply, so that the tensor cores do not wait while loads are issued. The producer gives its registers to
-// the consumers (setmaxnreg): a tile of up to 128 x 256. One wgmma is in flight while the previous stage is
-// released.
+// matmul, level 10, specialized. Change: warp specialization. A producer warp fetches, two consumer
+// warpgroups multiply, so that the tensor cores do not wait while loads are issued. The producer gives its
+// registers to the consumers (setmaxnreg): a tile of up to 128 x 256. One wgmma is in flight while the
+// previous stage is released.
 #pragma once
 
 #include "common.cuh"
