@@ -79,7 +79,7 @@ def _body(path: str) -> list[str]:
     """A C++ file's lines below its header and its includes."""
     lines = _lines(path)
     last = max(i for i, line in enumerate(lines) if line.startswith(("#pragma once", "#include")))
-    return lines[last + 1 :]
+    return lines[last + 2 :]
 
 
 def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:
