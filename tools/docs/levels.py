@@ -68,7 +68,7 @@ def step(words: str) -> str:
     for path in paths:
         if not (ROOT / path).is_file():
             raise UsageError(f"{usage}: there is no {path}")
-    _, _, *lines = difflib.unified_diff(*map(_body, paths), lineterm="")
+    _, _, *lines = difflib.unified_diff(_body(paths[0]), _body(paths[1]), lineterm="")
     added, removed = (sum(line[0] == sign and line[1:].strip() != "" for line in lines) for sign in "+-")
     one, other = (f"<code>{path.rpartition('/')[2]}</code>" for path in paths)
     summary = f"<summary>{one} to {other}: {added} lines added, {removed} removed</summary>"

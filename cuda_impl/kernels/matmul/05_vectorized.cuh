@@ -7,8 +7,8 @@
 
 // Loads BLOCK_K x BLOCK elements of a (b) into tile[k][i], from `first_k` along K and `first` along M (N),
 // which is `size` long. Out of bounds they count as 0. Lines of contiguous elements, ld apart, run along K or
-// across. Rows of `tile` are padded by 16 bytes: an fp32 store of lines along K then has 2-way bank conflicts,
-// not 4-way.
+// across. Rows of `tile` are padded by 16 bytes: an fp32 store of lines along K then has 2-way bank
+// conflicts, not 4-way.
 template <typename T, bool ALONG_K, int BLOCK, int BLOCK_K, int THREADS>
 __device__ __forceinline__ void load_by_vectors(float (&tile)[BLOCK_K][BLOCK + 4], const T* ptr, index_t ld,
                                                 index_t first, index_t size, index_t first_k, index_t K) {
