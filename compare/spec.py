@@ -318,7 +318,7 @@ class CudaLaunch:
     """One launch of a CUDA kernel, as captured from an implementation's own host code."""
 
     source: str
-    """The op whose ``cuda_impl/kernels/<source>.cuh`` holds it, or the CUDA text itself."""
+    """The op whose ``cuda_impl/kernels/<source>.cuh`` holds or includes it, or the CUDA text itself."""
     kernel: str
     """NVRTC name expression: ``softmax_online_kernel<float, 256>``."""
     grid: tuple[int, int, int]

@@ -1,6 +1,6 @@
 """matmul in Triton: ``a[M,K], b[K,N] -> c[M,N]``, accumulated in fp32.
 
-Variants, slow to fast; those also in ``cuda_impl/kernels/matmul.cuh`` have the same name there:
+Variants, slow to fast; those also in ``cuda_impl/kernels/matmul/`` have the same name there:
 
 * ``naive``: one program per small tile of c, one term of every sum per iteration, straight from global memory
 * ``tiled``: one program per tile of c, ``tl.dot``: tensor cores, each element loaded BLOCK times less often

@@ -51,7 +51,7 @@ def is_source(text: str) -> bool:
 
 
 def file_unit(path: Path) -> Unit:
-    """A file with its includes from the same folder or below, without those that serve every op."""
+    """A file with its includes from its folder and below, without those that serve every op."""
     files = sorted(
         file for file in with_includes(path) if file.is_relative_to(path.parent) and file.name not in _TOOLS
     )

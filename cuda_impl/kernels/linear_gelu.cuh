@@ -72,16 +72,14 @@ __global__ __launch_bounds__(WARPS_M * WARPS_N * WARP,
 template <typename T, int VEC, int THREADS>
 __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* bias_ptr, T* y_ptr, index_t M,
                                                                       index_t N) {
-    const index_t pack = static_cast<index_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (pack >= M * N / VEC) return;
-    T* y = y_ptr + pack * VEC;
-    const Pack<T, VEC> sums = load<T, VEC>(y), biases = load<T, VEC>(bias_ptr + pack * VEC % N);
-    float values[VEC];
+    const index_t vector = static_cast<index_t>(blockIdx.x) * THREADS + threadIdx.x;
+    if (vector >= M * N / VEC) return;
+    T* y = y_ptr + vector * VEC;
+    Vec<T, VEC> x = *reinterpret_cast<const Vec<T, VEC>*>(y);
+    const Vec<T, VEC> bias = *reinterpret_cast<const Vec<T, VEC>*>(bias_ptr + vector * VEC % N);
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) values[v] = gelu(get(sums, v) + get(biases, v));
-    Pack<T, VEC> done;
-    set(done, values);
-    store(y, done);
+    for (int v = 0; v < VEC; ++v) x[v] = T(gelu(float(x[v]) + float(bias[v])));
+    *reinterpret_cast<Vec<T, VEC>*>(y) = x;
 }
 
 // ---- fused -----------------------------------------------------------------------------------------------

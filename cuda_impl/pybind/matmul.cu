@@ -1,4 +1,4 @@
-// matmul from C++: checks and launches the kernels of kernels/matmul.cuh.
+// matmul from C++: checks and launches the kernels of kernels/matmul/.
 #include "matmul.cuh"
 
 #include <string>
@@ -81,7 +81,40 @@ static py::object shared(py::object a, py::object b) {
     return p.c.object;
 }
 
+// A tile per thread, in registers.
+static py::object blocktile(py::object a, py::object b) {
+    const Product p = checked(a, b);
+    if (p.empty()) return p.c.object;
+    dispatch(p.a, [&](auto zero) {
+        constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 16, THREAD_M = 8, THREAD_N = 8;
+        launch_strided(
+            p, BLOCK_M, BLOCK_N, BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N),
+            matmul_blocktile_kernel<decltype(zero), BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N>);
+    });
+    return p.c.object;
+}
+
 // ---- 16-byte vectorized access ---------------------------------------------------------------------------
+
+// A tile per thread, by accesses of 16 bytes.
+static py::object vectorized(py::object a_object, py::object b_object) {
+    const Product p = checked(a_object, b_object);
+    if (p.empty()) return p.c.object;
+    const Operand a = aligned(p.a), b = aligned(p.b);
+    dispatch(p.a, [&](auto zero) {
+        dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
+            using T = decltype(zero);
+            constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 16, THREAD_M = 8, THREAD_N = 8;
+            launch(
+                p.a,
+                {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N)},
+                matmul_vectorized_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M,
+                                         THREAD_N>,
+                a.tensor.data<T>(), b.tensor.data<T>(), p.c.data<T>(), p.M, p.N, p.K, a.ld, b.ld);
+        });
+    });
+    return p.c.object;
+}
 
 // Whether the tensor's GPU is older than sm_80.
 static bool is_turing(const Tensor& x) {
@@ -91,38 +124,46 @@ static bool is_turing(const Tensor& x) {
     return major < 8;
 }
 
-template <typename T, bool A_BY_ROWS, bool B_BY_ROWS, int STAGES>
-static void launch_register(const Product& p, const Operand& a, const Operand& b) {
-    // 16-bit elements contiguous along K are read as one vector per row, which leaves fewer registers:
-    // smaller tile.
+template <int BLOCK_N, int THREAD_N, int STAGES, typename KernelOf>
+static void launch_stages(const Product& p, const Operand& a, const Operand& b, KernelOf kernel_of) {
     constexpr int BLOCK_M = 128, BLOCK_K = 16, THREAD_M = 8;
-    constexpr int BLOCK_N = sizeof(T) == 4 ? 256 : 128, THREAD_N = sizeof(T) == 4 ? 16 : 8;
-    constexpr int a_tile = PaddedTile<T, A_BY_ROWS, BLOCK_M, BLOCK_K>::ELEMENTS;
-    constexpr int b_tile = PaddedTile<T, !B_BY_ROWS, BLOCK_N, BLOCK_K>::ELEMENTS;
     constexpr int threads = BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N);
-    constexpr int shared_bytes = STAGES * (a_tile + b_tile) * sizeof(T);
-    launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), threads, shared_bytes},
-           matmul_register_kernel<T, A_BY_ROWS, B_BY_ROWS, BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N,
-                                  STAGES>,
-           a.tensor.data<T>(), b.tensor.data<T>(), p.c.data<T>(), p.M, p.N, p.K, a.ld, b.ld);
+    constexpr int shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4;
+    dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
+        launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), threads, shared_bytes},
+               kernel_of(A_BY_ROWS, B_BY_ROWS, std::integral_constant<int, STAGES>()), a.tensor.data<float>(),
+               b.tensor.data<float>(), p.c.data<float>(), p.M, p.N, p.K, a.ld, b.ld);
+    });
 }
 
-// Register tiling; cp.async prefetches the next tiles.
-static py::object register_(py::object a_object, py::object b_object) {
-    const Product p = checked(a_object, b_object);
+// A kernel that prefetches tiles by cp.async, BLOCK_N columns of c wide.
+template <int BLOCK_N, int THREAD_N, typename KernelOf>
+static py::object launch_cp_async(const Product& p, KernelOf kernel_of) {
+    if (p.a.element != Element::FP32) {
+        not_taken("16-bit elements: cp.async cannot transpose less than 4 bytes");
+    }
     if (p.empty()) return p.c.object;
     const Operand a = aligned(p.a), b = aligned(p.b);
-    dispatch(p.a, [&](auto zero) {
-        dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
-            using T = decltype(zero);
-            // sm_75: shared memory has no room for a third stage in fp32, and cp.async does not exist.
-            if constexpr (sizeof(T) == 4) {
-                if (is_turing(p.a)) return launch_register<T, A_BY_ROWS, B_BY_ROWS, 2>(p, a, b);
-            }
-            launch_register<T, A_BY_ROWS, B_BY_ROWS, 3>(p, a, b);
-        });
-    });
+    if (is_turing(p.a)) {  // sm_75: shared memory holds two stages
+        launch_stages<BLOCK_N, THREAD_N, 2>(p, a, b, kernel_of);
+    } else {
+        launch_stages<BLOCK_N, THREAD_N, 3>(p, a, b, kernel_of);
+    }
     return p.c.object;
+}
+
+// cp.async prefetches the next tiles.
+static py::object cp_async(py::object a, py::object b) {
+    return launch_cp_async<128, 8>(checked(a, b), [](auto A_BY_ROWS, auto B_BY_ROWS, auto STAGES) {
+        return matmul_cp_async_kernel<A_BY_ROWS, B_BY_ROWS, 128, 128, 16, 8, 8, STAGES>;
+    });
+}
+
+// Shared memory is read one step ahead as well, by a thread with twice the columns.
+static py::object pipelined(py::object a, py::object b) {
+    return launch_cp_async<256, 16>(checked(a, b), [](auto A_BY_ROWS, auto B_BY_ROWS, auto STAGES) {
+        return matmul_pipelined_kernel<A_BY_ROWS, B_BY_ROWS, 128, 256, 16, 8, 16, STAGES>;
+    });
 }
 
 // One tile per warp, on tensor cores.
@@ -214,7 +255,10 @@ PYBIND11_MODULE(matmul, m) {
     m.def("naive", &naive);
     m.def("coalesced", &coalesced);
     m.def("shared", &shared);
-    m.def("register", &register_);
+    m.def("blocktile", &blocktile);
+    m.def("vectorized", &vectorized);
+    m.def("cp_async", &cp_async);
+    m.def("pipelined", &pipelined);
     m.def("tensor_core", &tensor_core);
     m.def("wgmma", &wgmma_);
     m.def("specialized", &specialized);

@@ -1,4 +1,4 @@
-"""matmul through cupy: ``a[M,K], b[K,N] -> c[M,N]``, with the kernels of ``kernels/matmul.cuh``."""
+"""matmul through cupy: ``a[M,K], b[K,N] -> c[M,N]``, with the kernels of ``kernels/matmul/``."""
 
 from __future__ import annotations
 
@@ -84,6 +84,22 @@ def shared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
+@implementation("matmul", "cupy.blocktile", rung="tiled")
+def blocktile(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A tile per thread, in registers."""
+    M, N, K, c = checked(a, b)
+    if c.numel() == 0:
+        return c
+    BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N = 128, 128, 16, 8, 8
+    tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}"
+    run = kernel("matmul", f"matmul_blocktile_kernel<{CTYPES[a.dtype]}, {tile}>", a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+    threads = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
+    run((blocks,), (threads,), (*pointers, *sizes_and_strides(M, N, K, a, b)))
+    return c
+
+
 # --------------------------------------------------------------------------- 16-byte vectorized access
 
 
@@ -108,40 +124,60 @@ def cpp(value: bool) -> str:
     return str(value).lower()
 
 
-def tile_bytes(along_k: bool, BLOCK: int, BLOCK_K: int, item_bytes: int) -> int:
-    """Bytes of a tile of `register`: lines along K stay so except in fp32; both are padded by 16 bytes."""
-    lines, length = (BLOCK, BLOCK_K) if along_k and item_bytes < 4 else (BLOCK_K, BLOCK)
-    return lines * (length * item_bytes + (16 if along_k else 0))
-
-
-@implementation("matmul", "cupy.register", rung="tiled")
-def register(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Register tiling; cp.async prefetches the next tiles."""
+@implementation("matmul", "cupy.vectorized", rung="tiled")
+def vectorized(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A tile per thread, by accesses of 16 bytes."""
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
         return c
     a, A_BY_ROWS, lda = aligned(a)
     b, B_BY_ROWS, ldb = aligned(b)
-    # 16-bit elements contiguous along K are read as one vector per row, which leaves fewer registers: smaller
-    # tile.
-    BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
-    BLOCK_N, THREAD_N = (256, 16) if a.dtype is torch.float32 else (128, 8)
-    # sm_75: shared memory has no room for a third stage in fp32, and cp.async does not exist.
-    name = arch(a.device)
-    STAGES = 2 if a.dtype is torch.float32 and name is not None and capability(name) < 80 else 3
+    BLOCK_M, BLOCK_N, BLOCK_K, THREAD_M, THREAD_N = 128, 128, 16, 8, 8
     layouts = f"{CTYPES[a.dtype]}, {cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}"
+    tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}"
+    run = kernel("matmul", f"matmul_vectorized_kernel<{layouts}, {tile}>", a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
+    sizes = [np.int64(value) for value in (M, N, K, lda, ldb)]
+    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+    run((blocks,), (BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N),), (*pointers, *sizes))
+    return c
+
+
+def launch_cp_async(
+    variant: str, a: torch.Tensor, b: torch.Tensor, BLOCK_N: int, THREAD_N: int
+) -> torch.Tensor:
+    """``matmul_<variant>_kernel``, which prefetches tiles by cp.async, BLOCK_N columns of c wide."""
+    M, N, K, c = checked(a, b)
+    if a.dtype is not torch.float32:
+        raise NotImplementedError("16-bit elements: cp.async cannot transpose less than 4 bytes")
+    if c.numel() == 0:
+        return c
+    a, A_BY_ROWS, lda = aligned(a)
+    b, B_BY_ROWS, ldb = aligned(b)
+    BLOCK_M, BLOCK_K, THREAD_M = 128, 16, 8
+    name = arch(a.device)
+    STAGES = 2 if name is not None and capability(name) < 80 else 3  # sm_75: shared memory holds two
     tile = f"{BLOCK_M}, {BLOCK_N}, {BLOCK_K}, {THREAD_M}, {THREAD_N}, {STAGES}"
-    run = kernel("matmul", f"matmul_register_kernel<{layouts}, {tile}>", a.device)
-    shared_bytes = STAGES * (
-        tile_bytes(A_BY_ROWS, BLOCK_M, BLOCK_K, a.element_size())
-        + tile_bytes(not B_BY_ROWS, BLOCK_N, BLOCK_K, a.element_size())
-    )
+    run = kernel("matmul", f"matmul_{variant}_kernel<{cpp(A_BY_ROWS)}, {cpp(B_BY_ROWS)}, {tile}>", a.device)
+    shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4
     pointers = (a.data_ptr(), b.data_ptr(), c.data_ptr())
     sizes = [np.int64(value) for value in (M, N, K, lda, ldb)]
     blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
     threads = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
     run((blocks,), (threads,), (*pointers, *sizes), shared_mem=shared_bytes)
     return c
+
+
+@implementation("matmul", "cupy.cp_async", rung="tiled")
+def cp_async(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """cp.async prefetches the next tiles."""
+    return launch_cp_async("cp_async", a, b, BLOCK_N=128, THREAD_N=8)
+
+
+@implementation("matmul", "cupy.pipelined", rung="tiled")
+def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Shared memory is read one step ahead as well, by a thread with twice the columns."""
+    return launch_cp_async("pipelined", a, b, BLOCK_N=256, THREAD_N=16)
 
 
 def check_tensor_cores(x: torch.Tensor) -> None:

@@ -88,7 +88,7 @@ def test_no_line_moves(source: str) -> None:
 
 
 def test_other_text_is_left_as_it_is() -> None:
-    for file in (registry.ROOT / "cuda_impl" / "kernels").glob("*.cuh"):
+    for file in (registry.ROOT / "cuda_impl" / "kernels").rglob("*.cuh"):
         text = file.read_text()
         assert for_host(text) == text, file.name
 

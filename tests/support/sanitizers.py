@@ -26,7 +26,8 @@ NOT_UNDERSTOOD = {
         *("matmul_persistent_kernel", "linear_gelu_fused_kernel", "linear_gelu_unfused_kernel"),
         # The tool counts a partial 16-byte cp.async as a read of all 16 bytes, and the padding of a copied
         # operand's rows is never written.
-        *("matmul_register_kernel", "matmul_tensor_core_kernel", "linear_gelu_tensor_core_kernel"),
+        *("matmul_cp_async_kernel", "matmul_pipelined_kernel"),
+        *("matmul_tensor_core_kernel", "linear_gelu_tensor_core_kernel"),
     ),
     # Triton's warp specialisation passes data through shared memory, with barriers for some warps only.
     "racecheck": ("matmul_gluon_kernel",),

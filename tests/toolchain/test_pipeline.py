@@ -20,6 +20,7 @@ from compare import registry
 from compare.cli import main
 from compare.resources.sass.disassembly import Instruction, instructions, nvdisasm
 from compare.resources.sass.instruction_mix import mix
+from compare.spec import CudaLaunch
 from compare.toolchain.pipeline import cuda_way, dots, passes, triton_way
 from compare.toolchain.pipeline.differences import differences
 from compare.toolchain.pipeline.records import Opened, Pass, Stage
@@ -638,6 +639,13 @@ def test_a_line_is_traced_through_what_was_inlined(name: str):
     opened = Opened("op", "triton.a", "N=1", ARCH, "f", (source, stage))
     assert [(line.text, line.lines) for line in traced(opened, stage)] == expected
     assert [line.lines for line in traced(opened, source)] == [(3,), (4,)]
+
+
+def test_the_source_is_the_file_that_defines_the_kernel():
+    launch = CudaLaunch("matmul", "matmul_wgmma_kernel<__half, true, true, 3>", (1, 1, 1), (128, 1, 1))
+    stage = cuda_way._source(launch)
+    assert stage.file.endswith("kernels/matmul/09_wgmma.cuh")
+    assert b"void matmul_wgmma_kernel(" in stage.content
 
 
 def test_ptx_is_traced_to_its_source():

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -124,6 +125,43 @@ def test_an_excerpt_keeps_indentation_beside_directives() -> None:
 def test_an_excerpt_of_what_does_not_exist_is_a_mistake(words: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         levels.excerpt(words)
+
+
+LEVELS = "cuda_impl/kernels/matmul/"
+
+
+def test_a_step_is_what_changes_below_the_headers() -> None:
+    made = levels.step(f"{LEVELS}01_naive.cuh {LEVELS}02_coalesced.cuh").splitlines()
+    changed = [line for line in made if line[:1] in ("+", "-")]
+    assert "+    constexpr int BLOCK_M = THREADS / WARP, BLOCK_N = WARP;" in changed
+    assert "-    constexpr int BLOCK_M = WARP, BLOCK_N = THREADS / WARP;" in changed
+    assert not any("#include" in line or "level 2" in line for line in made)
+    added = sum(line[0] == "+" for line in changed)
+    summary = "<code>01_naive.cuh</code> to <code>02_coalesced.cuh</code>"
+    assert made[:2] == ["<details>", f"<summary>{summary}: {added} lines added, {added} removed</summary>"]
+    assert made[3] == "```diff"
+    assert made[-3:] == ["```", "", "</details>"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (f"{LEVELS}01_naive.cuh", "write two files"),
+        (f"{LEVELS}01_naive.cuh {LEVELS}02_coalesce.cuh", "there is no"),
+    ],
+)
+def test_a_step_between_what_does_not_exist_is_a_mistake(words: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        blocks.rewritten(f"<!-- generated: step {words} -->\n<!-- end -->\n")
+
+
+def test_every_level_of_matmul_shows_its_change_from_the_level_before() -> None:
+    files = sorted((ROOT / LEVELS).glob("[0-9]*.cuh"))
+    variants = [impl.variant for impl in registry.implementations("matmul") if impl.route == "cupy"]
+    assert [file.stem[3:] for file in files] == variants
+    for one, other in pairwise(files):
+        _, text = sections("matmul")[other.stem[3:]]
+        assert f"<!-- generated: step {LEVELS}{one.name} {LEVELS}{other.name} -->" in text
 
 
 def test_a_gain_is_over_the_level_before_it_in_the_same_way(tmp_path: Path) -> None:

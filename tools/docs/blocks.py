@@ -14,9 +14,9 @@ of each op are, ``pages FOLDER`` the pages of a folder of docs/, ``map`` the fas
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
 variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
-the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``gain OP VARIANT-OR-WAY [CASE]`` a level's
-times and its speedup over the level before.  ``all`` in place of an op means each in turn.  `PICTURES` are
-files of their own.
+the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``step FILE FILE`` what changes from one level
+to the next, ``gain OP VARIANT-OR-WAY [CASE]`` a level's times and its speedup over the level before.  ``all``
+in place of an op means each in turn.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -126,6 +126,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return banks.block(registry.get_op(name))
     if kind == "excerpt":
         return levels.excerpt(name)
+    if kind == "step":
+        return levels.step(name)
     if kind == "gain":
         return levels.gain(name, functools.partial(recorded, results=results))
     if kind in _OF_AN_OP and name == "all":

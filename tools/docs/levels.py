@@ -1,7 +1,8 @@
-"""What a page of docs/ops/ says of an optimisation level: excerpts of its sources, and its measured gain."""
+"""What a page of docs/ops/ says of an optimisation level: excerpts of its sources, its changes, its gain."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import shlex
@@ -52,6 +53,33 @@ def excerpt(words: str) -> str:
     code = "\n".join(line[0 if line.startswith("#") else min(indents) :] for line in shown)
     place = f"[`{path}`]({_PAGES}{path}#L{first + 1}-L{last}), lines {first + 1} to {last}:"
     return f"{place}\n\n```{_LANGUAGES[(ROOT / path).suffix]}\n{code}\n```"
+
+
+def step(words: str) -> str:
+    """``FILE_A FILE_B``: a folded diff of two levels' code, without their headers.
+
+    Raises:
+        UsageError: these are not two files.
+    """
+    usage = f"<!-- generated: step {words} -->"
+    paths = words.split()
+    if len(paths) != 2:
+        raise UsageError(f"{usage}: write two files")
+    for path in paths:
+        if not (ROOT / path).is_file():
+            raise UsageError(f"{usage}: there is no {path}")
+    _, _, *lines = difflib.unified_diff(_body(paths[0]), _body(paths[1]), lineterm="")
+    added, removed = (sum(line[0] == sign and line[1:].strip() != "" for line in lines) for sign in "+-")
+    one, other = (f"<code>{path.rpartition('/')[2]}</code>" for path in paths)
+    summary = f"<summary>{one} to {other}: {added} lines added, {removed} removed</summary>"
+    return "\n".join(("<details>", summary, "", "```diff", *lines, "```", "", "</details>"))
+
+
+def _body(path: str) -> list[str]:
+    """A C++ file's lines below its header and its includes."""
+    lines = _lines(path)
+    last = max(i for i, line in enumerate(lines) if line.startswith(("#pragma once", "#include")))
+    return lines[last + 2 :]
 
 
 def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:

@@ -109,7 +109,10 @@ def class_of(kind: _TokenType) -> str:
 def _shown(impl: Implementation) -> list[Path]:
     """The op's own files before shared headers, kernels before the code that launches them."""
     found = [path for path in sources(impl) if not any(path.is_relative_to(no) for no in _NOT_SHOWN)]
-    return sorted(found, key=lambda path: (path.stem != impl.op, path.suffix != ".cuh", path.name))
+    return sorted(
+        found,
+        key=lambda path: (impl.op not in (path.stem, path.parent.name), path.suffix != ".cuh", path.name),
+    )
 
 
 def _wanted(impl: Implementation, row: Row) -> Iterator[Sequence[str]]:

@@ -246,13 +246,13 @@ def _code(arch: str) -> str:
 
 
 def _source(launch: CudaLaunch) -> Stage:
-    """The kernel's own file, or the text that a file of the user's has."""
-    file, text = "kernels.cu", launch.source
-    if launch.source.isidentifier():
-        name = launch.kernel.partition("<")[0]
-        held = build.included(build.source_text(launch.source))
-        file, text = next((str(path), text) for path, text in held.items() if f" {name}(" in text)
-    return Stage("source", "CUDA C++", text.encode(), file=file)
+    """The file that defines the kernel, or the text that a file of the user's has."""
+    if not launch.source.isidentifier():
+        return Stage("source", "CUDA C++", launch.source.encode(), file="kernels.cu")
+    files = build.included(build.source_text(launch.source))
+    defined = re.compile(rf"\bvoid {launch.kernel.partition('<')[0]}\(")
+    path = next((path for path, text in files.items() if defined.search(text)), next(iter(files)))
+    return Stage("source", "CUDA C++", files[path].encode(), file=str(path))
 
 
 def _failure(stage: str, message: str) -> Failure:
