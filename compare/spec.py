@@ -530,7 +530,7 @@ class CodeSize:
     helpers: RoleSize
     """What else the call reaches in the op's files."""
     shared: RoleSize
-    """What it reaches in files that any op uses.  Of Triton that is the compiler's: ``tl.load``, ``tl.sum``."""
+    """What it reaches in files that any op uses.  Of Triton that is the compiler's: ``tl.load``."""
     binding: RoleSize = RoleSize(0, 0)
     """Its own statement in the op's C++ module,"""
     module: RoleSize = RoleSize(0, 0)

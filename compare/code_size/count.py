@@ -89,6 +89,8 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
         known = {one.name for one in found.kernels} if impl.route == "triton" and found.kernels else None
         python_code = python.reached(impl.run, known)
         kernel, launch, others = python_code.kernels, python_code.launch, list(python_code.others)
+        order = [f"def {one.name}(" for one in found.kernels]
+        kernel.sort(key=lambda piece: [head not in piece.text for head in order])
         steps = of_triton(kernel, others)
         names |= {Path(piece.file).stem for piece in (*launch, *kernel)}
     for one in found.kernels:
@@ -101,7 +103,12 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
     helpers = [piece for piece in others if _is_of_op(piece, names)]
     shared = [piece for piece in others if not _is_of_op(piece, names)]
     return CodeSize(
-        *map(size, (kernel, launch, helpers, shared, binding, module)),
+        kernel=size(kernel),
+        launch=size(launch),
+        helpers=size(helpers),
+        shared=size(shared),
+        binding=size(binding),
+        module=size(module),
         concepts=concepts_of([*kernel, *launch, *others, *binding, *module]),
         fallbacks=found.fallbacks,
         algorithm=impl.algorithm,

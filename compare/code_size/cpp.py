@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,27 +63,47 @@ def compiled(source: str, name: str) -> Instance:
 
 @functools.cache
 def _compiled(source: str, name: str, headers: str) -> Instance:
-    options = [o for o in flags.nvrtc(_ARCH, build.cuda_include()) if not o.startswith(("-arch", "-lineinfo"))]
+    options = [
+        o for o in flags.nvrtc(_ARCH, build.cuda_include()) if not o.startswith(("-arch", "-lineinfo"))
+    ]
 
-    def ptx_with(option: str) -> str:
+    def compiled_with(option: str) -> build.ByNvrtc:
         words = (*options, "-default-device", _PTX_ONLY, option)
-        return build.compile_nvrtc(source, (name,), words).ptx.decode()
+        return build.compile_nvrtc(source, (name,), words)
 
-    ptx = ptx_with("-G")
+    debug, optimised = compiled_with("-G"), compiled_with("-lineinfo")
+    ptx = debug.ptx.decode()
     files = {number: _file(path) for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', ptx)}
     lines: dict[str, set[int]] = {}
-    for number, line in re.findall(r"\.loc\s+(\d+)\s+(\d+)", ptx):
+    for number, line in re.findall(r"\.loc\s+(\d+)\s+(\d+)", _reached_in(ptx, debug.mangled[name])):
         if (file := files[number]) is not None:
             lines.setdefault(file, set()).add(int(line))
     return Instance(
         {file: tuple(sorted(found)) for file, found in lines.items()},
         tuple(_types(ptx)),
-        of_ptx(ptx_with("-lineinfo")),
+        of_ptx(_reached_in(optimised.ptx.decode(), optimised.mangled[name])),
     )
 
 
 _ARCH = "sm_90"
 _PTX_ONLY = f"-arch={flags.target(_ARCH).replace('sm', 'compute')}"
+_PTX_FUNCTION = re.compile(r"^\.(?:\w+ \.)?(?:entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)", re.MULTILINE)
+
+
+def _reached_in(ptx: str, entry: str) -> str:
+    """The text of a kernel and of the functions that it calls: others of the source may be there too."""
+    _, *parts = _PTX_FUNCTION.split(ptx)
+    bodies: dict[str, str] = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):  # of a prototype the body is empty
+        bodies[name] = bodies.get(name, "") + body
+    found: dict[str, str] = {}
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        if name in bodies and name not in found:
+            found[name] = bodies[name]
+            waiting += re.findall(r"[\w$]+", " ".join(re.findall(r"\bcall[^;]*;", bodies[name])))
+    return "\n".join(found.values())
 
 
 def _file(path: str) -> str | None:
@@ -115,9 +135,7 @@ class Unit:
         """The pieces that hold compiled lines, and the macros, types and constants that they use."""
         lines = instance.lines
         called = [
-            piece
-            for piece in self.pieces
-            if any(n in piece.lines_of_file for n in lines.get(piece.file, ()))
+            piece for piece in self.pieces if any(n in piece.lines_of_file for n in lines.get(piece.file, ()))
         ]
         return self._with_used(called, instance.types)
 
@@ -172,9 +190,7 @@ def unit_of(source: str) -> Unit:
 def file_unit(path: Path) -> Unit:
     """A file with its includes from the same folder, without those that serve every op."""
     files = sorted(
-        file
-        for file in with_includes(path)
-        if file.is_relative_to(path.parent) and file.name not in _TOOLS
+        file for file in with_includes(path) if file.is_relative_to(path.parent) and file.name not in _TOOLS
     )
     return _united(text_unit(file.read_text(encoding="utf-8"), str(file)) for file in files)
 
@@ -226,7 +242,11 @@ def host_code(path: Path, variant: str) -> HostCode:
         binding,
         Piece("\n".join([f"{head.strip()} {{", *rest, "}"]), "cuda", module.file),
         [piece for name in names for piece in unit.named[name]],
-        [piece for piece in unit.reached([*names, *_words(Piece("\n".join(rest), "cuda"))]) if _name(piece.text) not in names],
+        [
+            piece
+            for piece in unit.reached([*names, *_words(Piece("\n".join(rest), "cuda"))])
+            if _name(piece.text) not in names
+        ],
     )
 
 

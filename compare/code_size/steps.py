@@ -1,8 +1,8 @@
-"""The steps of kernels in order: reads and writes of global memory, exponentials, reductions, matrix products.
+"""The steps of kernels in order: reads and writes of global memory, reductions, exponentials and products.
 
 Of CUDA they are found in the PTX that NVRTC makes of one template instance, in the order of the kernel's
-lines; of Triton in the text of the kernels and their helpers.  A repeated run of steps counts once, so neither
-unrolling nor tiling matters.  Sums that a thread makes by itself are no step: in Triton they are the compiler's.
+lines; of Triton in the text of the kernels and their helpers.  A repeated run of steps counts once, so
+neither unrolling nor tiling matters.  A thread's own sums are no step, as the compiler makes Triton's.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ _COMBINED = {"add": "sum", "fma": "sum", "max": "max", "min": "min"}
 """What instructions make of two lanes' values."""
 
 _TRITON = {
-    **dict.fromkeys(("load", "async_copy_global_to_shared"), "read"),
-    **dict.fromkeys(("store", "async_copy_shared_to_global"), "write"),
-    **dict.fromkeys(("exp", "exp2"), "exp"),
+    **dict.fromkeys(("load", "async_load", "async_copy_global_to_shared"), "read"),
+    **dict.fromkeys(("store", "async_store", "async_copy_shared_to_global"), "write"),
+    **dict.fromkeys(("exp", "exp2", "fast_expf"), "exp"),
     **dict.fromkeys(("dot", "warpgroup_mma"), "product"),
     **dict.fromkeys(("reduce", "associative_scan", "cumsum"), "reduce"),
     **{name: name for name in ("sum", "max", "min")},
 }
-_MODULES = ("tl", "gl", "tma", "async_copy")
+_MODULES = ("tl", "gl", "tma", "async_copy", "hopper", "libdevice")
 
 
 def of_ptx(ptx: str) -> tuple[str, ...]:
     """The steps of an optimised kernel with line information."""
-    found: list[tuple[int, str]] = []
+    found: list[tuple[tuple[int, ...], str]] = []
     around: dict[tuple[str, ...], tuple[str, ...]] = {}
-    line, shuffled = 0, set[str]()
+    at: tuple[int, ...] = ()
+    shuffled: set[str] = set()
     for text in ptx.splitlines():
         if place := re.match(r"\s*\.loc\s+(\d+) (\d+) (\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?", text):
             here = place.groups()[:3]
@@ -46,11 +47,11 @@ def of_ptx(ptx: str) -> tuple[str, ...]:
                 around[here] = place.groups()[3:]
             else:
                 around.pop(here, None)
-            line = _line_of_kernel(here, around) or line
+            at = _chain(here, around)
             continue
         word, _, arguments = re.sub(r"^\s*(@!?%p\d+\s+)?", "", text).replace("\t", " ").partition(" ")
         registers = re.findall(r"%[a-z]+\d+", arguments)
-        found += [(line, step) for pattern, step in _PTX if pattern.match(word)]
+        found += [(at, step) for pattern, step in _PTX if pattern.match(word)]
         kind = word.partition(".")[0]
         if kind == "shfl" and ".idx" not in word:  # that one broadcasts
             shuffled.add(registers[0])
@@ -58,17 +59,17 @@ def of_ptx(ptx: str) -> tuple[str, ...]:
             if kind in ("mov", "cvt"):
                 shuffled.add(registers[0])
             elif kind in _COMBINED:
-                found.append((line, _COMBINED[kind]))
+                found.append((at, _COMBINED[kind]))
     return collapsed([step for _, step in sorted(found, key=lambda each: each[0])])
 
 
-def _line_of_kernel(place: tuple[str, ...], around: Mapping[tuple[str, ...], tuple[str, ...]]) -> int:
-    """The line of the kernel in which ``place`` is inlined."""
-    for _ in range(len(around)):
-        if place not in around:
-            break
+def _chain(place: tuple[str, ...], around: Mapping[tuple[str, ...], tuple[str, ...]]) -> tuple[int, ...]:
+    """The lines at which a place is inlined, the kernel's first, and its own."""
+    lines = [int(place[1])]
+    while place in around and len(lines) <= len(around):
         place = around[place]
-    return int(place[1])
+        lines.insert(0, int(place[1]))
+    return tuple(lines)
 
 
 def of_triton(kernels: Iterable[Piece], helpers: Iterable[Piece]) -> tuple[str, ...]:

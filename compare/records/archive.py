@@ -140,8 +140,7 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
     try:
         if case is not None:
             runs = [{**run, "cases": [c for c in run["cases"] if c["case"] == case]} for run in runs]
-        for run in runs:
-            run["code_sizes"] = _comparable(run.get("code_sizes", {}))
+        runs = [{**run, "code_sizes": _comparable(run.get("code_sizes", {}))} for run in runs]
         found = tuple(decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
         for run in found:
             _check_times(run)

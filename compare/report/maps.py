@@ -30,8 +30,8 @@ _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of 
 _CHANGED_LEGEND = "*: its source has changed since it was recorded, or is gone."
 FRONT_LEGEND = (
     "Effort: lines / tokens of the kernels, their launch and the op's helpers. Share: of the ceiling, the "
-    "median over the cases in which launch overhead does not bind the fastest, with the lowest and the highest. Pareto front: no "
-    "implementation with as few tokens reaches as much, noise aside."
+    "median over the cases in which launch overhead does not bind the fastest, with the lowest and the "
+    "highest. Pareto front: no implementation with as few tokens reaches as much, noise aside."
 )
 _FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
 _NAMES = {"torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}

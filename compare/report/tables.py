@@ -79,8 +79,8 @@ _OCCUPANCY_LEGEND = "occupancy: resident warps per multiprocessor, as a share of
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
 _CODE_LEGEND = (
     "own: the kernels that the default case launches, and the function that launches them. op helpers: the "
-    "op's other code that these use. shared: code for any op that they use; Triton's (tl.load, tl.sum) is the "
-    "compiler's and not counted."
+    "op's other code that these use. shared: code for any op that they use; Triton's (tl.load, tl.sum) is "
+    "the compiler's and not counted."
 )
 _CHANGED_LEGEND = "*: its source has changed since."
 
@@ -462,8 +462,15 @@ def code(comparison: Comparison) -> Table | None:
         tuple(rows),
         legend=(
             _CODE_LEGEND,
-            *(f"binding: the level's own statement in the op's C++ module, which has {each} besides." for each in modules),
-            *([f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}."] if fallbacks else []),
+            *(
+                f"binding: the level's own statement in the op's C++ module, which has {each} besides."
+                for each in modules
+            ),
+            *(
+                [f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}."]
+                if fallbacks
+                else []
+            ),
         ),
     )
 

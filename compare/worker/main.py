@@ -202,6 +202,7 @@ class _Work:
                     "requires": impl.requires,
                     "accumulator": impl.accumulator,
                     "without_gpu": impl.without_gpu,
+                    "algorithm": impl.algorithm,
                     "tunable": dict(impl.tunable),
                     "defaults": {
                         name: default

@@ -377,7 +377,7 @@ def test_concepts_are_said_once_a_way() -> None:
         "pybind.split": ("barriers", "memory ordering", "C++ binding"),
     }
     none = RoleSize(0, 0)
-    sizes = {label: CodeSize(none, none, none, words) for label, words in needs.items()}
+    sizes = {label: CodeSize(none, none, none, none, concepts=words) for label, words in needs.items()}
     assert tables.concepts(made_up.comparison(code_sizes=sizes)) == [
         ("triton", "masks; split also memory ordering"),
         ("cuda", "barriers; split also memory ordering; pybind also C++ binding"),
