@@ -21,8 +21,8 @@ from compare.spec import LIBRARY, CodeSize, CudaLaunch, Implementation
 _ARCH = "sm_90a"
 """Launches are captured for this architecture to get kernel names: every variant runs on it."""
 
-_CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/loader.py", "cuda_impl/pybind/__init__.py")
-"""The code that reads sources and captures launches."""
+_CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/*.py", "cuda_impl/pybind/__init__.py")
+"""The code that reads and compiles sources and captures launches."""
 
 
 def kept_code_size(impl: Implementation) -> CodeSize:

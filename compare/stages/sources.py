@@ -33,6 +33,8 @@ def _code_size(impl: Implementation, crew: Crew) -> CodeSize:
 
 def _launched(impl: Implementation, crew: Crew) -> Launched:
     """The kernels that a user's file launches, as its worker reports them."""
+    if not impl.has_own_kernels:
+        return Launched()
     try:
         return decode(Launched, crew.of(impl).ask("launched", "finding out what it launches"))
     except Exception:  # the check raises it again and reports it

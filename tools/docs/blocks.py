@@ -253,7 +253,7 @@ def _resources(shown: Comparison) -> str:
 
 def _code(shown: Comparison) -> str:
     table = tables.code(shown)
-    return "\n\n".join([markdown.table(table), *table.legend]) if table else "No code sizes are recorded."
+    return "\n\n".join([markdown.table(table), *table.legend[1:]]) if table else "No code sizes are recorded."
 
 
 def _screen(shown: Comparison) -> str:
