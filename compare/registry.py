@@ -63,6 +63,7 @@ def implementation(
     accumulator: str = "fp32",
     deterministic: bool = True,
     without_gpu: bool = True,
+    algorithm: str = "",
     tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
     untuned: str = "",
     matches: str = "",
@@ -81,6 +82,8 @@ def implementation(
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
+        algorithm: its algorithm, in the same words as in the implementations that share it.  Reports say "the
+            same algorithm" of two that declare the same and whose kernels have the same steps.
         tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
             function has a keyword-only parameter of that name, with what it runs with otherwise as its
             default; it may do without for what has one value only.
@@ -136,6 +139,7 @@ def implementation(
             matches=matches,
             deterministic=deterministic,
             without_gpu=without_gpu,
+            algorithm=algorithm,
         )
         return run
 

@@ -284,6 +284,9 @@ class Implementation:
     """Whether it gives the same bits for the same inputs, every time and by every route."""
     without_gpu: bool = True
     """Whether a CPU runs it too, as far as ``requires`` allows: Gluon has no interpreter."""
+    algorithm: str = ""
+    """What it shares with implementations of other ways that declare the same: ``online: max and sum in one
+    read``.  Empty: nothing is said of that."""
 
     @property
     def stand_in(self) -> bool:
@@ -509,24 +512,54 @@ class RoleSize:
     lines: int
     tokens: int
 
+    def __add__(self, other: RoleSize) -> RoleSize:
+        return RoleSize(self.lines + other.lines, self.tokens + other.tokens)
+
 
 @dataclass(frozen=True)
 class CodeSize:
-    """What a reader has to read: kernel, launch and binding code, without comments and blank lines."""
+    """The code of an implementation, without comments and blank lines: its own, the op's and shared code.
+
+    Counted is what a call on the op's default case reaches, or on the first case that it takes.
+    """
 
     kernel: RoleSize
+    """Its own: the kernels that the call launches,"""
     launch: RoleSize
-    binding: RoleSize
+    """and the function that launches them."""
+    helpers: RoleSize
+    """What else the call reaches in the op's files."""
+    shared: RoleSize
+    """What it reaches in files that any op uses.  Of Triton that is the compiler's: ``tl.load``."""
+    binding: RoleSize = RoleSize(0, 0)
+    """Its own statement in the op's C++ module,"""
+    module: RoleSize = RoleSize(0, 0)
+    """and the module without such statements, once for the op."""
     concepts: tuple[str, ...] = ()
     """What a reader must know: ``barriers``, ``shared memory``, ``masks``, ``pointer arithmetic`` ..."""
+    fallbacks: tuple[str, ...] = ()
+    """Kernels that only other cases launch: not counted."""
+    algorithm: str = ""
+    """As declared."""
+    steps: tuple[str, ...] = ()
+    """Reads, reductions, products and writes of its kernels in order, as found in the code."""
+
+    def has_algorithm_of(self, other: CodeSize) -> bool:
+        """Whether both declare the same algorithm, and their kernels have the same steps."""
+        return bool(self.algorithm) and (self.algorithm, self.steps) == (other.algorithm, other.steps)
+
+    @property
+    def own(self) -> RoleSize:
+        return self.kernel + self.launch
 
     @property
     def lines(self) -> int:
-        return self.kernel.lines + self.launch.lines + self.binding.lines
+        """Own code and the op's helpers: the headline."""
+        return self.own.lines + self.helpers.lines
 
     @property
     def tokens(self) -> int:
-        return self.kernel.tokens + self.launch.tokens + self.binding.tokens
+        return self.own.tokens + self.helpers.tokens
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
-"""Code size: lines and tokens by role, and the concepts used.
+"""Code size: lines and tokens, own, op helpers and shared, and the concepts used.
 
-Imported by `compare.resources`, `compare.tuning`, `compare.worker` and `compare.stages`; imports capture and
-records.
+Imported by `compare.resources`, `compare.tuning`, `compare.worker`, `compare.stages` and `compare.history`;
+imports capture and records.
 
-What counts for an implementation:
+What counts for an implementation is what one call on the op's default case reaches, each piece once:
 
-* kernel: its ``@triton.jit`` or ``__global__`` functions and every helper of the project that they use, in
-  shared headers too;
-* launch: the registered function and the helpers of its way that it uses; for pybind the exported C++
-  function and the helpers in its file;
-* binding: ``PYBIND11_MODULE`` with the variant's own line.
+* own: the kernels that it launches, and the function that launches them: the registered one, or for pybind
+  the exported one;
+* op helpers: all else that it reaches in the op's files: those named after the op or after the file of its
+  kernels, and a user's own;
+* shared: what it reaches in the project's other files;
+* binding: the variant's own statement in ``PYBIND11_MODULE``; the module without those once for the op.
 
-Each helper counts once.  Left out: comments, docstrings, blank lines, imports and includes, the registration,
-and the tools that serve every op: the ``compare`` package and the code that compiles and loads CUDA, with
-pybind's ``tensor.h``.  One lexer, Pygments, counts both languages.
+Of CUDA kernels NVRTC says which overloads and specialisations one template instance calls.  Host code and
+Triton are followed by name.  Left out: comments, docstrings, blank lines, imports and includes, the
+registration, kernels that only other cases launch, and the tools that serve every op: the ``compare`` package
+and the code that compiles and loads CUDA, with pybind's ``tensor.h``.  One lexer, Pygments, counts both
+languages.
 """

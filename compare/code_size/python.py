@@ -6,7 +6,7 @@ import ast
 import functools
 import symtable
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,26 @@ class _Module:
     """Imported names: the file, and the name there; None where the name is the module."""
 
 
-def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]]:
-    """The Triton kernels that ``run`` reaches, and all other code that it reaches, its own first.
+@dataclass(frozen=True)
+class Reached:
+    """The code that a function reaches, by what it is."""
+
+    launch: list[Piece]
+    """The function itself,"""
+    kernels: list[Piece]
+    """the Triton kernels that it launches,"""
+    others: list[Piece]
+    """and all that these use."""
+
+
+def reached(run: Callable[..., Any], launched: Collection[str] | None = None) -> Reached:
+    """The code that ``run`` reaches.
 
     CUDA text in a string constant is left out: it counts as CUDA, where it is launched.
+
+    Args:
+        run: the function.
+        launched: names of the Triton kernels to count; None: all that it names.
 
     Raises:
         OSError: the file of ``run`` was deleted, or its line holds no statement.
@@ -43,31 +59,34 @@ def kernel_and_launch(run: Callable[..., Any]) -> tuple[list[Piece], list[Piece]
     around = [node for node in statements if _first_line(node) <= line <= _last_line(node)]
     if not around:
         raise OSError(f"its function is not found in {path}: exec made it, or the file has changed since")
-    found: dict[bool, list[Piece]] = {True: [], False: []}
+    found = Reached([], [], [])
     seen = {(path, name) for name, node in _module(path).defined.items() if node is around[-1]}
     waiting: list[tuple[Path, str, bool]] = []
 
-    def take(path: Path, node: ast.stmt, in_kernel: bool) -> None:
+    def take(path: Path, node: ast.stmt, pieces: list[Piece], in_kernel: bool) -> None:
         module = _module(path)
-        in_kernel = in_kernel or _is_kernel(node)
         if not _is_cuda_text(node):
-            found[in_kernel].append(_piece(module, node))
+            pieces.append(_piece(path, module, node))
         waiting.extend((*used, in_kernel) for used in _used(path, module, node))
 
-    take(path, around[-1], False)
+    take(path, around[-1], found.launch, False)
     while waiting:
         path, name, in_kernel = waiting.pop(0)
         module = _module(path)
         if (path, name) in seen:
             continue
+        node = module.defined.get(name)
+        is_launched = not in_kernel and node is not None and _is_kernel(node)
+        if is_launched and launched is not None and name not in launched:
+            continue  # for other cases; a kernel that is launched may still use it
         seen.add((path, name))
         if name in module.imported:
             file, original = module.imported[name]
             if original is not None:
                 waiting.append((file, original, in_kernel))
-        elif name in module.defined:
-            take(path, module.defined[name], in_kernel)
-    return found[True], found[False]
+        elif node is not None:
+            take(path, node, found.kernels if is_launched else found.others, in_kernel or is_launched)
+    return found
 
 
 def _used(path: Path, module: _Module, node: ast.stmt) -> list[tuple[Path, str]]:
@@ -120,7 +139,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(child)
 
 
-def _piece(module: _Module, node: ast.stmt) -> Piece:
+def _piece(path: Path, module: _Module, node: ast.stmt) -> Piece:
     """The code of a definition, without docstrings and registration."""
     dropped: set[int] = set()
     for inner in ast.walk(node):
@@ -132,7 +151,8 @@ def _piece(module: _Module, node: ast.stmt) -> Piece:
         for part in out:
             dropped |= set(range(part.lineno, _last_line(part) + 1))
     kept = range(_first_line(node), _last_line(node) + 1)
-    return Piece(textwrap.dedent("\n".join(module.lines[i - 1] for i in kept if i not in dropped)), "python")
+    text = textwrap.dedent("\n".join(module.lines[i - 1] for i in kept if i not in dropped))
+    return Piece(text, "python", str(path), kept.start)
 
 
 def _first_line(node: ast.stmt) -> int:

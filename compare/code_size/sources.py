@@ -128,7 +128,8 @@ def with_includes(path: Path) -> set[Path]:
 
 def _includes(path: Path) -> Iterator[Path]:
     for name in re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8")):
-        yield from (path.parent / name, PYBIND / name, KERNELS / name)
+        beside = path.parent / name, PYBIND / name, KERNELS / name, KERNELS / Path(name).name
+        yield from (file.resolve() for file in beside)
 
 
 def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:

@@ -71,9 +71,13 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
     yield from _estimate("speedup", figures.ratio(row, baseline) if baseline else None)
     yield "least_difference", figures.detectable(row, baseline) if baseline and timing else ""
     size = comparison.code_sizes.get(row.label)
-    for role in ("kernel", "launch", "binding"):
+    for role in ("kernel", "launch", "own", "helpers", "shared", "binding", "module"):
         for unit in ("lines", "tokens"):
             yield f"{role}_{unit}", getattr(getattr(size, role), unit) if size else ""
+    yield "own_and_helpers_lines", size.lines if size else ""
+    yield "own_and_helpers_tokens", size.tokens if size else ""
+    for name in ("concepts", "fallbacks", "steps"):
+        yield name, ";".join(getattr(size, name)) if size else ""
     kernels = row.resources
     for name in (
         "kernel",

@@ -66,7 +66,7 @@ def figure(found: Map) -> Any:
         panel.set_ylabel("speed: share of the ceiling")
     title = [
         f"What effort buys, as recorded on {found.device}, {' to '.join(found.dates)}",
-        "effort: of kernel, launch and binding; speed: the median of the cases in which launching does not "
+        "effort: own code and the op's helpers; speed: the median of the cases in which launching does not "
         + ("bind; (2/3): of 2 of these 3" if any(p.cases < p.of for p in found.points) else "bind"),
     ]
     drawn.suptitle("\n".join([*title, *(["* its source has changed since"] if found.changed else [])]))

@@ -16,8 +16,8 @@ _LEGEND = (
     "Each way is represented by its fastest implementation, cold. of the ceiling: of the copy bandwidth of "
     "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
     "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; in brackets "
-    "the nearest, where none does. lines / tokens: kernel, launch and binding, without comments. within "
-    "noise: the interval holds 1, or the difference is smaller than the least that counts."
+    "the nearest, where none does. lines / tokens: kernels, launch and the op's helpers, without "
+    "comments. within noise: the interval holds 1, or the difference is smaller than the least that counts."
 )
 _OPS_LEGEND = (
     "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "
@@ -29,9 +29,9 @@ _FEW_LEGEND = "n: rounds, where they are too few for an interval."
 _ACROSS_LEGEND = "~: recorded in different runs, so the speedup is the ratio of two medians."
 _CHANGED_LEGEND = "*: its source has changed since it was recorded, or is gone."
 FRONT_LEGEND = (
-    "Effort: lines / tokens of kernel, launch and binding. Share: of the ceiling, the median over the cases "
-    "in which launch overhead does not bind the fastest, with the lowest and the highest. Pareto front: no "
-    "implementation with as few tokens reaches as much, noise aside."
+    "Effort: lines / tokens of the kernels, their launch and the op's helpers. Share: of the ceiling, the "
+    "median over the cases in which launch overhead does not bind the fastest, with the lowest and the "
+    "highest. Pareto front: no implementation with as few tokens reaches as much, noise aside."
 )
 _FRONT_TITLE = "What effort buys: the Pareto fronts, in tokens and share of the ceiling"
 _NAMES = {"torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}

@@ -39,8 +39,10 @@ def section(comparison: Comparison) -> str:
     if len(timed) > 1:
         shown.append(tables.sweep(timed))
     shown += map(tune.table, comparison.cases)
-    shown += [*map(tables.resources, comparison.cases), tables.code(comparison)]
+    code = tables.code(comparison)
+    shown += [*map(tables.resources, comparison.cases), code]
     parts += [table(entry) for entry in shown if entry]
+    parts += code.legend if code else ()
     parts += [
         f"{case.case}: {line}"
         for case in timed or comparison.cases

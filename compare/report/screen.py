@@ -310,7 +310,8 @@ def legend(summary: Summary, width: int, noise: str) -> str:
         "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else from "
         "the compiled machine code",
         "smem": "shared memory per block, static and dynamic, of the kernel that takes most",
-        "lines": "code size: kernel, launch and binding without comments and blank lines; of cuda.X the cupy "
+        "lines": "code size, without comments and blank lines: the kernels, their launch and the op's "
+        "helpers; shared code is in --details, and Triton's (tl.sum) is the compiler's; of cuda.X the cupy "
         "route's",
         "cuda.X": "cupy.X and pybind.X: the same kernel by two routes, one row while within noise (cupy's "
         "figures)",

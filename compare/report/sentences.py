@@ -316,12 +316,12 @@ def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         if on and on in registers[1]
         else ""
     )
-    yield Said(
-        "effort",
-        0.6,
-        f"The same variant ({variant}) is {sizes[labels[0]].lines} lines in Triton and "
-        f"{sizes[labels[1]].lines} in CUDA{takes}.",
-    )
+    triton, cuda = (sizes[label] for label in labels)
+    what = f"The same algorithm ({triton.algorithm})" if triton.has_algorithm_of(cuda) else variant
+    text = f"{what} is {triton.lines} lines in Triton and {cuda.lines} in CUDA{takes}."
+    if triton.steps and cuda.steps and triton.steps != cuda.steps:
+        text += f" Steps: Triton {', '.join(triton.steps)}; CUDA {', '.join(cuda.steps)}."
+    yield Said("effort", 0.6, text)
 
 
 def _registers(case: CaseComparison, label: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ from compare.spec import (
     Comparison,
     Estimate,
     KernelResources,
+    RoleSize,
     Row,
     way_of,
 )
@@ -76,6 +77,11 @@ _TUNING_LEGEND = (
 )
 _OCCUPANCY_LEGEND = "occupancy: resident warps per multiprocessor, as a share of the maximum (theoretical)."
 _ARCHS_LEGEND = "a / b / c: one figure for each architecture, or one for all where they agree."
+_CODE_LEGEND = (
+    "own: the kernels that the default case launches, and the function that launches them. op helpers: the "
+    "op's other code that these use. shared: code for any op that they use; Triton's (tl.load, tl.sum) is "
+    "the compiler's and not counted."
+)
 _CHANGED_LEGEND = "*: its source has changed since."
 
 
@@ -436,20 +442,41 @@ def resources_legend(archs: Sequence[str]) -> tuple[str, ...]:
 
 
 def code(comparison: Comparison) -> Table | None:
-    """Lines and tokens of kernel, launch and binding."""
+    """Lines and tokens: own code, the op's helpers, both together, and what stands beside them."""
     if not comparison.code_sizes:
         return None
-    roles = ("kernel", "launch", "binding")
-    rows = []
-    for label, size in comparison.code_sizes.items():
-        parts = [getattr(size, role) for role in roles]
-        cells = [f"{part.lines} / {part.tokens}" if part.tokens else NOTHING for part in parts]
-        rows.append((label, *cells, f"{size.lines} / {size.tokens}"))
+    sizes = comparison.code_sizes.items()
+    rows = [
+        (
+            label,
+            *map(_size, (size.own, size.helpers, size.own + size.helpers, size.shared, size.binding)),
+            str(len(size.concepts)),
+        )
+        for label, size in sizes
+    ]
+    fallbacks = [f"{label} ({', '.join(size.fallbacks)})" for label, size in sizes if size.fallbacks]
+    modules = {_size(size.module) for label, size in sizes if label.startswith("pybind.")}
     return Table(
         "Code size: lines / tokens, without comments and blank lines",
-        ("implementation", *roles, "together"),
+        ("implementation", "own", "op\nhelpers", "own + op\nhelpers", "shared", "binding", "concepts"),
         tuple(rows),
+        legend=(
+            _CODE_LEGEND,
+            *(
+                f"binding: the level's own statement in the op's C++ module, which has {each} besides."
+                for each in modules
+            ),
+            *(
+                [f"Not counted, as only other cases launch them: {'; '.join(fallbacks)}."]
+                if fallbacks
+                else []
+            ),
+        ),
     )
+
+
+def _size(size: RoleSize) -> str:
+    return f"{size.lines} / {size.tokens}" if size.tokens else NOTHING
 
 
 def concepts(comparison: Comparison) -> list[tuple[str, str]]:

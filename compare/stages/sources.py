@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.code_size.count import code_size, kept_code_size
+from compare.code_size.count import Launched, code_size, kept_code_size
 from compare.code_size.sources import source_hash
+from compare.records.encoding import decode
 from compare.spec import CodeSize, Implementation
 from compare.stages.context import Sources
 from compare.worker.pool import Crew
@@ -30,12 +31,11 @@ def _code_size(impl: Implementation, crew: Crew) -> CodeSize:
     return code_size(impl, _launched(impl, crew)) if impl.foreign else kept_code_size(impl)
 
 
-def _launched(impl: Implementation, crew: Crew) -> list[tuple[str, str]]:
-    """Source and name of every kernel that a user's file launches, as its worker reports them."""
-    if impl.route != "cupy":
-        return []
+def _launched(impl: Implementation, crew: Crew) -> Launched:
+    """The kernels that a user's file launches, as its worker reports them."""
+    if not impl.has_own_kernels:
+        return Launched()
     try:
-        told = crew.of(impl).ask("launched", "finding out what it launches")
-        return [(str(source), str(kernel)) for source, kernel in told]
+        return decode(Launched, crew.of(impl).ask("launched", "finding out what it launches"))
     except Exception:  # the check raises it again and reports it
-        return []
+        return Launched()

@@ -202,6 +202,7 @@ class _Work:
                     "requires": impl.requires,
                     "accumulator": impl.accumulator,
                     "without_gpu": impl.without_gpu,
+                    "algorithm": impl.algorithm,
                     "tunable": dict(impl.tunable),
                     "defaults": {
                         name: default
@@ -322,9 +323,9 @@ class _Work:
         kernels = [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
         return {"kernels": kernels, "own": kernels_of_its_own(self.impl, tensors)}
 
-    def launched(self) -> list[list[str]]:
-        """Source and name of every CUDA kernel launched on the op's cases."""
-        return [list(pair) for pair in launched(self.impl)]
+    def launched(self) -> Any:
+        """`compare.code_size.count.Launched` as JSON."""
+        return encode(launched(self.impl))
 
     # ----------------------------------------------------------------------- time
 

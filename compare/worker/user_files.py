@@ -133,6 +133,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         requires=each["requires"],
         accumulator=each["accumulator"],
         without_gpu=bool(each["without_gpu"]),
+        algorithm=str(each["algorithm"]),
         tunable=tunable,
     )
     where = str(Path(path).resolve())
@@ -157,6 +158,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         foreign=True,
         tunable=tuple(tunable.items()),
         without_gpu=bool(each["without_gpu"]),
+        algorithm=str(each["algorithm"]),
     )
 
 

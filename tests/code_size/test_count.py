@@ -31,10 +31,14 @@ def loaded(file: Path, text: str = "") -> Implementation:
 @every_implementation
 def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> None:
     found = code_size(impl)
-    assert found.launch.lines > 1
-    assert found.launch.tokens > found.launch.lines
+    assert found.launch.tokens > found.launch.lines > 1
+    assert found.own == found.kernel + found.launch
+    assert (found.lines, found.tokens) == (
+        found.own.lines + found.helpers.lines,
+        found.own.tokens + found.helpers.tokens,
+    )
     assert (found.kernel.tokens > 0) == (impl.way in WAYS[1:])
-    assert (found.binding.tokens > 0) == (impl.route in ("pybind", "library"))
+    assert (found.binding.tokens > 0) == (found.module.tokens > 0) == (impl.route in ("pybind", "library"))
     assert set(found.concepts) <= CONCEPTS.keys()
     if impl.way in WAYS[1:]:
         assert {"pointer arithmetic", "launch configuration"} <= set(found.concepts)
@@ -51,18 +55,17 @@ def test_one_statement_has_the_tokens_a_reader_sees() -> None:
 
 def test_a_users_triton_kernel(mine: dict[str, Implementation]) -> None:
     found = code_size(mine["triton.mine"])
-    # my_kernel has its decorator, its head and two lines; double three lines; WIDTH one.
-    assert found.kernel.lines == 4 + 3 + 1
-    # in_triton has three lines without its registration; blocks, of the file beside it, two.
-    assert found.launch.lines == 3 + 2
-    assert found.binding == RoleSize(0, 0)
+    assert found.kernel.lines == 4, "its decorator, its head and two lines"
+    assert found.launch.lines == 3, "without its registration"
+    assert found.helpers.lines == 3 + 1 + 2, "double, WIDTH, and blocks of the file beside it"
+    assert found.shared == found.binding == found.module == RoleSize(0, 0)
     assert "masks" in found.concepts
     assert "shared memory" not in found.concepts
 
 
 def test_a_users_cuda_text_is_counted_as_cuda(mine: dict[str, Implementation]) -> None:
     found = code_size(mine["cupy.mine"])
-    assert found.kernel.lines == 1 + 5, "twice and my_kernel, not thrice"
+    assert (found.kernel.lines, found.helpers.lines) == (5, 1), "my_kernel and twice, not thrice"
     assert found.launch.lines == 3, "the string that holds the kernel is no launch code"
     assert {"threads and blocks", "compile-time parameters", "64-bit offsets"} <= set(found.concepts)
     assert "masks" not in found.concepts
@@ -121,7 +124,7 @@ def test_a_name_of_a_function_s_own_is_not_one_of_the_module_s(
     parameter: str, body: str, lines: int, mine: dict[str, Implementation], tmp_path: Path
 ) -> None:
     text = f"def helper(x):\n    return x\n\n{REGISTERED}\ndef mine(x, y{parameter}):\n    return {body}\n"
-    assert code_size(loaded(tmp_path / "other.py", text)).launch.lines == lines
+    assert code_size(loaded(tmp_path / "other.py", text)).lines == lines
 
 
 @pytest.mark.parametrize("broken", [b"def f(:\n", b"# \xff\n", b"x = '\x00'\n"])

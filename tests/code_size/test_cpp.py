@@ -33,12 +33,18 @@ def test_declarations_are_told_apart() -> None:
             if (x) { LONG(int); }
         }
         auto twice = [](int x) { return 2 * x; };
+        __device__ Pair operator+(Pair a, Pair b) {
+            return a;
+        }
         """)
     )
     assert {name: len(pieces) for name, pieces in unit.named.items()} == {
         name: 2 if name == "load" else 1
-        for name in ("LONG", "index_t", "WARP", "Pair", "load", "array", "work", "twice")
+        for name in ("LONG", "index_t", "WARP", "Pair", "load", "array", "work", "twice", "operator_")
     }
+    starts = {name: pieces[0].lines_of_file for name, pieces in unit.named.items()}
+    assert starts["LONG"] == range(4, 7)
+    assert (starts["Pair"], starts["load"], starts["work"]) == (range(11, 12), range(12, 14), range(18, 22))
     assert [piece.text[:12] for piece in unit.reached(["work"])] == ["template <in", "#define LONG"]
 
 
@@ -51,8 +57,8 @@ def test_a_binding_has_its_own_variants_line_only(tmp_path: Path) -> None:
         'PYBIND11_MODULE(op, m) {\n    m.doc() = "op";\n    m.def("one", &one);\n'
         '    m.def("two", [](int x) { int y = x; return two(y); });\n}\n'
     )
-    (binding,), launch = cpp.binding_and_launch(file, "two")
-    assert "one" not in binding.text
-    assert 'm.doc() = "op";' in binding.text
-    assert "return two(y); });" in binding.text
-    assert [piece.text.split("(")[0] for piece in launch] == ["static int two", "static int shared"]
+    found = cpp.host_code(file, "two")
+    assert found.binding.text == 'm.def("two", [](int x) { int y = x; return two(y); });'
+    assert found.module.text.split("\n") == ["PYBIND11_MODULE(op, m) {", 'm.doc() = "op";', "}"]
+    assert [piece.text.split("(")[0] for piece in found.launch] == ["static int two"]
+    assert [piece.text.split("(")[0] for piece in found.others] == ["static int shared"]

@@ -74,7 +74,7 @@ def test_ways_within_noise_name_no_winner() -> None:
     assert "within noise" in line
     assert maps.wins(charted(one(made_up.MEDIANS_US))).rows == (("softmax", "1", "0", "0", "0", "1"),)
     run = one(made_up.MEDIANS_US)
-    short = {"triton.onepass": CodeSize(RoleSize(20, 200), RoleSize(3, 35), RoleSize(0, 0))}
+    short = {"triton.onepass": CodeSize(RoleSize(20, 200), RoleSize(3, 35), RoleSize(0, 0), RoleSize(0, 0))}
     found = charted(replace(run, code_sizes={**run.code_sizes, **short}))
     (op,) = maps.ops(found).rows
     (line,) = maps.choices(found)
@@ -335,7 +335,7 @@ def test_a_point_is_the_median_over_what_launching_does_not_bind() -> None:
 
 def test_what_has_no_code_size_is_no_point() -> None:
     run = one(APART)
-    sizes = {"torch.eager": CodeSize(RoleSize(0, 0), RoleSize(3, 35), RoleSize(0, 0))}
+    sizes = {"torch.eager": CodeSize(RoleSize(0, 0), RoleSize(3, 35), RoleSize(0, 0), RoleSize(0, 0))}
     found = charted(replace(run, code_sizes=sizes))
     assert [p.label for p in found.points] == ["torch.eager"]
     assert found.places[0].ways[0].tokens is None

@@ -366,6 +366,65 @@ def test_profiler_and_cubin_of_one_kernel_are_one_line() -> None:
     assert {row[spilled] for row in table.rows} == {"0"}  # known to the cubin alone
 
 
+def test_code_sizes_are_own_helpers_both_and_shared() -> None:
+    size = CodeSize(
+        kernel=RoleSize(10, 100),
+        launch=RoleSize(5, 50),
+        helpers=RoleSize(3, 30),
+        shared=RoleSize(40, 400),
+        binding=RoleSize(1, 9),
+        module=RoleSize(2, 12),
+        concepts=("masks", "barriers"),
+        fallbacks=("slow_kernel",),
+    )
+    shown = made_up.comparison(code_sizes={"pybind.onepass": size})
+    table = tables.code(shown)
+    assert table is not None
+    assert table.headers[1:] == ("own", "op\nhelpers", "own + op\nhelpers", "shared", "binding", "concepts")
+    cells = ("15 / 150", "3 / 30", "18 / 180", "40 / 400", "1 / 9", "2")
+    assert table.rows == (("pybind.onepass", *cells),)
+    said = " ".join(table.legend)
+    assert said.count("tl.sum") == 1
+    assert "2 / 12 besides" in said
+    assert "pybind.onepass (slow_kernel)" in said
+    assert all(line in markdown.section(shown) for line in table.legend)
+    line = next(csv.DictReader(io.StringIO(csv_file.dumps([shown]))))
+    assert line["own_lines"] == ""  # of a row without a size
+    lines = list(csv.DictReader(io.StringIO(csv_file.dumps([shown]))))
+    (line,) = (line for line in lines if line["implementation"] == "pybind.onepass")
+    names = ("own_lines", "helpers_lines", "own_and_helpers_lines", "shared_tokens", "module_lines")
+    assert [line[name] for name in names] == ["15", "3", "18", "400", "2"]
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "steps", "said"),
+    [
+        (("x", "x"), (("read", "write"), ("read", "write")), "The same algorithm (x) is 13 lines in Triton"),
+        (("x", "y"), (("read", "write"), ("read", "write")), "onepass is 13 lines in Triton"),
+        (("", ""), (("read", "write"), ("read", "write")), "onepass is 13 lines in Triton"),
+        (
+            ("x", "x"),
+            (("read", "sum", "write"), ("read", "write")),
+            "Steps: Triton read, sum, write; CUDA read, write.",
+        ),
+    ],
+)
+def test_the_same_algorithm_is_said_of_the_same_steps_alone(
+    algorithms: tuple[str, str], steps: tuple[tuple[str, ...], tuple[str, ...]], said: str
+) -> None:
+    sizes = {
+        label: CodeSize(
+            *[RoleSize(n, 10 * n) for n in (10, 1, 2, 50)], algorithm=algorithms[i], steps=steps[i]
+        )
+        for i, label in enumerate(("triton.onepass", "cupy.onepass"))
+    }
+    rows = tuple(replace(row, timing=None) for row in made_up.rows())
+    shown = made_up.comparison(made_up.case(made=rows), code_sizes=sizes)
+    text = " ".join(sentences(shown))
+    assert said in text
+    assert ("same algorithm" in text) == ("same algorithm" in said)
+
+
 def test_concepts_are_said_once_a_way() -> None:
     needs = {
         "torch.eager": (),
@@ -377,7 +436,7 @@ def test_concepts_are_said_once_a_way() -> None:
         "pybind.split": ("barriers", "memory ordering", "C++ binding"),
     }
     none = RoleSize(0, 0)
-    sizes = {label: CodeSize(none, none, none, words) for label, words in needs.items()}
+    sizes = {label: CodeSize(none, none, none, none, concepts=words) for label, words in needs.items()}
     assert tables.concepts(made_up.comparison(code_sizes=sizes)) == [
         ("triton", "masks; split also memory ordering"),
         ("cuda", "barriers; split also memory ordering; pybind also C++ binding"),

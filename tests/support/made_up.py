@@ -160,7 +160,8 @@ def comparison(*cases: CaseComparison, **changes: object) -> Comparison:
             RoleSize(0 if label.startswith("torch") else 24, 0 if label.startswith("torch") else 310),
             RoleSize(9, 92),
             RoleSize(8, 71) if label.startswith("pybind") else RoleSize(0, 0),
-            () if label.startswith("torch") else ("masks", "pointer arithmetic"),
+            RoleSize(0, 0) if label.startswith("t") else RoleSize(40, 400),
+            concepts=() if label.startswith("torch") else ("masks", "pointer arithmetic"),
         )
         for label in MEDIANS_US
         if label in labels

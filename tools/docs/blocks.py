@@ -162,7 +162,9 @@ def _recorded(op: Op, results: Path, files: tuple[tuple[Path, int], ...]) -> Com
     runs = archive.runs_of(op.name, results)
     if not runs:
         return None
-    runs = [run for run in runs if run.environment.device == runs[0].environment.device]
+    runs = [
+        reading.with_code_sizes(run) for run in runs if run.environment.device == runs[0].environment.device
+    ]
     hashes = {impl.label: source_hash(impl) for impl in registry.implementations(op.name)}
     cases: dict[str, CaseComparison] = {}
     for run in runs:
@@ -247,6 +249,15 @@ def _joined(shown: Iterable[Table | None], none: str = "") -> str:
     return "\n\n".join(markdown.table(table) for table in shown if table) or none
 
 
+def _resources(shown: Comparison) -> str:
+    return _joined([tables.resources(shown.cases[0])], "No resources are recorded.")
+
+
+def _code(shown: Comparison) -> str:
+    table = tables.code(shown)
+    return "\n\n".join([markdown.table(table), *table.legend[1:]]) if table else "No code sizes are recorded."
+
+
 def _screen(shown: Comparison) -> str:
     changed = [row.label for row in shown.cases[0].rows if archive.changed_since(row)]
     fresh = tuple(replace(row, replayed="") for row in shown.cases[0].rows)
@@ -259,9 +270,9 @@ _OF_AN_OP: dict[str, Callable[[Comparison], str]] = {
     "results": lambda one: _joined([tables.speed(one.cases[0]), tables.side_by_side(one.cases[0])]),
     "sweep": lambda whole: _joined([tables.sweep(whole.cases)]),
     "screen": _screen,
-    "kernels": lambda one: _joined([tables.resources(one.cases[0]), tables.code(one)]),
-    "resources": lambda one: _joined([tables.resources(one.cases[0])], "No resources are recorded."),
-    "code": lambda one: _joined([tables.code(one)], "No code sizes are recorded."),
+    "kernels": lambda one: f"{_resources(one)}\n\n{_code(one)}",
+    "resources": _resources,
+    "code": _code,
 }
 """All but ``sweep`` are given the op's default case alone."""
 

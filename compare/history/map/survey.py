@@ -31,7 +31,7 @@ class Best:
     """Of the ceiling that binds the case: see `Place.share_of`."""
     bound: Bound
     lines: int | None
-    """Of kernel, launch and binding together; None: not recorded."""
+    """Of own code and the op's helpers; None: not counted."""
     tokens: int | None
     changed: bool
     """Its source has changed since."""

@@ -399,9 +399,14 @@ class _Op:
             yield "recorded", row.replayed
         size = self.comparison.code_sizes.get(row.label)
         if size:
-            roles = ((role, getattr(size, role)) for role in ("kernel", "launch", "binding"))
-            said = [f"{role} {part.lines} / {part.tokens}" for role, part in roles if part.tokens]
+            names = ("kernel", "launch", "helpers", "shared", "binding", "module")
+            roles = ((name, getattr(size, name)) for name in names)
+            said = [f"{name} {part.lines} / {part.tokens}" for name, part in roles if part.tokens]
             yield "code size, lines / tokens", ", ".join(said) or NOTHING
+            if size.fallbacks:
+                yield "kernels of other cases, not counted", ", ".join(size.fallbacks)
+            if size.steps:
+                yield "steps", ", ".join(size.steps)
             if size.concepts:
                 yield "concepts", ", ".join(size.concepts)
         yield "accumulator", row.accumulator

@@ -209,7 +209,7 @@ def _effort() -> Json:
     """Speed over the tokens that it takes, with the Pareto front."""
     x = _number(
         "tokens",
-        "tokens of kernel, launch and binding (logarithmic)",
+        "tokens of own code and the op's helpers (logarithmic)",
         _log("left", "right"),
         format=",",
         values={"expr": "xs"},
