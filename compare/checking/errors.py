@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compare.checking.mismatch import Located
-from compare.checking.reference import Reference, piece_length
+from compare.checking.reference import Reference, largest, piece_length
 from compare.spec import ROUNDOFF, Case, Mismatch, Op, Tolerance
 
 _QUANTILE_ELEMENTS = 1 << 18
@@ -108,8 +108,7 @@ class _Comparison:
             return self.tolerance.floor * sizes
         if self.tolerance.reduced_dim is None:
             return None
-        finite = ref.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        return self.tolerance.floor * finite.abs().amax(self.tolerance.reduced_dim, keepdim=True)
+        return self.tolerance.floor * largest(ref, self.tolerance.reduced_dim)
 
     def _add_block(self, ref: torch.Tensor, out: torch.Tensor, scale: torch.Tensor | None) -> None:
         """Add one block's errors, with a single synchronization of the GPU."""

@@ -56,12 +56,12 @@ class Reference:
                 del wide
                 if self._pieces is not None:
                     self._pieces.append((piece, sizes))
-            yield piece, _largest_of_rows(piece) if self.by_row else sizes, out
+            yield piece, largest(piece, -1) if self.by_row else sizes, out
 
 
-def _largest_of_rows(piece: torch.Tensor) -> torch.Tensor:
-    sizes = piece.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs()
-    return sizes.amax(-1, keepdim=True) if piece.dim() > 0 else sizes
+def largest(values: torch.Tensor, dim: int) -> torch.Tensor:
+    """The largest finite magnitude along a dimension, which stays with size 1."""
+    return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().amax(dim, keepdim=True)
 
 
 @functools.lru_cache

@@ -37,10 +37,10 @@ def writes(
         html: renders the page of ``--html``; None where it was not given.
     """
     made = ((arguments.json, json), (arguments.csv, csv), (arguments.markdown, markdown))
-    writers = [partial(write, path, make(found)) for path, make in made if path]
+    writers: list[Callable[[], None]] = [partial(write, path, make(found)) for path, make in made if path]
     if html:  # rendered when it is written: an error costs this file alone
-        return [*writers, lambda: write(arguments.html, html(found))]
-    return [*writers]
+        writers.append(lambda: write(arguments.html, html(found)))
+    return writers
 
 
 def check(files: Mapping[str, Path | None]) -> None:

@@ -136,7 +136,7 @@ class Summary:
     blocks: tuple[Block, ...]
     sweep: tuple[Swept, ...]
     swept: str
-    """How often each way is the fastest over the whole sweep; empty where there is none."""
+    """How often each way is the fastest over the whole sweep; empty without a sweep."""
     untimed: str
     """Why there is no time on the screen; empty where there is one."""
     next: tuple[str, ...]

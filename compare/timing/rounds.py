@@ -192,7 +192,7 @@ class Rounds:
             if count >= check_at and spent >= min(self.plan.min_s, budget_s):
                 self.converged = self.tight()
                 check_at = max(count + 1, math.ceil(1.1 * count))
-            done = (self.converged or spent >= budget_s) and not self._short()
+            done = (self.converged or spent >= budget_s) and not any(map(self._is_short, self._active()))
             if done or count >= self.plan.max_rounds:
                 break
         if self.plan.sustained:
@@ -238,24 +238,18 @@ class Rounds:
 
     def _due(self) -> list[Entry]:
         """The entries of the next round: without those that have used more than their share of the time."""
-        short = self._short()
         return [
             entry
             for entry in self._active()
-            if entry in short
+            if self._is_short(entry)
             or entry.label == self.baseline
             or entry.spent_s * (1 + 1 / max(1, entry.sampled)) <= self._share_s
         ]
 
-    def _short(self) -> list[Entry]:
-        """Entries with fewer samples than the plan's least number."""
-
-        def least(entry: Entry) -> int:
-            return min(
-                self.plan.min_slow if self._is_slow(entry) else self.plan.min_rounds, self.plan.max_rounds
-            )
-
-        return [entry for entry in self._active() if entry.sampled < least(entry)]
+    def _is_short(self, entry: Entry) -> bool:
+        """Whether it has fewer samples than every implementation gets, whatever the budget."""
+        least = self.plan.min_slow if self._is_slow(entry) else self.plan.min_rounds
+        return entry.sampled < min(least, self.plan.max_rounds)
 
     def _prepare(self, entry: Entry) -> None:
         """Make the first call, then capture a graph."""

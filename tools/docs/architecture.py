@@ -175,7 +175,15 @@ def picture() -> str:
     """docs/architecture.svg."""
     drawn = boxes()
     return svg.drawn(
-        "architecture", **globals() | {"rows": len(layers()), "boxes": drawn, "arrows": arrows(drawn)}
+        "architecture",
+        rows=len(layers()),
+        boxes=drawn,
+        arrows=arrows(drawn),
+        BOX_HEIGHT=BOX_HEIGHT,
+        BOX_WIDTH=BOX_WIDTH,
+        HEIGHT=HEIGHT,
+        KINDS=KINDS,
+        WIDTH=WIDTH,
     )
 
 

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template
-
 from compare.registry import ROOT
 from compare.spec import UsageError
+from tools.docs import svg
 
 WIDTH = 700
 _MARGIN, _GAP, _PADDING = 8, 8, 10
@@ -111,17 +110,18 @@ def draw(path: Path) -> str:
         drawing.text("code", right, y, cuda, WIDTH - _MARGIN - right)
     height = y + _PADDING + _MARGIN
     panels = [(start, top, _PANEL, height - _MARGIN - top) for start in (_MARGIN, _MARGIN + _PANEL + _GAP)]
-    template = Template(
-        Path(__file__).with_name("pictures.svg.jinja").read_text(),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return svg.drawn(
+        "pictures",
+        alt=told["alt"],
+        width=WIDTH,
+        height=round(height),
+        panels=panels,
+        rule=rule,
+        margin=_MARGIN,
+        rectangles=drawing.rectangles,
+        texts=drawing.texts,
+        colours=_COLOURS,
     )
-    drawn: str = template.render(
-        alt=told["alt"], width=WIDTH, height=round(height), panels=panels, rule=rule, margin=_MARGIN,
-        rectangles=drawing.rectangles, texts=drawing.texts, colours=_COLOURS,
-    )  # fmt: skip
-    return drawn
 
 
 def _part(label: str) -> str:

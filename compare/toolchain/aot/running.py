@@ -92,7 +92,11 @@ def started_ahead(program: Program, files: Sequence[Path]) -> Started:
     command = [str(program.executable), *map(str, files)]
     cold = [_cold_ms(command) for _ in range(STARTS)]
     timed = _lines(_end_of([command[0], "--time", *command[1:]]))
-    return Started(estimate(cold), None, estimate(timed["launch_us"]), estimate(timed["graph_us"]))
+    return Started(
+        cold_ms=estimate(cold),
+        launch_us=estimate(timed["launch_us"]),
+        graph_us=estimate(timed["graph_us"]),
+    )
 
 
 def started_jit(plan: Plan, called: Implementation, files: Sequence[Path], scratch: Path) -> Started:
@@ -113,8 +117,12 @@ def started_jit(plan: Plan, called: Implementation, files: Sequence[Path], scrat
     compiling = [_cold_ms(command, asked, environment(cache)) for cache in caches]
     cold = [_cold_ms(command, asked, environment(caches[0])) for _ in range(PYTHON_STARTS)]
     timed = _lines(_end_of(command, json.dumps({**order, "timed": True}), environment(caches[0])))
-    calls = estimate(timed["launch_us"]), estimate(timed["graph_us"])
-    return Started(estimate(cold), estimate(compiling), *calls)
+    return Started(
+        cold_ms=estimate(cold),
+        compiling_ms=estimate(compiling),
+        launch_us=estimate(timed["launch_us"]),
+        graph_us=estimate(timed["graph_us"]),
+    )
 
 
 def _cold_ms(command: Sequence[str], given: str = "", environment: dict[str, str] | None = None) -> float:

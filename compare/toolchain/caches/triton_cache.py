@@ -26,7 +26,12 @@ from compare.toolchain.caches.records import Entry, File, Part
 
 VARIABLE = "TRITON_CACHE_DIR"
 _SHOWN_OPTIONS = (
-    *("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "default_dot_input_precision"),
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "enable_fp_fusion",
+    "default_dot_input_precision",
 )
 
 

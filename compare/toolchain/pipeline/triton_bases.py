@@ -74,7 +74,10 @@ def main() -> None:
             file.flush()
             try:
                 value = ir.parse_mlir_module(file.name, context).get_function("f").args(0)
-                layout = getattr(builder, f"get_gluon_layout_from_{'memdesc' if shared else 'tensor'}")(value)
+                layout_of = (
+                    builder.get_gluon_layout_from_memdesc if shared else builder.get_gluon_layout_from_tensor
+                )
+                layout = layout_of(value)
                 linear = builder.to_linear_layout(layout._to_ir(builder), shape)
             except Exception as error:
                 found.append(f"Triton does not say: {error}")
