@@ -26,7 +26,6 @@
 #define __forceinline__ inline  // always_inline is incompatible with the sanitizers
 
 #define DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(host::dynamic_shared())
-#define SPIN_WAIT() host::spin()
 
 // ---- barriers ----------------------------------------------------------------------------------------
 
@@ -49,7 +48,7 @@ inline void __threadfence_block() {}
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 inline void __nanosleep(unsigned) {
-    SPIN_WAIT();
+    host::spin();
 }
 
 // ---- warp-level functions ----------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class Block {
     void start_copy(const Copy& copy) { running_->copies.push_back(copy); }
     void commit_copies();
     void wait_for_copies(std::size_t pending);
-    void spin() { leave(State::spinning, "SPIN_WAIT"); }
+    void spin() { leave(State::spinning, "__nanosleep"); }
     unsigned lane() const { return running_->linear % LANES; }
     void* dynamic_shared();
 
@@ -223,7 +223,7 @@ class Launch {
         if (next_block_ < blocks()) {
             hand_to(hire());
         } else if (idle_turns_ > IDLE_TURNS * workers_.size()) {
-            fail("deadlock: every block that is left waits in SPIN_WAIT for memory that nobody writes");
+            fail("deadlock: every block that is left polls, with __nanosleep, for memory that nobody writes");
         } else {
             hand_to(after(self));
         }

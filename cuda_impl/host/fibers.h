@@ -1,8 +1,8 @@
 // Runs a CUDA kernel on the CPU, with g++ and without a GPU: a block's threads are fibers (ucontext), and
 // blocks run one after another in launch order.
 //
-// A block whose threads poll memory written by another block (SPIN_WAIT) cannot simply run to its end. So
-// every live block has its own operating-system thread, and `__shared__` is thread-local. A block that can
+// A block whose threads poll memory written by another block (with __nanosleep) cannot simply run to its end.
+// So every live block has its own operating-system thread, and `__shared__` is thread-local. A block that can
 // only spin yields to the next live block, or to one that has not started. One thread runs at a time, in a
 // fixed order, so every run is the same.
 //

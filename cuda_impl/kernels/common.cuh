@@ -12,8 +12,6 @@
 #define DYNAMIC_SHARED(type, name)                                \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     type* name = reinterpret_cast<type*>(name##_bytes)
-// For the body of a loop that polls memory written by another block.
-#define SPIN_WAIT() __nanosleep(32)
 #endif
 
 using index_t = long long;  // offsets: tensors may hold more than 2^31 elements
@@ -21,39 +19,12 @@ using index_t = long long;  // offsets: tensors may hold more than 2^31 elements
 constexpr int WARP = 32;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
-// ---- element types: memory holds T, arithmetic is in fp32 ------------------------------------------
-
-__device__ __forceinline__ float to_float(float value) {
-    return value;
-}
-__device__ __forceinline__ float to_float(__half value) {
-    return __half2float(value);
-}
-__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
-    return __bfloat162float(value);
-}
-
-template <typename T>
-__device__ __forceinline__ T from_float(float value);
-template <>
-__device__ __forceinline__ float from_float<float>(float value) {
-    return value;
-}
-template <>
-__device__ __forceinline__ __half from_float<__half>(float value) {
-    return __float2half_rn(value);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
-    return __float2bfloat16_rn(value);
-}
-
 __device__ __forceinline__ float negative_infinity() {
     return __int_as_float(0xff800000);
 }
 
-// ---- Vec: N neighbouring elements in one vectorized access, of 16 bytes or of one element
-// ------------------ Read `float(x[i])`, write `y[i] = T(value)`, which rounds once.
+// ---- Vec: N neighbouring elements in one vectorized access, of 16 bytes or of one element ----------------
+// Arithmetic is in fp32: read with `to_float(x, i)`, write `y[i] = T(value)`, which rounds once.
 
 template <typename T, int N>
 struct alignas(N * sizeof(T)) Vec {
@@ -62,6 +33,19 @@ struct alignas(N * sizeof(T)) Vec {
     __device__ __forceinline__ T& operator[](int i) { return element[i]; }
     __device__ __forceinline__ const T& operator[](int i) const { return element[i]; }
 };
+
+template <typename T, int N>
+__device__ __forceinline__ float to_float(const Vec<T, N>& x, int i) {
+    return float(x[i]);
+}
+// bf16 is the upper half of fp32: one instruction on the 32-bit word of two elements. float(x[i]) would take
+// two, to extract the 16 bits and to shift them.
+template <int N>
+__device__ __forceinline__ float to_float(const Vec<__nv_bfloat16, N>& x, int i) {
+    if constexpr (N == 1) return float(x[i]);
+    const unsigned two = reinterpret_cast<const unsigned*>(x.element)[i / 2];
+    return __uint_as_float(i % 2 == 0 ? two << 16 : two & 0xffff0000u);
+}
 
 // A vector as four 32-bit words, for one that stays in registers: its 16-bit elements would take a register
 // each.
@@ -147,73 +131,5 @@ __device__ __forceinline__ float row_reduce(float value) {
     } else {
         static_assert(THREADS / BLOCK_M <= WARP, "several rows a block: each within a warp");
         return warp_reduce<Op, THREADS / BLOCK_M>(value);
-    }
-}
-
-// ---- Pack: VEC neighbouring elements in one vectorized access -------------------------------------------
-// VEC is 16 bytes' worth, the widest access of a thread, or 1 for unaligned rows. The 16 bytes are kept as
-// four 32-bit words, as registers hold them: extracting 16-bit halves early would cost an instruction each.
-
-template <typename T, int VEC>
-struct alignas(16) Pack {
-    static_assert(VEC * sizeof(T) == 16, "a pack is 16 bytes or one element");
-    unsigned word[4];
-};
-template <typename T>
-struct Pack<T, 1> {
-    T element;
-};
-
-template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load(const T* ptr) {
-    return *reinterpret_cast<const Pack<T, VEC>*>(ptr);
-}
-
-template <typename T>
-__device__ __forceinline__ void store(T* ptr, const Pack<T, 1>& pack) {
-    *ptr = pack.element;
-}
-template <typename T, int VEC>
-__device__ __forceinline__ void store(T* ptr, const Pack<T, VEC>& pack) {
-    // An assignment may compile to four 4-byte stores; this is one 16-byte store of the same cache policy.
-    __stwb(reinterpret_cast<uint4*>(ptr), make_uint4(pack.word[0], pack.word[1], pack.word[2], pack.word[3]));
-}
-
-// Element v, in fp32.
-template <typename T>
-__device__ __forceinline__ float get(const Pack<T, 1>& pack, int) {
-    return to_float(pack.element);
-}
-__device__ __forceinline__ float get(const Pack<float, 4>& pack, int v) {
-    return __uint_as_float(pack.word[v]);
-}
-__device__ __forceinline__ float get(const Pack<__half, 8>& pack, int v) {
-    const float2 two = __half22float2(reinterpret_cast<const __half2*>(pack.word)[v / 2]);
-    return v % 2 == 0 ? two.x : two.y;
-}
-__device__ __forceinline__ float get(const Pack<__nv_bfloat16, 8>& pack, int v) {
-    const unsigned two = pack.word[v / 2];  // bf16 is the upper half of fp32
-    return __uint_as_float(v % 2 == 0 ? two << 16 : two & 0xffff0000u);
-}
-
-// Rounds VEC fp32 values once each.
-template <typename T>
-__device__ __forceinline__ void set(Pack<T, 1>& pack, const float (&value)[1]) {
-    pack.element = from_float<T>(value[0]);
-}
-__device__ __forceinline__ void set(Pack<float, 4>& pack, const float (&value)[4]) {
-#pragma unroll
-    for (int v = 0; v < 4; ++v) pack.word[v] = __float_as_uint(value[v]);
-}
-__device__ __forceinline__ void set(Pack<__half, 8>& pack, const float (&value)[8]) {
-#pragma unroll
-    for (int v = 0; v < 8; v += 2) {
-        reinterpret_cast<__half2*>(pack.word)[v / 2] = __floats2half2_rn(value[v], value[v + 1]);
-    }
-}
-__device__ __forceinline__ void set(Pack<__nv_bfloat16, 8>& pack, const float (&value)[8]) {
-#pragma unroll
-    for (int v = 0; v < 8; v += 2) {
-        reinterpret_cast<__nv_bfloat162*>(pack.word)[v / 2] = __floats2bfloat162_rn(value[v], value[v + 1]);
     }
 }

@@ -38,10 +38,10 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(const T* __r
         const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
         float sum = 0.0f, squares = 0.0f;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) sum += float(x[v]);
+        for (int v = 0; v < VEC; ++v) sum += to_float(x, v);
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            const float deviation = float(x[v]) - sum / VEC;
+            const float deviation = to_float(x, v) - sum / VEC;
             squares += deviation * deviation;
         }
         const float further = sum / VEC - own_mean, share = __fdividef(1.0f, vectors + 1.0f);
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(THREADS) void layer_norm_online_kernel(const T* __r
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            y[v] = T((float(x[v]) - mean) * scale * float(weight[v]) + float(bias[v]));
+            y[v] = T((to_float(x, v) - mean) * scale * to_float(weight, v) + to_float(bias, v));
         }
         store_vec(y_row + n, y);
     }
@@ -78,7 +78,7 @@ __device__ __forceinline__ float tile_sum(const Packed<T, VEC> (&packed)[PACKS])
     for (int p = 0; p < PACKS; ++p) {
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) sum += float(x[v]);
+        for (int v = 0; v < VEC; ++v) sum += to_float(x, v);
     }
     return sum;
 }
@@ -94,7 +94,7 @@ __device__ __forceinline__ float tile_squares(const Packed<T, VEC> (&packed)[PAC
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            const float deviation = float(x[v]) - mean;
+            const float deviation = to_float(x, v) - mean;
             squares += deviation * deviation;
         }
     }
@@ -113,7 +113,7 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&p
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            y[v] = T((float(x[v]) - mean) * scale * float(weight[v]) + float(bias[v]));
+            y[v] = T((to_float(x, v) - mean) * scale * to_float(weight, v) + to_float(bias, v));
         }
         if (n < columns) store_vec(tile_ptr + n, y);
     }

@@ -78,7 +78,7 @@ __global__ __launch_bounds__(THREADS) void linear_gelu_unfused_kernel(const T* b
     Vec<T, VEC> x = *reinterpret_cast<const Vec<T, VEC>*>(y);
     const Vec<T, VEC> bias = *reinterpret_cast<const Vec<T, VEC>*>(bias_ptr + vector * VEC % N);
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) x[v] = T(gelu(float(x[v]) + float(bias[v])));
+    for (int v = 0; v < VEC; ++v) x[v] = T(gelu(to_float(x, v) + to_float(bias, v)));
     *reinterpret_cast<Vec<T, VEC>*>(y) = x;
 }
 

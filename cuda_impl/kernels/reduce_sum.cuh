@@ -60,26 +60,28 @@ __global__ __launch_bounds__(THREADS) void reduce_sum_shuffle_kernel(const T* __
 template <typename T, int PACKS, int THREADS>
 __device__ __forceinline__ float sum_of_chunks(const T* __restrict__ x_ptr, index_t N, int head) {
     constexpr int VEC = 16 / sizeof(T), CHUNK = PACKS * THREADS;  // CHUNK in vectors
-    const auto* vector = reinterpret_cast<const Vec<T, VEC>*>(x_ptr + head);
+    const T* begin = x_ptr + head;
     const index_t vectors = (N - head) / VEC, whole = vectors / CHUNK, thread = threadIdx.x;
     float sum[4] = {};  // independent accumulators, for instruction-level parallelism
     for (index_t chunk = blockIdx.x; chunk < whole; chunk += gridDim.x) {
-        Vec<T, VEC> x[PACKS];
+        Packed<T, VEC> packed[PACKS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) x[p] = vector[chunk * CHUNK + p * THREADS + thread];
+        for (int p = 0; p < PACKS; ++p)
+            packed[p] = load_packed<VEC>(begin + (chunk * CHUNK + p * THREADS + thread) * VEC);
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
+            const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) sum[v % 4] += float(x[p][v]);
+            for (int v = 0; v < VEC; ++v) sum[v % 4] += to_float(x, v);
         }
     }
     // The partial last chunk, shared by all blocks.
     const index_t threads = index_t(gridDim.x) * THREADS;
 #pragma unroll 4
     for (index_t i = whole * CHUNK + index_t(blockIdx.x) * THREADS + thread; i < vectors; i += threads) {
-        const Vec<T, VEC> x = vector[i];
+        const Vec<T, VEC> x = load_vec<VEC>(begin + i * VEC);
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) sum[v % 4] += float(x[v]);
+        for (int v = 0; v < VEC; ++v) sum[v % 4] += to_float(x, v);
     }
     if (blockIdx.x == 0) {
         const index_t behind = head + vectors * VEC + thread;

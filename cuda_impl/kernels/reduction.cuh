@@ -1,17 +1,7 @@
-// Shared by the kernels that reduce: the sum over a warp's lanes, and detection of the last block.
+// Shared by the kernels that reduce: detection of the last block.
 #pragma once
 
 #include "common.cuh"
-
-// Every lane of each group of WIDTH neighbouring lanes gets the sum of the group.
-template <int WIDTH>
-__device__ __forceinline__ float warp_sum(float value) {
-#pragma unroll
-    for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
-        value += __shfl_xor_sync(FULL_WARP, value, offset);
-    }
-    return value;
-}
 
 // Increments `arrived`, which starts as 0, and returns to all threads whether this block is the last of
 // `blocks`. Then everything that the other blocks' first threads wrote before is visible to reads that bypass

@@ -15,7 +15,7 @@ template <typename T, int VEC>
 __device__ __forceinline__ float vec_squares(const Vec<T, VEC>& x) {
     float squares = 0.0f;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) squares += float(x[v]) * float(x[v]);
+    for (int v = 0; v < VEC; ++v) squares += to_float(x, v) * to_float(x, v);
     return squares;
 }
 
@@ -23,7 +23,7 @@ template <typename T, int VEC>
 __device__ __forceinline__ Vec<T, VEC> scaled(const Vec<T, VEC>& x, float scale, const Vec<T, VEC>& weight) {
     Vec<T, VEC> y;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) y[v] = T(float(x[v]) * scale * float(weight[v]));
+    for (int v = 0; v < VEC; ++v) y[v] = T(to_float(x, v) * scale * to_float(weight, v));
     return y;
 }
 

@@ -62,15 +62,17 @@ __device__ __forceinline__ void turn_heads(const T* x_ptr, index_t stride_xh,
             const index_t h = begin + i * groups;
             if (h >= heads) break;
             const Vec<T, VEC> cos = packed_cos.unpack(), sin = packed_sin.unpack();
-            Vec<T, VEC> x = first[i].unpack(), y = second[i].unpack();
+            const Vec<T, VEC> x = first[i].unpack(), y = second[i].unpack();
+            Vec<T, VEC> turned_x, turned_y;
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-                const float c = float(cos[v]), s = float(sin[v]), a = float(x[v]), b = float(y[v]);
-                x[v] = T(a * c - b * s);
-                y[v] = T(b * c + a * s);
+                const float c = to_float(cos, v), s = to_float(sin, v), a = to_float(x, v),
+                            b = to_float(y, v);
+                turned_x[v] = T(a * c - b * s);
+                turned_y[v] = T(b * c + a * s);
             }
-            store_vec(to_ptr + h * 2 * half, x);
-            store_vec(to_ptr + h * 2 * half + half, y);
+            store_vec(to_ptr + h * 2 * half, turned_x);
+            store_vec(to_ptr + h * 2 * half + half, turned_y);
         }
     }
 }

@@ -61,11 +61,11 @@ template <typename T, int VEC>
 __device__ __forceinline__ Running include(Running seen, const Vec<T, VEC>& x) {
     float max = seen.max;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) max = fmaxf(max, float(x[v]));
+    for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
     const float shift = finite_shift(max);
     float sum = 0.0f;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) sum += __expf(float(x[v]) - shift);
+    for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
 

@@ -40,7 +40,7 @@ __global__ void vector_add_vectorized_kernel(const T* __restrict__ x_ptr, const 
         const Vec<T, VEC> a = x[p].unpack(), b = y[p].unpack();
         Vec<T, VEC> z;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) z[v] = T(float(a[v]) + float(b[v]));
+        for (int v = 0; v < VEC; ++v) z[v] = T(to_float(a, v) + to_float(b, v));
         store_vec(z_ptr + i * VEC, z);
     }
     // The elements after the last whole vector.

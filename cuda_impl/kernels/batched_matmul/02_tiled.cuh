@@ -36,7 +36,7 @@ __device__ __forceinline__ void fetch_floats(float* tiles, const T* ptr, index_t
             for (int v = 0; v < VEC; v += WIDE) {
                 Vec<float, WIDE> wide;
 #pragma unroll
-                for (int w = 0; w < WIDE; ++w) wide[w] = inside[p] ? float(x[v + w]) : 0.0f;
+                for (int w = 0; w < WIDE; ++w) wide[w] = inside[p] ? to_float(x, v + w) : 0.0f;
                 *reinterpret_cast<Vec<float, WIDE>*>(tiles + row * pitch + j + v) = wide;
             }
         }

@@ -57,9 +57,9 @@ __global__ __launch_bounds__(THREADS, 1) void compact_ring_kernel(const T* __res
         int count = 0;
 #pragma unroll 4
         for (int i = lane * VEC; i < PART; i += WARP * VEC) {
-            const auto& vector = reinterpret_cast<const Vec<T, VEC>&>(x[i]);
+            const Vec<T, VEC> vector = load_vec<VEC>(x + i);
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) count += is_kept(float(vector[v]));
+            for (int v = 0; v < VEC; ++v) count += is_kept(to_float(vector, v));
         }
         return __reduce_add_sync(FULL_WARP, count);
     };

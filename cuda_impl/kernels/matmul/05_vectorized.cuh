@@ -30,11 +30,12 @@ __device__ __forceinline__ void load_by_vectors(float (&tile)[BLOCK_K][BLOCK + 4
         }
         if constexpr (ALONG_K) {
 #pragma unroll
-            for (int e = 0; e < VEC; ++e) tile[k + e][i] = float(x[e]);
+            for (int e = 0; e < VEC; ++e) tile[k + e][i] = to_float(x, e);
         } else {
 #pragma unroll
             for (int e = 0; e < VEC; e += 4) {
-                const Vec<float, 4> four = {float(x[e]), float(x[e + 1]), float(x[e + 2]), float(x[e + 3])};
+                const Vec<float, 4> four = {to_float(x, e), to_float(x, e + 1), to_float(x, e + 2),
+                                            to_float(x, e + 3)};
                 *reinterpret_cast<Vec<float, 4>*>(&tile[k][i + e]) = four;
             }
         }

@@ -24,7 +24,7 @@ __global__ __launch_bounds__(THREADS) void softmax_online_kernel(const T* __rest
         const Vec<T, VEC> x = load_vec<VEC>(x_row + n);
         Vec<T, VEC> y;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) y[v] = T(__expf(float(x[v]) - row.max) * inverse_sum);
+        for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
         store_vec(y_row + n, y);
     }
 }

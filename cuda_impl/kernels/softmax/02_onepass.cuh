@@ -24,7 +24,7 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
         if (n < columns) loaded = load_vec<VEC>(x_ptr + m * stride_xm + n);
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-            x[p][v] = n < columns ? float(loaded[v]) : negative_infinity();
+            x[p][v] = n < columns ? to_float(loaded, v) : negative_infinity();
             max = fmaxf(max, x[p][v]);
         }
     }

@@ -28,7 +28,7 @@ __device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&
     for (int p = 0; p < PACKS; ++p) {
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) max = fmaxf(max, float(x[v]));
+        for (int v = 0; v < VEC; ++v) max = fmaxf(max, to_float(x, v));
     }
     const float shift = finite_shift(max);
     float sum = 0.0f;
@@ -36,7 +36,7 @@ __device__ __forceinline__ Running include(Running seen, const Packed<T, VEC> (&
     for (int p = 0; p < PACKS; ++p) {
         const Vec<T, VEC> x = packed[p].unpack();
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) sum += __expf(float(x[v]) - shift);
+        for (int v = 0; v < VEC; ++v) sum += __expf(to_float(x, v) - shift);
     }
     return {max, seen.sum * __expf(seen.max - shift) + sum};
 }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&p
         const Vec<T, VEC> x = packed[p].unpack();
         Vec<T, VEC> y;
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) y[v] = T(__expf(float(x[v]) - row.max) * inverse_sum);
+        for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
         if (n < columns) store_vec(tile_ptr + n, y);
     }
 }

@@ -15,7 +15,7 @@ struct IsKept {
 template <typename T>
 __global__ void compact_end_kernel(T* y_ptr, std::int64_t N, const std::int64_t* count_ptr) {
     const std::int64_t count = *count_ptr;
-    if (count < N) y_ptr[count] = not_a_number<T>();
+    if (count < N) y_ptr[count] = T(__int_as_float(0x7fc00000));
 }
 
 static py::object cub_if(py::object x_object) {

@@ -13,6 +13,6 @@ template <typename T>
 __global__ void new_op_scalar_kernel(const T* __restrict__ x_ptr, T* __restrict__ y_ptr, index_t N) {
     const index_t n = index_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (n >= N) return;
-    const float x = to_float(x_ptr[n]);
-    y_ptr[n] = from_float<T>(x * x);
+    const float x = float(x_ptr[n]);
+    y_ptr[n] = T(x * x);
 }
