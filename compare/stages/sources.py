@@ -33,7 +33,7 @@ def _code_size(impl: Implementation, crew: Crew) -> CodeSize:
 
 def _launched(impl: Implementation, crew: Crew) -> Launched:
     """The kernels that a user's file launches, as its worker reports them."""
-    if not impl.has_own_kernels:
+    if impl.route != "cupy":
         return Launched()
     try:
         return decode(Launched, crew.of(impl).ask("launched", "finding out what it launches"))

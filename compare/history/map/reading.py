@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
-from compare.code_size.count import kept_code_size
 from compare.records import archive
 from compare.spec import CodeSize, Comparison, UsageError
-from cuda_impl.build import BuildError
 
 RECORD_IT = "python -m compare all --sweep --record"
 
@@ -76,14 +74,16 @@ def with_code_sizes(run: Comparison) -> Comparison:
 
 def _sizes_of(op: str, labels: Collection[str]) -> dict[str, CodeSize]:
     found = {}
-    for impl in registry.implementations(op):
+    for impl in registry.implementations(op) if labels else ():
         if impl.label in labels:
-            with suppress(OSError, SyntaxError, BuildError):
+            with suppress(OSError, SyntaxError, RuntimeError):
                 found[impl.label] = _size_of(op, impl.label)
     return found
 
 
 @functools.cache
 def _size_of(op: str, label: str) -> CodeSize:
+    from compare.code_size.count import kept_code_size  # PyTorch: most runs need no counting
+
     (impl,) = registry.implementations(op, [label])
     return kept_code_size(impl)
