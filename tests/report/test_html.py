@@ -306,7 +306,7 @@ def test_each_row_leads_to_its_own_code() -> None:
 
 
 def test_highlighting_leaves_the_text_as_it_is() -> None:
-    for name in ("triton_impl/softmax.py", "cuda_impl/kernels/softmax/01_online.cuh", "cuda_impl/pybind/softmax.cu"):
+    for name in ("triton_impl/softmax.py", "cuda_impl/kernels/transpose.cuh", "cuda_impl/pybind/softmax.cu"):
         marked = sources.highlighted(ROOT / name)
         lines = [unescape(re.sub(r"</?i[^>]*>", "", line)) for line in re.findall(r"<b>(.*?)</b>", marked)]
         assert lines == (ROOT / name).read_text().rstrip("\n").split("\n")
