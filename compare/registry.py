@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 
 from compare.spec import (
     ARCHITECTURE,
+    LEVELS,
     LIBRARY,
     ROUNDOFF,
     ROUTES,
-    RUNGS,
     Cost,
     Implementation,
     Op,
@@ -58,7 +58,7 @@ def implementation(
     op: str,
     label: str,
     *,
-    rung: str,
+    level: str,
     requires: str | None = None,
     accumulator: str = "fp32",
     deterministic: bool = True,
@@ -77,7 +77,7 @@ def implementation(
         op: the op's name, ``softmax``.
         label: ``way-or-route.variant``: ``triton.online``, ``cupy.online``; a variant is letters, digits
             and ``_``.
-        rung: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
+        level: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
@@ -101,8 +101,8 @@ def implementation(
             f"label {label!r}: write ROUTE.VARIANT with a route of {', '.join(routes)}, and letters, digits "
             "and _ behind the dot"
         )
-    if rung not in RUNGS:
-        raise UsageError(f"{label}: rung {rung!r} is none of {', '.join(RUNGS)}")
+    if level not in LEVELS:
+        raise UsageError(f"{label}: level {level!r} is none of {', '.join(LEVELS)}")
     if requires is not None and not ARCHITECTURE.fullmatch(str(requires)):
         raise UsageError(f"{label}: requires={requires!r} is no architecture; write it as 'sm_90'")
     if accumulator not in ROUNDOFF:
@@ -129,7 +129,7 @@ def implementation(
         _implementations.setdefault(op, {})[label] = Implementation(
             op,
             label,
-            rung,
+            level,
             run,
             requires,
             accumulator,
@@ -355,7 +355,7 @@ def load(path: str) -> Loaded:
     if not ops and not new:
         raise UsageError(
             f"--load {path}: it registers nothing new. Decorate a function with "
-            "@implementation(op, label, rung=...) from compare.registry; examples/my_softmax.py shows how"
+            "@implementation(op, label, level=...) from compare.registry; examples/my_softmax.py shows how"
         )
     _files_of_ops.update(dict.fromkeys(ops, str(file.resolve())))
     return Loaded(ops, new)

@@ -19,7 +19,7 @@ ROUTES = ("cupy", "pybind")
 LIBRARY = "library"
 """The route of a yardstick: a library's kernels, called from C++.  It is none of `WAYS`: they are not
 written here."""
-RUNGS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
+LEVELS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
 DTYPES = ("fp32", "fp16", "bf16")
 WHOLE = ("uint8", "int64")
 """Dtypes of whole numbers: right to the last digit, or wrong.  They have no `FILLS` but the usual one."""
@@ -257,7 +257,7 @@ class Implementation:
     op: str
     label: str
     """``torch.eager``, ``triton.online``, ``cupy.online``, ``pybind.online``."""
-    rung: str
+    level: str
     run: Callable[..., torch.Tensor]
     """Torch tensors in, a fresh tensor out, on torch's current stream."""
     requires: str | None = None
@@ -643,7 +643,7 @@ class Row:
     """Everything known of one implementation on one case."""
 
     label: str
-    rung: str
+    level: str
     status: Status
     reason: str = ""
     """Why it is not ok: one sentence with the next step."""

@@ -51,7 +51,7 @@ __global__ void softmax_in_blocks(const float* x_ptr, float* y_ptr, long long N)
 THREADS = 256
 
 
-@implementation("softmax", "cupy.in_blocks", rung="naive")
+@implementation("softmax", "cupy.in_blocks", level="naive")
 def in_blocks(x: torch.Tensor) -> torch.Tensor:
     if x.dtype != torch.float32:
         raise NotImplementedError("fp32 only")
@@ -85,7 +85,7 @@ __global__ void transpose_tiled(const float* x_ptr, float* y_ptr, long long M, l
 """
 
 
-@implementation("transpose", "cupy.in_tiles", rung="tiled")
+@implementation("transpose", "cupy.in_tiles", level="tiled")
 def in_tiles(x: torch.Tensor) -> torch.Tensor:
     if x.dtype != torch.float32:
         raise NotImplementedError("fp32 only")

@@ -27,7 +27,7 @@ def my_softmax_kernel(x_ptr, y_ptr, N, BLOCK_N: tl.constexpr):
     tl.store(y_ptr + row + n, e / tl.sum(e, axis=0), mask=n < N)
 
 
-@implementation("softmax", "triton.mine", rung="tiled")
+@implementation("softmax", "triton.mine", level="tiled")
 def mine_in_triton(x: torch.Tensor) -> torch.Tensor:
     M, N = x.shape
     if N > 65536:
@@ -70,7 +70,7 @@ __global__ void my_softmax_kernel(const T* x_ptr, T* y_ptr, long long N) {
 CUDA_TYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 
 
-@implementation("softmax", "cupy.mine", rung="naive")
+@implementation("softmax", "cupy.mine", level="naive")
 def mine_in_cuda(x: torch.Tensor) -> torch.Tensor:
     M, N = x.shape
     x = x.contiguous()

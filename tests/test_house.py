@@ -133,12 +133,12 @@ def test_few_imports_are_within_functions_and_each_says_why():
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_the_same_variant_is_the_same_rung_on_every_route(op: str):
-    rungs: dict[str, set[str]] = defaultdict(set)
+def test_the_same_variant_is_the_same_level_on_every_route(op: str):
+    levels: dict[str, set[str]] = defaultdict(set)
     for impl in registry.implementations(op):
         if impl.way != "torch":
-            rungs[impl.variant].add(impl.rung)
-    assert {variant: rung for variant, rung in rungs.items() if len(rung) > 1} == {}
+            levels[impl.variant].add(impl.level)
+    assert {variant: level for variant, level in levels.items() if len(level) > 1} == {}
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -14,7 +14,7 @@ from compare import cli, registry
 from compare.spec import UsageError
 from compare.worker import user_files
 
-NO_RUNG = """
+NO_LEVEL = """
 from compare.registry import implementation
 
 
@@ -45,13 +45,13 @@ def mine(x, y):
 def test_a_label_that_is_more_than_a_name_is_refused(variant: str) -> None:
     """Tables and terminals would break on it, --only take it for a pattern, or a row for one of --tune."""
     with pytest.raises(UsageError, match="letters, digits and _ behind the dot") as caught:
-        registry.implementation("vector_add", f"cupy.{variant}", rung="naive")
+        registry.implementation("vector_add", f"cupy.{variant}", level="naive")
     assert str(caught.value).isprintable()
 
 
 def test_a_file_with_such_a_label_is_not_loaded(tmp_path: Path) -> None:
     file = tmp_path / "starred.py"
-    file.write_text(NO_RUNG.replace('"cupy.mine"', '"cupy.*", rung="naive"'))
+    file.write_text(NO_LEVEL.replace('"cupy.mine"', '"cupy.*", level="naive"'))
     with pytest.raises(UsageError, match=r"--load .*label 'cupy\.\*': write ROUTE\.VARIANT"):
         user_files.load([str(file)], 60.0)
     assert "cupy.*" not in [impl.label for impl in registry.implementations("vector_add")]
@@ -59,7 +59,7 @@ def test_a_file_with_such_a_label_is_not_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["torch.eager2", "triton.My_Kernel", "cupy.0", "library.cub"])
 def test_a_label_that_is_a_name_is_taken(label: str) -> None:
-    registry.implementation("vector_add", label, rung="naive")  # which registers when it decorates
+    registry.implementation("vector_add", label, level="naive")  # which registers when it decorates
 
 
 def test_the_command_that_is_advised_shows_the_traceback(
@@ -67,9 +67,9 @@ def test_the_command_that_is_advised_shows_the_traceback(
 ) -> None:
     """In the user's own folder, which is not the project's, by a path with a space in it."""
     monkeypatch.chdir(tmp_path)
-    Path("no rung.py").write_text(NO_RUNG)
-    with pytest.raises(UsageError, match=r"TypeError at line 5: .*'rung'\. Fix the file") as caught:
-        registry.load("no rung.py")
+    Path("no level.py").write_text(NO_LEVEL)
+    with pytest.raises(UsageError, match=r"TypeError at line 5: .*'level'\. Fix the file") as caught:
+        registry.load("no level.py")
     advised = str(caught.value).partition("Fix the file (")[2].removesuffix(" shows the whole traceback)")
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(["sh", "-c", advised], env=bare, capture_output=True, text=True, check=False)
@@ -92,7 +92,7 @@ ROW = """
 from compare.registry import implementation
 
 
-@implementation("vector_add", "cupy.mine", rung="naive", {})
+@implementation("vector_add", "cupy.mine", level="naive", {})
 def mine(x, y, *, WIDTH=1):
     return x + y
 """

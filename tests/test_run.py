@@ -43,14 +43,14 @@ register_op(replace(registry.get_op("vector_add"), name="adding"))
 
 
 def adding(label, **more):
-    return implementation("adding", label, rung="tiled", **more)
+    return implementation("adding", label, level="tiled", **more)
 
 
 def added(x, y):
     return torch.from_numpy(x.numpy() + y.numpy())
 
 
-eager = implementation("adding", "torch.eager", rung="vendor")(lambda x, y: x + y)
+eager = implementation("adding", "torch.eager", level="vendor")(lambda x, y: x + y)
 """
 """vector_add under another name.  Its implementations run in processes of their own, so it is a file."""
 
@@ -312,7 +312,7 @@ def counted(x, y):
 
 
 registry._implementations["adding"].clear()
-implementation("adding", "torch.eager", rung="vendor")(counted)
+implementation("adding", "torch.eager", level="vendor")(counted)
 adding("triton.a")(added)
 adding("triton.b")(added)
 adding("triton.c")(added)

@@ -17,7 +17,7 @@ from compare.registry import implementation
 from torch_impl.matmul import MOST_PRODUCTS, on_terms
 
 
-@implementation("batched_matmul", "torch.naive", rung="naive")
+@implementation("batched_matmul", "torch.naive", level="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_batched_squares("batched_matmul", a, b)
     products = a.numel() * a.shape[1]
@@ -28,7 +28,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.float()[:, :, :, None] * b.float()[:, None, :, :]).sum(dim=2).to(a.dtype)
 
 
-@implementation("batched_matmul", "torch.eager", rung="vendor")
+@implementation("batched_matmul", "torch.eager", level="vendor")
 def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_batched_squares("batched_matmul", a, b)
     on_terms(tf32=False)
@@ -45,7 +45,7 @@ def _compiled(on: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.compile(torch.bmm, dynamic=False, fullgraph=True, mode=mode)
 
 
-@implementation("batched_matmul", "torch.compile", rung="vendor", untuned="torch.eager")
+@implementation("batched_matmul", "torch.compile", level="vendor", untuned="torch.eager")
 def compiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_batched_squares("batched_matmul", a, b)
     on_terms(tf32=False)

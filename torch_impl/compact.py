@@ -29,13 +29,13 @@ def _primitives(x: torch.Tensor) -> torch.Tensor:
     return y.scatter_(0, torch.where(keep, before, count), torch.where(keep, x, math.nan))
 
 
-@implementation("compact", "torch.naive", rung="naive")
+@implementation("compact", "torch.naive", level="naive")
 def naive(x: torch.Tensor) -> torch.Tensor:
     check_same("compact", 1, x=x)
     return _primitives(x)
 
 
-@implementation("compact", "torch.eager", rung="vendor")
+@implementation("compact", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("compact", 1, x=x)
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -52,7 +52,7 @@ def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 
 
-@implementation("compact", "torch.compile", rung="vendor")
+@implementation("compact", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor) -> torch.Tensor:
     check_same("compact", 1, x=x)
     return _compiled()(x)

@@ -37,13 +37,13 @@ def _primitives(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return torch.where(targets == IGNORED, 0.0, torch.where(inside, loss, math.nan))
 
 
-@implementation("cross_entropy", "torch.naive", rung="naive")
+@implementation("cross_entropy", "torch.naive", level="naive")
 def naive(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     check_targets("cross_entropy", logits, targets)
     return _primitives(logits, targets)
 
 
-@implementation("cross_entropy", "torch.eager", rung="vendor")
+@implementation("cross_entropy", "torch.eager", level="vendor")
 def eager(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     check_targets("cross_entropy", logits, targets)
     logarithms = F.log_softmax(logits, dim=1, dtype=torch.float32)
@@ -57,7 +57,7 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 
 
-@implementation("cross_entropy", "torch.compile", rung="vendor")
+@implementation("cross_entropy", "torch.compile", level="vendor")
 def compiled(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     check_targets("cross_entropy", logits, targets)
     return _compiled()(logits, targets)

@@ -24,13 +24,13 @@ def _scatter(x: torch.Tensor) -> torch.Tensor:
     return y.scatter_add_(0, x.long(), one.expand(x.numel()))
 
 
-@implementation("histogram", "torch.scatter", rung="naive")
+@implementation("histogram", "torch.scatter", level="naive")
 def scatter(x: torch.Tensor) -> torch.Tensor:
     check_bytes("histogram", x)
     return _scatter(x)
 
 
-@implementation("histogram", "torch.eager", rung="vendor")
+@implementation("histogram", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_bytes("histogram", x)
     return torch.bincount(x, minlength=BINS)
@@ -43,7 +43,7 @@ def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.compile(_scatter, dynamic=False, fullgraph=True)
 
 
-@implementation("histogram", "torch.compile", rung="vendor")
+@implementation("histogram", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor) -> torch.Tensor:
     check_bytes("histogram", x)
     return _compiled()(x)

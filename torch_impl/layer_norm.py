@@ -27,13 +27,13 @@ def _primitives(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: 
     return (deviation * torch.rsqrt(variance + eps) * weight + bias).to(x.dtype)
 
 
-@implementation("layer_norm", "torch.naive", rung="naive")
+@implementation("layer_norm", "torch.naive", level="naive")
 def naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     check_norm("layer_norm", x, weight=weight, bias=bias)
     return _primitives(x, weight, bias, eps)
 
 
-@implementation("layer_norm", "torch.eager", rung="vendor")
+@implementation("layer_norm", "torch.eager", level="vendor")
 def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     check_norm("layer_norm", x, weight=weight, bias=bias)
     return layer_norm(x, weight.shape, weight, bias, eps)
@@ -46,7 +46,7 @@ def _compiled() -> Callable[..., torch.Tensor]:
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 
 
-@implementation("layer_norm", "torch.compile", rung="vendor")
+@implementation("layer_norm", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     check_norm("layer_norm", x, weight=weight, bias=bias)
     return _compiled()(x, weight, bias, eps)

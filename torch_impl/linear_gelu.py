@@ -27,7 +27,7 @@ def layer(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return gelu(torch.addmm(bias, x, w), approximate="tanh")
 
 
-@implementation("linear_gelu", "torch.eager", rung="vendor")
+@implementation("linear_gelu", "torch.eager", level="vendor")
 def eager(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check_linear("linear_gelu", x, w, bias)
     on_terms(tf32=False)
@@ -42,7 +42,7 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Te
     return torch.compile(layer, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
 
 
-@implementation("linear_gelu", "torch.compile", rung="vendor", untuned="torch.eager")
+@implementation("linear_gelu", "torch.compile", level="vendor", untuned="torch.eager")
 def compiled(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     check_linear("linear_gelu", x, w, bias)
     if w.numel() > MOST_WEIGHTS:

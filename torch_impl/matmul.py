@@ -34,7 +34,7 @@ def on_terms(*, tf32: bool) -> None:
         flags.allow_bf16_reduced_precision_reduction = False
 
 
-@implementation("matmul", "torch.naive", rung="naive")
+@implementation("matmul", "torch.naive", level="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_product("matmul", a, b)
     products = a.shape[0] * b.numel()
@@ -43,7 +43,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.float()[:, :, None] * b.float()[None, :, :]).sum(dim=1).to(a.dtype)
 
 
-@implementation("matmul", "torch.eager", rung="vendor")
+@implementation("matmul", "torch.eager", level="vendor")
 def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_product("matmul", a, b)
     on_terms(tf32=False)
@@ -58,14 +58,14 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.compile(torch.matmul, dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs")
 
 
-@implementation("matmul", "torch.compile", rung="vendor", untuned="torch.eager")
+@implementation("matmul", "torch.compile", level="vendor", untuned="torch.eager")
 def compiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_product("matmul", a, b)
     on_terms(tf32=False)
     return _compiled()(a, b)
 
 
-@implementation("matmul", "torch.tf32", rung="vendor", accumulator="tf32")
+@implementation("matmul", "torch.tf32", level="vendor", accumulator="tf32")
 def tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_product("matmul", a, b)
     if a.dtype is not torch.float32:

@@ -16,7 +16,7 @@ from compare.arguments import check_same
 from compare.registry import implementation
 
 
-@implementation("reduce_sum", "torch.tree", rung="naive")
+@implementation("reduce_sum", "torch.tree", level="naive")
 def tree(x: torch.Tensor) -> torch.Tensor:
     check_same("reduce_sum", 1, x=x)
     if x.numel() == 0:
@@ -33,7 +33,7 @@ def _sum(x: torch.Tensor) -> torch.Tensor:
     return torch.sum(x, dtype=torch.float32)
 
 
-@implementation("reduce_sum", "torch.eager", rung="vendor")
+@implementation("reduce_sum", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("reduce_sum", 1, x=x)
     return _sum(x)
@@ -46,7 +46,7 @@ def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.compile(_sum, dynamic=False, fullgraph=True)
 
 
-@implementation("reduce_sum", "torch.compile", rung="vendor")
+@implementation("reduce_sum", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor) -> torch.Tensor:
     check_same("reduce_sum", 1, x=x)
     return _compiled()(x)

@@ -26,13 +26,13 @@ def _primitives(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
     return (wide * torch.rsqrt(mean_square + eps) * weight).to(x.dtype)
 
 
-@implementation("rms_norm", "torch.naive", rung="naive")
+@implementation("rms_norm", "torch.naive", level="naive")
 def naive(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     check_norm("rms_norm", x, weight=weight)
     return _primitives(x, weight, eps)
 
 
-@implementation("rms_norm", "torch.eager", rung="vendor")
+@implementation("rms_norm", "torch.eager", level="vendor")
 def eager(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     check_norm("rms_norm", x, weight=weight)
     return rms_norm(x, weight.shape, weight, eps)
@@ -45,7 +45,7 @@ def _compiled() -> Callable[..., torch.Tensor]:
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 
 
-@implementation("rms_norm", "torch.compile", rung="vendor")
+@implementation("rms_norm", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     check_norm("rms_norm", x, weight=weight)
     return _compiled()(x, weight, eps)

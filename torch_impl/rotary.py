@@ -26,7 +26,7 @@ def _primitives(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.
     return torch.cat((_rotated(q, cos, sin), _rotated(k, cos, sin)), dim=2)
 
 
-@implementation("rotary", "torch.eager", rung="vendor")
+@implementation("rotary", "torch.eager", level="vendor")
 def eager(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     check_heads("rotary", q, k, cos, sin)
     return _primitives(q, k, cos, sin)
@@ -39,7 +39,7 @@ def _compiled() -> Callable[..., torch.Tensor]:
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 
 
-@implementation("rotary", "torch.compile", rung="vendor")
+@implementation("rotary", "torch.compile", level="vendor")
 def compiled(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     check_heads("rotary", q, k, cos, sin)
     return _compiled()(q, k, cos, sin)

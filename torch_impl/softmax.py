@@ -27,13 +27,13 @@ def _primitives(x: torch.Tensor) -> torch.Tensor:
     return (numerator / denominator).to(x.dtype)
 
 
-@implementation("softmax", "torch.naive", rung="naive")
+@implementation("softmax", "torch.naive", level="naive")
 def naive(x: torch.Tensor) -> torch.Tensor:
     check_same("softmax", 2, x=x)
     return _primitives(x)
 
 
-@implementation("softmax", "torch.eager", rung="vendor")
+@implementation("softmax", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("softmax", 2, x=x)
     return torch.softmax(x, dim=1)
@@ -46,7 +46,7 @@ def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.compile(_primitives, dynamic=False, fullgraph=True)
 
 
-@implementation("softmax", "torch.compile", rung="vendor")
+@implementation("softmax", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor) -> torch.Tensor:
     check_same("softmax", 2, x=x)
     return _compiled()(x)

@@ -20,7 +20,7 @@ def _copied(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-@implementation("stream_copy", "torch.eager", rung="vendor")
+@implementation("stream_copy", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("stream_copy", 1, x=x)
     return _copied(x)
@@ -33,7 +33,7 @@ def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.compile(_copied, dynamic=False, fullgraph=True)
 
 
-@implementation("stream_copy", "torch.compile", rung="vendor")
+@implementation("stream_copy", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor) -> torch.Tensor:
     check_same("stream_copy", 1, x=x)
     return _compiled()(x)

@@ -22,7 +22,7 @@ def _transposed(x: torch.Tensor) -> torch.Tensor:
     return x.t().clone(memory_format=torch.contiguous_format)
 
 
-@implementation("transpose", "torch.eager", rung="vendor")
+@implementation("transpose", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("transpose", 2, x=x)
     return _transposed(x)
@@ -35,7 +35,7 @@ def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.compile(_transposed, dynamic=False, fullgraph=True)
 
 
-@implementation("transpose", "torch.compile", rung="vendor")
+@implementation("transpose", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor) -> torch.Tensor:
     check_same("transpose", 2, x=x)
     return _compiled()(x)

@@ -15,7 +15,7 @@ from compare.arguments import check_same
 from compare.registry import implementation
 
 
-@implementation("vector_add", "torch.eager", rung="vendor")
+@implementation("vector_add", "torch.eager", level="vendor")
 def eager(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     check_same("vector_add", 1, x=x, y=y)
     return x + y
@@ -32,7 +32,7 @@ def _compiled() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return torch.compile(_add, dynamic=False, fullgraph=True)
 
 
-@implementation("vector_add", "torch.compile", rung="vendor")
+@implementation("vector_add", "torch.compile", level="vendor")
 def compiled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     check_same("vector_add", 1, x=x, y=y)
     return _compiled()(x, y)

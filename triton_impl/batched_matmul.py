@@ -185,7 +185,7 @@ def check_tensor_cores(a: torch.Tensor) -> None:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
 
 
-@implementation("batched_matmul", "triton.naive", rung="naive")
+@implementation("batched_matmul", "triton.naive", level="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_batched_squares("batched_matmul", a, b)
     c = torch.empty_like(a, memory_format=torch.contiguous_format)
@@ -199,7 +199,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("batched_matmul", "triton.tiled", rung="tiled")
+@implementation("batched_matmul", "triton.tiled", level="tiled")
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_batched_squares("batched_matmul", a, b)
     c = torch.empty_like(a, memory_format=torch.contiguous_format)
@@ -220,7 +220,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 TUNABLE = {"MATRICES": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8)}
 
 
-@implementation("batched_matmul", "triton.tensor_core", rung="tensor_core", tunable=TUNABLE)
+@implementation("batched_matmul", "triton.tensor_core", level="tensor_core", tunable=TUNABLE)
 def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0) -> torch.Tensor:
     """MATRICES and WARPS of 0 are chosen by N."""
     check_batched_squares("batched_matmul", a, b)
@@ -241,7 +241,7 @@ def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: i
 
 
 @implementation(
-    "batched_matmul", "triton.pipelined", rung="tensor_core", tunable={**TUNABLE, "STAGES": (2, 3, 4)}
+    "batched_matmul", "triton.pipelined", level="tensor_core", tunable={**TUNABLE, "STAGES": (2, 3, 4)}
 )
 def pipelined(
     a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, WARPS: int = 0, STAGES: int = 3

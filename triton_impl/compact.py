@@ -79,7 +79,7 @@ def compact_scatter_kernel(x_ptr, y_ptr, N, stride_xn, of_tile_ptr, BLOCK_SIZE: 
 SIZES = {"BLOCK_SIZE": (1024, 2048, 4096, 8192), "WARPS": (2, 4, 8, 16)}
 
 
-@implementation("compact", "triton.twopass", rung="tiled", tunable=SIZES)
+@implementation("compact", "triton.twopass", level="tiled", tunable=SIZES)
 def twopass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch.Tensor:
     """Count each tile, scan the counts, read x again and scatter."""
     check_same("compact", 1, x=x)
@@ -166,7 +166,7 @@ def compact_onepass_kernel(
         store_end(y_ptr, before + count, N)
 
 
-@implementation("compact", "triton.onepass", rung="tiled", tunable=SIZES)
+@implementation("compact", "triton.onepass", level="tiled", tunable=SIZES)
 def onepass(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8) -> torch.Tensor:
     """Single-pass scan: tiles look back at the counts that earlier tiles have published."""
     check_same("compact", 1, x=x)
@@ -241,7 +241,7 @@ def compact_gluon_kernel(x_ptr, y_ptr, N, stride_xn, words_ptr, ROWS: gl.constex
 @implementation(
     "compact",
     "triton.gluon",
-    rung="tiled",
+    level="tiled",
     requires="sm_80",
     without_gpu=False,
     tunable={"ROWS": (64, 128, 256), "WARPS": (2, 4, 8)},

@@ -157,7 +157,7 @@ def tile(logits: torch.Tensor) -> dict[str, int]:
     return {"WHOLE": WHOLE, "PACKS": PACKS, "THREADS": THREADS, "VEC": VEC}
 
 
-@implementation("cross_entropy", "triton.online", rung="tiled")
+@implementation("cross_entropy", "triton.online", level="tiled")
 def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """A program reads a row once, tile by tile: any row length."""
     logits = checked(logits, targets)
@@ -173,7 +173,7 @@ def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-@implementation("cross_entropy", "triton.split", rung="tiled")
+@implementation("cross_entropy", "triton.split", level="tiled")
 def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Several programs share a row: few rows, of any length."""
     logits = checked(logits, targets)

@@ -136,7 +136,7 @@ def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
     gl.atomic_add(y_ptr + bins, total.to(gl.int64), mask=total != 0, sem="relaxed")
 
 
-@implementation("histogram", "triton.global", rung="naive")
+@implementation("histogram", "triton.global", level="naive")
 def globally(x: torch.Tensor) -> torch.Tensor:
     """An atomic addition in global memory per element."""
     check_bytes("histogram", x)
@@ -152,7 +152,7 @@ def globally(x: torch.Tensor) -> torch.Tensor:
 SIZES = {"BLOCK_SIZE": (1024, 2048, 4096, 8192, 16384), "WARPS": (4, 8, 16), "PROGRAMS": (1, 2, 4, 8)}
 
 
-@implementation("histogram", "triton.shared", rung="tiled", tunable=SIZES)
+@implementation("histogram", "triton.shared", level="tiled", tunable=SIZES)
 def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS: int = 8) -> torch.Tensor:
     """A program counts with ``tl.histogram`` and adds its counts to y at its end."""
     check_bytes("histogram", x)
@@ -166,7 +166,7 @@ def shared(x: torch.Tensor, *, BLOCK_SIZE: int = 4096, WARPS: int = 8, PROGRAMS:
 @implementation(
     "histogram",
     "triton.gluon",
-    rung="tiled",
+    level="tiled",
     requires="sm_80",
     without_gpu=False,
     tunable={"PACKS": (1, 2, 4, 8), "WARPS": (8, 16, 32), "PROGRAMS": (1, 2, 3)},

@@ -312,31 +312,31 @@ def layer_norm_gluon_kernel(
         turn += 1  # noqa: SIM113 - Triton has no enumerate
 
 
-@implementation("layer_norm", "triton.online", rung="tiled")
+@implementation("layer_norm", "triton.online", level="tiled")
 def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A program reads its row twice: any row length."""
     return norm.online(layer_norm_online_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
-@implementation("layer_norm", "triton.onepass", rung="tiled")
+@implementation("layer_norm", "triton.onepass", level="tiled")
 def onepass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row stays in registers: up to 32768 columns."""
     return norm.onepass(layer_norm_onepass_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
-@implementation("layer_norm", "triton.packed", rung="tiled")
+@implementation("layer_norm", "triton.packed", level="tiled")
 def packed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row stays in registers as loaded: up to 65536 columns of 16 bits, or 32768 of 32."""
     return norm.packed(layer_norm_packed_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
-@implementation("layer_norm", "triton.split", rung="tiled")
+@implementation("layer_norm", "triton.split", level="tiled")
 def split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """Several programs share a row: up to as long as all resident programs can hold."""
     return norm.split(layer_norm_split_kernel, "layer_norm", eps, x, weight=weight, bias=bias)
 
 
-@implementation("layer_norm", "triton.gluon", rung="tiled", requires="sm_80", without_gpu=False)
+@implementation("layer_norm", "triton.gluon", level="tiled", requires="sm_80", without_gpu=False)
 def in_gluon(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """Several programs share a row and prefetch: up to as long as all resident programs can hold."""
     return norm.in_gluon(layer_norm_gluon_kernel, "layer_norm", eps, x, weight=weight, bias=bias)

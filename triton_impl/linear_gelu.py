@@ -128,7 +128,7 @@ def checked(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> tuple[int, 
     return M, N, K, torch.empty((M, N), dtype=x.dtype, device=x.device)
 
 
-@implementation("linear_gelu", "triton.tensor_core", rung="tensor_core")
+@implementation("linear_gelu", "triton.tensor_core", level="tensor_core")
 def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M, N, K, y = checked(x, w, bias)
     if y.numel() == 0:
@@ -159,7 +159,7 @@ def operands(
     return (x, w), (x.stride(0 if by_rows[0] else 1), w.stride(0 if by_rows[1] else 1)), by_rows
 
 
-@implementation("linear_gelu", "triton.unfused", rung="hopper", requires="sm_90")
+@implementation("linear_gelu", "triton.unfused", level="hopper", requires="sm_90")
 def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M, N, K, y = checked(x, w, bias)
     if y.numel() == 0:
@@ -181,7 +181,7 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
     return y
 
 
-@implementation("linear_gelu", "triton.fused", rung="hopper", requires="sm_90")
+@implementation("linear_gelu", "triton.fused", level="hopper", requires="sm_90")
 def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M, N, K, y = checked(x, w, bias)
     if y.numel() == 0:

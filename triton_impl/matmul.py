@@ -375,7 +375,7 @@ def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tens
 MOST_PRODUCTS = 1 << 37
 
 
-@implementation("matmul", "triton.naive", rung="naive")
+@implementation("matmul", "triton.naive", level="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if M * N * K > MOST_PRODUCTS:
@@ -396,7 +396,7 @@ def default_tile(a: torch.Tensor) -> dict[str, int]:
     return {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 32}
 
 
-@implementation("matmul", "triton.tiled", rung="tensor_core")
+@implementation("matmul", "triton.tiled", level="tensor_core")
 def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
@@ -408,7 +408,7 @@ def tiled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "triton.grouped", rung="tensor_core")
+@implementation("matmul", "triton.grouped", level="tensor_core")
 def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
@@ -420,7 +420,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "triton.autotuned", rung="tensor_core", untuned="triton.grouped")
+@implementation("matmul", "triton.autotuned", level="tensor_core", untuned="triton.grouped")
 def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Autotunes at the first call with new sizes, which counts as compiling; later calls look up the
     result."""
@@ -458,7 +458,7 @@ def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
-@implementation("matmul", "triton.persistent", rung="hopper", requires="sm_90")
+@implementation("matmul", "triton.persistent", level="hopper", requires="sm_90")
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
@@ -493,7 +493,7 @@ def descriptor(x: torch.Tensor, by_rows: bool, block: list[int]) -> TensorDescri
     return TensorDescriptor.from_tensor(x, block, SWIZZLED)
 
 
-@implementation("matmul", "triton.gluon", rung="hopper", requires="sm_90a")
+@implementation("matmul", "triton.gluon", level="hopper", requires="sm_90a")
 def in_gluon(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if a.dtype is torch.float32:

@@ -88,7 +88,7 @@ def reduce_sum_last_block_kernel(
         tl.store(y_ptr, tl.sum(sums, axis=0))
 
 
-@implementation("reduce_sum", "triton.tree", rung="naive")
+@implementation("reduce_sum", "triton.tree", level="naive")
 def tree(x: torch.Tensor) -> torch.Tensor:
     """A program sums a block; relaunched on the partial sums until one is left."""
     check_same("reduce_sum", 1, x=x)
@@ -132,7 +132,7 @@ def grid_of(
     return min(chunks, _resident[key]), LANES
 
 
-@implementation("reduce_sum", "triton.vectorized", rung="tiled", tunable=SIZES)
+@implementation("reduce_sum", "triton.vectorized", level="tiled", tunable=SIZES)
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """16 16-byte loads per thread in flight; relaunched on the partial sums until one is left."""
     check_same("reduce_sum", 1, x=x)
@@ -147,7 +147,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
         x = y
 
 
-@implementation("reduce_sum", "triton.atomic", rung="tiled", deterministic=False, tunable=SIZES)
+@implementation("reduce_sum", "triton.atomic", level="tiled", deterministic=False, tunable=SIZES)
 def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """Each program adds its sum to y, in the order of completion."""
     check_same("reduce_sum", 1, x=x)
@@ -159,7 +159,7 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 
     return y
 
 
-@implementation("reduce_sum", "triton.last_block", rung="tiled", tunable=SIZES)
+@implementation("reduce_sum", "triton.last_block", level="tiled", tunable=SIZES)
 def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """The last program to finish adds all programs' sums, in program order."""
     check_same("reduce_sum", 1, x=x)

@@ -234,7 +234,7 @@ def checked(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
 
 
-@implementation("softmax", "triton.online", rung="tiled")
+@implementation("softmax", "triton.online", level="tiled")
 def online(x: torch.Tensor) -> torch.Tensor:
     """A program reads its row twice: any row length."""
     x = checked(x)
@@ -252,7 +252,7 @@ def online(x: torch.Tensor) -> torch.Tensor:
 ONEPASS_COLUMNS = 65536
 
 
-@implementation("softmax", "triton.onepass", rung="tiled")
+@implementation("softmax", "triton.onepass", level="tiled")
 def onepass(x: torch.Tensor) -> torch.Tensor:
     """The row stays in registers: up to 65536 columns, which already spill."""
     x = checked(x)
@@ -272,7 +272,7 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("softmax", "triton.split", rung="tiled")
+@implementation("softmax", "triton.split", level="tiled")
 def split(x: torch.Tensor) -> torch.Tensor:
     """Several programs share a row: up to as long as all resident programs can hold."""
     x = checked(x)
@@ -298,7 +298,7 @@ def split(x: torch.Tensor) -> torch.Tensor:
 @implementation(
     "softmax",
     "triton.gluon",
-    rung="tiled",
+    level="tiled",
     requires="sm_80",
     without_gpu=False,
     tunable={"BLOCK_M": (2, 4, 8), "PROGRAMS": (1, 2, 3)},

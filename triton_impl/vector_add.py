@@ -29,7 +29,7 @@ def vector_add_blocked_kernel(x_ptr, y_ptr, z_ptr, N, BLOCK_SIZE: tl.constexpr):
 @implementation(
     "vector_add",
     "triton.blocked",
-    rung="tiled",
+    level="tiled",
     tunable={"BLOCK_SIZE": (128, 256, 512, 1024, 2048, 4096), "WARPS": (1, 2, 4, 8, 16)},
 )
 def blocked(x: torch.Tensor, y: torch.Tensor, *, BLOCK_SIZE: int = 1024, WARPS: int = 4) -> torch.Tensor:

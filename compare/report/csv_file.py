@@ -31,7 +31,7 @@ def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[t
         ("op", comparison.op),
         ("case", case.case),
         ("implementation", row.label),
-        ("rung", row.rung),
+        ("level", row.level),
         ("status", row.status),
         ("reason", row.reason),
         ("device", comparison.environment.device),

@@ -181,7 +181,7 @@ def _trials(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 def _naive(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     baseline = figures.row_of(case, figures.baseline_of(case))
-    naive = next((r for r in case.rows if r.rung == "naive" and r.label.startswith("torch.")), None)
+    naive = next((r for r in case.rows if r.level == "naive" and r.label.startswith("torch.")), None)
     if naive is None or baseline is None or not figures.differs(baseline, naive):
         return
     launches = [sum(k.launches for k in row.resources if k.reader == "profiler") for row in (naive, baseline)]

@@ -168,7 +168,7 @@ def agreement(comparison: Comparison) -> Table | None:
     rows = [
         (
             v.label,
-            v.rung,
+            v.level,
             CORRECT[v.status],
             error(v.max_abs),
             error(v.max_rel),
@@ -197,7 +197,7 @@ def agreement(comparison: Comparison) -> Table | None:
 def speed(case: CaseComparison) -> Table:
     """Correctness and time of every implementation on one case."""
     baseline = figures.baseline_of(case)
-    columns: list[Column] = [("level", lambda row: row.rung)]
+    columns: list[Column] = [("level", lambda row: row.level)]
     if any(row.agreement for row in case.rows):
         columns += [
             ("correct", lambda row: CORRECT[row.status]),
@@ -246,11 +246,11 @@ def side_by_side(case: CaseComparison) -> Table | None:
     rows = []
     for variant, routes in figures.same_variant(case).items():
         triton, cupy, pybind = (routes.get(route) for route in ("triton", "cupy", "pybind"))
-        rungs = {row.rung for row in routes.values()}
+        levels = {row.level for row in routes.values()}
         rows.append(
             (
                 variant,
-                " / ".join(sorted(rungs)),
+                " / ".join(sorted(levels)),
                 *(
                     _median(row.timing.cold_us if row and row.timing else None)
                     for row in (triton, cupy, pybind)
@@ -578,7 +578,7 @@ def _against(case: CaseComparison, row: Row, baseline: str) -> str:
 def _pair(row: Row | None, other: Row | None) -> str:
     if row is None or other is None:
         return NOTHING
-    if row.accumulator != other.accumulator or row.rung != other.rung:
+    if row.accumulator != other.accumulator or row.level != other.level:
         return "unequal terms"
     return lead(row, other)
 

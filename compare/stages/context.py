@@ -70,7 +70,7 @@ class Context:
         """A row of ``impl`` with nothing but its verdict."""
         row = Row(
             impl.label,
-            impl.rung,
+            impl.level,
             status,
             reason,
             source_hash=self.sources.hashes[impl.label],

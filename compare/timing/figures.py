@@ -22,7 +22,7 @@ class Verdict:
     """The result of one implementation over all checked cases."""
 
     label: str
-    rung: str
+    level: str
     status: str
     cases: int
     max_abs: float | None
@@ -204,7 +204,7 @@ def _verdict(label: str, rows: Sequence[Row]) -> Verdict:
     worst = next((s for s in (*WRONG, "failed") if s in statuses), "ok" if checked else "unavailable")
     return Verdict(
         label,
-        rows[0].rung,
+        rows[0].level,
         worst,
         len(checked),
         max((a.max_abs for a in checked if not math.isnan(a.max_abs)), default=None),

@@ -89,7 +89,7 @@ def reference(label: str, impls: Sequence[Implementation]) -> str | None:
     Triton's implementation of the same variant, else the level's first in PyTorch, else its first in Triton.
     """
     own = next(impl for impl in impls if impl.label == label)
-    peers = [impl for impl in impls if impl.rung == own.rung]
+    peers = [impl for impl in impls if impl.level == own.level]
     candidates = [impl for impl in peers if impl.way == "triton" and impl.variant == own.variant]
     candidates += [impl for impl in peers if impl.way == "torch"]
     candidates += [impl for impl in peers if impl.way == "triton"]

@@ -198,7 +198,7 @@ class _Work:
                 {
                     "op": impl.op,
                     "label": impl.label,
-                    "rung": impl.rung,
+                    "level": impl.level,
                     "requires": impl.requires,
                     "accumulator": impl.accumulator,
                     "without_gpu": impl.without_gpu,

@@ -129,7 +129,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
     declare = registry.implementation(
         each["op"],
         each["label"],
-        rung=each["rung"],
+        level=each["level"],
         requires=each["requires"],
         accumulator=each["accumulator"],
         without_gpu=bool(each["without_gpu"]),
@@ -150,7 +150,7 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
     return Implementation(
         each["op"],
         each["label"],
-        each["rung"],
+        each["level"],
         run,
         each["requires"],
         each["accumulator"],

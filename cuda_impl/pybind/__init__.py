@@ -42,7 +42,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
             declare = implementation(
                 op,
                 label,
-                rung=impl.rung,
+                level=impl.level,
                 requires=impl.requires,
                 accumulator=impl.accumulator,
                 deterministic=impl.deterministic,
@@ -50,7 +50,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
             declare(_lazy(op, impl.variant, op))
     for name in _exported(f"{LIBRARY}/{op}"):
         if (label := f"{LIBRARY}.{name}") not in present:
-            implementation(op, label, rung="vendor")(_lazy(op, name, f"{LIBRARY}/{op}"))
+            implementation(op, label, level="vendor")(_lazy(op, name, f"{LIBRARY}/{op}"))
 
 
 def _exported(name: str) -> list[str]:

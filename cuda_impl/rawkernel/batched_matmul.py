@@ -74,7 +74,7 @@ def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
     return [np.int64(value) for value in (*a.stride(), *b.stride())]
 
 
-@implementation("batched_matmul", "cupy.naive", rung="naive")
+@implementation("batched_matmul", "cupy.naive", level="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One element per thread."""
     B, N, c = checked(a, b)
@@ -88,7 +88,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("batched_matmul", "cupy.tiled", rung="tiled", tunable={"ROWS": (4, 8)})
+@implementation("batched_matmul", "cupy.tiled", level="tiled", tunable={"ROWS": (4, 8)})
 def tiled(a: torch.Tensor, b: torch.Tensor, *, ROWS: int = 4) -> torch.Tensor:
     """Whole matrices in shared memory, ROWS x 4 elements per thread."""
     B, N, c = checked(a, b)
@@ -119,7 +119,7 @@ def group_bytes(MATRICES: int, BLOCK_N: int) -> int:
     return 2 * MATRICES * BLOCK_N * BLOCK_N * 2
 
 
-@implementation("batched_matmul", "cupy.tensor_core", rung="tensor_core", tunable={"MATRICES": (1, 2, 4, 8)})
+@implementation("batched_matmul", "cupy.tensor_core", level="tensor_core", tunable={"MATRICES": (1, 2, 4, 8)})
 def tensor_core(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0) -> torch.Tensor:
     """Whole matrices in shared memory, 16 rows per warp; MATRICES of 0 are chosen by N."""
     B, N, c = checked(a, b)
@@ -153,7 +153,7 @@ def blocks_of(MATRICES: int, BLOCK_N: int, STAGES: int) -> int:
 @implementation(
     "batched_matmul",
     "cupy.pipelined",
-    rung="tensor_core",
+    level="tensor_core",
     tunable={"MATRICES": (1, 2, 4, 8), "STAGES": (2, 3, 4)},
 )
 def pipelined(a: torch.Tensor, b: torch.Tensor, *, MATRICES: int = 0, STAGES: int = 3) -> torch.Tensor:

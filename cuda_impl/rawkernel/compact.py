@@ -17,7 +17,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@implementation("compact", "cupy.twopass", rung="tiled")
+@implementation("compact", "cupy.twopass", level="tiled")
 def twopass(x: torch.Tensor) -> torch.Tensor:
     """Count each tile, scan the counts, read x again and scatter."""
     check_same("compact", 1, x=x)
@@ -42,7 +42,7 @@ def twopass(x: torch.Tensor) -> torch.Tensor:
 @implementation(
     "compact",
     "cupy.onepass",
-    rung="tiled",
+    level="tiled",
     tunable={"ITEMS": (16, 20, 24, 28, 32), "THREADS": (256, 512), "BLOCKS": (1, 2, 3)},
 )
 def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
@@ -64,7 +64,7 @@ def onepass(x: torch.Tensor, *, ITEMS: int = 24, THREADS: int = 512, BLOCKS: int
 @implementation(
     "compact",
     "cupy.ring",
-    rung="hopper",
+    level="hopper",
     requires="sm_90",
     tunable={"TILE_BYTES": (18432, 36864, 73728), "THREADS": (288, 576)},
 )

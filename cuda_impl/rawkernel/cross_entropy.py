@@ -27,7 +27,7 @@ def checked(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return logits if logits.stride(1) == 1 or logits.size(1) <= 1 else logits.contiguous()
 
 
-@implementation("cross_entropy", "cupy.online", rung="tiled")
+@implementation("cross_entropy", "cupy.online", level="tiled")
 def online(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """A row is read once, tile by tile: any row length."""
     logits = checked(logits, targets)
@@ -50,7 +50,7 @@ def slice_columns(tiles: int, M: int, TILE: int, device: torch.device) -> int:
     return max(1, tiles * M // (16 * multiprocessors(device))) * TILE
 
 
-@implementation("cross_entropy", "cupy.split", rung="tiled")
+@implementation("cross_entropy", "cupy.split", level="tiled")
 def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Several blocks share a row: few rows, of any length."""
     logits = checked(logits, targets)
@@ -73,7 +73,7 @@ def split(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-@implementation("cross_entropy", "cupy.cluster", rung="hopper", requires="sm_90")
+@implementation("cross_entropy", "cupy.cluster", level="hopper", requires="sm_90")
 def cluster(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """The blocks of a cluster share a row and exchange partial results in distributed shared memory."""
     logits = checked(logits, targets)

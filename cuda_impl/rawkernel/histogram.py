@@ -17,7 +17,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@implementation("histogram", "cupy.global", rung="naive")
+@implementation("histogram", "cupy.global", level="naive")
 def globally(x: torch.Tensor) -> torch.Tensor:
     """An atomic addition in global memory per element."""
     check_bytes("histogram", x)
@@ -30,7 +30,7 @@ def globally(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("histogram", "cupy.shared", rung="tiled")
+@implementation("histogram", "cupy.shared", level="tiled")
 def shared(x: torch.Tensor) -> torch.Tensor:
     """A block counts in shared memory and adds its counts to y at its end."""
     check_bytes("histogram", x)
@@ -68,13 +68,13 @@ def by_chunks(
 SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (256, 512, 1024), "BLOCKS": (1, 2, 3, 4)}
 
 
-@implementation("histogram", "cupy.warps", rung="tiled", tunable=SIZES)
+@implementation("histogram", "cupy.warps", level="tiled", tunable=SIZES)
 def warps(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
     """One set of counters per warp; four 16-byte loads per thread in flight."""
     return by_chunks("warps", x, PACKS, THREADS, BLOCKS)
 
 
-@implementation("histogram", "cupy.lanes", rung="tiled", tunable=SIZES)
+@implementation("histogram", "cupy.lanes", level="tiled", tunable=SIZES)
 def lanes(x: torch.Tensor, *, PACKS: int = 4, THREADS: int = 512, BLOCKS: int = 2) -> torch.Tensor:
     """One private counter per lane, in a bank of its own."""
     return by_chunks("lanes", x, PACKS, THREADS, BLOCKS, shared_bytes=BINS * COPIES * 4)

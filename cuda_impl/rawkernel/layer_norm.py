@@ -10,19 +10,19 @@ from cuda_impl.rawkernel import norm
 EPS = 1e-5
 
 
-@implementation("layer_norm", "cupy.online", rung="tiled")
+@implementation("layer_norm", "cupy.online", level="tiled")
 def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A block reads its row twice: any row length."""
     return norm.online("layer_norm", eps, x, weight=weight, bias=bias)
 
 
-@implementation("layer_norm", "cupy.onepass", rung="tiled")
+@implementation("layer_norm", "cupy.onepass", level="tiled")
 def onepass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The row stays in registers: up to 64 KB."""
     return norm.onepass("layer_norm", eps, x, weight=weight, bias=bias)
 
 
-@implementation("layer_norm", "cupy.cluster", rung="hopper", requires="sm_90")
+@implementation("layer_norm", "cupy.cluster", level="hopper", requires="sm_90")
 def cluster(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """The blocks of a cluster share rows: up to 512 KB each."""
     return norm.cluster("layer_norm", eps, x, weight=weight, bias=bias)

@@ -33,7 +33,7 @@ def packed(bias: torch.Tensor) -> torch.Tensor:
     return bias if dense else bias.clone(memory_format=torch.contiguous_format)
 
 
-@implementation("linear_gelu", "cupy.tensor_core", rung="tensor_core")
+@implementation("linear_gelu", "cupy.tensor_core", level="tensor_core")
 def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """matmul's kernel with bias and GELU as its epilogue, in registers."""
     M, N, K = checked(x, w, bias)
@@ -55,7 +55,7 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
     return y
 
 
-@implementation("linear_gelu", "cupy.unfused", rung="hopper", requires="sm_90a")
+@implementation("linear_gelu", "cupy.unfused", level="hopper", requires="sm_90a")
 def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """matmul's tma_store, then bias and GELU in a separate kernel."""
     M, N, _ = checked(x, w, bias)
@@ -72,7 +72,7 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
     return y
 
 
-@implementation("linear_gelu", "cupy.fused", rung="hopper", requires="sm_90a")
+@implementation("linear_gelu", "cupy.fused", level="hopper", requires="sm_90a")
 def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """matmul's tma_store with bias and GELU as its epilogue, in registers.
 

@@ -39,7 +39,7 @@ def sizes_and_strides(M: int, N: int, K: int, a: torch.Tensor, b: torch.Tensor) 
     return [np.int64(value) for value in (M, N, K, *a.stride(), *b.stride())]
 
 
-@implementation("matmul", "cupy.naive", rung="naive")
+@implementation("matmul", "cupy.naive", level="naive")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One element per thread; a warp's threads on consecutive rows: uncoalesced."""
     M, N, K, c = checked(a, b)
@@ -54,7 +54,7 @@ def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "cupy.coalesced", rung="naive")
+@implementation("matmul", "cupy.coalesced", level="naive")
 def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One element per thread; a warp's threads on consecutive columns: coalesced."""
     M, N, K, c = checked(a, b)
@@ -69,7 +69,7 @@ def coalesced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "cupy.shared", rung="tiled")
+@implementation("matmul", "cupy.shared", level="tiled")
 def shared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One tile per block, from tiles in shared memory."""
     M, N, K, c = checked(a, b)
@@ -84,7 +84,7 @@ def shared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
-@implementation("matmul", "cupy.blocktile", rung="tiled")
+@implementation("matmul", "cupy.blocktile", level="tiled")
 def blocktile(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A tile per thread, in registers."""
     M, N, K, c = checked(a, b)
@@ -124,7 +124,7 @@ def cpp(value: bool) -> str:
     return str(value).lower()
 
 
-@implementation("matmul", "cupy.vectorized", rung="tiled")
+@implementation("matmul", "cupy.vectorized", level="tiled")
 def vectorized(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """A tile per thread, by accesses of 16 bytes."""
     M, N, K, c = checked(a, b)
@@ -168,13 +168,13 @@ def launch_cp_async(
     return c
 
 
-@implementation("matmul", "cupy.cp_async", rung="tiled")
+@implementation("matmul", "cupy.cp_async", level="tiled")
 def cp_async(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """cp.async prefetches the next tiles."""
     return launch_cp_async("cp_async", a, b, BLOCK_N=128, THREAD_N=8)
 
 
-@implementation("matmul", "cupy.pipelined", rung="tiled")
+@implementation("matmul", "cupy.pipelined", level="tiled")
 def pipelined(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Shared memory is read one step ahead as well, by a thread with twice the columns."""
     return launch_cp_async("pipelined", a, b, BLOCK_N=256, THREAD_N=16)
@@ -198,7 +198,7 @@ def warps_across(BLOCK_M: int, BLOCK_N: int, WARPS: int) -> int:
 @implementation(
     "matmul",
     "cupy.tensor_core",
-    rung="tensor_core",
+    level="tensor_core",
     tunable={
         "BLOCK_M": (64, 128, 256),
         "BLOCK_N": (32, 64, 128, 256),
@@ -266,7 +266,7 @@ def tile_ring_bytes(BLOCK_M: int, BLOCK_N: int, STAGES: int) -> int:
     return STAGES * (BLOCK_M + BLOCK_N) * PIECE * 2 + PERMUTED_BYTES
 
 
-@implementation("matmul", "cupy.wgmma", rung="hopper", requires="sm_90a")
+@implementation("matmul", "cupy.wgmma", level="hopper", requires="sm_90a")
 def wgmma(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One tile per warpgroup, fetched by TMA."""
     M, N, K, c = checked(a, b)
@@ -332,7 +332,7 @@ def launch_specialized(
 @implementation(
     "matmul",
     "cupy.specialized",
-    rung="hopper",
+    level="hopper",
     requires="sm_90a",
     tunable={
         "BLOCK_M": (128,),
@@ -348,13 +348,13 @@ def specialized(a: torch.Tensor, b: torch.Tensor, *, BLOCK_N: int = 256, STAGES:
     return launch_specialized("specialized", a, b, persistent=False, BLOCK_N=BLOCK_N, STAGES=STAGES)
 
 
-@implementation("matmul", "cupy.persistent", rung="hopper", requires="sm_90a")
+@implementation("matmul", "cupy.persistent", level="hopper", requires="sm_90a")
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Persistent: one block per multiprocessor, round-robin tile scheduling."""
     return launch_specialized("persistent", a, b, persistent=True)
 
 
-@implementation("matmul", "cupy.multicast", rung="hopper", requires="sm_90a")
+@implementation("matmul", "cupy.multicast", level="hopper", requires="sm_90a")
 def multicast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """TMA multicast: two blocks share their loads of b."""
     return launch_specialized("multicast", a, b, persistent=True, CLUSTER=2)
@@ -416,7 +416,7 @@ def launch_tma_store(
     run((blocks,), (threads,), (a_map, b_map, c_map, *more, *sizes), shared_mem=shared_bytes)
 
 
-@implementation("matmul", "cupy.tma_store", rung="hopper", requires="sm_90a")
+@implementation("matmul", "cupy.tma_store", level="hopper", requires="sm_90a")
 def tma_store(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """TMA stores c.  Falls back to multicast if rows of c are not 16-byte aligned."""
     M, N, K, c = checked(a, b)

@@ -34,13 +34,13 @@ def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
         x = y
 
 
-@implementation("reduce_sum", "cupy.tree", rung="naive")
+@implementation("reduce_sum", "cupy.tree", level="naive")
 def tree(x: torch.Tensor) -> torch.Tensor:
     """Tree reduction in shared memory."""
     return by_elements("tree", x)
 
 
-@implementation("reduce_sum", "cupy.shuffle", rung="tiled")
+@implementation("reduce_sum", "cupy.shuffle", level="tiled")
 def shuffle(x: torch.Tensor) -> torch.Tensor:
     """Warp shuffles reduce in registers."""
     return by_elements("shuffle", x)
@@ -76,7 +76,7 @@ def is_strided(x: torch.Tensor) -> bool:
     return x.numel() > 1 and x.stride(0) != 1
 
 
-@implementation("reduce_sum", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
+@implementation("reduce_sum", "cupy.vectorized", level="tiled", tunable=SIZES, matches="triton.vectorized")
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left.
 
@@ -97,7 +97,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: 
 @implementation(
     "reduce_sum",
     "cupy.atomic",
-    rung="tiled",
+    level="tiled",
     deterministic=False,
     tunable=SIZES,
     matches="triton.atomic",
@@ -113,7 +113,7 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int 
     return y
 
 
-@implementation("reduce_sum", "cupy.last_block", rung="tiled", tunable=SIZES, matches="triton.last_block")
+@implementation("reduce_sum", "cupy.last_block", level="tiled", tunable=SIZES, matches="triton.last_block")
 def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """The last block to finish adds all blocks' sums, in block order."""
     check_same("reduce_sum", 1, x=x)

@@ -30,7 +30,7 @@ def vec(x: torch.Tensor) -> int:
     return pack if aligned else 1
 
 
-@implementation("softmax", "cupy.online", rung="tiled")
+@implementation("softmax", "cupy.online", level="tiled")
 def online(x: torch.Tensor) -> torch.Tensor:
     """A block reads its row twice: any row length."""
     x = checked(x)
@@ -62,7 +62,7 @@ def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
-@implementation("softmax", "cupy.onepass", rung="tiled")
+@implementation("softmax", "cupy.onepass", level="tiled")
 def onepass(x: torch.Tensor) -> torch.Tensor:
     """The row stays in registers: up to 32768 columns."""
     x = checked(x)
@@ -81,7 +81,7 @@ def onepass(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("softmax", "cupy.split", rung="tiled")
+@implementation("softmax", "cupy.split", level="tiled")
 def split(x: torch.Tensor) -> torch.Tensor:
     """Several blocks share a row: up to as long as all resident blocks can hold."""
     x = checked(x)
@@ -114,7 +114,7 @@ def checked_for_tma(x: torch.Tensor) -> torch.Tensor:
     return x if vec(x) == pack else x.clone(memory_format=torch.contiguous_format)
 
 
-@implementation("softmax", "cupy.cluster", rung="hopper", requires="sm_90")
+@implementation("softmax", "cupy.cluster", level="hopper", requires="sm_90")
 def cluster(x: torch.Tensor) -> torch.Tensor:
     """The blocks of a cluster share a row: up to 16 x 208 KB."""
     x = checked_for_tma(x)
@@ -140,7 +140,7 @@ def cluster(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("softmax", "cupy.ring", rung="hopper", requires="sm_90")
+@implementation("softmax", "cupy.ring", level="hopper", requires="sm_90")
 def ring(x: torch.Tensor) -> torch.Tensor:
     """As `split`, with TMA prefetch into a ring in shared memory."""
     x = checked_for_tma(x)

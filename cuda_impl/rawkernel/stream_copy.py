@@ -18,7 +18,9 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@implementation("stream_copy", "cupy.naive", rung="naive", tunable={"THREADS": (32, 64, 128, 256, 512, 1024)})
+@implementation(
+    "stream_copy", "cupy.naive", level="naive", tunable={"THREADS": (32, 64, 128, 256, 512, 1024)}
+)
 def naive(x: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
     """One element per thread: any x."""
     check_same("stream_copy", 1, x=x)
@@ -63,7 +65,7 @@ def by_chunks(
 SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 
 
-@implementation("stream_copy", "cupy.vectorized", rung="tiled", tunable=SIZES, matches="triton.vectorized")
+@implementation("stream_copy", "cupy.vectorized", level="tiled", tunable=SIZES, matches="triton.vectorized")
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
     """16-byte vectorized accesses, PACKS per thread; a strided or unaligned x is read element by element."""
     check_same("stream_copy", 1, x=x)
@@ -77,7 +79,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.
 @implementation(
     "stream_copy",
     "cupy.hinted",
-    rung="tiled",
+    level="tiled",
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2, 3), "STORE_HINT": (0, 1, 2)},
     matches="triton.hinted",
 )
@@ -100,7 +102,7 @@ def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
 @implementation(
     "stream_copy",
     "cupy.prefetch",
-    rung="tiled",
+    level="tiled",
     tunable={"PACKS": (1, 2, 4), "THREADS": (128, 256, 512), "STAGES": (1, 2, 3, 4), "BLOCKS": (1, 2, 3, 4)},
     matches="triton.prefetch",
 )
@@ -118,7 +120,7 @@ def prefetch(
 @implementation(
     "stream_copy",
     "cupy.cp_async",
-    rung="tiled",
+    level="tiled",
     tunable={
         "PACKS": (1, 2, 4),
         "THREADS": (64, 128, 256, 512),
@@ -146,7 +148,7 @@ BARRIER_BYTES = 8
 @implementation(
     "stream_copy",
     "cupy.tma",
-    rung="hopper",
+    level="hopper",
     requires="sm_90",
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768)},
     matches="triton.tma",

@@ -35,25 +35,25 @@ def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("transpose", "cupy.naive", rung="naive")
+@implementation("transpose", "cupy.naive", level="naive")
 def naive(x: torch.Tensor) -> torch.Tensor:
     """Coalesced loads, stores M elements apart: uncoalesced."""
     return by_elements("naive", x)
 
 
-@implementation("transpose", "cupy.shared", rung="tiled")
+@implementation("transpose", "cupy.shared", level="tiled")
 def shared(x: torch.Tensor) -> torch.Tensor:
     """A tile in shared memory; bank conflicts when its columns are read."""
     return by_elements("shared", x)
 
 
-@implementation("transpose", "cupy.padded", rung="tiled")
+@implementation("transpose", "cupy.padded", level="tiled")
 def padded(x: torch.Tensor) -> torch.Tensor:
     """Padding: rows of the tile are one element longer."""
     return by_elements("padded", x)
 
 
-@implementation("transpose", "cupy.swizzled", rung="tiled")
+@implementation("transpose", "cupy.swizzled", level="tiled")
 def swizzled(x: torch.Tensor) -> torch.Tensor:
     """XOR swizzle of the tile's columns."""
     return by_elements("swizzled", x)
@@ -89,7 +89,7 @@ def whole_packs(x: torch.Tensor) -> bool:
 @implementation(
     "transpose",
     "cupy.vectorized",
-    rung="tiled",
+    level="tiled",
     tunable={"ROW_BYTES": (256, 512), "THREADS": (64, 128, 256)},
     matches="triton.vectorized",
 )

@@ -13,7 +13,7 @@ CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv
 SIZES = (64, 128, 256, 512, 1024)  # threads per block
 
 
-@implementation("vector_add", "cupy.scalar", rung="naive", tunable={"THREADS": SIZES})
+@implementation("vector_add", "cupy.scalar", level="naive", tunable={"THREADS": SIZES})
 def scalar(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
     """``z[N] = x[N] + y[N]``, one element per thread."""
     check_same("vector_add", 1, x=x, y=y)
@@ -30,7 +30,7 @@ def scalar(x: torch.Tensor, y: torch.Tensor, *, THREADS: int = 256) -> torch.Ten
 @implementation(
     "vector_add",
     "cupy.vectorized",
-    rung="tiled",
+    level="tiled",
     tunable={"THREADS": SIZES, "PACKS": (1, 2, 4)},
     matches="triton.blocked",
 )

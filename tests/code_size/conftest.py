@@ -40,7 +40,7 @@ def my_kernel(x_ptr, N):
     tl.store(x_ptr + n, double(tl.load(x_ptr + n, mask=n < N)), mask=n < N)
 
 
-@implementation("vector_add", "triton.mine", rung="tiled")
+@implementation("vector_add", "triton.mine", level="tiled")
 def in_triton(x, y):
     """Text."""
     my_kernel[blocks(x)](x, x.numel(), num_warps=4)
@@ -60,7 +60,7 @@ __global__ void my_kernel(T* x, long long N) {
 """
 
 
-@implementation("vector_add", "cupy.mine", rung="tiled")
+@implementation("vector_add", "cupy.mine", level="tiled")
 def in_cuda(x, y):
     kernel(SOURCE, "my_" + "kernel<float>", x.device)((1,), (64,), (x.data_ptr(), x.numel()))
     return x

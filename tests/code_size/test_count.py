@@ -71,7 +71,7 @@ def test_a_users_cuda_text_is_counted_as_cuda(mine: dict[str, Implementation]) -
     assert "masks" not in found.concepts
 
 
-REGISTERED = '@implementation("vector_add", "torch.mine", rung="naive")'
+REGISTERED = '@implementation("vector_add", "torch.mine", level="naive")'
 FUNCTION = f"{REGISTERED}\ndef mine(x, y):\n    return x + y\n"
 INSIDE = textwrap.indent(FUNCTION, "    ")
 ELSEWHERE = {

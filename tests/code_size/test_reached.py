@@ -29,7 +29,7 @@ def cuda(text: str, name: str = "my_kernel<float>") -> str:
 SOURCE = r"""{textwrap.dedent(text)}"""
 
 
-@implementation("vector_add", "cupy.mine", rung="tiled")
+@implementation("vector_add", "cupy.mine", level="tiled")
 def mine(x, y):
     kernel(SOURCE, "{name}", x.device)((1,), (64,), (x.data_ptr(), y.data_ptr()))
     return x
@@ -160,7 +160,7 @@ def one(x):
     return (1,)
 
 
-@implementation("vector_add", "triton.mine", rung="tiled")
+@implementation("vector_add", "triton.mine", level="tiled")
 def mine(x, y):
     if x.numel() > 4096:
         large_kernel[one(x)](x)
@@ -230,7 +230,7 @@ def test_helpers_of_an_op_are_told_from_shared_code() -> None:
 
 
 def test_the_same_algorithm_takes_the_same_declaration_and_the_same_steps(load: object) -> None:
-    declared = TEMPLATES.replace('rung="tiled"', 'rung="tiled", algorithm="stores one"')
+    declared = TEMPLATES.replace('level="tiled"', 'level="tiled", algorithm="stores one"')
     size = code_size(load(declared))  # type: ignore[operator]
     assert (size.algorithm, size.steps) == ("stores one", ("write",))
     assert size.has_algorithm_of(size)

@@ -218,7 +218,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
     mine.write_text(
         "import pathlib, time\n"
         "from compare.registry import implementation\n"
-        "@implementation('vector_add', 'triton.hangs', rung='tiled')\n"
+        "@implementation('vector_add', 'triton.hangs', level='tiled')\n"
         "def hangs(x, y):\n"
         f"    pathlib.Path({str(called)!r}).touch()\n"
         "    time.sleep(1000)\n"

@@ -145,7 +145,7 @@ def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) 
     mine.write_text(
         "import torch\n"
         "from compare.registry import implementation\n"
-        "@implementation('vector_add', 'triton.mine', rung='tiled')\n"
+        "@implementation('vector_add', 'triton.mine', level='tiled')\n"
         "def mine(x, y):\n"
         "    return torch.from_numpy(x.numpy() + y.numpy())\n"
     )

@@ -48,7 +48,11 @@ def test_every_variant_comes_through_both_routes(op: str) -> None:
     assert list(by_route["cupy"]) == list(by_route["pybind"]) != []
     for variant, cupy in by_route["cupy"].items():
         other = by_route["pybind"][variant]
-        assert (other.rung, other.requires, other.accumulator) == (cupy.rung, cupy.requires, cupy.accumulator)
+        assert (other.level, other.requires, other.accumulator) == (
+            cupy.level,
+            cupy.requires,
+            cupy.accumulator,
+        )
         assert other.deterministic == cupy.deterministic
 
 

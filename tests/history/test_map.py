@@ -160,7 +160,7 @@ def test_only_leaves_what_is_unequal_unequal() -> None:
 
 def scaled(**factors: float) -> CaseComparison:
     """A case of `APART` in which ways take so many times as long."""
-    medians = {label: (rung, us * factors.get(way_of(label), 1.0)) for label, (rung, us) in APART.items()}
+    medians = {label: (level, us * factors.get(way_of(label), 1.0)) for label, (level, us) in APART.items()}
     name = ",".join(f"{way}={factor}" for way, factor in factors.items()) or "as it is"
     return made_up.case(name, made_up.rows(medians))
 

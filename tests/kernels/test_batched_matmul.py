@@ -244,7 +244,7 @@ def test_packs_of_a_tile_have_a_place_each(BLOCK_N: int):
 
 
 @pytest.mark.parametrize("BLOCK_N", TILES)
-def test_no_access_of_the_tensor_core_rungs_has_bank_conflicts(BLOCK_N: int):
+def test_no_access_of_the_tensor_core_levels_has_bank_conflicts(BLOCK_N: int):
     place, packs = places(BLOCK_N), BLOCK_N // 8
     lanes = range(WARP)
     rows_of_a_warp = [place[row][pack] for row in range(16) for pack in range(packs)]

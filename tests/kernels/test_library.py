@@ -40,7 +40,7 @@ def test_those_that_are_promised_are_there() -> None:
 
 @every_yardstick
 def test_it_is_none_of_the_ways(impl: Implementation) -> None:
-    assert impl.rung == "vendor"
+    assert impl.level == "vendor"
     assert impl.way not in WAYS
     assert registry.implementations(impl.op)[-1] == impl
 

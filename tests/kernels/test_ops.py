@@ -94,7 +94,7 @@ def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
 
 def test_its_baseline_exists_and_is_the_vendors(op: Op) -> None:
     baseline = next(impl for impl in registry.implementations(op.name) if impl.label == op.baseline)
-    assert baseline.rung == "vendor"
+    assert baseline.level == "vendor"
 
 
 def test_its_inputs_are_what_the_case_says(op: Op) -> None:

@@ -468,7 +468,7 @@ def test_a_few_sentences_each_with_a_figure() -> None:
 
 
 def test_no_difference_is_claimed_within_the_interval() -> None:
-    level = {label: (rung, 50.0) for label, (rung, _) in made_up.MEDIANS_US.items()}
+    level = {label: (level, 50.0) for label, (level, _) in made_up.MEDIANS_US.items()}
     said = " ".join(sentences(made_up.comparison(made_up.case(made=made_up.rows(level)))))
     assert "is the fastest: " not in said
     assert "control buys" not in said
@@ -495,7 +495,7 @@ def test_a_lead_is_claimed_only_where_its_interval_excludes_one(median: float, m
 
 
 def test_a_host_bound_size_is_said_to_be_one() -> None:
-    small = {label: (rung, 3.0) for label, (rung, _) in made_up.MEDIANS_US.items()}
+    small = {label: (level, 3.0) for label, (level, _) in made_up.MEDIANS_US.items()}
     said = sentences(made_up.comparison(made_up.case(made=made_up.rows(small))))
     assert any("Launch overhead > GPU time" in text for text in said)
     assert not any("Launch overhead" in text for text in sentences(made_up.comparison()))

@@ -114,7 +114,7 @@ def test_words_lie_where_the_kernel_puts_them() -> None:
 
 
 @pytest.mark.parametrize(("itemsize", "worst"), [(4, 31), (2, 15)])
-def test_each_rung_has_the_conflicts_that_its_name_promises(itemsize: int, worst: int) -> None:
+def test_each_level_has_the_conflicts_that_its_name_promises(itemsize: int, worst: int) -> None:
     found = {
         variant: [conflicts(access) for access in accesses]
         for variant, accesses in transpose.shared_accesses(itemsize).items()

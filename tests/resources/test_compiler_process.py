@@ -29,7 +29,7 @@ BUSY = [op for op in map(registry.get_op, registry.op_names()) if op.cost(op.cas
 def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
     mine = [i for i in registry.implementations(op.name) if i.way != "torch" and i.route != "pybind"]
     # Of each level the first, and the first for each newer GPU.
-    impls = list({(i.way, i.rung, i.requires): i for i in reversed(mine)}.values())
+    impls = list({(i.way, i.level, i.requires): i for i in reversed(mine)}.values())
     looked_at = set()
     requests = [Request(op, impl, op.cases.default, "sm_90") for impl in impls]
     for impl, kernels in zip(impls, from_cubins(requests), strict=True):
@@ -38,12 +38,12 @@ def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
         assert isinstance(kernels, tuple), f"{impl.label}: {kernels}"
         found = {kernel.instruction for kernel in kernels}
         tensor_cores = {name for name in found if "MMA." in name}
-        if impl.rung in ("tensor_core", "hopper"):
+        if impl.level in ("tensor_core", "hopper"):
             assert tensor_cores, (impl.label, found)
         else:
             assert found & {"FFMA", "HFMA2"}, (impl.label, found)
             assert not tensor_cores, (impl.label, found)
-        if impl.rung == "hopper":
+        if impl.level == "hopper":
             assert all("GMMA." in name for name in tensor_cores), (impl.label, found)
         looked_at.add(impl.way)
     assert looked_at == {"triton", "cuda"}
@@ -101,7 +101,7 @@ def total_kernel(x_ptr, N, BLOCK: tl.constexpr):
     tl.store(x_ptr, tl.sum(tl.load(x_ptr + n, mask=n < N), axis=0))
 
 
-@implementation("vector_add", "triton.total", rung="tiled")
+@implementation("vector_add", "triton.total", level="tiled")
 def total(x, y):
     for _ in range(3):
         total_kernel[(2, 3)](x, x.numel(), BLOCK=1024, num_warps=2)
@@ -118,7 +118,7 @@ template <typename T> __global__ void mine(T* x, long long N) {
 """
 
 
-@implementation("vector_add", "cupy.mine", rung="tiled")
+@implementation("vector_add", "cupy.mine", level="tiled")
 def mine(x, y):
     k = kernel(SOURCE, "mine<float>", x.device)
     k((4,), (64, 2), (x.data_ptr(), np.int64(x.numel())), shared_mem=512)
@@ -126,7 +126,7 @@ def mine(x, y):
     return x
 
 
-@implementation("vector_add", "cupy.wrong", rung="tiled")
+@implementation("vector_add", "cupy.wrong", level="tiled")
 def wrong(x, y):
     kernel("__global__ void wrong() { nonsense; }", "wrong", x.device)((1,), (1,), ())
     return x
@@ -137,25 +137,25 @@ def undefined_kernel(x_ptr):
     tl.store(x_ptr, nowhere)
 
 
-@implementation("vector_add", "triton.undefined", rung="tiled")
+@implementation("vector_add", "triton.undefined", level="tiled")
 def undefined(x, y):
     undefined_kernel[(1,)](x)
     return x
 
 
-@implementation("vector_add", "cupy.asserting", rung="tiled")
+@implementation("vector_add", "cupy.asserting", level="tiled")
 def asserting(x, y):
     source = '__global__ void asserting() { static_assert(false, "powers of two"); }'
     kernel(source, "asserting", x.device)((1,), (1,), ())
     return x
 
 
-@implementation("vector_add", "triton.wrong", rung="tiled")
+@implementation("vector_add", "triton.wrong", level="tiled")
 def wrong_too(x, y):
     raise ZeroDivisionError("at once, \\x1b[5Aup five lines")
 
 
-@implementation("vector_add", "triton.picky", rung="tiled")
+@implementation("vector_add", "triton.picky", level="tiled")
 def picky(x, y):
     raise NotImplementedError("more than it takes")
 '''

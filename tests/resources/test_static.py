@@ -84,18 +84,18 @@ import os
 from compare.registry import implementation
 
 
-@implementation("vector_add", "triton.endless", rung="tiled")
+@implementation("vector_add", "triton.endless", level="tiled")
 def endless(x, y):
     while True:
         pass
 
 
-@implementation("vector_add", "triton.aborting", rung="tiled")
+@implementation("vector_add", "triton.aborting", level="tiled")
 def aborting(x, y):
     os.abort()
 
 
-@implementation("vector_add", "triton.picky", rung="tiled")
+@implementation("vector_add", "triton.picky", level="tiled")
 def picky(x, y):
     raise NotImplementedError("more than it takes")
 """
@@ -159,7 +159,7 @@ BUSY_FILE = """
 import os, subprocess, sys
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.busy", rung="tiled")
+@implementation("vector_add", "triton.busy", level="tiled")
 def busy(x, y):
     program = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
     subprocess.run([sys.executable, "-c", program], stdout=open(os.environ["COMPARE_TOLD"], "w"))

@@ -83,7 +83,7 @@ class Fake:
     us: float
     noise: float = 0.0
     """A call takes ``us``, give or take."""
-    rung: str = "vendor"
+    level: str = "vendor"
     accumulator: str = "fp32"
     act: Callable[[int], None] = lambda count: None
     """Told the number of each call, from 1."""
@@ -95,7 +95,7 @@ class Fake:
 
     @property
     def impl(self) -> Implementation:
-        return Implementation("op", self.label, self.rung, self.call, accumulator=self.accumulator)  # type: ignore[arg-type]
+        return Implementation("op", self.label, self.level, self.call, accumulator=self.accumulator)  # type: ignore[arg-type]
 
     def call(self, which: int = 0) -> None:
         self.count += 1

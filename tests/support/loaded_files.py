@@ -25,7 +25,7 @@ from compare.registry import implementation
 
 
 def own(name):
-    return implementation("vector_add", f"triton.{name}", rung="tiled")
+    return implementation("vector_add", f"triton.{name}", level="tiled")
 
 
 def added(x, y):

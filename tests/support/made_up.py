@@ -132,14 +132,14 @@ def rows(medians: dict[str, tuple[str, float]] = MEDIANS_US) -> tuple[Row, ...]:
     return tuple(
         Row(
             label,
-            rung,
+            level,
             "ok",
             agreement=AGREEMENT,
             timing=timing(label, median, baseline),
             resources=(kernel(label), kernel(label, reader="cubin", spilled_bytes=0, code_bytes=2048)),
             source_hash=f"hash of {label}",
         )
-        for label, (rung, median) in medians.items()
+        for label, (level, median) in medians.items()
     )
 
 

@@ -32,7 +32,7 @@ register_op(
 )
 
 
-@implementation("scale_shift", "torch.eager", rung="vendor")
+@implementation("scale_shift", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     return torch.add(torch.ones_like(x), x, alpha=2)
 
@@ -44,7 +44,7 @@ def scale_shift_kernel(x_ptr, y_ptr, N, BLOCK_N: tl.constexpr):
     tl.store(y_ptr + n, 2 * x + 1, mask=n < N)
 
 
-@implementation("scale_shift", "triton.blocked", rung="tiled")
+@implementation("scale_shift", "triton.blocked", level="tiled")
 def blocked(x: torch.Tensor) -> torch.Tensor:
     x = x.contiguous()
     y = torch.empty_like(x)
@@ -61,7 +61,7 @@ __global__ void scale_shift_kernel(const float* x_ptr, float* y_ptr, long long N
 """
 
 
-@implementation("scale_shift", "cupy.scalar", rung="naive")
+@implementation("scale_shift", "cupy.scalar", level="naive")
 def scalar(x: torch.Tensor) -> torch.Tensor:
     x = x.contiguous()
     y = torch.empty_like(x)

@@ -108,7 +108,7 @@ def test_a_slow_row_sits_out_rounds_for_the_others() -> None:
     """As a naive matmul that takes a thousand times as long."""
     world = World()
     quick = [world.implementation(f"triton.q{i}", 100.0, noise=0.01) for i in range(8)]
-    slow = world.implementation("cupy.naive", 300_000.0, rung="naive")
+    slow = world.implementation("cupy.naive", 300_000.0, level="naive")
     rounds = rounds_of(world, world.implementation("torch.eager", 100.0), *quick, slow)
     rounds.run(5.0)
     found = timing(rounds, "cupy.naive")
@@ -144,7 +144,7 @@ def test_no_row_starves_whatever_the_budget(least: int, slow: int) -> None:
     """As matmul's default case, whose naive kernels take hundreds of milliseconds a call."""
     world = World()
     quick = [world.implementation(f"triton.q{i}", 9_000.0) for i in range(20)]
-    naive = [world.implementation(f"cupy.n{i}", 270_000.0, rung="naive") for i in range(3)]
+    naive = [world.implementation(f"cupy.n{i}", 270_000.0, level="naive") for i in range(3)]
     plan = replace(QUICK, min_rounds=least, min_slow=slow)
     rounds = rounds_of(world, world.implementation("torch.eager", 180.0), *quick, *naive, plan=plan)
     rounds.run(0.1)
@@ -315,7 +315,7 @@ def test_a_missing_baseline_is_said() -> None:
 def test_references() -> None:
     world = World()
 
-    rungs = {
+    levels = {
         "torch.naive": "naive",
         "torch.eager": "vendor",
         "torch.compile": "vendor",
@@ -326,7 +326,7 @@ def test_references() -> None:
         "cupy.vectorized": "tiled",
         "cupy.cluster": "hopper",
     }
-    impls = [world.implementation(label, 1, rung=rung).impl for label, rung in rungs.items()]
+    impls = [world.implementation(label, 1, level=level).impl for label, level in levels.items()]
     assert {i.label: reference(i.label, impls) for i in impls} == {
         "torch.naive": None,
         "torch.eager": None,
@@ -345,8 +345,8 @@ def test_a_ratio_to_the_level_stands_beside_the_one_to_the_baseline() -> None:
     rounds = rounds_of(
         world,
         world.implementation("torch.eager", 100),
-        world.implementation("triton.online", 50, rung="tiled"),
-        world.implementation("cupy.online", 40, rung="tiled"),
+        world.implementation("triton.online", 50, level="tiled"),
+        world.implementation("cupy.online", 40, level="tiled"),
     )
     rounds.run(budget_s=1)
     ratios = {ratio.against: ratio.value.median for ratio in timing(rounds, "cupy.online").ratios}

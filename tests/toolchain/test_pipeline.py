@@ -151,21 +151,21 @@ def assembler_kernel(x_ptr, N):
     y = tl.inline_asm_elementwise("bogus.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
     tl.store(x_ptr, y)
 
-@implementation("vector_add", "triton.undefined", rung="tiled")
+@implementation("vector_add", "triton.undefined", level="tiled")
 def undefined(x, y):
     undefined_kernel[(1,)](x, x.numel())
     return x
 
-@implementation("vector_add", "triton.assembler", rung="tiled")
+@implementation("vector_add", "triton.assembler", level="tiled")
 def assembler(x, y):
     assembler_kernel[(1,)](x, x.numel())
     return x
 
-@implementation("vector_add", "triton.raising", rung="tiled")
+@implementation("vector_add", "triton.raising", level="tiled")
 def raising(x, y):
     return x / 0 if x.is_cuda else 1 // 0
 
-@implementation("vector_add", "cupy.broken", rung="tiled")
+@implementation("vector_add", "cupy.broken", level="tiled")
 def broken(x, y):
     source = "extern \\"C\\" __global__ void broken_kernel(float* x) {\\n  x[0] = nowhere;\\n}\\n"
     kernel(source, "broken_kernel", x.device)((1,), (1,), (x.data_ptr(),))
@@ -211,7 +211,7 @@ ABORTING = """
 import os
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.aborting", rung="tiled")
+@implementation("vector_add", "triton.aborting", level="tiled")
 def aborting(x, y):
     os.abort()
 """

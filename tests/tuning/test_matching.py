@@ -52,7 +52,7 @@ def test_what_is_tunable_is_a_parameter_with_a_default() -> None:
 
     for name in ("WARPS", "x", "NONE"):
         with pytest.raises(UsageError, match=f"{name} is tunable, but no keyword-only parameter"):
-            registry.implementation("op", "cupy.mine", rung="tiled", tunable={name: (1, 2)})(run)
+            registry.implementation("op", "cupy.mine", level="tiled", tunable={name: (1, 2)})(run)
 
 
 def test_another_parameter_is_what_is_called() -> None:

@@ -231,7 +231,7 @@ USERS = """
 import torch
 from compare.registry import implementation
 
-@implementation("vector_add", "triton.mine", rung="tiled", tunable={"SIZE": (1, 2, 3)})
+@implementation("vector_add", "triton.mine", level="tiled", tunable={"SIZE": (1, 2, 3)})
 def mine(x, y, *, SIZE=1, dtype=torch.float32):
     if SIZE == 3:
         raise NotImplementedError("3 of them")

@@ -42,7 +42,7 @@ def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path)
         ("time.sleep(100)", "took longer than 2 s, the limit for loading it"),
         ("1 / 0", "ZeroDivisionError at line 18"),
         ("time.perf_counter_ns = lambda: 0", "replaced time.perf_counter_ns"),
-        ("implementation('vector_add', 'torch.eager', rung='vendor')(added)", "has a torch.eager already"),
+        ("implementation('vector_add', 'torch.eager', level='vendor')(added)", "has a torch.eager already"),
     ],
 )
 def test_a_file_that_cannot_be_loaded(code: str, says: str, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def changes_type(x_ptr, y_ptr, z_ptr, total):
     tl.store(z_ptr, tl.load(x_ptr) + tl.load(y_ptr) + total)
 
 def one(kernel):
-    @implementation("vector_add", f"triton.{kernel.fn.__name__}", rung="naive")
+    @implementation("vector_add", f"triton.{kernel.fn.__name__}", level="naive")
     def run(x, y):
         z = torch.empty_like(x)
         kernel[(1,)](x, y, z, x.numel() - 1)
@@ -86,11 +86,11 @@ def one(kernel):
 one(calls)
 one(changes_type)
 
-@implementation("vector_add", "torch.raises", rung="naive")
+@implementation("vector_add", "torch.raises", level="naive")
 def raises(x, y):
     return x.no_such_method(y)
 
-@implementation("vector_add", "cupy.misspelt", rung="naive")
+@implementation("vector_add", "cupy.misspelt", level="naive")
 def in_cuda(x, y):
     kernel('''
 __global__ void misspelt(float* z) {

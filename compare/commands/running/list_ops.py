@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace, device: torch.device) -> int:
     for op in asked.having(names, arguments.only):
         print(f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}")
         rows = [
-            (impl.label, impl.rung, impl.requires or "", supports(impl, device) or "runs here")
+            (impl.label, impl.level, impl.requires or "", supports(impl, device) or "runs here")
             for impl in registry.implementations(op.name, arguments.only)
         ]
         table = tabulate(rows, ("implementation", "level", "requires", "here"), "simple")

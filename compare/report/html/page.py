@@ -307,7 +307,7 @@ class _Op:
                 Cell(percent(occupancy), occupancy),
                 Cell(_whole(size.lines if size else None), size.lines if size else None),
                 Cell(_whole(size.tokens if size else None), size.tokens if size else None),
-                Cell(row.rung, row.rung),
+                Cell(row.level, row.level),
             ),
         )
 
@@ -356,7 +356,7 @@ class _Op:
             pipeline = f"{self.anchor}.{_anchor(registered_as(row.label))}.html"
         return Detail(
             self._line(case, row, self._arch(case)),
-            row.rung,
+            row.level,
             tuple(filter(None, reasons)),
             _takes(row, self._arch(case)) if case is self.main else case.case,
             tuple(self._facts(case, row)),

@@ -9,7 +9,7 @@ from compare.arguments import check_same
 from compare.registry import implementation
 
 
-@implementation("new_op", "torch.eager", rung="vendor")
+@implementation("new_op", "torch.eager", level="vendor")
 def eager(x: torch.Tensor) -> torch.Tensor:
     check_same("new_op", 1, x=x)
     return x * x

@@ -23,7 +23,7 @@ def new_op_blocked_kernel(x_ptr, y_ptr, N, BLOCK_SIZE: tl.constexpr):
     tl.store(y_ptr + n, x * x, mask=inside)
 
 
-@implementation("new_op", "triton.blocked", rung="tiled")
+@implementation("new_op", "triton.blocked", level="tiled")
 def blocked(x: torch.Tensor, *, BLOCK_SIZE: int = 1024) -> torch.Tensor:
     check_same("new_op", 1, x=x)
     x = x.contiguous()

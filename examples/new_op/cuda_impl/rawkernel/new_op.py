@@ -13,7 +13,7 @@ CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv
 THREADS = 256  # per block
 
 
-@implementation("new_op", "cupy.scalar", rung="naive")
+@implementation("new_op", "cupy.scalar", level="naive")
 def scalar(x: torch.Tensor) -> torch.Tensor:
     """``y[N] = x[N] * x[N]``, one element per thread."""
     check_same("new_op", 1, x=x)
