@@ -185,7 +185,7 @@ def check_tensor_cores(a: torch.Tensor) -> None:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
 
 
-@implementation("batched_matmul", "triton.naive", level="naive")
+@implementation("batched_matmul", "triton.naive", level="naive", algorithm="a dot product per element")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     check_batched_squares("batched_matmul", a, b)
     c = torch.empty_like(a, memory_format=torch.contiguous_format)

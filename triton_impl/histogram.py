@@ -136,7 +136,7 @@ def histogram_gluon_kernel(x_ptr, y_ptr, N, head, PACKS: gl.constexpr):
     gl.atomic_add(y_ptr + bins, total.to(gl.int64), mask=total != 0, sem="relaxed")
 
 
-@implementation("histogram", "triton.global", level="naive")
+@implementation("histogram", "triton.global", level="naive", algorithm="atomics in global memory")
 def globally(x: torch.Tensor) -> torch.Tensor:
     """An atomic addition in global memory per element."""
     check_bytes("histogram", x)

@@ -312,7 +312,7 @@ def layer_norm_gluon_kernel(
         turn += 1  # noqa: SIM113 - Triton has no enumerate
 
 
-@implementation("layer_norm", "triton.online", level="tiled")
+@implementation("layer_norm", "triton.online", level="tiled", algorithm="row read twice: moments, output")
 def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A program reads its row twice: any row length."""
     return norm.online(layer_norm_online_kernel, "layer_norm", eps, x, weight=weight, bias=bias)

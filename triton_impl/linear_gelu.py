@@ -159,7 +159,9 @@ def operands(
     return (x, w), (x.stride(0 if by_rows[0] else 1), w.stride(0 if by_rows[1] else 1)), by_rows
 
 
-@implementation("linear_gelu", "triton.unfused", level="hopper", requires="sm_90")
+@implementation(
+    "linear_gelu", "triton.unfused", level="hopper", algorithm="matmul, then bias and GELU", requires="sm_90"
+)
 def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M, N, K, y = checked(x, w, bias)
     if y.numel() == 0:
@@ -181,7 +183,13 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
     return y
 
 
-@implementation("linear_gelu", "triton.fused", level="hopper", requires="sm_90")
+@implementation(
+    "linear_gelu",
+    "triton.fused",
+    level="hopper",
+    algorithm="matmul with bias and GELU in its epilogue",
+    requires="sm_90",
+)
 def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M, N, K, y = checked(x, w, bias)
     if y.numel() == 0:

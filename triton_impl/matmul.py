@@ -375,7 +375,7 @@ def checked(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, torch.Tens
 MOST_PRODUCTS = 1 << 37
 
 
-@implementation("matmul", "triton.naive", level="naive")
+@implementation("matmul", "triton.naive", level="naive", algorithm="a dot product per element")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if M * N * K > MOST_PRODUCTS:
@@ -458,7 +458,9 @@ def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
-@implementation("matmul", "triton.persistent", level="hopper", requires="sm_90")
+@implementation(
+    "matmul", "triton.persistent", level="hopper", algorithm="tiles by persistent blocks", requires="sm_90"
+)
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     M, N, K, c = checked(a, b)
     if c.numel() == 0:

@@ -132,7 +132,13 @@ def grid_of(
     return min(chunks, _resident[key]), LANES
 
 
-@implementation("reduce_sum", "triton.vectorized", level="tiled", tunable=SIZES)
+@implementation(
+    "reduce_sum",
+    "triton.vectorized",
+    level="tiled",
+    algorithm="partial sums, added by a second kernel",
+    tunable=SIZES,
+)
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """16 16-byte loads per thread in flight; relaunched on the partial sums until one is left."""
     check_same("reduce_sum", 1, x=x)
@@ -147,7 +153,14 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: in
         x = y
 
 
-@implementation("reduce_sum", "triton.atomic", level="tiled", deterministic=False, tunable=SIZES)
+@implementation(
+    "reduce_sum",
+    "triton.atomic",
+    level="tiled",
+    algorithm="partial sums, added by atomics",
+    deterministic=False,
+    tunable=SIZES,
+)
 def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """Each program adds its sum to y, in the order of completion."""
     check_same("reduce_sum", 1, x=x)
@@ -159,7 +172,13 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 
     return y
 
 
-@implementation("reduce_sum", "triton.last_block", level="tiled", tunable=SIZES)
+@implementation(
+    "reduce_sum",
+    "triton.last_block",
+    level="tiled",
+    algorithm="partial sums, added by the last block",
+    tunable=SIZES,
+)
 def last_block(x: torch.Tensor, *, PACKS: int = 16, WARPS: int = 8, PROGRAMS: int = 6) -> torch.Tensor:
     """The last program to finish adds all programs' sums, in program order."""
     check_same("reduce_sum", 1, x=x)

@@ -255,7 +255,9 @@ def rms_norm_gluon_kernel(
         turn += 1  # noqa: SIM113 - Triton has no enumerate
 
 
-@implementation("rms_norm", "triton.online", level="tiled")
+@implementation(
+    "rms_norm", "triton.online", level="tiled", algorithm="row read twice: sum of squares, output"
+)
 def online(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A program reads its row twice: any row length."""
     return norm.online(rms_norm_online_kernel, "rms_norm", eps, x, weight=weight)

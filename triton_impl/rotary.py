@@ -101,7 +101,7 @@ def vec(inputs: tuple[torch.Tensor, ...]) -> int:
     return pack if aligned else 1
 
 
-@implementation("rotary", "triton.pairs", level="naive")
+@implementation("rotary", "triton.pairs", level="naive", algorithm="pairs one by one")
 def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """A program rotates a block of pairs."""
     inputs, out = checked(q, k, cos, sin)
@@ -125,7 +125,7 @@ def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     return out
 
 
-@implementation("rotary", "triton.token", level="tiled")
+@implementation("rotary", "triton.token", level="tiled", algorithm="cosines and sines read once per token")
 def token(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """A program rotates all heads of a token."""
     inputs, out = checked(q, k, cos, sin)

@@ -234,7 +234,7 @@ def checked(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(1) == 1 or x.size(1) <= 1 else x.contiguous()
 
 
-@implementation("softmax", "triton.online", level="tiled")
+@implementation("softmax", "triton.online", level="tiled", algorithm="online softmax: the row is read twice")
 def online(x: torch.Tensor) -> torch.Tensor:
     """A program reads its row twice: any row length."""
     x = checked(x)
@@ -252,7 +252,9 @@ def online(x: torch.Tensor) -> torch.Tensor:
 ONEPASS_COLUMNS = 65536
 
 
-@implementation("softmax", "triton.onepass", level="tiled")
+@implementation(
+    "softmax", "triton.onepass", level="tiled", algorithm="row in registers: maximum, sum, output"
+)
 def onepass(x: torch.Tensor) -> torch.Tensor:
     """The row stays in registers: up to 65536 columns, which already spill."""
     x = checked(x)

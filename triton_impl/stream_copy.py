@@ -136,7 +136,13 @@ def stream_copy_tma_kernel(x_desc, y_desc, x_ptr, y_ptr, N, BLOCK_ROWS: tl.const
         copy_rest(x_ptr, y_ptr, tl.cast(rows, tl.int64) * COLUMNS, N, 1, COLUMNS)
 
 
-@implementation("stream_copy", "triton.naive", level="naive", tunable={"WARPS": (1, 2, 4, 8, 16, 32)})
+@implementation(
+    "stream_copy",
+    "triton.naive",
+    level="naive",
+    algorithm="element by element",
+    tunable={"WARPS": (1, 2, 4, 8, 16, 32)},
+)
 def naive(x: torch.Tensor, *, WARPS: int = 8) -> torch.Tensor:
     """One element per thread."""
     check_same("stream_copy", 1, x=x)
@@ -157,7 +163,7 @@ def chunk_size(x: torch.Tensor, PACKS: int, WARPS: int) -> int:
 SIZES = {"PACKS": (1, 2, 4, 8), "WARPS": (1, 2, 4, 8, 16)}
 
 
-@implementation("stream_copy", "triton.vectorized", level="tiled", tunable=SIZES)
+@implementation("stream_copy", "triton.vectorized", level="tiled", algorithm="vectorized copy", tunable=SIZES)
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, WARPS: int = 4) -> torch.Tensor:
     """16-byte vectorized accesses, PACKS per thread, all in flight at once."""
     check_same("stream_copy", 1, x=x)
@@ -178,6 +184,7 @@ HINTS = (("", ""), ("", "evict_first"), (".cg", ""))
     "stream_copy",
     "triton.hinted",
     level="tiled",
+    algorithm="vectorized copy with cache hints",
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2), "STORE_HINT": (0, 1, 2)},
 )
 def hinted(
@@ -201,7 +208,11 @@ def programs_for(x: torch.Tensor, chunks: int, PROGRAMS: int) -> int:
 
 
 @implementation(
-    "stream_copy", "triton.prefetch", level="tiled", tunable={**SIZES, "PROGRAMS": (1, 2, 3, 4, 6, 8, 16)}
+    "stream_copy",
+    "triton.prefetch",
+    level="tiled",
+    algorithm="vectorized copy with prefetching",
+    tunable={**SIZES, "PROGRAMS": (1, 2, 3, 4, 6, 8, 16)},
 )
 def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int = 1) -> torch.Tensor:
     """Persistent; two chunks per program are prefetched into registers."""
@@ -219,6 +230,7 @@ def prefetch(x: torch.Tensor, *, PACKS: int = 4, WARPS: int = 8, PROGRAMS: int =
     "stream_copy",
     "triton.cp_async",
     level="tiled",
+    algorithm="through shared memory by cp.async",
     tunable={
         "PACKS": (1, 2, 4),
         "WARPS": (2, 4, 8, 16),
@@ -251,6 +263,7 @@ def whole_packs(x: torch.Tensor) -> bool:
     "stream_copy",
     "triton.tma",
     level="hopper",
+    algorithm="through shared memory by TMA",
     requires="sm_90",
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768), "WARPS": (1, 2, 4, 8)},
 )

@@ -75,7 +75,7 @@ def transpose_windowed_kernel(
     tl.store(y_ptr + (n * M + begin)[:, None] + m[None, :], tl.trans(x), mask=inside)
 
 
-@implementation("transpose", "triton.naive", level="naive")
+@implementation("transpose", "triton.naive", level="naive", algorithm="element by element")
 def naive(x: torch.Tensor) -> torch.Tensor:
     """Coalesced loads, stores M elements apart."""
     check_same("transpose", 2, x=x)
@@ -92,6 +92,7 @@ def naive(x: torch.Tensor) -> torch.Tensor:
     "transpose",
     "triton.vectorized",
     level="tiled",
+    algorithm="tiles through shared memory",
     tunable={"ROW_BYTES": (256, 512), "WARPS": (4, 8, 16, 32)},
 )
 def vectorized(x: torch.Tensor, *, ROW_BYTES: int = 256, WARPS: int = 16) -> torch.Tensor:

@@ -37,17 +37,20 @@ _MODULES = ("tl", "gl", "tma", "async_copy", "hopper", "libdevice")
 def of_ptx(ptx: str) -> tuple[str, ...]:
     """The steps of an optimised kernel with line information."""
     found: list[tuple[tuple[int, ...], str]] = []
-    around: dict[tuple[str, ...], tuple[str, ...]] = {}
+    around: dict[_Place, tuple[str, _Place]] = {}
+    turns: dict[object, int] = {}
     at: tuple[int, ...] = ()
     shuffled: set[str] = set()
     for text in ptx.splitlines():
-        if place := re.match(r"\s*\.loc\s+(\d+) (\d+) (\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?", text):
-            here = place.groups()[:3]
-            if place[4]:
-                around[here] = place.groups()[3:]
+        if place := re.match(
+            r"\s*\.loc\s+(\d+ \d+ \d+)(?:, function_name (\S+), inlined_at (\d+ \d+ \d+))?", text
+        ):
+            here, function, caller = place.groups()
+            if caller:
+                around[here] = function, caller
             else:
                 around.pop(here, None)
-            at = _chain(here, around)
+            at = _order(here, around, turns)
             continue
         word, _, arguments = re.sub(r"^\s*(@!?%p\d+\s+)?", "", text).replace("\t", " ").partition(" ")
         registers = re.findall(r"%[a-z]+\d+", arguments)
@@ -63,13 +66,28 @@ def of_ptx(ptx: str) -> tuple[str, ...]:
     return collapsed([step for _, step in sorted(found, key=lambda each: each[0])])
 
 
-def _chain(place: tuple[str, ...], around: Mapping[tuple[str, ...], tuple[str, ...]]) -> tuple[int, ...]:
-    """The lines at which a place is inlined, the kernel's first, and its own."""
-    lines = [int(place[1])]
-    while place in around and len(lines) <= len(around):
-        place = around[place]
-        lines.insert(0, int(place[1]))
-    return tuple(lines)
+_Place = str
+"""File, line and column: ``2 74 5``."""
+
+
+def _order(
+    place: _Place, around: Mapping[_Place, tuple[str, _Place]], turns: dict[object, int]
+) -> tuple[int, ...]:
+    """The key by which instructions have the order of the source.
+
+    It is the kernel's line, then for every inlined call its turn among the calls of that line and the line in
+    it.  Turns are in the order of the PTX, as ``f(g(x))`` runs g first.
+    """
+    calls: list[tuple[str, _Place]] = []
+    inner = place
+    while inner in around and len(calls) < len(around):
+        function, caller = around[inner]
+        calls.insert(0, (function, inner))
+        inner = caller
+    key: tuple[int, ...] = (int(inner.split()[1]),)
+    for function, inside in calls:
+        key = (*key, turns.setdefault((key, function), len(turns)), int(inside.split()[1]))
+    return key
 
 
 def of_triton(kernels: Iterable[Piece], helpers: Iterable[Piece]) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
                 requires=impl.requires,
                 accumulator=impl.accumulator,
                 deterministic=impl.deterministic,
+                algorithm=impl.algorithm,
             )
             declare(_lazy(op, impl.variant, op))
     for name in _exported(f"{LIBRARY}/{op}"):

@@ -74,7 +74,7 @@ def strides(a: torch.Tensor, b: torch.Tensor) -> list[np.int64]:
     return [np.int64(value) for value in (*a.stride(), *b.stride())]
 
 
-@implementation("batched_matmul", "cupy.naive", level="naive")
+@implementation("batched_matmul", "cupy.naive", level="naive", algorithm="a dot product per element")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One element per thread."""
     B, N, c = checked(a, b)

@@ -10,7 +10,7 @@ from cuda_impl.rawkernel import norm
 EPS = 1e-5
 
 
-@implementation("layer_norm", "cupy.online", level="tiled")
+@implementation("layer_norm", "cupy.online", level="tiled", algorithm="row read twice: moments, output")
 def online(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A block reads its row twice: any row length."""
     return norm.online("layer_norm", eps, x, weight=weight, bias=bias)

@@ -55,7 +55,9 @@ def tensor_core(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.T
     return y
 
 
-@implementation("linear_gelu", "cupy.unfused", level="hopper", requires="sm_90a")
+@implementation(
+    "linear_gelu", "cupy.unfused", level="hopper", algorithm="matmul, then bias and GELU", requires="sm_90a"
+)
 def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """matmul's tma_store, then bias and GELU in a separate kernel."""
     M, N, _ = checked(x, w, bias)
@@ -72,7 +74,13 @@ def unfused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tenso
     return y
 
 
-@implementation("linear_gelu", "cupy.fused", level="hopper", requires="sm_90a")
+@implementation(
+    "linear_gelu",
+    "cupy.fused",
+    level="hopper",
+    algorithm="matmul with bias and GELU in its epilogue",
+    requires="sm_90a",
+)
 def fused(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """matmul's tma_store with bias and GELU as its epilogue, in registers.
 

@@ -39,7 +39,7 @@ def sizes_and_strides(M: int, N: int, K: int, a: torch.Tensor, b: torch.Tensor) 
     return [np.int64(value) for value in (M, N, K, *a.stride(), *b.stride())]
 
 
-@implementation("matmul", "cupy.naive", level="naive")
+@implementation("matmul", "cupy.naive", level="naive", algorithm="a dot product per element")
 def naive(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """One element per thread; a warp's threads on consecutive rows: uncoalesced."""
     M, N, K, c = checked(a, b)
@@ -348,7 +348,9 @@ def specialized(a: torch.Tensor, b: torch.Tensor, *, BLOCK_N: int = 256, STAGES:
     return launch_specialized("specialized", a, b, persistent=False, BLOCK_N=BLOCK_N, STAGES=STAGES)
 
 
-@implementation("matmul", "cupy.persistent", level="hopper", requires="sm_90a")
+@implementation(
+    "matmul", "cupy.persistent", level="hopper", algorithm="tiles by persistent blocks", requires="sm_90a"
+)
 def persistent(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Persistent: one block per multiprocessor, round-robin tile scheduling."""
     return launch_specialized("persistent", a, b, persistent=True)

@@ -76,7 +76,14 @@ def is_strided(x: torch.Tensor) -> bool:
     return x.numel() > 1 and x.stride(0) != 1
 
 
-@implementation("reduce_sum", "cupy.vectorized", level="tiled", tunable=SIZES, matches="triton.vectorized")
+@implementation(
+    "reduce_sum",
+    "cupy.vectorized",
+    level="tiled",
+    algorithm="partial sums, added by a second kernel",
+    tunable=SIZES,
+    matches="triton.vectorized",
+)
 def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """16 16-byte loads per thread in flight; relaunched on the blocks' sums until one is left.
 
@@ -98,6 +105,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: 
     "reduce_sum",
     "cupy.atomic",
     level="tiled",
+    algorithm="partial sums, added by atomics",
     deterministic=False,
     tunable=SIZES,
     matches="triton.atomic",
@@ -113,7 +121,14 @@ def atomic(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int 
     return y
 
 
-@implementation("reduce_sum", "cupy.last_block", level="tiled", tunable=SIZES, matches="triton.last_block")
+@implementation(
+    "reduce_sum",
+    "cupy.last_block",
+    level="tiled",
+    algorithm="partial sums, added by the last block",
+    tunable=SIZES,
+    matches="triton.last_block",
+)
 def last_block(x: torch.Tensor, *, PACKS: int = 16, THREADS: int = 256, BLOCKS: int = 3) -> torch.Tensor:
     """The last block to finish adds all blocks' sums, in block order."""
     check_same("reduce_sum", 1, x=x)

@@ -10,7 +10,7 @@ from cuda_impl.rawkernel import norm
 EPS = 1e-5
 
 
-@implementation("rms_norm", "cupy.online", level="tiled")
+@implementation("rms_norm", "cupy.online", level="tiled", algorithm="row read twice: sum of squares, output")
 def online(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
     """A block reads its row twice: any row length."""
     return norm.online("rms_norm", eps, x, weight=weight)

@@ -37,7 +37,7 @@ def layout_of(inputs: tuple[torch.Tensor, ...]) -> tuple[np.int64, ...]:
     return tuple(np.int64(number) for number in (*sizes, *strides))
 
 
-@implementation("rotary", "cupy.pairs", level="naive")
+@implementation("rotary", "cupy.pairs", level="naive", algorithm="pairs one by one")
 def pairs(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """A thread rotates one pair of elements."""
     inputs, out = checked(q, k, cos, sin)
@@ -60,7 +60,13 @@ def vec(inputs: tuple[torch.Tensor, ...]) -> int:
     return pack if aligned else 1
 
 
-@implementation("rotary", "cupy.token", level="tiled", tunable={"HEADS": (1, 2, 4)})
+@implementation(
+    "rotary",
+    "cupy.token",
+    level="tiled",
+    algorithm="cosines and sines read once per token",
+    tunable={"HEADS": (1, 2, 4)},
+)
 def token(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, HEADS: int = 4
 ) -> torch.Tensor:

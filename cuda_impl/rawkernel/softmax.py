@@ -30,7 +30,7 @@ def vec(x: torch.Tensor) -> int:
     return pack if aligned else 1
 
 
-@implementation("softmax", "cupy.online", level="tiled")
+@implementation("softmax", "cupy.online", level="tiled", algorithm="online softmax: the row is read twice")
 def online(x: torch.Tensor) -> torch.Tensor:
     """A block reads its row twice: any row length."""
     x = checked(x)
@@ -62,7 +62,7 @@ def onepass_shape(M: int, packs: int, VEC: int) -> tuple[int, int, int]:
     return PACKS, max(64, 1 << (ceil_div(packs, PACKS) - 1).bit_length()), 1
 
 
-@implementation("softmax", "cupy.onepass", level="tiled")
+@implementation("softmax", "cupy.onepass", level="tiled", algorithm="row in registers: maximum, sum, output")
 def onepass(x: torch.Tensor) -> torch.Tensor:
     """The row stays in registers: up to 32768 columns."""
     x = checked(x)

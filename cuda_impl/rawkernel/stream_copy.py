@@ -19,7 +19,11 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @implementation(
-    "stream_copy", "cupy.naive", level="naive", tunable={"THREADS": (32, 64, 128, 256, 512, 1024)}
+    "stream_copy",
+    "cupy.naive",
+    level="naive",
+    algorithm="element by element",
+    tunable={"THREADS": (32, 64, 128, 256, 512, 1024)},
 )
 def naive(x: torch.Tensor, *, THREADS: int = 256) -> torch.Tensor:
     """One element per thread: any x."""
@@ -65,7 +69,14 @@ def by_chunks(
 SIZES = {"PACKS": (1, 2, 4, 8), "THREADS": (32, 64, 128, 256, 512)}
 
 
-@implementation("stream_copy", "cupy.vectorized", level="tiled", tunable=SIZES, matches="triton.vectorized")
+@implementation(
+    "stream_copy",
+    "cupy.vectorized",
+    level="tiled",
+    algorithm="vectorized copy",
+    tunable=SIZES,
+    matches="triton.vectorized",
+)
 def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.Tensor:
     """16-byte vectorized accesses, PACKS per thread; a strided or unaligned x is read element by element."""
     check_same("stream_copy", 1, x=x)
@@ -80,6 +91,7 @@ def vectorized(x: torch.Tensor, *, PACKS: int = 1, THREADS: int = 128) -> torch.
     "stream_copy",
     "cupy.hinted",
     level="tiled",
+    algorithm="vectorized copy with cache hints",
     tunable={**SIZES, "LOAD_HINT": (0, 1, 2, 3), "STORE_HINT": (0, 1, 2)},
     matches="triton.hinted",
 )
@@ -103,6 +115,7 @@ def blocks_for(x: torch.Tensor, chunks: int, BLOCKS: int) -> int:
     "stream_copy",
     "cupy.prefetch",
     level="tiled",
+    algorithm="vectorized copy with prefetching",
     tunable={"PACKS": (1, 2, 4), "THREADS": (128, 256, 512), "STAGES": (1, 2, 3, 4), "BLOCKS": (1, 2, 3, 4)},
     matches="triton.prefetch",
 )
@@ -121,6 +134,7 @@ def prefetch(
     "stream_copy",
     "cupy.cp_async",
     level="tiled",
+    algorithm="through shared memory by cp.async",
     tunable={
         "PACKS": (1, 2, 4),
         "THREADS": (64, 128, 256, 512),
@@ -149,6 +163,7 @@ BARRIER_BYTES = 8
     "stream_copy",
     "cupy.tma",
     level="hopper",
+    algorithm="through shared memory by TMA",
     requires="sm_90",
     tunable={"CHUNK_BYTES": (1024, 2048, 4096, 8192, 16384, 32768)},
     matches="triton.tma",

@@ -35,7 +35,7 @@ def by_elements(variant: str, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@implementation("transpose", "cupy.naive", level="naive")
+@implementation("transpose", "cupy.naive", level="naive", algorithm="element by element")
 def naive(x: torch.Tensor) -> torch.Tensor:
     """Coalesced loads, stores M elements apart: uncoalesced."""
     return by_elements("naive", x)
@@ -90,6 +90,7 @@ def whole_packs(x: torch.Tensor) -> bool:
     "transpose",
     "cupy.vectorized",
     level="tiled",
+    algorithm="tiles through shared memory",
     tunable={"ROW_BYTES": (256, 512), "THREADS": (64, 128, 256)},
     matches="triton.vectorized",
 )
