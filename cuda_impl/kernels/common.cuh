@@ -78,14 +78,21 @@ __device__ __forceinline__ Vec<T, N> load_vec(const T* ptr) {
     const Packed<T, N> loaded = load_packed<N>(ptr);
     return reinterpret_cast<const Vec<T, N>&>(loaded);
 }
+// One 16-byte store; an assignment may compile to a store per element. The empty asm statement keeps the
+// arithmetic of x before the branch, where that of several vectors overlaps.
+template <typename T, int N>
+__device__ __forceinline__ void store_vec_if(bool condition, T* ptr, const Vec<T, N>& x) {
+    if constexpr (N == 1) {
+        if (condition) *ptr = x[0];
+    } else {
+        uint4 words = reinterpret_cast<const uint4&>(x);
+        asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+        if (condition) __stwb(reinterpret_cast<uint4*>(ptr), words);
+    }
+}
 template <typename T, int N>
 __device__ __forceinline__ void store_vec(T* ptr, const Vec<T, N>& x) {
-    if constexpr (N == 1) {
-        *ptr = x[0];
-    } else {
-        // One 16-byte store; an assignment may compile to a store per element.
-        __stwb(reinterpret_cast<uint4*>(ptr), reinterpret_cast<const uint4&>(x));
-    }
+    store_vec_if(true, ptr, x);
 }
 
 // ---- reductions: warp shuffles, then one value per warp through shared memory ---------------------------

@@ -115,7 +115,7 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&p
         for (int v = 0; v < VEC; ++v) {
             y[v] = T((to_float(x, v) - mean) * scale * to_float(weight, v) + to_float(bias, v));
         }
-        if (n < columns) store_vec(tile_ptr + n, y);
+        store_vec_if(n < columns, tile_ptr + n, y);
     }
 }
 

@@ -75,9 +75,9 @@ __device__ __forceinline__ float sum_of_chunks(const T* __restrict__ x_ptr, inde
             for (int v = 0; v < VEC; ++v) sum[v % 4] += to_float(x, v);
         }
     }
-    // The partial last chunk, shared by all blocks.
+    // The partial last chunk, shared by all blocks. Unrolling it would take a division for the trip count.
     const index_t threads = index_t(gridDim.x) * THREADS;
-#pragma unroll 4
+#pragma unroll 1
     for (index_t i = whole * CHUNK + index_t(blockIdx.x) * THREADS + thread; i < vectors; i += threads) {
         const Vec<T, VEC> x = load_vec<VEC>(begin + i * VEC);
 #pragma unroll

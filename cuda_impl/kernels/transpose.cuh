@@ -237,7 +237,7 @@ __global__ __maxnreg__(48) void transpose_windowed_kernel(const T* __restrict__ 
                 const unsigned long long two = (unsigned long long)part[w + 1] << 32 | part[w];
                 row[w] = unsigned(two >> m % PER_WORD * 16);
             }
-            reinterpret_cast<Vec<unsigned, 4>&>(*y) = row;
+            store_vec(reinterpret_cast<unsigned*>(y), row);
         } else {  // the ends of a row of y
             for (int v = 0; v < VEC; ++v) {
                 if (0 <= m + v && m + v < ROWS) y[v] = tile[place((m + v) / PER_WORD, n)][(m + v) % PER_WORD];

@@ -174,10 +174,14 @@ def kernels(
     return list(found)
 
 
+MOVES = ("NOP", "MOV", "UMOV", "LDC", "ULDC", "R2UR", "S2R", "S2UR")
+
+
 def instructions(cubin: bytes, folder: Path) -> dict[str, Counter[str]]:
     """How often each kernel of a cubin has each opcode with its modifiers, as cuobjdump disassembles it.
 
-    Not the registers or the order: these depend on the module's other kernels as well.
+    Registers, order and moves between registers are left out: these depend on the module's other kernels and,
+    under nvcc, on the file's path as well.
     """
     file = folder / "some.cubin"
     file.write_bytes(cubin)
@@ -188,8 +192,8 @@ def instructions(cubin: bytes, folder: Path) -> dict[str, Counter[str]]:
         header = re.search(r"Function : (\S+)", line)
         if header:
             name = header[1]
-        elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)", line):
-            code[name][found[1]] += 1
+        elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z]\w*)(\S*)", line):
+            code[name][found[1] + found[2]] += found[1] not in MOVES
     return dict(code)
 
 

@@ -14,14 +14,19 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
     const int columns = m < M ? static_cast<int>(N) : 0;  // without a row a thread still shuffles
+    Packed<T, VEC> loads[PACKS];
     float x[PACKS][VEC];
 
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {  // all loads are in flight before the first is used
+        const int n = (p * ROW_THREADS + thread) * VEC;
+        if (n < columns) loads[p] = load_packed<VEC>(x_ptr + m * stride_xm + n);
+    }
     float max = negative_infinity();
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * ROW_THREADS + thread) * VEC;
-        Vec<T, VEC> loaded;
-        if (n < columns) loaded = load_vec<VEC>(x_ptr + m * stride_xm + n);
+        const Vec<T, VEC> loaded = loads[p].unpack();
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             x[p][v] = n < columns ? to_float(loaded, v) : negative_infinity();
@@ -45,6 +50,6 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) y[v] = T(x[p][v] * inverse_sum);
-        if (n < columns) store_vec(y_ptr + m * N + n, y);
+        store_vec_if(n < columns, y_ptr + m * N + n, y);
     }
 }

@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&p
         Vec<T, VEC> y;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) y[v] = T(__expf(to_float(x, v) - row.max) * inverse_sum);
-        if (n < columns) store_vec(tile_ptr + n, y);
+        store_vec_if(n < columns, tile_ptr + n, y);
     }
 }
 
