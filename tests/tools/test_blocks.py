@@ -26,7 +26,7 @@ def recorded(tmp_path: Path) -> Comparison:
     return comparison
 
 
-@pytest.mark.parametrize("kind", ["results", "sweep", "screen", "kernels", "resources", "code"])
+@pytest.mark.parametrize("kind", ["results", "sweep", "screen", "kernels"])
 def test_blocks_are_made_from_the_records(kind: str, recorded: Comparison, tmp_path: Path) -> None:
     made = blocks.rewritten(PAGE.format(f"{kind} softmax"), tmp_path)
     assert made.startswith("before\n<!-- generated: ")

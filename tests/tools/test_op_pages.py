@@ -6,7 +6,6 @@ import functools
 import json
 import re
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +13,7 @@ import pytest
 
 import made_up
 from compare import registry
+from compare.code_size.sources import KERNELS
 from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import UsageError
@@ -147,6 +147,8 @@ def test_a_step_is_what_changes_below_the_headers() -> None:
     ("words", "says"),
     [
         (f"{LEVELS}01_naive.cuh", "write two files"),
+        ("transpose naive share", "there is no transpose_share_kernel"),
+        ("transposed naive shared", "there is no transposed_naive_kernel"),
         (f"{LEVELS}01_naive.cuh {LEVELS}02_coalesce.cuh", "there is no"),
     ],
 )
@@ -155,13 +157,23 @@ def test_a_step_between_what_does_not_exist_is_a_mistake(words: str, says: str) 
         blocks.rewritten(f"<!-- generated: step {words} -->\n<!-- end -->\n")
 
 
-def test_every_level_of_matmul_shows_its_change_from_the_level_before() -> None:
-    files = sorted((ROOT / LEVELS).glob("[0-9]*.cuh"))
-    variants = [impl.variant for impl in registry.implementations("matmul") if impl.route == "cupy"]
-    assert [file.stem[3:] for file in files] == variants
-    for one, other in pairwise(files):
-        _, text = sections("matmul")[other.stem[3:]]
-        assert f"<!-- generated: step {LEVELS}{one.name} {LEVELS}{other.name} -->" in text
+def test_a_step_between_kernels_of_a_file_is_of_these_alone() -> None:
+    changed = [line for line in levels.step("transpose shared padded").splitlines() if line[:1] in ("+", "-")]
+    assert [line for line in changed if line[0] == "+"] == [
+        "+__global__ __launch_bounds__(THREADS) void transpose_padded_kernel(const T* __restrict__ x_ptr,",
+        "+    __shared__ T tile[TILE][TILE + 1];",
+    ]
+
+
+@pytest.mark.parametrize("op", registry.op_names())
+def test_every_level_in_cuda_shows_its_change_from_the_level_before(op: str) -> None:
+    variants = [impl.variant for impl in registry.implementations(op) if impl.route == "cupy"]
+    files = sorted((KERNELS / op).glob("[0-9]*.cuh"))
+    assert [file.stem[3:] for file in files] == (variants if files else [])
+    places = [str(file.relative_to(ROOT)) for file in files]
+    for one, other, variant in zip(places or variants, (places or variants)[1:], variants[1:], strict=False):
+        _, text = sections(op)[variant]
+        assert f"<!-- generated: step {'' if files else op + ' '}{one} {other} -->" in text
 
 
 def test_a_gain_is_over_the_level_before_it_in_the_same_way(tmp_path: Path) -> None:

@@ -7,16 +7,17 @@ A document holds a block between two comments; what lies between is replaced:
     <!-- end -->
 
 ``results OP`` is the speed table of the op's default case, ``sweep OP`` one line for every recorded case,
-``screen OP`` the screen that ``python -m compare OP`` showed, ``resources OP`` and ``code OP`` those
-tables, ``kernels OP`` both, ``implementations`` the list of everything there is, ``figures`` where the tables
+``screen OP`` the screen that ``python -m compare OP`` showed, ``kernels OP`` its tables of resources
+and of code sizes, ``implementations`` the list of everything there is, ``figures`` where the tables
 of each op are, ``pages FOLDER`` the pages of a folder of docs/, ``map`` the fastest way on every op and case,
 ``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
 variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
-the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``step FILE FILE`` what changes from one level
-to the next, ``gain OP VARIANT-OR-WAY [CASE]`` a level's times and its speedup over the level before.  ``all``
-in place of an op means each in turn.  `PICTURES` are files of their own.
+the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``step FILE FILE`` or ``step OP VARIANT
+VARIANT`` what changes from one level to the next, ``gain OP VARIANT-OR-WAY [CASE]`` a level's times and its
+speedup over the level before.  ``all`` in place of an op means each in turn.  `PICTURES` are files of their
+own.
 """
 
 from __future__ import annotations
@@ -249,13 +250,11 @@ def _joined(shown: Iterable[Table | None], none: str = "") -> str:
     return "\n\n".join(markdown.table(table) for table in shown if table) or none
 
 
-def _resources(shown: Comparison) -> str:
-    return _joined([tables.resources(shown.cases[0])], "No resources are recorded.")
-
-
-def _code(shown: Comparison) -> str:
-    table = tables.code(shown)
-    return "\n\n".join([markdown.table(table), *table.legend[1:]]) if table else "No code sizes are recorded."
+def _kernels(shown: Comparison) -> str:
+    resources = _joined([tables.resources(shown.cases[0])], "No resources are recorded.")
+    if (table := tables.code(shown)) is None:
+        return f"{resources}\n\nNo code sizes are recorded."
+    return "\n\n".join([resources, markdown.table(table), *table.legend[1:]])
 
 
 def _screen(shown: Comparison) -> str:
@@ -270,9 +269,7 @@ _OF_AN_OP: dict[str, Callable[[Comparison], str]] = {
     "results": lambda one: _joined([tables.speed(one.cases[0]), tables.side_by_side(one.cases[0])]),
     "sweep": lambda whole: _joined([tables.sweep(whole.cases)]),
     "screen": _screen,
-    "kernels": lambda one: f"{_resources(one)}\n\n{_code(one)}",
-    "resources": _resources,
-    "code": _code,
+    "kernels": _kernels,
 }
 """All but ``sweep`` are given the op's default case alone."""
 

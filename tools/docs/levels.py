@@ -10,6 +10,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from compare import registry
+from compare.code_size.cpp import unit_of
+from compare.code_size.sources import KERNELS
 from compare.records.archive import changed_since
 from compare.registry import ROOT
 from compare.report import markdown, tables
@@ -56,23 +58,40 @@ def excerpt(words: str) -> str:
 
 
 def step(words: str) -> str:
-    """``FILE_A FILE_B``: a folded diff of two levels' code, without their headers.
+    """``FILE_A FILE_B`` or ``OP VARIANT_A VARIANT_B``: a folded diff of two levels' code.
+
+    Of files it is without their headers, of variants of the kernels alone.
 
     Raises:
-        UsageError: these are not two files.
+        UsageError: there are no such files or kernels.
     """
     usage = f"<!-- generated: step {words} -->"
-    paths = words.split()
-    if len(paths) != 2:
-        raise UsageError(f"{usage}: write two files")
-    for path in paths:
-        if not (ROOT / path).is_file():
-            raise UsageError(f"{usage}: there is no {path}")
-    _, _, *lines = difflib.unified_diff(_body(paths[0]), _body(paths[1]), lineterm="")
+    given = words.split()
+    if len(given) == 3:
+        op, *names = given
+        codes = [_kernel(usage, op, name) for name in names]
+    elif len(given) == 2:
+        for path in given:
+            if not (ROOT / path).is_file():
+                raise UsageError(f"{usage}: there is no {path}")
+        names = [path.rpartition("/")[2] for path in given]
+        codes = [_body(path) for path in given]
+    else:
+        raise UsageError(f"{usage}: write two files, or an op and two variants")
+    before, after = codes
+    _, _, *lines = difflib.unified_diff(before, after, lineterm="")
     added, removed = (sum(line[0] == sign and line[1:].strip() != "" for line in lines) for sign in "+-")
-    one, other = (f"<code>{path.rpartition('/')[2]}</code>" for path in paths)
+    one, other = (f"<code>{name}</code>" for name in names)
     summary = f"<summary>{one} to {other}: {added} lines added, {removed} removed</summary>"
     return "\n".join(("<details>", summary, "", "```diff", *lines, "```", "", "</details>"))
+
+
+def _kernel(usage: str, op: str, variant: str) -> list[str]:
+    """The lines of a variant's kernel function."""
+    name = f"{op}_{variant}_kernel"
+    if not (KERNELS / f"{op}.cuh").is_file() or name not in (named := unit_of(op).named):
+        raise UsageError(f"{usage}: there is no {name}")
+    return [line for piece in named[name] for line in piece.text.splitlines()]
 
 
 def _body(path: str) -> list[str]:
