@@ -98,17 +98,14 @@ CASES = Cases(
             case("fp16", B=count, N=size)
             for count, size in (
                 (524288, 16),
-                (131072, 32),
                 (65536, 48),
                 (65536, 64),
-                (32768, 80),
                 (32768, 96),
                 (16384, 128),
             )
         ),
         case("bf16", B=65536, N=48),
         case("fp32", B=65536, N=48),
-        case("fp32", B=32768, N=64),
         # Rows of whole 16-byte vectors but no multiple of any tile; unaligned rows.
         case("fp16", B=65536, N=40),
         case("fp16", B=65536, N=47),

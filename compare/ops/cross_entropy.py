@@ -62,7 +62,7 @@ def tolerance(case: Case) -> Tolerance:
 
 DTYPES = ("fp32", "fp16", "bf16")
 _LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
-_VOCABULARIES = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
+_VOCABULARIES = (4096, 8192, 32768, 131072, 262144)
 
 CASES = Cases(
     # A batch of 4096 tokens and the vocabulary of Llama 2.
@@ -92,7 +92,7 @@ CASES = Cases(
     sweep=(
         # 512 MiB of logits.
         *(case("bf16", M=2**28 // V, V=V) for V in _VOCABULARIES),
-        *(case("fp32", M=2**27 // V, V=V) for V in (4096, 32768, 262144)),
+        *(case("fp32", M=2**27 // V, V=V) for V in (4096, 262144)),
         case("fp16", M=4096, V=32000),
         # GPT-2's vocabulary: consecutive rows have different alignments.
         case("bf16", M=4096, V=50257),

@@ -73,12 +73,11 @@ DTYPES = ("fp32", "fp16", "bf16")
 NORM_LAYOUTS = (*LAYOUTS, "weight_misaligned", "weight_sliced")
 _SWEPT = (
     (1, 131072),
-    (32, 1024),
     (4096, 128),
     (4096, 1024),
     (4096, 4096),
     # 2^27 elements in all, with rows of many lengths.
-    *((2 ** (27 - power), 2**power) for power in (10, 12, 13, 14, 15, 16, 17, 18)),
+    *((2 ** (27 - power), 2**power) for power in (12, 13, 15, 16, 17, 18)),
 )
 
 CASES = Cases(
@@ -116,7 +115,6 @@ CASES = Cases(
     sweep=(
         *(case("bf16", M=m, N=n) for m, n in _SWEPT),
         case("fp16", M=4096, N=781),
-        case("fp32", M=32768, N=4096),
         case("fp32", M=1024, N=131072),
     ),
 )

@@ -64,7 +64,8 @@ CASES = Cases(
         *HUGE,
     ),
     sweep=(
-        *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in (10, 16, 20, 24, 26, 28, 30)),
+        *(case("fp32", N=2**power) for power in (10, 16, 20, 24, 28, 30)),
+        *(case("bf16", N=2**power) for power in (20, 24, 28, 30)),
         case("fp16", N=2**28),
         case("fp32", "misaligned", N=2**26),
     ),

@@ -41,8 +41,6 @@ def every_bit_is_kept(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) ->
     return f"{changed} of {x.numel()} elements have other bits" if changed else None
 
 
-_POWERS = (10, 16, 20, 24, 26, 27, 28)
-
 CASES = Cases(
     default=case("fp32", N=2**26),
     smoke=SMOKE,
@@ -57,7 +55,8 @@ CASES = Cases(
         *HUGE,
     ),
     sweep=(
-        *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in _POWERS),
+        *(case("fp32", N=2**power) for power in (10, 16, 20, 24, 26, 28)),
+        *(case("bf16", N=2**power) for power in (20, 26, 28)),
         case("fp16", N=2**28),
         case("fp32", "misaligned", N=2**26),
     ),

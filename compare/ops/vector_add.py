@@ -51,7 +51,8 @@ CASES = Cases(
         case("fp32", N=2**31 + 8),
     ),
     sweep=(
-        *(case(dtype, N=2**power) for dtype in ("fp32", "bf16") for power in (*range(10, 28, 2), 27, 28)),
+        *(case("fp32", N=2**power) for power in (10, 14, 18, 22, 26, 28)),
+        *(case("bf16", N=2**power) for power in (10, 18, 26, 28)),
         case("fp16", N=2**28),
         case("fp32", "misaligned", N=2**26),
     ),
