@@ -202,8 +202,14 @@ def register_op(op: Op) -> Op:
         raise UsageError(f"there is an op {op.name} already: give yours another name")
     if not re.fullmatch(r"[A-Za-z]\w*", op.name, re.ASCII):
         raise UsageError(f"op {op.name!r}: write its name with letters, digits and _")
-    if not (isinstance(op.signature, str) and re.fullmatch(f"{_SHAPE}.* -> {_SHAPE}", op.signature)):
+    if not (isinstance(op.signature, str) and re.fullmatch(f"{_SHAPE}.* -> {_SHAPE}.*", op.signature)):
         raise UsageError(f"{op.name}: signature {op.signature!r}: write one as 'x[M,N], w[N] -> y[M,N]'")
+    outputs = re.findall(_SHAPE, op.signature.rpartition("->")[2])
+    if len(outputs) != 1 + len(op.further):
+        raise UsageError(
+            f"{op.name}: signature {op.signature!r} has {len(outputs)} outputs, and the op describes "
+            f"{1 + len(op.further)}: its own and those in further"
+        )
     for case in (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep):
         if tuple(name for name, _ in case.dims) != op.dims or case.dtype not in op.dtypes:
             raise UsageError(

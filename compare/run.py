@@ -16,7 +16,7 @@ import torch
 
 from compare import device as machine
 from compare import registry
-from compare.checking.reference import expected_output
+from compare.checking.reference import expected_outputs
 from compare.records import archive
 from compare.spec import (
     Card,
@@ -226,7 +226,7 @@ def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: 
     """Time and profile the correct rows."""
     op, case = context.op, step.case
     try:
-        expected = expected_output(op, case, context.device)
+        expected = expected_outputs(op, case, context.device)
         exchange = Exchange(op, case, context.device, expected, timed=True)
     except MemoryError as error:
         found.take_results({one.row.label: error for one in found.correct()})

@@ -6,6 +6,7 @@ returns one of them; units stand in the field names (``median_us``, ``shared_byt
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -195,6 +196,17 @@ class Cases:
     """Timed by ``--sweep`` and recorded."""
 
 
+@dataclass(frozen=True)
+class Output:
+    """An output behind the first: what `Op` says of its first, for this one."""
+
+    oracle: Callable[..., torch.Tensor]
+    tolerance: Callable[[Case], Tolerance]
+    magnitude: Callable[..., torch.Tensor] | None = None
+    dtype: str | None = None
+    """One of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
+
+
 def nothing_open(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
     """`Op.settle` of an op that says of every element of its output what it is."""
 
@@ -206,7 +218,7 @@ class Op:
     name: str
     summary: str
     signature: str
-    """Shapes in and out: ``x[M,N] -> y[M,N]``."""
+    """Shapes in and out: ``x[M,N] -> y[M,N]``; of several outputs ``-> y[M,N], scale[M]``."""
     dims: tuple[str, ...]
     dtypes: tuple[str, ...]
     make_inputs: Callable[[Case, torch.Generator, torch.device], tuple[torch.Tensor, ...]]
@@ -229,14 +241,43 @@ class Op:
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
     output_dtype: str | None = None
     """The output's dtype, one of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
+    further: tuple[Output, ...] = ()
+    """The outputs behind the first.  An implementation then returns a tuple of tensors."""
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
 
     @property
+    def output(self) -> str:
+        """The name of the first output in the signature."""
+        return self.signature.rpartition("->")[2].strip().partition("[")[0]
+
+    @property
     def only_moves(self) -> bool:
         """Whether it computes nothing, so that to copy is to do its work."""
         return self.cost(self.cases.default).flops == 0
+
+
+@functools.lru_cache
+def by_output(op: Op) -> tuple[Op, ...]:
+    """``op`` as ops of one output each."""
+    inputs, _, outputs = op.signature.rpartition("->")
+    shapes = re.findall(r"\w+\[[^\[\]]*\]", outputs)
+    first = replace(op, signature=f"{inputs}-> {shapes[0]}", further=())
+    others = (
+        replace(
+            first,
+            signature=f"{inputs}-> {shape}",
+            oracle=other.oracle,
+            tolerance=other.tolerance,
+            magnitude=other.magnitude,
+            output_dtype=other.dtype,
+            settle=nothing_open,
+            invariants=(),
+        )
+        for shape, other in zip(shapes[1:], op.further, strict=True)
+    )
+    return (first, *others)
 
 
 def way_of(label: str) -> str:

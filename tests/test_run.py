@@ -419,7 +419,7 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     op = write("".join(f"adding('{label}')(added)\n" for label in ("triton.a", "cupy.built", "cupy.too")))
     device, impls = torch.device("cuda"), implementations("adding")
     worker = mock.Mock(ask=mock.Mock(return_value={"held_bytes": 0, "kept_bytes": 0}))
-    for name in ("expected_output", "Exchange", "check"):
+    for name in ("expected_outputs", "Exchange", "check"):
         monkeypatch.setattr(f"compare.worker.checking.{name}", mock.MagicMock())
     monkeypatch.setattr(Checking, "width", lambda self, count: 1)
     monkeypatch.setattr(Checking, "allowance", lambda self: 1)
@@ -451,7 +451,7 @@ def test_compilers_are_done_before_anything_is_timed(
     context = Context(op, impls, (step,), options, device, mock.Mock(), meter, sources)
     found = running._Found({impl.label: Checked(impl, context.row(impl), 1.0, 0)})
     ceilings = mock.Mock(on=mock.Mock(side_effect=lambda *_: done.append("a copy") or mock.Mock()))
-    monkeypatch.setattr("compare.run.expected_output", mock.Mock())
+    monkeypatch.setattr("compare.run.expected_outputs", mock.Mock())
     monkeypatch.setattr("compare.run.Exchange", mock.MagicMock())
     monkeypatch.setattr("compare.run.profile_case", lambda *_, **__: done.append("profiled") or [])
     monkeypatch.setattr("compare.stages.timing.CeilingMeter", ceilings)

@@ -14,8 +14,8 @@ import torch
 
 from compare.checking.errors import Errors, errors_of, mismatch_of
 from compare.checking.guarded_memory import changed, is_copy, memory_of, untouched
-from compare.checking.probes import Probe, Probes, with_one_element_changed
-from compare.checking.reference import expected_output
+from compare.checking.probes import Probe, Probes, Wanted, with_one_element_changed
+from compare.checking.reference import Outputs, expected_outputs
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.spec import Agreement, Case, Finding, Implementation, Mismatch, Op
@@ -59,21 +59,21 @@ def check(
     with torch.cuda.device(device) if device.type == "cuda" else threads_for(nbytes):
         stage = options.stage or LocalStage(impl, device)
         probes = options.probes or Probes(op, case, device, ToleranceFromBaseline.local(op, device), seeds)
-        calls = _Calls(op, impl, case, stage, expected_output(op, case, device), options.own_work)
-        trials = []
+        calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options.own_work)
+        trials: list[_Trial] = []
         for seed in seeds:
             probe = probes.of(seed)
-            trials.append(calls.trial(probe))
+            trials += calls.trials(probe)
         if options.one_element_changed:
-            one_changed = with_one_element_changed(op, probe)
+            one_changed = with_one_element_changed(probe)
             if one_changed is not None:
-                trials.append(calls.trial(one_changed))
+                trials += calls.trials(one_changed)
     return _summary(trials, len(seeds))
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """The result on one set of inputs."""
+    """One output's result on one set of inputs."""
 
     errors: Errors
     limit: float
@@ -93,33 +93,32 @@ class _Findings:
 
 @dataclass(frozen=True)
 class _Calls:
-    """Calls one implementation, and examines the output and the memory after each call."""
+    """Calls one implementation, and examines the outputs and the memory after each call."""
 
     op: Op
     impl: Implementation
     case: Case
     stage: Stage
-    expected: torch.Tensor
+    expected: Outputs
     own_work: bool
 
-    def trial(self, probe: Probe) -> _Trial:
+    def trials(self, probe: Probe) -> list[_Trial]:
+        """The results of one call, by output."""
         findings = _Findings(probe.name)
         called = self._call(probe, findings)
         where = "around the output" if called.guarded else "none around the output"
         findings.add("guard zones", "; ".join(called.violations) or None, where)
         if self.own_work:
             findings.add("own work", _borrowing(self.op, called.borrowed))
-        if called.output is None:
-            return _Trial(Errors(score=math.inf, compared=1), 0.0, tuple(findings.all))
+        if called.outputs is None:
+            return [_Trial(Errors(score=math.inf, compared=1), 0.0, tuple(findings.all))]
         findings.add("output is fresh", called.shared)
-        limit = limit_of(self.op.tolerance(self.case), self.impl.accumulator, probe.limit)
-        mismatch = None
-        with _COMPARING:
-            errors = self._compare(probe, called.output, limit, findings)
-            if errors.wrong or errors.misplaced:
-                accumulator = self.impl.accumulator
-                mismatch = mismatch_of(self.op, self.case, probe.reference, called.output, limit, accumulator)
-        return _Trial(errors, limit, tuple(findings.all), mismatch)
+        trials = []
+        for wanted, output in zip(probe.wanted, called.outputs.values(), strict=True):
+            with _COMPARING:
+                trials.append(self._compare(probe, wanted, output, findings))
+            findings = _Findings(probe.name)
+        return trials
 
     def _call(self, probe: Probe, findings: _Findings) -> CallResult:
         made = probe.inputs
@@ -138,25 +137,31 @@ class _Calls:
             memory[i].copy_(copies[i])
         return called
 
-    def _compare(self, probe: Probe, output: torch.Tensor, limit: float, findings: _Findings) -> Errors:
-        op, accumulator = self.op, self.impl.accumulator
+    def _compare(self, probe: Probe, wanted: Wanted, output: torch.Tensor, findings: _Findings) -> _Trial:
+        reference, accumulator = wanted.reference, self.impl.accumulator
+        op, which = reference.op, f"{reference.op.output}: " if len(self.expected) > 1 else ""
+        limit = limit_of(op.tolerance(self.case), accumulator, wanted.limit)
         op.settle(probe.inputs, output)
         unwritten = int(untouched(output).sum())
         findings.add(
-            "all written", f"{unwritten} of {output.numel()} elements were not written" if unwritten else None
+            "all written",
+            f"{which}{unwritten} of {output.numel()} elements were not written" if unwritten else None,
         )
-        errors = errors_of(op, self.case, probe.reference, output, limit, accumulator)
+        errors = errors_of(op, self.case, reference, output, limit, accumulator)
         wrong = (
-            f"{errors.wrong} of {errors.compared} elements are wrong, by up to {errors.score:.3g} "
+            f"{which}{errors.wrong} of {errors.compared} elements are wrong, by up to {errors.score:.3g} "
             f"{accumulator} roundings (tolerance: {limit:.3g})"
         )
-        hint = f". {probe.reference.hint}" if probe.reference.hint else ""
+        hint = f". {reference.hint}" if reference.hint else ""
         findings.add("values", wrong + hint if errors.wrong else None)
-        misplaced = f"{errors.misplaced} elements differ from the reference in being NaN or infinite"
+        misplaced = f"{which}{errors.misplaced} elements differ from the reference in being NaN or infinite"
         findings.add("NaN and infinity", misplaced + hint if errors.misplaced else None)
         for invariant in op.invariants:
             findings.add(invariant.name, invariant.check(probe.inputs, output))
-        return errors
+        mismatch = None
+        if errors.wrong or errors.misplaced:
+            mismatch = mismatch_of(op, self.case, reference, output, limit, accumulator)
+        return _Trial(errors, limit, tuple(findings.all), mismatch)
 
 
 def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:

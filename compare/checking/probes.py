@@ -12,10 +12,19 @@ import torch
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Op
+from compare.spec import Case, Op, by_output
 
 _KEPT_ELEMENTS = 1 << 25
 """Inputs of up to this many elements are kept with their fp64 reference."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one output is compared with."""
+
+    reference: Reference
+    limit: float
+    """The largest allowed error for an fp32 accumulator, in the tolerance's unit."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +33,15 @@ class Probe:
 
     name: str
     inputs: tuple[torch.Tensor, ...]
-    reference: Reference
-    limit: float
-    """The largest allowed error for an fp32 accumulator, in the tolerance's unit."""
+    wanted: tuple[Wanted, ...]
+    """By output."""
 
 
 class Probes:
     """The probes of a case by their seed.  Safe to call from several threads.
 
     Args:
-        tolerance: called once for each probe.
+        tolerance: called once for each probe and output.
         kept: seeds shared by several implementations: their inputs and reference are kept, if small enough.
     """
 
@@ -47,7 +55,7 @@ class Probes:
     ) -> None:
         self._op, self._case, self._device = op, case, device
         self._tolerance, self._kept = tolerance, frozenset(kept)
-        self._limits: dict[int, tuple[float, bool, str]] = {}
+        self._limits: dict[tuple[int, str], tuple[float, bool, str]] = {}
         self._probes: dict[int, Probe] = {}
         self._lock = threading.Lock()
 
@@ -59,19 +67,22 @@ class Probes:
         generator = torch.Generator(self._device).manual_seed(seed)
         inputs = self._op.make_inputs(self._case, generator, self._device)
         keep = seed in self._kept and sum(x.numel() for x in inputs) <= _KEPT_ELEMENTS
-        reference = Reference(self._op, inputs, keep)
-        if seed in self._limits:
-            limit, reference.by_row, reference.hint = self._limits[seed]
-        else:
-            limit = self._tolerance.limit(self._case, reference)
-            self._limits[seed] = limit, reference.by_row, reference.hint
-        probe = Probe(f"seed {seed}", inputs, reference, limit)
+        wanted = []
+        for op in by_output(self._op):
+            reference = Reference(op, inputs, keep)
+            if (seed, op.output) in self._limits:
+                limit, reference.by_row, reference.hint = self._limits[seed, op.output]
+            else:
+                limit = self._tolerance.limit(self._case, reference)
+                self._limits[seed, op.output] = limit, reference.by_row, reference.hint
+            wanted.append(Wanted(reference, limit))
+        probe = Probe(f"seed {seed}", inputs, tuple(wanted))
         if keep:
             self._probes[seed] = probe
         return probe
 
 
-def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
+def with_one_element_changed(probe: Probe) -> Probe | None:
     """The probe with one random element changed visibly; None where none may change.
 
     Floating-point elements and bytes may change.  Other integers stay: only the op knows their valid values.
@@ -89,8 +100,11 @@ def with_one_element_changed(op: Op, probe: Probe) -> Probe | None:
         x[at] = -value if float(x[at]) > 0 else value
     else:
         x[at] = (int(x[at]) + 1 + secrets.randbelow(255)) % 256
-    reference = Reference(op, inputs, by_row=probe.reference.by_row)
-    return Probe(f"{probe.name}, one element changed", inputs, reference, probe.limit)
+    wanted = tuple(
+        Wanted(Reference(old.reference.op, inputs, by_row=old.reference.by_row), old.limit)
+        for old in probe.wanted
+    )
+    return Probe(f"{probe.name}, one element changed", inputs, wanted)
 
 
 def _copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 import torch
 
 from compare.inputs import TORCH_DTYPES
-from compare.spec import Case, Op, UsageError
+from compare.spec import Case, Op, UsageError, by_output
+
+Outputs = dict[str, torch.Tensor]
+"""A call's outputs, by their names in the op's signature."""
 
 _PIECE_ELEMENTS = 1 << 24
 """Elements of a piece: about 1 GB with all intermediate results in fp64."""
@@ -26,6 +29,7 @@ class Reference:
     """The oracle's output for one set of inputs.
 
     Args:
+        op: of one output, as by `compare.spec.by_output`.
         keep: store the pieces, for the next output that is compared with them.
         by_row: errors are relative to the largest element of a row, not to the element itself, where the op
             has no magnitude.
@@ -39,20 +43,20 @@ class Reference:
         """What is likely wrong in the op's description, as PyTorch's own implementation is wrong too."""
         self.inputs = inputs
         self.device = inputs[0].device
-        self._op = op
+        self.op = op
         self._pieces: list[tuple[torch.Tensor, torch.Tensor | None]] | None = [] if keep else None
 
     def pieces(
         self, output: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]:
         """Pieces of the reference, their magnitudes (if the op has any) and the same parts of ``output``."""
-        for i, (parts, out) in enumerate(_pieces(self._op, self.inputs, output)):
+        for i, (parts, out) in enumerate(_pieces(self.op, self.inputs, output)):
             if self._pieces is not None and i < len(self._pieces):
                 piece, sizes = self._pieces[i]
             else:
                 wide = [part.double() for part in parts]
-                piece = self._op.oracle(*wide)
-                sizes = None if self._op.magnitude is None else self._op.magnitude(*wide)
+                piece = self.op.oracle(*wide)
+                sizes = None if self.op.magnitude is None else self.op.magnitude(*wide)
                 del wide
                 if self._pieces is not None:
                     self._pieces.append((piece, sizes))
@@ -64,9 +68,13 @@ def largest(values: torch.Tensor, dim: int) -> torch.Tensor:
     return values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().amax(dim, keepdim=True)
 
 
+def expected_outputs(op: Op, case: Case, device: torch.device) -> Outputs:
+    """Meta tensors of the shapes and dtypes that the outputs must have."""
+    return {part.output: _expected(part, case, device) for part in by_output(op)}
+
+
 @functools.lru_cache
-def expected_output(op: Op, case: Case, device: torch.device) -> torch.Tensor:
-    """A meta tensor of the shape and dtype that the output must have."""
+def _expected(op: Op, case: Case, device: torch.device) -> torch.Tensor:
     inputs = op.make_inputs(case, torch.Generator(), torch.device("meta"))
     sizes = dict(case.dims)
     of_output = math.prod(sizes.get(dim, 1) for dim in _shapes_of(op.signature)[-1])

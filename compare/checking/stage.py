@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from compare.checking.guarded_memory import GuardedMemory, memory_of, poisoned
+from compare.checking.reference import Outputs
 from compare.spec import Implementation
 
 _ONE_THREAD_BYTES = 1 << 22
@@ -29,15 +30,15 @@ _MKL_FUNCTIONS = (
 class CallResult:
     """What one call returned, and observations of it."""
 
-    output: torch.Tensor | None
-    """None where it cannot be compared; ``problem`` says why."""
+    outputs: Outputs | None
+    """None where they cannot be compared; ``problem`` says why."""
     problem: str | None = None
     violations: tuple[str, ...] = ()
     """Writes into the guard zones."""
     guarded: bool = False
-    """Whether there are guard zones around the output."""
+    """Whether there are guard zones around every output."""
     shared: str | None = None
-    """The other tensor whose memory the output uses, in words; None: none."""
+    """The other tensor whose memory an output uses, in words; None: none."""
     borrowed: tuple[str, ...] = ()
     """PyTorch's operators that computed or copied something."""
 
@@ -48,11 +49,11 @@ class Stage(Protocol):
     def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The inputs that the implementation will get, with the same strides and offsets."""
 
-    def call(self, expected: torch.Tensor) -> CallResult:
+    def call(self, expected: Outputs) -> CallResult:
         """Call it on the inputs placed last.
 
         Args:
-            expected: a meta tensor of the output's shape and dtype.
+            expected: meta tensors of the outputs' shapes and dtypes.
 
         Raises:
             Exception: what the implementation raised.
@@ -65,41 +66,52 @@ class LocalStage:
     def __init__(self, impl: Implementation, device: torch.device) -> None:
         self._impl, self._device = impl, device
         self._inputs: tuple[torch.Tensor, ...] = ()
-        self._previous: torch.Tensor | None = None
+        self._previous: tuple[torch.Tensor, ...] = ()
 
     def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         self._inputs = inputs
         return inputs
 
-    def call(self, expected: torch.Tensor) -> CallResult:
+    def call(self, expected: Outputs) -> CallResult:
         guard = GuardedMemory(self._device)
-        nbytes = sum(x.numel() * x.itemsize for x in (*self._inputs, expected))
+        nbytes = sum(x.numel() * x.itemsize for x in (*self._inputs, *expected.values()))
         with threads_for(nbytes) if self._device.type == "cpu" else contextlib.nullcontext():
-            output, delivered = self._run(guard, expected)
-        problem = wrong_kind(output, expected, self._device)
+            returned, delivered = self._run(guard, expected)
+        problem = wrong_kind(returned, expected, self._device)
         violations, borrowed = tuple(guard.violations()), tuple(guard.borrowed)
         if problem is not None:
             return CallResult(None, problem, violations, borrowed=borrowed)
-        shared = _shared(output, self._inputs, self._previous)
-        self._previous = output
-        return CallResult(delivered, None, violations, guard.owns(output), shared, borrowed)
+        outputs = tensors_of(returned)
+        shared = [_shared(output, self._inputs, self._previous) for output in outputs]
+        self._previous = outputs
+        return CallResult(
+            dict(zip(expected, delivered, strict=True)),
+            None,
+            violations,
+            all(map(guard.owns, outputs)),
+            next(filter(None, shared), None),
+            borrowed,
+        )
 
-    def _run(self, guard: GuardedMemory, expected: torch.Tensor) -> tuple[Any, Any]:
-        """Call it with poisoned memory; returns the output, and a copy taken right after the call."""
+    def _run(self, guard: GuardedMemory, expected: Outputs) -> tuple[Any, list[Any]]:
+        """Call it with poisoned memory; what it returned, and copies of it taken right after the call."""
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             # Freed at once: the caching allocator reuses it for the next request of that size.
-            poisoned(expected.numel() * expected.itemsize, self._device)
+            memory = [poisoned(x.numel() * x.itemsize, self._device) for x in expected.values()]
+            del memory
             self._delay_inputs()
         # The mode does not see allocations inside PyTorch's operators, and torch.compile does not compile
         # under it.
         with guard if self._impl.way != "torch" else contextlib.nullcontext():
-            output = self._impl.run(*self._inputs)
+            returned = self._impl.run(*self._inputs)
         # The copy is enqueued on the current stream: writes from another stream or thread come too late.
-        delivered = output.clone() if type(output) is torch.Tensor and not output.is_meta else output
+        delivered = [
+            x.clone() if type(x) is torch.Tensor and not x.is_meta else x for x in tensors_of(returned)
+        ]
         if on_gpu:
             torch.cuda.synchronize(self._device)
-        return output, delivered
+        return returned, delivered
 
     def _delay_inputs(self) -> None:
         """Enqueue the inputs' values behind a delay: a kernel on another stream reads NaN."""
@@ -115,8 +127,25 @@ class LocalStage:
             x.copy_(value)
 
 
-def wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
-    """What is wrong with the output's type, layout, dtype, shape or device; None if nothing is."""
+def tensors_of(returned: object) -> tuple[Any, ...]:
+    """The outputs in what a call returned: a tensor, or a tuple of them."""
+    return returned if type(returned) is tuple else (returned,)
+
+
+def wrong_kind(returned: object, expected: Outputs, device: torch.device) -> str | None:
+    """What is wrong with the outputs' number, types, layouts, dtypes, shapes or devices; None: nothing."""
+    outputs = tensors_of(returned)
+    if len(outputs) != len(expected) or (type(returned) is tuple) != (len(expected) > 1):
+        got = f"a tuple of {len(outputs)}" if type(returned) is tuple else f"a {type(returned).__name__}"
+        kind = "a plain torch.Tensor" if len(expected) == 1 else f"a tuple of {', '.join(expected)}"
+        return f"{got} was returned instead of {kind}"
+    for output, (name, x) in zip(outputs, expected.items(), strict=True):
+        if problem := _wrong_kind(output, x, device):
+            return problem if len(expected) == 1 else f"{name}: {problem}"
+    return None
+
+
+def _wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> str | None:
     if type(output) is not torch.Tensor:
         return f"a {type(output).__name__} was returned instead of a plain torch.Tensor"
     if output.layout is not torch.strided:
@@ -131,16 +160,16 @@ def wrong_kind(output: object, expected: torch.Tensor, device: torch.device) -> 
 
 
 def _shared(
-    output: torch.Tensor, inputs: tuple[torch.Tensor, ...], previous: torch.Tensor | None
+    output: torch.Tensor, inputs: tuple[torch.Tensor, ...], previous: tuple[torch.Tensor, ...]
 ) -> str | None:
-    """The other tensor whose memory the output uses, in words; None if it has its own."""
+    """The other tensor whose memory an output uses, in words; None if it has its own."""
     if output.numel() == 0:
         return None
     pointer = output.untyped_storage().data_ptr()
     for i, x in enumerate(inputs):
         if x.untyped_storage().data_ptr() == pointer:
             return f"it is in the memory of argument {i}"
-    if previous is not None and previous.untyped_storage().data_ptr() == pointer:
+    if any(x.untyped_storage().data_ptr() == pointer for x in previous):
         return "it is in the memory of the last call's output"
     return None
 

@@ -8,7 +8,7 @@ import torch
 
 from compare import registry
 from compare.checking.errors import Errors, errors_of
-from compare.checking.reference import Reference, expected_output
+from compare.checking.reference import Reference, expected_outputs
 from compare.checking.stage import LocalStage, Stage
 from compare.spec import Case, Op, Tolerance
 
@@ -44,12 +44,12 @@ class ToleranceFromBaseline:
         ``reference.by_row``.  If zeros pass then too, the baseline is wrong itself: the floor remains, its
         own row fails, and ``reference.hint`` says what to look at.
         """
-        tolerance = self._op.tolerance(case)
+        tolerance = reference.op.tolerance(case)
         output = self._output(case, reference)
         if output is None:
             return tolerance.least
         twice, zeros_pass = self._twice(case, reference, output)
-        if zeros_pass and self._op.magnitude is None and tolerance.reduced_dim is None:
+        if zeros_pass and reference.op.magnitude is None and tolerance.reduced_dim is None:
             reference.by_row = True
             twice, zeros_pass = self._twice(case, reference, output)
             reference.by_row = not zeros_pass
@@ -60,19 +60,21 @@ class ToleranceFromBaseline:
         """What the baseline returns; None where it fails, which its own row reports."""
         if self._stage is None:
             return None
-        expected = expected_output(self._op, case, reference.device)
+        expected = expected_outputs(self._op, case, reference.device)
         try:
             self._stage.place(reference.inputs)
-            output = self._stage.call(expected).output
+            outputs = self._stage.call(expected).outputs
         except Exception:
             return None
-        if output is not None:
-            self._op.settle(reference.inputs, output)
+        if outputs is None:
+            return None
+        output = outputs[reference.op.output]
+        reference.op.settle(reference.inputs, output)
         return output
 
     def _twice(self, case: Case, reference: Reference, output: torch.Tensor) -> tuple[float, bool]:
         """Twice the error of an output, and whether all zeros would pass under that."""
-        twice, least = 2 * self._errors(case, reference, output).score, self._op.tolerance(case).least
+        twice, least = 2 * self._errors(case, reference, output).score, reference.op.tolerance(case).least
         if twice <= least:
             return twice, False
         zeros = torch.zeros((), dtype=output.dtype, device=output.device).expand(output.shape)
@@ -87,11 +89,11 @@ class ToleranceFromBaseline:
             )
         if not zeros_pass or not output.is_floating_point():
             return ""
-        change = "add" if self._op.magnitude is None else "correct"
+        change = "add" if reference.op.magnitude is None else "correct"
         return (
             f"{own}its error is as large as the result. Either the oracle computes something else, or terms "
             f"cancel: then {change} the op's magnitude, which is the oracle of the terms' absolute values"
         )
 
     def _errors(self, case: Case, reference: Reference, output: torch.Tensor) -> Errors:
-        return errors_of(self._op, case, reference, output, math.inf, quantile_elements=0)
+        return errors_of(reference.op, case, reference, output, math.inf, quantile_elements=0)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import torch
 
 from compare import registry
-from compare.checking.reference import expected_output
+from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Calibration, Case, Implementation, Op, Options, Timing
 from compare.timing.calibration import Series, derived
@@ -68,7 +68,7 @@ def cold_samples(
     crew.start(impls)
     workers = {impl.label: crew.of(impl) for impl in impls}
     op = replace(op, baseline=impls[0].label)
-    with Exchange(op, case, device, expected_output(op, case, device), timed=True) as exchange:
+    with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
         yardstick = ToleranceFromBaseline(op, WorkerStage(workers[op.baseline], exchange))
         found = measure(Subject(op, impls, case, device, workers, exchange, yardstick), settings)
     for result in found.values():

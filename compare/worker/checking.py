@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from compare.checking.check import CheckOptions, check
-from compare.checking.probes import Probes
-from compare.checking.reference import Reference, expected_output
-from compare.checking.tolerance import ToleranceFromBaseline
+from compare.checking.probes import Probe, Probes
+from compare.checking.reference import Reference, expected_outputs
+from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.records.encoding import decode, encode
 from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
 from compare.tuning import cache
@@ -83,7 +83,7 @@ class Checking:
         self._retune = retune
         self._nearby = elsewhere
         self._op, self._case, self._device, self._crew, self._seeds = op, case, device, crew, seeds
-        self._expected = expected_output(op, case, device)
+        self._expected = expected_outputs(op, case, device)
         self._probes: Probes | None = None
         self._probed = threading.Event()
         self._alone: AbstractContextManager[object] = nullcontext()
@@ -198,10 +198,9 @@ class Checking:
             return agreement
         assert self._probes is not None
         op, device, seeds = self._op, self._device, self._seeds[impl.label]
-        by_row = self._probes.of(seeds[0]).reference.by_row
-        probes = Probes(op, case, device, _Known(2 * agreement.limit, by_row), ())
+        probes = Probes(op, case, device, _Known(impl, self._probes.of(seeds[0])), ())
         try:
-            with Exchange(op, case, device, expected_output(op, case, device)) as exchange:
+            with Exchange(op, case, device, expected_outputs(op, case, device)) as exchange:
                 stage = WorkerStage(worker, exchange, building=False)
                 options = CheckOptions(stage, probes, own_work=impl.has_own_kernels)
                 found = check(op, impl, case, device, (secrets.randbelow(1 << 31),), options)
@@ -257,14 +256,16 @@ def neighbour(case: Case) -> Case:
 
 
 class _Known(ToleranceFromBaseline):
-    """A limit that is already known."""
+    """Twice the limits of another case."""
 
-    def __init__(self, limit: float, by_row: bool) -> None:
-        self._limit, self._by_row = limit, by_row
+    def __init__(self, impl: Implementation, probe: Probe) -> None:
+        self._accumulator = impl.accumulator
+        self._wanted = {each.reference.op.output: each for each in probe.wanted}
 
     def limit(self, case: Case, reference: Reference) -> float:
-        reference.by_row = self._by_row
-        return self._limit
+        known = self._wanted[reference.op.output]
+        reference.by_row = known.reference.by_row
+        return 2 * limit_of(reference.op.tolerance(case), self._accumulator, known.limit)
 
 
 class _Clock:

@@ -11,10 +11,11 @@ import torch
 
 from compare.capture import meta_inputs
 from compare.checking.guarded_memory import POISON
+from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult
 from compare.spec import Case, Op
 from compare.timing.stopwatch import how_many_sets
-from compare.worker.memory import ALIGNMENT, Memory, Place, room
+from compare.worker.memory import ALIGNMENT, Memory, Place, kinds_of, mailboxes, of_kinds, room
 from compare.worker.process import Worker
 
 _SHIFTS = 64
@@ -25,18 +26,18 @@ _STAGED_BYTES = 256 << 20
 
 
 class Exchange:
-    """The shared memory of one case: inputs, read by all workers, and one output, written by one at a time.
+    """The shared memory of one case: inputs, read by all workers, and outputs, written by one at a time.
 
     The judge keeps the reference elsewhere.
 
     Args:
-        expected: a meta tensor like the output.
+        expected: meta tensors like the outputs.
         timed: allocate every set of inputs that timing rotates through, and one more set for the next values;
             else one set, at one of many start addresses.
     """
 
     def __init__(
-        self, op: Op, case: Case, device: torch.device, expected: torch.Tensor, *, timed: bool = False
+        self, op: Op, case: Case, device: torch.device, expected: Outputs, *, timed: bool = False
     ) -> None:
         self.set_bytes = room(meta_inputs(op, case))
         self.sets = how_many_sets(self.set_bytes, device) if timed and device.type == "cuda" else 1
@@ -46,9 +47,8 @@ class Exchange:
         self.expected = expected
         size = (self.sets + (self.coming is not None)) * self.set_bytes
         self.inputs = Memory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
-        self.outputs = Memory(expected.numel() * expected.itemsize, device)
-        plain = torch.empty(expected.shape, dtype=expected.dtype, device="meta")
-        self._mailbox = self.outputs.tensor(Place.of(plain, 0))
+        self.outputs = Memory(room(of_kinds(kinds_of(expected)).values()), device)
+        self._mailboxes = mailboxes(self.outputs, expected)
         self._holders: set[Worker] = set()
         self._placed: tuple[torch.Tensor, ...] = ()
         self.places: list[Place] = []
@@ -65,7 +65,7 @@ class Exchange:
                 with suppress(Exception):
                     worker.receive("giving back its inputs")
         self._placed = ()
-        self._mailbox = torch.empty(0)
+        self._mailboxes = {}
         self.inputs.close()
         self.outputs.close()
 
@@ -88,16 +88,16 @@ class Exchange:
         return [place.as_json() for place in self.places]
 
     def poison(self) -> None:
-        """Fill the output's memory with poison, and wait for it: CUDA does not order two processes' work."""
+        """Fill the outputs' memory with poison, and wait for it: CUDA does not order two processes' work."""
         self.outputs.bytes.view(torch.int16).fill_(POISON)
         if self.inputs.device.type == "cuda":
             torch.cuda.synchronize(self.inputs.device)
 
-    def take(self) -> torch.Tensor:
-        """A copy of the output; poisons the shared memory."""
-        output = self._mailbox.clone()
+    def take(self) -> Outputs:
+        """A copy of the outputs; poisons the shared memory."""
+        outputs = {name: mailbox.clone() for name, mailbox in self._mailboxes.items()}
         self.poison()
-        return output
+        return outputs
 
 
 class WorkerStage:
@@ -115,23 +115,18 @@ class WorkerStage:
             self._start = secrets.randbelow(_SHIFTS) * ALIGNMENT
         return self._exchange.put(inputs, self._start)
 
-    def call(self, expected: torch.Tensor) -> CallResult:
+    def call(self, expected: Outputs) -> CallResult:
         exchange, worker = self._exchange, self._worker
         exchange.hand_to(worker)
         exchange.poison()
-        told = worker.ask("call", self._step, inputs=exchange.as_json(), **shape_of(expected))
+        told = worker.ask("call", self._step, inputs=exchange.as_json(), expected=kinds_of(expected))
         self._step = "a call"
-        output = exchange.take() if told["problem"] is None else None
+        outputs = exchange.take() if told["problem"] is None else None
         return CallResult(
-            output,
+            outputs,
             told["problem"],
             tuple(told["violations"]),
             bool(told["guarded"]),
             told["shared"],
             tuple(told["borrowed"]),
         )
-
-
-def shape_of(expected: torch.Tensor) -> dict[str, Any]:
-    """An output's shape and dtype, as arguments of a request."""
-    return {"shape": list(expected.shape), "dtype": str(expected.dtype).removeprefix("torch.")}

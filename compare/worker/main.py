@@ -26,7 +26,8 @@ import torch
 
 from compare import registry
 from compare.checking.guarded_memory import memory_of
-from compare.checking.stage import LocalStage, wrong_kind
+from compare.checking.reference import Outputs
+from compare.checking.stage import LocalStage, tensors_of, wrong_kind
 from compare.code_size.count import launched
 from compare.code_size.sources import code_of
 
@@ -41,7 +42,7 @@ from compare.timing.stopwatch import Reading, Stopwatch, host_ms
 from compare.timing.timed import Kind
 from compare.tuning.autotune import watched
 from compare.worker.integrity import Integrity
-from compare.worker.memory import Place, View
+from compare.worker.memory import Place, View, mailboxes, of_kinds
 
 __all__ = ["main"]
 
@@ -287,14 +288,15 @@ class _Work:
             ms = first_call_ms(self.impl, tensors, self._device)
         return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
 
-    def call(self, inputs: list[dict[str, Any]], shape: list[int], dtype: str) -> dict[str, Any]:
-        """A checked call; its output goes into the shared memory."""
+    def call(self, inputs: list[dict[str, Any]], expected: dict[str, Any]) -> dict[str, Any]:
+        """A checked call; its outputs go into the shared memory."""
         assert self._stage is not None
-        expected = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        outputs = of_kinds(expected)
         self._stage.place(self._tensors(inputs))
-        called = self._stage.call(expected)
-        if called.output is not None:
-            self._mailbox(expected).copy_(called.output)
+        called = self._stage.call(outputs)
+        if called.outputs is not None:
+            for name, mailbox in mailboxes(self._views["outputs"], outputs).items():
+                mailbox.copy_(called.outputs[name])
             self._synchronize()
         return {
             "problem": called.problem,
@@ -306,10 +308,6 @@ class _Work:
 
     def _tensors(self, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
         return tuple(self._views["inputs"].tensor(Place.from_json(place)) for place in places)
-
-    def _mailbox(self, expected: torch.Tensor) -> torch.Tensor:
-        """The tensor in shared memory that outputs are copied to."""
-        return self._views["outputs"].tensor(Place.of(expected, 0))
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -333,18 +331,17 @@ class _Work:
         self,
         sets: list[list[dict[str, Any]]],
         coming: list[dict[str, Any]],
-        shape: list[int],
-        dtype: str,
+        expected: dict[str, Any],
         stopwatch: str,
         tidy: bool,
     ) -> None:
         """Prepare timing on these sets of inputs; ``coming``: the places of their next values."""
         tensors = [self._tensors(places) for places in sets]
         values = self._tensors(coming)
-        mailbox = self._mailbox(torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
+        shared = mailboxes(self._views["outputs"], of_kinds(expected))
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
-        self._bench = _Bench(self.impl, tensors, values, mailbox, make(self._device), tidy)
+        self._bench = _Bench(self.impl, tensors, values, shared, make(self._device), tidy)
 
     def first_again(self) -> str | None:
         dtype = self.bench.first()
@@ -383,7 +380,7 @@ class _Bench:
     Args:
         sets: of inputs.
         coming: values copied into a set right before its cold sample; empty: none.
-        mailbox: a tensor like the output, in shared memory.
+        mailboxes: tensors like the outputs, in shared memory.
         watch: the clock.
         tidy: free memory after every sample.
     """
@@ -393,12 +390,12 @@ class _Bench:
         impl: Implementation,
         sets: list[tuple[torch.Tensor, ...]],
         coming: tuple[torch.Tensor, ...],
-        mailbox: torch.Tensor,
+        mailboxes: Outputs,
         watch: Stopwatch,
         tidy: bool,
     ) -> None:
         self._impl, self._sets = impl, sets
-        self._mailbox, self._watch, self._tidy = mailbox, watch, tidy
+        self._mailboxes, self._watch, self._tidy = mailboxes, watch, tidy
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
@@ -425,15 +422,16 @@ class _Bench:
         return self._replay if kind == "graph" else self.calls[which]
 
     def _deliver(self) -> None:
-        """Copy the output to the judge; enqueued right behind the timed work, so later writes are missed."""
-        if type(self._output) is torch.Tensor and self._output.shape == self._mailbox.shape:
-            self._mailbox.copy_(self._output)
+        """Copy the outputs to the judge; enqueued right behind the timed work, so later writes are missed."""
+        for output, mailbox in zip(tensors_of(self._output), self._mailboxes.values(), strict=False):
+            if type(output) is torch.Tensor and output.shape == mailbox.shape:
+                mailbox.copy_(output)
 
     def first(self) -> str | None:
-        """The output's dtype after a first call."""
+        """The outputs' dtypes after a first call."""
         self.calls[0]()
-        dtype = getattr(self._output, "dtype", None)
-        return None if dtype is None else str(dtype)
+        dtypes = [getattr(output, "dtype", None) for output in tensors_of(self._output)]
+        return None if None in dtypes else ", ".join(map(str, dtypes))
 
     def cold(self, which: int) -> dict[str, Any]:
         if self._coming or self._tidy:
@@ -471,9 +469,10 @@ class _Bench:
             self._kept = []
 
     def _reading(self, kind: Kind, reading: Reading, which: int) -> dict[str, Any]:
-        problem = wrong_kind(self._output, self._mailbox, self._mailbox.device)
-        if problem is None:
-            pointer = self._output.untyped_storage().data_ptr()
+        device = next(iter(self._mailboxes.values())).device
+        problem = wrong_kind(self._output, self._mailboxes, device)
+        for output in () if problem else tensors_of(self._output):
+            pointer = output.untyped_storage().data_ptr()
             if pointer and any(x.untyped_storage().data_ptr() == pointer for x in self._sets[which]):
                 problem = "its output lies in the memory of an input"
         if self._tidy:

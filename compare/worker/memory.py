@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from compare.checking.reference import Outputs
 from cuda_impl import build
 
 ALIGNMENT = 512
@@ -56,7 +57,7 @@ class Place:
         return cls(**{**found, "shape": tuple(found["shape"]), "stride": tuple(found["stride"])})
 
 
-def room(tensors: Sequence[torch.Tensor]) -> int:
+def room(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of shared memory that these tensors need."""
     return sum(_aligned(tensor.untyped_storage().nbytes()) for tensor in tensors)
 
@@ -120,6 +121,31 @@ class View:
 
     def close(self) -> None:
         self._pages.close()
+
+
+def mailboxes(memory: Memory | View, expected: Outputs) -> Outputs:
+    """Tensors in shared memory like the outputs, without gaps, one behind the other."""
+    found, start = {}, 0
+    for name, plain in of_kinds(kinds_of(expected)).items():
+        found[name] = memory.tensor(Place.of(plain, start))
+        start += room((plain,))
+    return found
+
+
+def kinds_of(expected: Outputs) -> dict[str, Any]:
+    """The outputs' shapes and dtypes, as an argument of a request."""
+    return {
+        name: {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch.")}
+        for name, x in expected.items()
+    }
+
+
+def of_kinds(told: dict[str, Any]) -> Outputs:
+    """Meta tensors of these shapes and dtypes."""
+    return {
+        name: torch.empty(kind["shape"], dtype=getattr(torch, kind["dtype"]), device="meta")
+        for name, kind in told.items()
+    }
 
 
 def _tensor(pages: Any, place: Place) -> torch.Tensor:

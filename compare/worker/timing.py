@@ -22,15 +22,16 @@ import torch
 
 from compare.checking.errors import errors_of
 from compare.checking.guarded_memory import changed, memory_of, untouched
+from compare.checking.probes import Wanted
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.spec import Case, Implementation, Op, Timing
+from compare.spec import Case, Implementation, Op, Timing, by_output
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Progress, Result, Rounds, release
 from compare.timing.stopwatch import Call, Reading, Stopwatch
 from compare.timing.timed import BackToBack, Kind
-from compare.worker.exchange import Exchange, shape_of
-from compare.worker.memory import Place
+from compare.worker.exchange import Exchange
+from compare.worker.memory import Place, kinds_of
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
@@ -190,8 +191,10 @@ class Examiner:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
-        stale = Reference(op, self._stale)
-        self._allowed, self._by_row = tolerance.limit(case, stale), stale.by_row
+        self._wanted = []
+        for part in by_output(op):
+            reference = Reference(part, self._stale)
+            self._wanted.append(Wanted(reference, tolerance.limit(case, reference)))
         self._values = [self._fresh() for _ in range(exchange.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
@@ -200,7 +203,7 @@ class Examiner:
 
     @property
     def output_bytes(self) -> int:
-        return max(1, self._exchange.expected.numel() * self._exchange.expected.itemsize)
+        return max(1, sum(x.numel() * x.itemsize for x in self._exchange.expected.values()))
 
     @property
     def has_elements(self) -> bool:
@@ -248,31 +251,35 @@ class Examiner:
         return _each_us(partial(x[(0,) * x.dim()].fill_, 1.0), self._device)
 
     def examine(self, which: int, when: str, accumulator: str, inputs: bool = True) -> None:
-        """Compare the output of the last sample with the oracle, and the inputs with their values.
+        """Compare the outputs of the last sample with the oracle, and the inputs with their values.
 
         Raises:
-            Cheated: the output is wrong, or an input was written to.
+            Cheated: an output is wrong, or an input was written to.
         """
-        exchange = self._exchange
-        output = exchange.take()
-        self._op.settle(self._values[which], output)
+        outputs = self._exchange.take()
+        for wanted, output in zip(self._wanted, outputs.values(), strict=True):
+            self._compare(wanted, output, which, when, accumulator)
+        if inputs:
+            self.examine_inputs(which, when)
+
+    def _compare(self, wanted: Wanted, output: torch.Tensor, which: int, when: str, accumulator: str) -> None:
+        op = wanted.reference.op
+        op.settle(self._values[which], output)
         unwritten = int(untouched(output).sum())
         if unwritten:
             raise Cheated(
                 f"in {when} {unwritten} of {output.numel()} elements were not written when its call ended: "
                 "the work was left out, or left to another stream or thread"
             )
-        reference = Reference(self._op, self._values[which], by_row=self._by_row)
+        reference = Reference(op, self._values[which], by_row=wanted.reference.by_row)
         # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
-        limit = 2 * limit_of(self._op.tolerance(self._case), accumulator, self._allowed)
-        errors = errors_of(self._op, self._case, reference, output, limit, accumulator, quantile_elements=0)
+        limit = 2 * limit_of(op.tolerance(self._case), accumulator, wanted.limit)
+        errors = errors_of(op, self._case, reference, output, limit, accumulator, quantile_elements=0)
         if errors.wrong or errors.misplaced:
             raise Cheated(
                 f"correct when checked, wrong in {when}: "
                 f"{max(errors.wrong, errors.misplaced)} of {errors.compared} elements"
             )
-        if inputs:
-            self.examine_inputs(which, when)
 
     def examine_inputs(self, which: int, when: str) -> None:
         """Compare the inputs with the judge's values.
@@ -363,7 +370,7 @@ def measure(
                 coming=[place.as_json() for place in exam.coming],
                 stopwatch=settings.stopwatch,
                 tidy=settings.tidy,
-                **shape_of(exchange.expected),
+                expected=kinds_of(exchange.expected),
             )
         except Exception as error:
             refused[impl.label] = error

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from compare import registry
-from compare.checking.reference import expected_output
+from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
 from compare.timing.rounds import Plan, Progress, Result
@@ -41,6 +41,6 @@ def timed(
             crew.built_s(impl)
         workers = {impl.label: crew.of(impl) for impl in impls}
         yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), device)
-        with Exchange(op, case, device, expected_output(op, case, device), timed=True) as exchange:
+        with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
             subject = Subject(op, impls, case, device, workers, exchange, yardstick, first_calls_ms or {})
             return measure(subject, settings, progress=progress)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare import registry
-from compare.checking.reference import expected_output
+from compare.checking.reference import expected_outputs
 from compare.spec import UsageError
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
@@ -22,7 +22,7 @@ def test_a_worker_that_is_dismissed_ends_and_the_next_is_another() -> None:
     with Crew(op, CPU, 60.0) as crew:
         first = crew.of(impl)
         assert crew.contexts_s[impl.label] >= 0
-        with Exchange(op, SMALL, CPU, expected_output(op, SMALL, CPU)) as exchange:
+        with Exchange(op, SMALL, CPU, expected_outputs(op, SMALL, CPU)) as exchange:
             exchange.hand_to(first)
             crew.dismiss(impl)
         with pytest.raises(Ended):

@@ -97,6 +97,8 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
     """
     if impl.requires and (reason := lacks(impl.requires, arch)):
         raise NotImplementedError(reason)
+    if op.further:
+        raise NotImplementedError(f"{op.name} has {1 + len(op.further)} outputs, and the program writes one")
     source = captured_route(impl)
     inputs = meta_inputs(op, case)
     outputs: list[torch.Tensor] = []

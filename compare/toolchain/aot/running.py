@@ -21,6 +21,7 @@ import torch
 from compare.capture import meta_inputs
 from compare.checking.check import CheckOptions, check
 from compare.checking.guarded_memory import memory_of
+from compare.checking.reference import Outputs
 from compare.checking.stage import CallResult, wrong_kind
 from compare.registry import ROOT
 from compare.spec import Implementation, Options
@@ -68,7 +69,7 @@ class OnFiles:
             memory_of(x).cpu().numpy().tofile(file)
         return inputs
 
-    def call(self, expected: torch.Tensor) -> CallResult:
+    def call(self, expected: Outputs) -> CallResult:
         said = _lines(_end_of([str(self._program.executable), *map(str, self.files)]))
         at = self._plan.expected
         data = bytearray(self.files[-1].read_bytes())
@@ -79,7 +80,8 @@ class OnFiles:
         inputs = self._plan.inputs
         violations += [f"it wrote to its input {inputs[int(which)].name}" for which in said["input_changed"]]
         problem = wrong_kind(output, expected, self._device)
-        return CallResult(output if problem is None else None, problem, tuple(violations), guarded=True)
+        outputs = None if problem else dict.fromkeys(expected, output)
+        return CallResult(outputs, problem, tuple(violations), guarded=True)
 
 
 def _where(offset: float, size: int) -> str:
