@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -161,6 +161,8 @@ class _Calls:
         mismatch = None
         if errors.wrong or errors.misplaced:
             mismatch = mismatch_of(op, self.case, reference, output, limit, accumulator)
+        if mismatch is not None and which:
+            mismatch = replace(mismatch, pattern=which + (mismatch.pattern or "no pattern"))
         return _Trial(errors, limit, tuple(findings.all), mismatch)
 
 

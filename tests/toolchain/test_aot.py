@@ -117,7 +117,8 @@ def runs_as(
         kinds = [_kind(argument) for argument in planned.arguments.values()]
         monkeypatch.setenv("FAKE_CUDA_KERNEL", str(build.host_kernel(launch.source, launch.kernel)))
     else:
-        kinds = [{"CUdeviceptr": "P", "int32_t": "i4", "int64_t": "i8"}[c] for c, _ in declared(program)]
+        known = {"CUdeviceptr": "P", "int32_t": "i4", "int64_t": "i8", "float": "f4"}
+        kinds = [known[kind] for kind, _ in declared(program)]
         play_back(planned, program, monkeypatch, tmp_path, played or right, to or pointer_to_output(planned))
     monkeypatch.setenv("FAKE_CUDA_ARGUMENTS", " ".join(kinds))
 
@@ -256,8 +257,8 @@ def expected_launch(program: Program, planned: Plan) -> str:
     shared = re.search(r"int shared = (\d+);", source.read_text())
     assert shared
     threads = 32 * launch.options["num_warps"]
-    given = [planned.arguments[name] for _, name in declared(program)]
-    numbers = [a.value for a in given if isinstance(a, Scalar)]
+    given = [(kind, planned.arguments[name]) for kind, name in declared(program)]
+    numbers = [logged(replace(a, ctype=kind)) for kind, a in given if isinstance(a, Scalar)]
     name = launch.kernel.fn.__name__
     return " ".join(map(str, (name, *launch.grid, threads, 1, 1, int(shared[1]), *numbers)))
 

@@ -1,0 +1,126 @@
+"""Ops with several outputs: each is checked, and a message names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from compare import registry
+from compare.checking.check import check
+from compare.checking.reference import expected_outputs
+from compare.records import archive
+from compare.registry import ROOT
+from compare.spec import Agreement, Implementation, Output, Timing, Tolerance, UsageError, by_output, case
+from compare.timing.rounds import Plan
+from in_workers import settings_on, timed
+
+FILE = ROOT / "tests" / "support" / "two_outputs_op.py"
+SMALL = case(M=5, N=33)
+
+
+@pytest.fixture(autouse=True)
+def loaded(own_registry: None) -> None:
+    registry.load(str(FILE))
+
+
+def agreement_of(text: str, tmp_path: Path, device: torch.device) -> Agreement:
+    """Of ``triton.mine``, which returns the expression ``text`` of x, y and peak."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom compare import registry\n"
+        "def mine(x):\n"
+        "    y, peak = registry.implementations('below_peak', ['torch.eager'])[0].run(x)\n"
+        f"    return {text}\n"
+    )
+    scope: dict[str, object] = {}
+    exec(compile(file.read_text(), str(file), "exec"), scope)
+    impl = Implementation("below_peak", "triton.mine", "tiled", scope["mine"])  # type: ignore[arg-type]
+    return check(registry.get_op("below_peak"), impl, SMALL, device, seeds=(0, 1))
+
+
+def test_an_op_is_taken_apart_by_output() -> None:
+    op = registry.get_op("below_peak")
+    y, peak = by_output(op)
+    assert (y.output, y.signature) == ("y", "x[M,N] -> y[M,N]")
+    assert (peak.output, peak.signature, peak.output_dtype) == ("peak", "x[M,N] -> peak[M]", "fp32")
+    expected = expected_outputs(op, case("fp16", M=4, N=16), torch.device("cpu"))
+    assert {name: (tuple(x.shape), x.dtype) for name, x in expected.items()} == {
+        "y": ((4, 16), torch.float16),
+        "peak": ((4,), torch.float32),
+    }
+
+
+@pytest.mark.parametrize("label", ["torch.eager", "triton.onepass"])
+def test_what_is_right_passes_on_every_case(label: str, device: torch.device) -> None:
+    op = registry.get_op("below_peak")
+    (impl,) = registry.implementations("below_peak", [label])
+    for each in (*op.cases.smoke, *op.cases.edge):
+        agreement = check(op, impl, each, device, seeds=(0,))
+        assert agreement.passed, agreement.reason
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ("(y, peak)", ""),
+        ("(y, peak + 1)", "values: seed 0: peak: 5 of 5 elements are wrong"),
+        ("(y + 1, peak)", "values: seed 0: y: 165 of 165 elements are wrong"),
+        ("(y, torch.where(peak > 0, torch.nan, peak))", "NaN and infinity: seed 0: peak: 5 elements differ"),
+        ("y", "a Tensor was returned instead of a tuple of y, peak"),
+        ("(y, peak, peak)", "a tuple of 3 was returned instead of a tuple of y, peak"),
+        ("[y, peak]", "a list was returned instead of a tuple of y, peak"),
+        ("(peak, y)", "y: its shape is (5,), expected (5, 33)"),
+        ("(y, peak.half())", "peak: its dtype is torch.float16, expected torch.float32"),
+        ("(y, x[:, 0])", "output is fresh: seed 0: it is in the memory of argument 0"),
+    ],
+)
+def test_what_is_wrong_names_the_output(
+    returned: str, says: str, tmp_path: Path, device: torch.device
+) -> None:
+    agreement = agreement_of(returned, tmp_path, device)
+    assert agreement.passed == (not says)
+    assert says in agreement.reason
+
+
+def test_the_first_wrong_element_is_of_the_output_that_is_wrong(tmp_path: Path, device: torch.device) -> None:
+    found = agreement_of("(y, peak + (torch.arange(5, device=x.device) == 3))", tmp_path, device).mismatch
+    assert found is not None
+    assert (found.index, found.count, found.of, found.pattern) == ((3,), 1, 5, "peak: only element 3")
+
+
+def test_a_signature_has_as_many_outputs_as_the_op_describes() -> None:
+    op = dataclasses.replace(registry.get_op("below_peak"), name="another", further=())
+    with pytest.raises(
+        UsageError, match="has 2 outputs, and the op describes 1: its own and those in further"
+    ):
+        registry.register_op(op)
+    more = Output(op.oracle, lambda case: Tolerance(least=1.0))
+    with pytest.raises(UsageError, match="has 2 outputs, and the op describes 3"):
+        registry.register_op(dataclasses.replace(op, further=(more, more)))
+
+
+def test_the_command_compares_it_in_workers(tmp_path: Path) -> None:
+    written = tmp_path / "out.json"
+    words = ("below_peak", "--load", str(FILE), "--json", str(written))
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    (run,) = archive.read(written)
+    assert {row.label: row.status for row in run.cases[0].rows} == {
+        "torch.eager": "ok",
+        "triton.onepass": "ok",
+    }
+
+
+def test_every_output_of_a_timed_call_is_checked(device: torch.device) -> None:
+    op = registry.get_op("below_peak")
+    impls = registry.implementations("below_peak")
+    plan = Plan(min_rounds=3, max_rounds=3, min_s=0.0)
+    found = timed(op, impls, SMALL, settings_on(device, plan=plan), device)
+    assert all(isinstance(timing, Timing) for timing in found.values()), found
