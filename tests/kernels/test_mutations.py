@@ -28,20 +28,24 @@ MUTATIONS = every_mutation()
 
 
 def one_of_a_kind() -> list[Mutation]:
-    """One mutation for each language, instrument of this machine and sign.
+    """One mutation for each language and instrument of this machine, and on a GPU for each op and sign.
 
-    On a GPU one of every op; on a CPU, where compiling takes seconds, one of the op chosen least often.
+    On a CPU, where compiling takes seconds, one of the op chosen least often, and one of every other op.
     """
     found: dict[tuple[str, ...], list[Mutation]] = {}
     for m in MUTATIONS:
         if m.instrument(MACHINE):
-            kind = m.file.partition("/")[0], m.instrument(MACHINE), m.expected(MACHINE)
-            found.setdefault(kind if MACHINE == "cpu" else (m.op, *kind), []).append(m)
+            kind = m.file.partition("/")[0], m.instrument(MACHINE)
+            found.setdefault(kind if MACHINE == "cpu" else (m.op, *kind, m.expected(MACHINE)), []).append(m)
     had: Counter[str] = Counter()
     chosen = []
     for alike in sorted(found.values(), key=len):
         chosen.append(min(alike, key=lambda m: had[m.op]))
         had[chosen[-1].op] += 1
+    for m in MUTATIONS:
+        if m.instrument(MACHINE) and not had[m.op]:
+            chosen.append(m)
+            had[m.op] += 1
     return chosen
 
 
