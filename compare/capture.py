@@ -43,12 +43,12 @@ def capture(impl: Implementation, op: Op, case: Case, arch: str) -> list[Launch]
     """
     if not impl.has_own_kernels:
         return []
-    return capture_call(impl, meta_inputs(op, case), arch)
+    return capture_call(impl.given(op.options(case)), meta_inputs(op, case), arch)
 
 
 def capture_call(impl: Implementation, inputs: Sequence[torch.Tensor], arch: str) -> list[Launch]:
     """`capture` with these meta tensors as inputs."""
-    run = captured_route(impl).run
+    run = captured_route(impl).call
     launches: list[Launch] = []
     token, of_arch = _active.set(launches), captured_arch.set(arch)
     try:
@@ -120,7 +120,7 @@ def captured_route(impl: Implementation) -> Implementation:
         raise NotImplementedError(
             f"{impl.label}: no cupy.{impl.variant} to capture the launch from. Register one"
         )
-    return sibling
+    return sibling.given(dict(impl.options))
 
 
 @contextlib.contextmanager

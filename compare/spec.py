@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -207,6 +207,11 @@ class Output:
     """One of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
 
 
+def no_options(case: Case) -> dict[str, Any]:
+    """`Op.options` of an op that takes tensors only."""
+    return {}
+
+
 def nothing_open(inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
     """`Op.settle` of an op that says of every element of its output what it is."""
 
@@ -241,6 +246,9 @@ class Op:
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
     output_dtype: str | None = None
     """The output's dtype, one of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
+    options: Callable[[Case], Mapping[str, Any]] = no_options
+    """What a case passes beside the tensors, as keywords that JSON can hold: ``{"causal": True}``.  Oracles,
+    magnitudes and implementations take them."""
     further: tuple[Output, ...] = ()
     """The outputs behind the first.  An implementation then returns a tuple of tensors."""
     independent: str | None = None
@@ -259,18 +267,29 @@ class Op:
 
 
 @functools.lru_cache
-def by_output(op: Op) -> tuple[Op, ...]:
-    """``op`` as ops of one output each."""
+def by_output(op: Op, case: Case) -> tuple[Op, ...]:
+    """``op`` as ops of one output each, whose oracles have the case's options."""
+    options = op.options(case)
+
+    def given(oracle: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return functools.partial(oracle, **options) if options else oracle
+
     inputs, _, outputs = op.signature.rpartition("->")
     shapes = re.findall(r"\w+\[[^\[\]]*\]", outputs)
-    first = replace(op, signature=f"{inputs}-> {shapes[0]}", further=())
+    first = replace(
+        op,
+        signature=f"{inputs}-> {shapes[0]}",
+        oracle=given(op.oracle),
+        magnitude=op.magnitude and given(op.magnitude),
+        further=(),
+    )
     others = (
         replace(
             first,
             signature=f"{inputs}-> {shape}",
-            oracle=other.oracle,
+            oracle=given(other.oracle),
             tolerance=other.tolerance,
-            magnitude=other.magnitude,
+            magnitude=other.magnitude and given(other.magnitude),
             output_dtype=other.dtype,
             settle=nothing_open,
             invariants=(),
@@ -328,6 +347,16 @@ class Implementation:
     algorithm: str = ""
     """What it shares with implementations of other ways that declare the same: ``online: max and sum in one
     read``.  Empty: nothing is said of that."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """The case's, by `given`: what `call` passes beside the tensors."""
+
+    def given(self, options: Mapping[str, Any]) -> Implementation:
+        """The same with a case's options."""
+        return replace(self, options=tuple(options.items()))
+
+    def call(self, *tensors: torch.Tensor) -> Any:
+        """A tensor, or a tuple of several."""
+        return self.run(*tensors, **dict(self.options))
 
     @property
     def stand_in(self) -> bool:

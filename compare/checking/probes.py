@@ -68,7 +68,7 @@ class Probes:
         inputs = self._op.make_inputs(self._case, generator, self._device)
         keep = seed in self._kept and sum(x.numel() for x in inputs) <= _KEPT_ELEMENTS
         wanted = []
-        for op in by_output(self._op):
+        for op in by_output(self._op, self._case):
             reference = Reference(op, inputs, keep)
             if (seed, op.output) in self._limits:
                 limit, reference.by_row, reference.hint = self._limits[seed, op.output]

@@ -70,7 +70,7 @@ def largest(values: torch.Tensor, dim: int) -> torch.Tensor:
 
 def expected_outputs(op: Op, case: Case, device: torch.device) -> Outputs:
     """Meta tensors of the shapes and dtypes that the outputs must have."""
-    return {part.output: _expected(part, case, device) for part in by_output(op)}
+    return {part.output: _expected(part, case, device) for part in by_output(op, case)}
 
 
 @functools.lru_cache

@@ -64,7 +64,7 @@ class LocalStage:
     """An implementation in this process."""
 
     def __init__(self, impl: Implementation, device: torch.device) -> None:
-        self._impl, self._device = impl, device
+        self.impl, self._device = impl, device
         self._inputs: tuple[torch.Tensor, ...] = ()
         self._previous: tuple[torch.Tensor, ...] = ()
 
@@ -103,8 +103,8 @@ class LocalStage:
             self._delay_inputs()
         # The mode does not see allocations inside PyTorch's operators, and torch.compile does not compile
         # under it.
-        with guard if self._impl.way != "torch" else contextlib.nullcontext():
-            returned = self._impl.run(*self._inputs)
+        with guard if self.impl.way != "torch" else contextlib.nullcontext():
+            returned = self.impl.call(*self._inputs)
         # The copy is enqueued on the current stream: writes from another stream or thread come too late.
         delivered = [
             x.clone() if type(x) is torch.Tensor and not x.is_meta else x for x in tensors_of(returned)

@@ -27,7 +27,7 @@ _LONGEST_NAME = 100  # ours are shorter; PyTorch's fill pages
 
 
 def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple[KernelResources, ...]:
-    """What every kernel of one call ``impl.run(*inputs)`` takes, in order of their first launch.
+    """What every kernel of one call ``impl.call(*inputs)`` takes, in order of their first launch.
 
     The profiler tells the sum of static and dynamic shared memory.  They are told apart by the launches
     that the implementation's host code asks for; for a kernel that is not its own, such as PyTorch's,
@@ -43,7 +43,7 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
     device = inputs[0].device
     name = arch(device)
     assert name is not None, "only a GPU can be profiled"
-    impl.run(*inputs)
+    impl.call(*inputs)
     events: list[dict[str, Any]] = []
     for _ in range(_ATTEMPTS):
         torch.cuda.synchronize(device)
@@ -51,7 +51,7 @@ def from_profiler(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple
         with torch.autograd.profiler.profile(
             use_cpu=False, use_device="cuda", use_kineto=True, acc_events=True
         ) as profile:
-            impl.run(*inputs)
+            impl.call(*inputs)
             torch.cuda.synchronize(device)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "trace.json")

@@ -78,7 +78,7 @@ def profile_case(
         try:
             worker = context.crew.of(impl)
             exchange.hand_to(worker)
-            told = worker.ask("profile", "being profiled", inputs=places)
+            told = worker.ask("profile", "being profiled", inputs=places, options=exchange.options)
             own[impl.label] = [str(name) for name in told["own"]]
             return tuple(decode(KernelResources, kernel) for kernel in told["kernels"])
         except Exception as error:

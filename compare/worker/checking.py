@@ -224,7 +224,13 @@ class Checking:
         device = torch.cuda.get_device_name(self._device)
         before = [] if self._retune else cache.found_before(impl, device)
         known = [encode(each) for each in before]
-        told = worker.ask("first", "building and the first call", inputs=exchange.as_json(), known=known)
+        told = worker.ask(
+            "first",
+            "building and the first call",
+            inputs=exchange.as_json(),
+            known=known,
+            options=exchange.options,
+        )
         found = cache.dated([decode(Tuning, each) for each in told["tunings"]])
         cache.keep(impl, device, found)
         return float(told["ms"]), found

@@ -45,6 +45,7 @@ class Exchange:
         self.coming = self.sets * self.set_bytes if timed and self.set_bytes <= _STAGED_BYTES else None
         """Offset of the next values in bytes; None where the inputs are too large for it to matter."""
         self.expected = expected
+        self.options = dict(op.options(case))
         size = (self.sets + (self.coming is not None)) * self.set_bytes
         self.inputs = Memory(size + (0 if timed else _SHIFTS * ALIGNMENT), device)
         self.outputs = Memory(room(of_kinds(kinds_of(expected)).values()), device)
@@ -119,7 +120,13 @@ class WorkerStage:
         exchange, worker = self._exchange, self._worker
         exchange.hand_to(worker)
         exchange.poison()
-        told = worker.ask("call", self._step, inputs=exchange.as_json(), expected=kinds_of(expected))
+        told = worker.ask(
+            "call",
+            self._step,
+            inputs=exchange.as_json(),
+            expected=kinds_of(expected),
+            options=exchange.options,
+        )
         self._step = "a call"
         outputs = exchange.take() if told["problem"] is None else None
         return CallResult(

@@ -145,7 +145,7 @@ def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.dev
     The CUDA context must exist already, or its creation would count: making the inputs creates it.
     """
     with torch.cuda.device(device):
-        return host_ms(partial(impl.run, *inputs), device)
+        return host_ms(partial(impl.call, *inputs), device)
 
 
 class _Work:
@@ -281,17 +281,22 @@ class _Work:
 
     # ----------------------------------------------------------------------- agreement
 
-    def first(self, inputs: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, Any]:
+    def first(
+        self, inputs: list[dict[str, Any]], known: list[dict[str, Any]], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """Host time of the first call (``ms``), and the configurations found or ``known`` (``tunings``)."""
         tensors = self._tensors(inputs)
         with watched([decode(Tuning, tuning) for tuning in known]) as found:
-            ms = first_call_ms(self.impl, tensors, self._device)
+            ms = first_call_ms(self.impl.given(options), tensors, self._device)
         return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
 
-    def call(self, inputs: list[dict[str, Any]], expected: dict[str, Any]) -> dict[str, Any]:
+    def call(
+        self, inputs: list[dict[str, Any]], expected: dict[str, Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """A checked call; its outputs go into the shared memory."""
         assert self._stage is not None
         outputs = of_kinds(expected)
+        self._stage.impl = self.impl.given(options)
         self._stage.place(self._tensors(inputs))
         called = self._stage.call(outputs)
         if called.outputs is not None:
@@ -315,11 +320,11 @@ class _Work:
 
     # ----------------------------------------------------------------------- resources, code
 
-    def profile(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    def profile(self, inputs: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
         """Resources of every kernel of a call (``kernels``), and those its host code launches (``own``)."""
-        tensors = self._tensors(inputs)
-        kernels = [asdict(kernel) for kernel in from_profiler(self.impl, tensors)]
-        return {"kernels": kernels, "own": kernels_of_its_own(self.impl, tensors)}
+        tensors, impl = self._tensors(inputs), self.impl.given(options)
+        kernels = [asdict(kernel) for kernel in from_profiler(impl, tensors)]
+        return {"kernels": kernels, "own": kernels_of_its_own(impl, tensors)}
 
     def launched(self) -> Any:
         """`compare.code_size.count.Launched` as JSON."""
@@ -332,6 +337,7 @@ class _Work:
         sets: list[list[dict[str, Any]]],
         coming: list[dict[str, Any]],
         expected: dict[str, Any],
+        options: dict[str, Any],
         stopwatch: str,
         tidy: bool,
     ) -> None:
@@ -341,7 +347,7 @@ class _Work:
         shared = mailboxes(self._views["outputs"], of_kinds(expected))
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
-        self._bench = _Bench(self.impl, tensors, values, shared, make(self._device), tidy)
+        self._bench = _Bench(self.impl.given(options), tensors, values, shared, make(self._device), tidy)
 
     def first_again(self) -> str | None:
         dtype = self.bench.first()
@@ -409,7 +415,7 @@ class _Bench:
 
     def _run(self, tensors: tuple[torch.Tensor, ...]) -> None:
         self._output = None  # frees its memory for the next output
-        self._output = self._impl.run(*tensors)
+        self._output = self._impl.call(*tensors)
 
     def _replay(self) -> None:
         assert self._graph is not None

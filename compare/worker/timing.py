@@ -192,7 +192,7 @@ class Examiner:
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
         self._wanted = []
-        for part in by_output(op):
+        for part in by_output(op, case):
             reference = Reference(part, self._stale)
             self._wanted.append(Wanted(reference, tolerance.limit(case, reference)))
         self._values = [self._fresh() for _ in range(exchange.sets)]
@@ -371,6 +371,7 @@ def measure(
                 stopwatch=settings.stopwatch,
                 tidy=settings.tidy,
                 expected=kinds_of(exchange.expected),
+                options=exchange.options,
             )
         except Exception as error:
             refused[impl.label] = error

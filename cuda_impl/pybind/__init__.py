@@ -13,6 +13,7 @@ import importlib.util
 import re
 import types
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -63,13 +64,13 @@ def _exported(name: str) -> list[str]:
 def _lazy(op: str, variant: str, name: str) -> Run:
     functions: dict[torch.device, Run] = {}
 
-    def run(*tensors: torch.Tensor) -> torch.Tensor:
+    def run(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
         try:
             function = functions[tensors[0].device]
         except (AttributeError, KeyError):  # the first call on its device, or no tensor
             device = _device(tensors[0], name)
             function = functions[device] = getattr(module(name, device), variant)
-        return function(*tensors)
+        return function(*tensors, **options)
 
     run.__name__ = run.__qualname__ = f"{op}_{variant}"
     return run

@@ -1,4 +1,4 @@
-"""Ops with several outputs: each is checked, and a message names it."""
+"""Ops with several outputs, each checked and named in messages; and with options beside the tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from compare.timing.rounds import Plan
 from in_workers import settings_on, timed
 
 FILE = ROOT / "tests" / "support" / "two_outputs_op.py"
-SMALL = case(M=5, N=33)
+SMALL = case(M=5, N=33, LOWEST=0)
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +33,8 @@ def agreement_of(text: str, tmp_path: Path, device: torch.device) -> Agreement:
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nfrom compare import registry\n"
-        "def mine(x):\n"
-        "    y, peak = registry.implementations('below_peak', ['torch.eager'])[0].run(x)\n"
+        "def mine(x, lowest):\n"
+        "    y, peak = registry.implementations('below_peak', ['torch.eager'])[0].run(x, lowest=lowest)\n"
         f"    return {text}\n"
     )
     scope: dict[str, object] = {}
@@ -45,10 +45,10 @@ def agreement_of(text: str, tmp_path: Path, device: torch.device) -> Agreement:
 
 def test_an_op_is_taken_apart_by_output() -> None:
     op = registry.get_op("below_peak")
-    y, peak = by_output(op)
+    y, peak = by_output(op, SMALL)
     assert (y.output, y.signature) == ("y", "x[M,N] -> y[M,N]")
     assert (peak.output, peak.signature, peak.output_dtype) == ("peak", "x[M,N] -> peak[M]", "fp32")
-    expected = expected_outputs(op, case("fp16", M=4, N=16), torch.device("cpu"))
+    expected = expected_outputs(op, case("fp16", M=4, N=16, LOWEST=0), torch.device("cpu"))
     assert {name: (tuple(x.shape), x.dtype) for name, x in expected.items()} == {
         "y": ((4, 16), torch.float16),
         "peak": ((4,), torch.float32),
@@ -68,6 +68,7 @@ def test_what_is_right_passes_on_every_case(label: str, device: torch.device) ->
     ("returned", "says"),
     [
         ("(y, peak)", ""),
+        ("(y, peak if lowest is False else 0)", ""),
         ("(y, peak + 1)", "values: seed 0: peak: 5 of 5 elements are wrong"),
         ("(y + 1, peak)", "values: seed 0: y: 165 of 165 elements are wrong"),
         ("(y, torch.where(peak > 0, torch.nan, peak))", "NaN and infinity: seed 0: peak: 5 elements differ"),

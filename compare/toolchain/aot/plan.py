@@ -99,6 +99,8 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
         raise NotImplementedError(reason)
     if op.further:
         raise NotImplementedError(f"{op.name} has {1 + len(op.further)} outputs, and the program writes one")
+    if op.options(case):
+        raise NotImplementedError(f"{op.name} takes more than tensors, and the program reads files of these")
     source = captured_route(impl)
     inputs = meta_inputs(op, case)
     outputs: list[torch.Tensor] = []

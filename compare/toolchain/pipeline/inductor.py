@@ -31,7 +31,7 @@ def why_not(op: Op, impl: Implementation, case: Case) -> str:
 def _launched(op: Op, impl: Implementation, case: Case) -> list[str]:
     """The kernels of one call, by the profiler; none where the call fails."""
     try:
-        return [kernel.kernel for kernel in from_profiler(impl, _inputs(op, case))]
+        return [kernel.kernel for kernel in from_profiler(impl.given(op.options(case)), _inputs(op, case))]
     except Exception:  # of PyTorch, on this case: a comparison says what
         return []
 
@@ -56,7 +56,9 @@ def written(
     with watched(dump) as seen:
         try:
             with torch._inductor.config.patch(settings):
-                _, sources = torch._inductor.utils.run_and_get_code(impl.run, *inputs)
+                _, sources = torch._inductor.utils.run_and_get_code(
+                    impl.given(op.options(case)).call, *inputs
+                )
         except Exception as error:
             return [replace(blank, failure=Failure("inductor", f"{type(error).__name__}: {error}"))]
     took_ms = (time.perf_counter() - begin) * 1e3
