@@ -348,15 +348,16 @@ class Implementation:
     """What it shares with implementations of other ways that declare the same: ``online: max and sum in one
     read``.  Empty: nothing is said of that."""
     options: tuple[tuple[str, Any], ...] = ()
-    """The case's, by `given`: what `call` passes beside the tensors."""
+    """The case's, by `given`: what `call` adds to the tensors."""
 
     def given(self, options: Mapping[str, Any]) -> Implementation:
         """The same with a case's options."""
         return replace(self, options=tuple(options.items()))
 
-    def call(self, *tensors: torch.Tensor) -> Any:
-        """A tensor, or a tuple of several."""
-        return self.run(*tensors, **dict(self.options))
+    @property
+    def call(self) -> Callable[..., Any]:
+        """``run`` with the options: tensors in, a fresh tensor or a tuple of several out."""
+        return functools.partial(self.run, **dict(self.options)) if self.options else self.run
 
     @property
     def stand_in(self) -> bool:

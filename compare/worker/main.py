@@ -400,7 +400,7 @@ class _Bench:
         watch: Stopwatch,
         tidy: bool,
     ) -> None:
-        self._impl, self._sets = impl, sets
+        self._call, self._sets = impl.call, sets
         self._mailboxes, self._watch, self._tidy = mailboxes, watch, tidy
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
@@ -415,7 +415,7 @@ class _Bench:
 
     def _run(self, tensors: tuple[torch.Tensor, ...]) -> None:
         self._output = None  # frees its memory for the next output
-        self._output = self._impl.call(*tensors)
+        self._output = self._call(*tensors)
 
     def _replay(self) -> None:
         assert self._graph is not None

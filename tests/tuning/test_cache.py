@@ -70,7 +70,9 @@ def test_a_first_call_is_told_what_is_known_and_what_it_finds_is_kept(
         asked.update(arguments)
         return {"ms": 8000.0, "tunings": [encode(new)]}
 
-    exchange = SimpleNamespace(hand_to=id, put=lambda inputs, start: None, poison=lambda: None, as_json=list)
+    exchange = SimpleNamespace(
+        hand_to=id, put=lambda inputs, start: None, poison=lambda: None, as_json=list, options={}
+    )
     device = torch.device("cpu")
     it = checking.Checking(op, case, device, SimpleNamespace(), {impl.label: (0,)}, retune=retune)  # type: ignore[arg-type]
     ms, found = it._first_call(impl, SimpleNamespace(ask=ask), exchange)  # type: ignore[arg-type]
@@ -92,18 +94,18 @@ def test_a_worker_tells_what_its_first_call_searched_for(monkeypatch: pytest.Mon
     monkeypatch.setattr(kernels, "matmul_autotuned_kernel", again)
     monkeypatch.setattr(
         "compare.worker.main.first_call_ms",
-        lambda impl, tensors, device: float(impl.run(*tensors).numel()),
+        lambda impl, tensors, device: float(impl.call(*tensors).numel()),
     )
     work = _Work(None)  # type: ignore[arg-type]
     work.choose("matmul", "triton.autotuned", {})
     monkeypatch.setattr(work, "_tensors", lambda places: (torch.ones(8, 4), torch.ones(4, 2)))
-    told = work.first([], [])
+    told = work.first([], [], {})
     (search,) = told["tunings"]
     assert told["ms"] == 16
     assert (search["kernel"], search["tried"], len(timed)) == ("matmul_grouped_kernel", 3, 3)
     json.dumps(told)
     again.cache = {}
-    (known,) = work.first([], [search])["tunings"]
+    (known,) = work.first([], [search], {})["tunings"]
     assert known == {**search, "kept": True}
     assert len(timed) == 3
 
