@@ -266,12 +266,12 @@ class _Known(ToleranceFromBaseline):
 
     def __init__(self, impl: Implementation, probe: Probe) -> None:
         self._accumulator = impl.accumulator
-        self._wanted = {each.reference.op.output: each for each in probe.wanted}
+        # Numbers only: a reference would hold the other case's inputs.
+        self._known = {each.reference.op.output: (each.limit, each.reference.by_row) for each in probe.wanted}
 
     def limit(self, case: Case, reference: Reference) -> float:
-        known = self._wanted[reference.op.output]
-        reference.by_row = known.reference.by_row
-        return 2 * limit_of(reference.op.tolerance(case), self._accumulator, known.limit)
+        limit, reference.by_row = self._known[reference.op.output]
+        return 2 * limit_of(reference.op.tolerance(case), self._accumulator, limit)
 
 
 class _Clock:

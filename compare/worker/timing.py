@@ -22,7 +22,6 @@ import torch
 
 from compare.checking.errors import errors_of
 from compare.checking.guarded_memory import changed, memory_of, untouched
-from compare.checking.probes import Wanted
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.spec import Case, Implementation, Op, Timing, by_output
@@ -191,10 +190,11 @@ class Examiner:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
-        self._wanted = []
+        self._wanted: list[tuple[Op, float, bool]] = []  # no references: these would hold the stale inputs
         for part in by_output(op, case):
             reference = Reference(part, self._stale)
-            self._wanted.append(Wanted(reference, tolerance.limit(case, reference)))
+            limit = tolerance.limit(case, reference)
+            self._wanted.append((part, limit, reference.by_row))
         self._values = [self._fresh() for _ in range(exchange.sets)]
         self.sets = [self._put(values, number) for number, values in enumerate(self._values)]
         self.coming = [] if exchange.coming is None else exchange.inputs.put(self._stale, exchange.coming)
@@ -257,23 +257,25 @@ class Examiner:
             Cheated: an output is wrong, or an input was written to.
         """
         outputs = self._exchange.take()
-        for wanted, output in zip(self._wanted, outputs.values(), strict=True):
-            self._compare(wanted, output, which, when, accumulator)
+        for (op, allowed, by_row), output in zip(self._wanted, outputs.values(), strict=True):
+            # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
+            limit = 2 * limit_of(op.tolerance(self._case), accumulator, allowed)
+            reference = Reference(op, self._values[which], by_row=by_row)
+            self._compare(reference, output, limit, when, accumulator)
         if inputs:
             self.examine_inputs(which, when)
 
-    def _compare(self, wanted: Wanted, output: torch.Tensor, which: int, when: str, accumulator: str) -> None:
-        op = wanted.reference.op
-        op.settle(self._values[which], output)
+    def _compare(
+        self, reference: Reference, output: torch.Tensor, limit: float, when: str, accumulator: str
+    ) -> None:
+        op = reference.op
+        op.settle(reference.inputs, output)
         unwritten = int(untouched(output).sum())
         if unwritten:
             raise Cheated(
                 f"in {when} {unwritten} of {output.numel()} elements were not written when its call ended: "
                 "the work was left out, or left to another stream or thread"
             )
-        reference = Reference(op, self._values[which], by_row=wanted.reference.by_row)
-        # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
-        limit = 2 * limit_of(op.tolerance(self._case), accumulator, wanted.limit)
         errors = errors_of(op, self._case, reference, output, limit, accumulator, quantile_elements=0)
         if errors.wrong or errors.misplaced:
             raise Cheated(

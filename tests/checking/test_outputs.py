@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +15,13 @@ import torch
 from compare import registry
 from compare.checking.check import check
 from compare.checking.reference import expected_outputs
+from compare.checking.tolerance import ToleranceFromBaseline
 from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import Agreement, Implementation, Output, Timing, Tolerance, UsageError, by_output, case
 from compare.timing.rounds import Plan
+from compare.worker.exchange import Exchange
+from compare.worker.timing import Examiner
 from in_workers import settings_on, timed
 
 FILE = ROOT / "tests" / "support" / "two_outputs_op.py"
@@ -117,6 +122,28 @@ def test_the_command_compares_it_in_workers(tmp_path: Path) -> None:
         "torch.eager": "ok",
         "triton.onepass": "ok",
     }
+
+
+def test_an_examiner_lets_go_of_stale_inputs_that_no_worker_gets(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """Large inputs may fit only once."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    op = registry.get_op("below_peak")
+    right = op.make_inputs
+
+    def make_inputs(*given: Any) -> tuple[torch.Tensor, ...]:
+        inputs = right(*given)
+        made.extend(map(weakref.ref, inputs))
+        return inputs
+
+    monkeypatch.setattr("compare.worker.exchange._STAGED_BYTES", 0)
+    with Exchange(op, SMALL, device, expected_outputs(op, SMALL, device), timed=True) as exchange:
+        watched = dataclasses.replace(op, make_inputs=make_inputs)
+        exam = Examiner(watched, SMALL, device, exchange, ToleranceFromBaseline.local(op, device))
+        assert not exam.coming
+        alive = [ref() is not None for ref in made]
+        assert alive == [False, *[True] * exchange.sets]
 
 
 def test_every_output_of_a_timed_call_is_checked(device: torch.device) -> None:
