@@ -216,9 +216,8 @@ def without_gpu(arch: str, device: str = "") -> Iterator[None]:
 
         @staticmethod
         def map_python_to_cpp_type(kind: str) -> str:
-            return (
-                "float" if kind == "fp32" else ty_to_cpp(kind)
-            )  # Triton's says double, the kernel takes 4 bytes
+            # Triton's own says double for fp32, and the kernel takes 4 bytes.
+            return "float" if kind == "fp32" else ty_to_cpp(kind)
 
         def get_current_device(self) -> str:
             return device or arch

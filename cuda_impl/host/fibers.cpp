@@ -223,7 +223,7 @@ class Launch {
         if (next_block_ < blocks()) {
             hand_to(hire());
         } else if (idle_turns_ > IDLE_TURNS * workers_.size()) {
-            fail("deadlock: every block that is left polls, with __nanosleep, for memory that nobody writes");
+            fail("deadlock: every block still running polls, in __nanosleep, memory that no block writes");
         } else {
             hand_to(after(self));
         }

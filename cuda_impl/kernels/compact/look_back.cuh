@@ -37,7 +37,7 @@ __device__ __forceinline__ index_t look_back(const volatile word_t* of_tile, int
         const int other = nearest - lane;
         const word_t word = other >= 0 ? of_tile[other] : ALL;  // before the first tile nothing is kept
         const unsigned knows_all = __ballot_sync(FULL_WARP, (word & 3) == ALL);
-        // Lanes up to the first with ALL: its lowest bit, and those below. All lanes if there is none.
+        // Lanes up to the first with ALL: its lowest bit, and those below. All lanes if no lane has it.
         const unsigned needed = knows_all ^ (knows_all - 1);
         if ((__ballot_sync(FULL_WARP, (word & 3) == UNKNOWN) & needed) != 0) {
             __nanosleep(32);
