@@ -194,7 +194,7 @@ def test_without_its_library_nothing_is_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    monkeypatch.setitem(sys.modules, "compare.run", None)
+    monkeypatch.setattr("compare.run.run", None)
     file = tmp_path / "report.html"
     assert cli.main(["softmax", "--html", str(file)]) == cli.USAGE
     assert f"pip install '{figures.REQUIREMENT}'" in capsys.readouterr().err
