@@ -58,7 +58,9 @@ def check(
     nbytes = op.cost(case).bytes
     with torch.cuda.device(device) if device.type == "cuda" else threads_for(nbytes):
         stage = options.stage or LocalStage(impl.given(op.options(case)), device)
-        probes = options.probes or Probes(op, case, device, ToleranceFromBaseline.local(op, device), seeds)
+        probes = options.probes or Probes(
+            op, case, device, ToleranceFromBaseline.local(op, case, device), seeds
+        )
         calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options.own_work)
         trials: list[_Trial] = []
         for seed in seeds:

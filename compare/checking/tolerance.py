@@ -31,10 +31,10 @@ class ToleranceFromBaseline:
         self._op, self._stage = op, stage
 
     @classmethod
-    def local(cls, op: Op, device: torch.device) -> ToleranceFromBaseline:
-        """With that implementation called in this process."""
+    def local(cls, op: Op, case: Case, device: torch.device) -> ToleranceFromBaseline:
+        """With that implementation called in this process, with the case's options."""
         baseline = next((i for i in registry.implementations(op.name) if i.label == op.baseline), None)
-        return cls(op, None if baseline is None else LocalStage(baseline, device))
+        return cls(op, None if baseline is None else LocalStage(baseline.given(op.options(case)), device))
 
     def limit(self, case: Case, reference: Reference) -> float:
         """The allowed error on these inputs, in the tolerance's unit: twice the baseline's, or the floor.

@@ -14,7 +14,7 @@ import torch
 
 from compare import registry
 from compare.checking.check import check
-from compare.checking.reference import expected_outputs
+from compare.checking.reference import Reference, expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.records import archive
 from compare.registry import ROOT
@@ -124,6 +124,25 @@ def test_the_command_compares_it_in_workers(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("lowest", [0, 1])
+def test_the_tolerance_is_of_the_baseline_with_the_case_s_options(
+    lowest: int, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    (eager,) = registry.implementations("below_peak", ["torch.eager"])
+    op, c = registry.get_op("below_peak"), case(M=5, N=33, LOWEST=lowest)
+
+    def off(x: torch.Tensor, *, lowest: bool) -> tuple[torch.Tensor, ...]:
+        y, peak = eager.run(x, lowest=lowest)
+        return y * (1 + 2.0**-18), peak
+
+    baseline = dataclasses.replace(eager, run=off)  # type: ignore[arg-type]
+    monkeypatch.setattr(registry, "implementations", lambda *_: [baseline])
+    y, _ = by_output(op, c)
+    inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+    limit = ToleranceFromBaseline.local(op, c, device).limit(c, Reference(y, inputs))
+    assert limit > 10 * y.tolerance(c).least
+
+
 def test_an_examiner_lets_go_of_stale_inputs_that_no_worker_gets(
     monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
@@ -140,7 +159,7 @@ def test_an_examiner_lets_go_of_stale_inputs_that_no_worker_gets(
     monkeypatch.setattr("compare.worker.exchange._STAGED_BYTES", 0)
     with Exchange(op, SMALL, device, expected_outputs(op, SMALL, device), timed=True) as exchange:
         watched = dataclasses.replace(op, make_inputs=make_inputs)
-        exam = Examiner(watched, SMALL, device, exchange, ToleranceFromBaseline.local(op, device))
+        exam = Examiner(watched, SMALL, device, exchange, ToleranceFromBaseline.local(op, SMALL, device))
         assert not exam.coming
         alive = [ref() is not None for ref in made]
         assert alive == [False, *[True] * exchange.sets]

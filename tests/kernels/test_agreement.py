@@ -95,7 +95,7 @@ def on_a_cpu(op: str, c: Case) -> Probes:
     """Inputs, oracle and PyTorch's own error, computed once for all implementations."""
     device = torch.device("cpu")
     found = registry.get_op(op)
-    return Probes(found, c, device, ToleranceFromBaseline.local(found, device), (0,))
+    return Probes(found, c, device, ToleranceFromBaseline.local(found, c, device), (0,))
 
 
 @pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
@@ -161,7 +161,7 @@ class Known(ToleranceFromBaseline):
     def limit(self, case: Case, reference: Reference) -> float:
         key = (self._op.name, case)
         if key not in self._limits:
-            local = ToleranceFromBaseline.local(self._op, torch.device("cuda"))
+            local = ToleranceFromBaseline.local(self._op, case, torch.device("cuda"))
             self._limits[key] = local.limit(case, reference)
         return self._limits[key]
 

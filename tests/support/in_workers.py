@@ -40,7 +40,7 @@ def timed(
         for impl in impls:
             crew.built_s(impl)
         workers = {impl.label: crew.of(impl) for impl in impls}
-        yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), device)
+        yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), case, device)
         with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
             subject = Subject(op, impls, case, device, workers, exchange, yardstick, first_calls_ms or {})
             return measure(subject, settings, progress=progress)
