@@ -1,4 +1,4 @@
-"""attention: softmax(q k^T / sqrt(D)) v for each head, and each row's log-sum-exp, which its gradient needs."""
+"""attention: softmax(q k^T / sqrt(D)) v for each head, and the log-sum-exp of each row of scores."""
 
 from __future__ import annotations
 
