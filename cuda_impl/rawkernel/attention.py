@@ -78,6 +78,8 @@ def launch_hopper(
         return without_keys(o, lse)
     if D == 64 and BLOCK_N > 128:
         raise NotImplementedError(f"BLOCK_N={BLOCK_N}: with D=64, registers hold 128")
+    if D == 64 and not specialized:
+        BLOCK_N = 64  # half the registers, so that two blocks share a multiprocessor
     CONSUMERS = 3 if specialized and D == 64 else 2  # registers hold three times 64 rows of D=64
     tile = f"{CONSUMERS}, {BLOCK_N}, {STAGES}" if specialized else f"{BLOCK_N}, {STAGES}"
     run = kernel("attention", f"attention_{variant}_kernel<{CTYPES[q.dtype]}, {D}, {tile}>", q.device)
@@ -97,8 +99,7 @@ def launch_hopper(
 @implementation("attention", "cupy.wgmma", level="hopper", requires="sm_90a", emulated=True)
 def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
     """TMA and wgmma; two warpgroups per block."""
-    BLOCK_N = 64 if q.shape[-1] == 64 else 128
-    return launch_hopper("wgmma", q, k, v, causal, BLOCK_N=BLOCK_N, STAGES=2, specialized=False)
+    return launch_hopper("wgmma", q, k, v, causal, BLOCK_N=128, STAGES=2, specialized=False)
 
 
 TILES = {"BLOCK_N": (64, 128, 192), "STAGES": (3, 4)}
