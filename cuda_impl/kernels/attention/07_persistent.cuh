@@ -90,7 +90,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         const int consumer = group - 1;
         const unsigned char* const q_group = q + consumer * GROUP_M * LINE_BYTES;
         const auto next_stage = [&] {
-            const int stage = ring.stage;
+            // The same in all lanes: the shuffle tells the compiler, which then keeps wgmma's descriptors in
+            // uniform registers.
+            const int stage = __shfl_sync(FULL_WARP, ring.stage, 0);
             mbarrier_wait(&full[stage], ring.parity);
             ring.advance();
             return stage;
@@ -100,17 +102,24 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         };
         if (consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
-        for (; schedule.next(tile); q_ring.advance()) {
+        float s[BLOCK_N / 2];
+        unsigned p[BLOCK_N / 4];
+        const auto first_product = [&](auto meanwhile) {  // q @ the first tile of k
+            mbarrier_wait(&q_full, q_ring.parity);
+            q_ring.advance();
+            const int k = next_stage();
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
+            meanwhile();
+            wgmma_wait_group<0>(s);
+            release(&empty[k]);
+        };
+        bool more = schedule.next(tile);  // every block has a tile
+        first_product([] {});
+        while (more) {
             const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
             Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
             const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
-            float o[D / 2] = {}, s[BLOCK_N / 2];
-            unsigned p[BLOCK_N / 4];
-            mbarrier_wait(&q_full, q_ring.parity);
-            const int first = next_stage();
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
-            wgmma_wait_group<0>(s);
-            release(&empty[first]);
+            float o[D / 2] = {};
             softmax.update(s, 0, unmasked);
             round_p<T>(p, s);
             int v = next_stage();
@@ -132,9 +141,15 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
             }
             release(&q_empty);
             multiply_pv<T>(o, p, stages + v * BYTES);
+            more = schedule.next(tile);
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            softmax.finish(o, o_ptr, lse_ptr, Hq);
+            const auto store = [&] { softmax.finish(o, o_ptr, lse_ptr, Hq); };
+            if (more) {
+                first_product(store);
+            } else {
+                store();
+            }
         }
     }
 #endif
