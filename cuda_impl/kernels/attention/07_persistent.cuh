@@ -48,7 +48,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
     unsigned char* const stages = q + Q_BYTES;
     __shared__ mbarrier_t q_full, q_empty, full[STAGES], empty[STAGES];
     Schedule<BLOCK_M> schedule = {Sq, Skv, B * Hq, Hq, causal != 0};
-    Tile tile;
+    Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
@@ -104,22 +104,22 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
 
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
-        const auto first_product = [&](auto meanwhile) {  // q @ the first tile of k
+        const auto begin = [&] {  // starts q @ the first tile of k, and returns its stage
             mbarrier_wait(&q_full, q_ring.parity);
             q_ring.advance();
-            const int k = next_stage();
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
-            meanwhile();
-            wgmma_wait_group<0>(s);
-            release(&empty[k]);
+            const int stage = next_stage();
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + stage * BYTES);
+            return stage;
         };
-        bool more = schedule.next(tile);  // every block has a tile
-        first_product([] {});
-        while (more) {
+        schedule.next(tile);  // every block has a tile
+        int first = begin();
+        wgmma_wait_group<0>(s);
+        while (true) {
             const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
             Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
             const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
             float o[D / 2] = {};
+            release(&empty[first]);
             softmax.update(s, 0, unmasked);
             round_p<T>(p, s);
             int v = next_stage();
@@ -141,15 +141,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
             }
             release(&q_empty);
             multiply_pv<T>(o, p, stages + v * BYTES);
-            more = schedule.next(tile);
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            const auto store = [&] { softmax.finish(o, o_ptr, lse_ptr, Hq); };
-            if (more) {
-                first_product(store);
-            } else {
-                store();
-            }
+            if (!schedule.next(tile)) return softmax.finish(o, o_ptr, lse_ptr, Hq);
+            first = begin();
+            softmax.finish(o, o_ptr, lse_ptr, Hq);  // while the next tile's first product runs
+            wgmma_wait_group<0>(s);
         }
     }
 #endif
