@@ -48,7 +48,7 @@ def attention_scores_kernel(
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for _ in range(D):
         q = tl.load(q_ptrs, mask=m < Sq, other=0.0).to(tl.float32)
-        k = tl.load(k_ptrs, mask=n < Skv, other=0.0).to(tl.float32)
+        k = tl.load(k_ptr + k_tile, mask=n < Skv, other=0.0).to(tl.float32)
         total += q * k
         q_ptrs += stride_qd
         k_ptrs += stride_kd
@@ -58,25 +58,28 @@ def attention_scores_kernel(
 
 
 @triton.jit
-def attention_softmax_kernel(s_ptr, lse_ptr, Skv, BLOCK_N: tl.constexpr):
-    """Grid: one program per row of scores, which it replaces by probabilities."""
-    row = tl.program_id(0).to(tl.int64)
-    s_ptr += row * Skv
-    n = tl.arange(0, BLOCK_N)
-    row_max = -float("inf")
+def attention_softmax_kernel(s_ptr, lse_ptr, rows, Skv, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Grid: one program per BLOCK_M of B * Hq * Sq rows of scores, which it replaces by probabilities."""
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N)[None, :]
+    s_ptrs = s_ptr + m[:, None] * Skv + n
+    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
     for begin in range(0, Skv, BLOCK_N):
-        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
-        row_max = max(row_max, tl.max(s, axis=0))
+        inside = (m[:, None] < rows) & (n < Skv - begin)
+        s = tl.load(s_ptrs + begin, mask=inside, other=-float("inf"))
+        row_max = tl.maximum(row_max, tl.max(s, axis=1))
     shift = tl.where(row_max == -float("inf"), 0.0, row_max)  # a row that sees no key
-    row_sum = 0.0
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
     for begin in range(0, Skv, BLOCK_N):
-        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
-        row_sum += tl.sum(tl.exp(s - shift), axis=0)
+        inside = (m[:, None] < rows) & (n < Skv - begin)
+        s = tl.load(s_ptrs + begin, mask=inside, other=-float("inf"))
+        row_sum += tl.sum(tl.exp(s - shift[:, None]), axis=1)
     inverse = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
     for begin in range(0, Skv, BLOCK_N):
-        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
-        tl.store(s_ptr + begin + n, tl.exp(s - shift) * inverse, mask=n < Skv - begin)
-    tl.store(lse_ptr + row, shift + tl.log(row_sum))
+        inside = (m[:, None] < rows) & (n < Skv - begin)
+        s = tl.load(s_ptrs + begin, mask=inside, other=-float("inf"))
+        tl.store(s_ptrs + begin, tl.exp(s - shift[:, None]) * inverse[:, None], mask=inside)
+    tl.store(lse_ptr + m, shift + tl.log(row_sum), mask=m < rows)
 
 
 @triton.jit
@@ -162,33 +165,37 @@ def attention_tensor_core_kernel(
     m = first.to(tl.int64) + tl.arange(0, BLOCK_M)
     n = tl.arange(0, BLOCK_N).to(tl.int64)
     d = tl.arange(0, D)
-    q_ptrs = q_ptr + b * stride_qb + h * stride_qh + m[:, None] * stride_qm + d[None, :] * stride_qd
-    k_ptrs = k_ptr + b * stride_kb + h // group * stride_kh + n[None, :] * stride_kn + d[:, None] * stride_kd
-    v_ptrs = v_ptr + b * stride_vb + h // group * stride_vh + n[:, None] * stride_vn + d[None, :] * stride_vd
+    q_ptr += b * stride_qb + h * stride_qh
+    k_ptr += b * stride_kb + h // group * stride_kh
+    v_ptr += b * stride_vb + h // group * stride_vh
+    step = tl.full([], BLOCK_N, tl.int64)
+    k_tile = n[None, :] * stride_kn + d[:, None] * stride_kd
+    v_tile = n[:, None] * stride_vn + d[None, :] * stride_vd
+    q_ptrs = q_ptr + m[:, None] * stride_qm + d[None, :] * stride_qd
     q = tl.load(q_ptrs, mask=m[:, None] < Sq, other=0.0)
     o = tl.zeros([BLOCK_M, D], tl.float32)
     row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
     for _ in range(0, whole, BLOCK_N):
-        k = tl.load(k_ptrs)
+        k = tl.load(k_ptr + k_tile)
         s = tl.dot(q, k, input_precision="ieee")
         p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = tl.load(v_ptrs)
+        v = tl.load(v_ptr + v_tile)
         o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
-        k_ptrs += BLOCK_N * stride_kn
-        v_ptrs += BLOCK_N * stride_vn
-    for begin in range(whole, seen, BLOCK_N):
-        k = tl.load(k_ptrs, mask=n[None, :] < Skv - begin, other=0.0)
+        k_ptr += step * stride_kn
+        v_ptr += step * stride_vn
+    for begin in tl.range(whole, seen, BLOCK_N, num_stages=1):
+        k = tl.load(k_ptr + k_tile, mask=n[None, :] < Skv - begin, other=0.0)
         s = tl.dot(q, k, input_precision="ieee")
         j = begin + n[None, :]
         visible = (j < Skv) & (j <= m[:, None] + Skv - Sq) if CAUSAL else j < Skv
         s = tl.where(visible, s, -float("inf"))
         p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = tl.load(v_ptrs, mask=n[:, None] < Skv - begin, other=0.0)
+        v = tl.load(v_ptr + v_tile, mask=n[:, None] < Skv - begin, other=0.0)
         o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
-        k_ptrs += BLOCK_N * stride_kn
-        v_ptrs += BLOCK_N * stride_vn
+        k_ptr += step * stride_kn
+        v_ptr += step * stride_vn
     o, lse = finished(o, row_max, row_sum, scale)
     o_ptrs = o_ptr + ((b * Sq + m[:, None]) * Hq + h) * D + d[None, :]
     tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=m[:, None] < Sq)
@@ -274,7 +281,10 @@ def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
         q, k, s, Sq, Skv, Hq, group, 1 / math.sqrt(D), D, *q.stride(), *k.stride(),
         CAUSAL=causal, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4,
     )  # fmt: skip
-    attention_softmax_kernel[(B * Hq * Sq,)](s, lse, Skv, BLOCK_N=1024, num_warps=4)
+    rows = B * Hq * Sq
+    attention_softmax_kernel[(triton.cdiv(rows, 16),)](
+        s, lse, rows, Skv, BLOCK_M=16, BLOCK_N=128, num_warps=4
+    )
     attention_values_kernel[(B * Hq * tiles_m,)](
         s, v, o, Sq, Skv, Hq, group, *v.stride(), D=D, BLOCK_M=BLOCK_M, num_warps=4
     )
@@ -286,16 +296,18 @@ def scale_of(D: int) -> float:
     return LOG2_E / math.sqrt(D)
 
 
-@implementation("attention", "triton.tensor_core", level="tensor_core", algorithm="FlashAttention-2")
+@implementation(
+    "attention", "triton.tensor_core", level="tensor_core", algorithm="FlashAttention-2", requires="sm_80"
+)
 def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
     (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
     # fp32 does not use tensor cores, and its tiles are twice as large.
-    BLOCK_M, BLOCK_N = (64, 32) if q.dtype is torch.float32 else (128, 64)
+    BLOCK_M, BLOCK_N = (32, 32) if q.dtype is torch.float32 else (128, 64)
     attention_tensor_core_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
         q, k, v, o, lse, Sq, Skv, Hq, group, scale_of(D), *q.stride(), *k.stride(), *v.stride(),
-        CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=2,
+        CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=8, num_stages=2,
     )  # fmt: skip
     return o, lse
 
@@ -325,7 +337,7 @@ def by_tma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, *, S
     attention_pipelined_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
         descriptor(q, BLOCK_M), descriptor(k, BLOCK_N), descriptor(v, BLOCK_N), descriptor(o, BLOCK_M),
         lse, Sq, Skv, Hq, group, scale_of(D), CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        SPECIALIZED=SPECIALIZED, num_warps=8, num_stages=2,
+        SPECIALIZED=SPECIALIZED, num_warps=4 if SPECIALIZED else 8, num_stages=2,
     )  # fmt: skip
     return o, lse
 
