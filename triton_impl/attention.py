@@ -62,17 +62,17 @@ def attention_softmax_kernel(s_ptr, lse_ptr, rows, Skv, BLOCK_M: tl.constexpr, B
     m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.arange(0, BLOCK_N)[None, :]
     s_ptrs = s_ptr + m[:, None] * Skv + n
-    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    lane_max = tl.full([BLOCK_M, BLOCK_N], -float("inf"), tl.float32)
     for begin in range(0, Skv, BLOCK_N):
         inside = (m[:, None] < rows) & (n < Skv - begin)
-        s = tl.load(s_ptrs + begin, mask=inside, other=-float("inf"))
-        row_max = tl.maximum(row_max, tl.max(s, axis=1))
+        lane_max = tl.maximum(lane_max, tl.load(s_ptrs + begin, mask=inside, other=-float("inf")))
+    row_max = tl.max(lane_max, axis=1)
     shift = tl.where(row_max == -float("inf"), 0.0, row_max)  # a row that sees no key
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    lane_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for begin in range(0, Skv, BLOCK_N):
         inside = (m[:, None] < rows) & (n < Skv - begin)
-        s = tl.load(s_ptrs + begin, mask=inside, other=-float("inf"))
-        row_sum += tl.sum(tl.exp(s - shift[:, None]), axis=1)
+        lane_sum += tl.exp(tl.load(s_ptrs + begin, mask=inside, other=-float("inf")) - shift[:, None])
+    row_sum = tl.sum(lane_sum, axis=1)
     inverse = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
     for begin in range(0, Skv, BLOCK_N):
         inside = (m[:, None] < rows) & (n < Skv - begin)
