@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from compare import registry
 from cuda_impl.heads_map import for_tma, heads_map
 from cuda_impl.loader import kernel
 
@@ -120,6 +121,21 @@ def test_a_missing_wait_shows(mistake: str, order: str, monkeypatch: pytest.Monk
 def test_what_a_gpu_hangs_on_or_leaves_undefined_is_an_error(mistake: str, message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         is_right(mistake)
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+@pytest.mark.parametrize("variant", ["wgmma", "specialized", "overlapped", "persistent"])
+def test_the_ring_goes_round(variant: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tiles of keys than stages, and of queries than blocks: the op's own cases are smaller."""
+    monkeypatch.setenv("HOST_THREAD_ORDER", order)
+    (impl,) = registry.implementations("attention", [f"cupy.{variant}"])
+    q, k, v = torch.randn(3, 1, 450, 3, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    o, lse = impl.run(q, k[:, :, :1], v[:, :, :1], causal=True)
+    scores = torch.einsum("bihd,bjd->bhij", q.double(), k[:, :, 0].double()) / 8
+    scores = scores.masked_fill(torch.ones(450, 450, dtype=torch.bool).triu(1), -torch.inf)
+    expected = torch.einsum("bhij,bjd->bihd", scores.softmax(-1), v[:, :, 0].double())
+    torch.testing.assert_close(o.double(), expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=0, atol=1e-4)
 
 
 def test_rows_that_tma_cannot_step_through_are_copied() -> None:
