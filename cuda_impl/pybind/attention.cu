@@ -90,7 +90,7 @@ static py::object naive(py::object q_object, py::object k_object, py::object v_o
                         std::to_string(MOST_SCORES));
     }
     const Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
-    const Tensor s = new_empty_fp32(q, {a.B, a.Hq, a.Sq, a.Skv});
+    const Tensor s = new_empty_fp32(k, {a.B, a.Hq, a.Sq, a.Skv});
     const Problem problem = problem_of(q, k, v, causal);
     with_type_and_heads(a, [&](auto zero, auto D) {
         using T = decltype(zero);

@@ -101,7 +101,6 @@ def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -
     "attention",
     "cupy.tensor_core",
     level="tensor_core",
-    algorithm="FlashAttention-2",
     requires="sm_80",
     tunable={"BLOCK_N": (32, 64, 128)},
 )
