@@ -262,7 +262,9 @@ def check_pages(
     if PAGE not in (16, 64) or k_pages.shape[3] != D:
         raise _of_two_shapes(op, {"k_pages": k_pages, "q": q}, f"(any, 16 or 64, any, {D}) for k_pages")
     if Hq != 0 if Hk == 0 else Hq % Hk != 0:
-        raise _of_two_shapes(op, {"k_pages": k_pages, "q": q}, f"a number of heads of k_pages that divides {Hq}")
+        raise _of_two_shapes(
+            op, {"k_pages": k_pages, "q": q}, f"a number of heads of k_pages that divides {Hq}"
+        )
     for name, tensor in (("block_table", block_table), ("lengths", lengths)):
         if tensor.shape[0] != B:
             raise _of_two_shapes(op, {name: tensor, "q": q}, f"{B} rows of {name}")

@@ -48,7 +48,7 @@ def naive(
     check_pages("decode_attention", q, k_pages, v_pages, block_table, lengths)
     if q.numel() == 0 or k_pages.numel() == 0:
         return q.new_zeros(q.shape)
-    B, _, Hq, D = q.shape
+    B, D = q.shape[0], q.shape[3]
     k, v, inside = gathered(k_pages, v_pages, block_table, lengths)
     grouped = q.reshape(B, k.shape[1], -1, D).float()  # the query heads of each key head
     scores = grouped @ k.float().mT / math.sqrt(D)

@@ -9,8 +9,8 @@ Variants, slow to fast; ``cuda_impl/kernels/decode_attention.cuh`` has the same 
 * ``split``: several programs share a key head's tokens, and a second kernel combines their results
 * ``pipelined``: as split, and the compiler keeps the next tiles in flight
 
-Token n of sequence b is in slot n % PAGE of page block_table[b, n / PAGE].  Behind the end of a sequence nothing
-is read.  Softmax is in base 2: ``scale_log2`` is log2(e) / sqrt(D).
+Token n of sequence b is in slot n % PAGE of page block_table[b, n / PAGE].  Nothing is read
+behind the end of a sequence.  Softmax is in base 2: ``scale_log2`` is log2(e) / sqrt(D).
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def decode_attention_grouped_kernel(
 
 @triton.jit
 def decode_attention_split_kernel(
-    q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, o_part_ptr, lse_part_ptr, splits, Hk, G, groups, pages, scale_log2,
-    stride_qb, stride_qh, stride_kp, stride_kn, stride_kh, stride_vp, stride_vn, stride_vh,
+    q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, o_part_ptr, lse_part_ptr, splits, Hk, G, groups, pages,
+    scale_log2, stride_qb, stride_qh, stride_kp, stride_kn, stride_kh, stride_vp, stride_vn, stride_vh,
     D: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Grid: program ((b * splits + split) * groups + group) * Hk + hk.
@@ -225,7 +225,9 @@ def naive(
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k_pages.shape
     sizes = (Hq, Hq // Hk, *layout(*inputs[:4]))
-    decode_attention_naive_kernel[(B * Hq,)](*inputs, o, *sizes, D=D, PAGE=PAGE, BLOCK_N=BLOCK_N // 2, num_warps=4)
+    decode_attention_naive_kernel[(B * Hq,)](
+        *inputs, o, *sizes, D=D, PAGE=PAGE, BLOCK_N=BLOCK_N // 2, num_warps=4
+    )
     return o
 
 
@@ -266,19 +268,29 @@ def splits_of(units: int, tiles: int, slots: int) -> int:
     return max(1, min(WAVES * slots // units, tiles))
 
 
-def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, BLOCKS: int, STAGES: int) -> None:
-    """Launch split's kernel, and the one that combines its parts; BLOCKS programs fit a multiprocessor."""
+def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES: int) -> None:
+    """Launch split's kernel, and the one that combines its parts."""
     q, k, _, table, _ = inputs
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k.shape
     groups = triton.cdiv(Hq // Hk, HEADS)
     units, tiles = B * groups * Hk, triton.cdiv(table.shape[1] * PAGE, BLOCK_N)
+    BLOCKS = 256 // D  # per multiprocessor, as in CUDA
     splits = splits_of(units, tiles, BLOCKS * multiprocessors(q.device))
     o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=q.device)
     lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=q.device)
     sizes = (splits, Hk, Hq // Hk, groups, *layout(*inputs[:4]))
     decode_attention_split_kernel[(units * splits,)](
-        *inputs, o_part, lse_part, *sizes, D=D, PAGE=PAGE, BLOCK_N=BLOCK_N, HEADS=HEADS, STAGES=STAGES, num_warps=4
+        *inputs,
+        o_part,
+        lse_part,
+        *sizes,
+        D=D,
+        PAGE=PAGE,
+        BLOCK_N=BLOCK_N,
+        HEADS=HEADS,
+        STAGES=STAGES,
+        num_warps=4,
     )
     decode_attention_combine_kernel[(B * Hq,)](
         o_part, lse_part, o, splits, D=D, BLOCK_SPLITS=min(32, triton.next_power_of_2(splits)), num_warps=4
@@ -297,7 +309,7 @@ def split(
     inputs, o = ready(q, k_pages, v_pages, block_table, lengths)
     check_tensor_cores(q)
     if o.numel() > 0:
-        split_and_combine(inputs, o, 4 if q.shape[3] == 64 else 3, 1)
+        split_and_combine(inputs, o, 1)
     return o
 
 
@@ -313,5 +325,5 @@ def pipelined(
     inputs, o = ready(q, k_pages, v_pages, block_table, lengths)
     check_tensor_cores(q)
     if o.numel() > 0:
-        split_and_combine(inputs, o, 4 if q.shape[3] == 64 else 2, STAGES)
+        split_and_combine(inputs, o, STAGES)
     return o

@@ -1,8 +1,8 @@
-"""decode_attention: one new query of each sequence attends to a paged key-value cache.  Bound by memory traffic.
+"""decode_attention: one new query of each sequence attends to a paged key-value cache.  Memory bound.
 
-The cache is a pool of pages of PAGE tokens.  Row b of the block table names the pages of sequence b, in order:
-token n is in slot n % PAGE of page block_table[b, n / PAGE].  Only the first lengths[b] tokens exist.  Entries
-of the table and slots behind them hold anything, and no kernel may use them.
+The cache is a pool of pages of PAGE tokens.  Row b of the block table names the pages of sequence b, in
+order: token n is in slot n % PAGE of page block_table[b, n / PAGE].  Only the first lengths[b] tokens exist.
+Entries of the table and slots behind them hold anything, and no kernel may use them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NO_PAGE = -1
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``q[B,1,Hq,D]``, ``k_pages`` and ``v_pages[P,PAGE,Hk,D]``, int32 ``block_table[B,P/B]`` and ``lengths[B]``.
+    """``q[B,1,Hq,D]``, ``k_pages`` and ``v_pages[P,PAGE,Hk,D]``; in int32 ``block_table`` and ``lengths``.
 
-    The pages of all sequences are shuffled.  Every sequence has S tokens; with the layout ``ragged`` they have
-    from 0 to S.  Slots behind the end hold NaN.  A special fill applies to q alone, so it spoils some heads.
+    The pages of all sequences are shuffled.  Every sequence has S tokens; with the layout ``ragged`` they
+    have from 0 to S.  Slots behind the end hold NaN.  A special fill applies to q alone.
     """
     B, S, Hq, Hk, D, PAGE = case.shape
     if D not in HEAD_SIZES:
@@ -53,7 +53,10 @@ def make_inputs(
         lengths = torch.full(stored_shape((B,), lying.layout), S, dtype=torch.int32, device=device)
         if ragged:
             lengths = (S * torch.arange(B, device=device) // max(B - 1, 1)).int()
-        behind = torch.arange(pages * PAGE, device=device) >= lengths[:1 if lying.layout == "expanded" else B, None]
+        behind = (
+            torch.arange(pages * PAGE, device=device)
+            >= lengths[: 1 if lying.layout == "expanded" else B, None]
+        )
         if lying.layout != "expanded" and behind.any():  # expanded: all pages are one in memory
             page = table.long().repeat_interleave(PAGE, dim=1)[behind]
             slot = torch.arange(pages * PAGE, device=device).expand(behind.shape)[behind] % PAGE
@@ -63,7 +66,9 @@ def make_inputs(
     return q, k, v, laid_out(table, (B, pages), lying.layout), laid_out(lengths, (B,), of_vector)
 
 
-def gathered(pages: torch.Tensor, block_table: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def gathered(
+    pages: torch.Tensor, block_table: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """The tokens of each sequence [B,S,Hk,D], 0 behind its end, and which of them exist [B,S]."""
     PAGE = pages.shape[1]
     n = torch.arange(block_table.shape[1] * PAGE, device=pages.device)
@@ -121,7 +126,7 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """As attention's: errors of the scores, and of probabilities rounded to 16 bits for the second product."""
+    """As attention's: errors of scores, and of probabilities rounded to 16 bits for the second product."""
     rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
     return Tolerance(least=256.0 + rounded)
 
@@ -169,7 +174,10 @@ CASES = Cases(
         cached("fp16", 33, 65552, 8, 8, 128, 64, "ragged"),
     ),
     sweep=(
-        *(cached("bf16", B, S, 64, 8, 128) for B, S in ((1, 8192), (64, 8192), (16, 32768), (1, 2**17), (4, 2**17))),
+        *(
+            cached("bf16", B, S, 64, 8, 128)
+            for B, S in ((1, 8192), (64, 8192), (16, 32768), (1, 2**17), (4, 2**17))
+        ),
         cached("bf16", 16, 32768, 64, 8, 128, 64),
         cached("bf16", 16, 32768, 32, 8, 128),
         cached("bf16", 32, 32768, 64, 8, 64),

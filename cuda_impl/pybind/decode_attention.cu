@@ -125,7 +125,7 @@ static py::object naive(py::object q, py::object k, py::object v, py::object tab
     make_readable(d, false);
     dispatch_heads(d, [&](auto zero, auto D) {
         using T = decltype(zero);
-        launch_on<T>(d, {d.B * d.q.shape[2], THREADS}, decode_attention_naive_kernel<T, D, WARPS>,
+        launch_on<T>(d, {d.B * d.q.shape[2], THREADS}, decode_attention_naive_kernel<T, D>,
                      std::make_tuple(d.o.data<T>()), d.q.shape[2], d.G);
     });
     return d.o.object;
@@ -134,11 +134,6 @@ static py::object naive(py::object q, py::object k, py::object v, py::object tab
 // A tile of keys and values for each warp and stage.
 constexpr int shared_bytes(int D, int STAGES) {
     return WARPS * STAGES * 2 * TOKENS * D * 2;
-}
-
-// BLOCKS per multiprocessor, limited by registers: without a ring.
-constexpr int blocks_of(int D) {
-    return D == 64 ? 4 : 3;
 }
 
 // Calls `function` with a value of the 16-bit element type and D as a constant, if there is any output.
@@ -157,9 +152,8 @@ static py::object with_tensor_cores(Decoding d, Function function) {
 static py::object grouped(py::object q, py::object k, py::object v, py::object table, py::object lengths) {
     return with_tensor_cores(checked(q, k, v, table, lengths), [](const Decoding& d, auto zero, auto D) {
         using T = decltype(zero);
-        launch_on<T>(d, {d.units(), THREADS, shared_bytes(D, 1)},
-                     decode_attention_grouped_kernel<T, D, blocks_of(D)>, std::make_tuple(d.o.data<T>()),
-                     d.Hk, d.G, d.groups);
+        launch_on<T>(d, {d.units(), THREADS, shared_bytes(D, 1)}, decode_attention_grouped_kernel<T, D>,
+                     std::make_tuple(d.o.data<T>()), d.Hk, d.G, d.groups);
     });
 }
 
@@ -173,9 +167,9 @@ static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64
 
 // Launches a kernel, and the one that combines its parts.
 template <typename T, int D, typename Kernel>
-static void split_and_combine(const Decoding& d, Kernel kernel, int BLOCKS, int STAGES) {
+static void split_and_combine(const Decoding& d, Kernel kernel, int STAGES) {
     const std::int64_t Hq = d.q.shape[2], tiles = ceil_div(d.pages * d.k.shape[1], BLOCK_N);
-    const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS * multiprocessors(d.q));
+    const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS<D> * multiprocessors(d.q));
     const Tensor o_part = new_empty_fp32(d.q, {d.B, Hq, splits, D});
     const Tensor lse_part = new_empty_fp32(d.q, {d.B, Hq, splits});
     launch_on<T>(d, {d.units() * splits, THREADS, shared_bytes(D, STAGES)}, kernel,
@@ -188,8 +182,7 @@ static void split_and_combine(const Decoding& d, Kernel kernel, int BLOCKS, int 
 static py::object split(py::object q, py::object k, py::object v, py::object table, py::object lengths) {
     return with_tensor_cores(checked(q, k, v, table, lengths), [](const Decoding& d, auto zero, auto D) {
         using T = decltype(zero);
-        constexpr int BLOCKS = blocks_of(D);
-        split_and_combine<T, D>(d, decode_attention_split_kernel<T, D, BLOCKS>, BLOCKS, 1);
+        split_and_combine<T, D>(d, decode_attention_split_kernel<T, D>, 1);
     });
 }
 
@@ -197,8 +190,8 @@ static py::object split(py::object q, py::object k, py::object v, py::object tab
 static py::object pipelined(py::object q, py::object k, py::object v, py::object table, py::object lengths) {
     return with_tensor_cores(checked(q, k, v, table, lengths), [](const Decoding& d, auto zero, auto D) {
         using T = decltype(zero);
-        constexpr int STAGES = 3, BLOCKS = D == 64 ? 4 : 2;  // limited by shared memory: 48 or 96 KB each
-        split_and_combine<T, D>(d, decode_attention_pipelined_kernel<T, D, STAGES, BLOCKS>, BLOCKS, STAGES);
+        constexpr int STAGES = 3;
+        split_and_combine<T, D>(d, decode_attention_pipelined_kernel<T, D, STAGES>, STAGES);
     });
 }
 

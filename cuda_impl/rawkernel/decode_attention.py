@@ -104,14 +104,9 @@ def naive(
         return d.o
     d = Decoding(rows(d.q), rows(d.k), rows(d.v), d.table, d.lengths, d.o)
     B, _, Hq, _ = q.shape
-    run = kernel("decode_attention", d.name("naive", WARPS), q.device)
+    run = kernel("decode_attention", d.name("naive"), q.device)
     run((B * Hq,), (THREADS,), (*d.pointers(), d.o.data_ptr(), *d.layout(Hq, d.G)))
     return d.o
-
-
-def blocks_of(D: int) -> int:
-    """BLOCKS per multiprocessor, limited by registers: without a ring."""
-    return 4 if D == 64 else 3
 
 
 def shared_bytes(d: Decoding, STAGES: int) -> int:
@@ -131,7 +126,7 @@ def grouped(
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    run = kernel("decode_attention", d.name("grouped", blocks_of(q.shape[3])), q.device)
+    run = kernel("decode_attention", d.name("grouped"), q.device)
     sizes = d.layout(d.k.shape[2], d.G, ceil_div(d.G, HEADS))
     run((d.units,), (THREADS,), (*d.pointers(), d.o.data_ptr(), *sizes), shared_mem=shared_bytes(d, 1))
     return d.o
@@ -145,16 +140,17 @@ def splits_of(units: int, tiles: int, slots: int) -> int:
     return max(1, min(WAVES * slots // units, tiles))
 
 
-def split_and_combine(d: Decoding, variant: str, BLOCKS: int, STAGES: int) -> torch.Tensor:
+def split_and_combine(d: Decoding, variant: str, STAGES: int) -> torch.Tensor:
     """Launch a variant's kernel, and the one that combines its parts."""
     B, _, Hq, D = d.q.shape
     tiles = ceil_div(d.table.shape[1] * d.k.shape[1], BLOCK_N)
+    BLOCKS = 256 // D  # per multiprocessor
     splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device))
     o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=d.q.device)
     lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=d.q.device)
     parts = (o_part.data_ptr(), lse_part.data_ptr())
     of_ring = () if STAGES == 1 else (STAGES,)
-    run = kernel("decode_attention", d.name(variant, *of_ring, BLOCKS), d.q.device)
+    run = kernel("decode_attention", d.name(variant, *of_ring), d.q.device)
     sizes = d.layout(splits, d.k.shape[2], d.G, ceil_div(d.G, HEADS))
     memory = shared_bytes(d, STAGES)
     run((d.units * splits,), (THREADS,), (*d.pointers(), *parts, *sizes), shared_mem=memory)
@@ -175,7 +171,7 @@ def split(
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    return split_and_combine(d, "split", blocks_of(q.shape[3]), 1)
+    return split_and_combine(d, "split", 1)
 
 
 @implementation("decode_attention", "cupy.pipelined", level="tensor_core", requires="sm_80")
@@ -190,5 +186,4 @@ def pipelined(
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    BLOCKS = 4 if q.shape[3] == 64 else 2  # limited by shared memory: 48 or 96 KB each
-    return split_and_combine(d, "pipelined", BLOCKS, STAGES)
+    return split_and_combine(d, "pipelined", STAGES)

@@ -6,8 +6,8 @@
 #include "decode_attention/pages.cuh"
 
 // Grid: block b * Hq + h for query head h of sequence b, which uses key head h / G.
-template <typename T, int D, int WARPS>
-__global__ __launch_bounds__(WARPS* WARP) void decode_attention_naive_kernel(
+template <typename T, int D>
+__global__ __launch_bounds__(THREADS) void decode_attention_naive_kernel(
     const T* q_ptr, const T* k_ptr, const T* v_ptr, const int* table_ptr, const int* lengths_ptr, T* o_ptr,
     int Hq, int G, int pages, int page_size, float scale_log2, index_t stride_qb, index_t stride_qh,
     index_t stride_kp, index_t stride_kn, index_t stride_kh, index_t stride_vp, index_t stride_vn,
@@ -15,9 +15,11 @@ __global__ __launch_bounds__(WARPS* WARP) void decode_attention_naive_kernel(
     constexpr int EACH = D / WARP;  // elements per lane: every 32nd
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const index_t b = blockIdx.x / Hq, h = blockIdx.x % Hq;
-    const Sequence<T> sequence = {
-        k_ptr + h / G * stride_kh, v_ptr + h / G * stride_vh, stride_kp, stride_kn, stride_vp, stride_vn,
-        table_ptr + b * pages,     page_size};
+    k_ptr += h / G * stride_kh;
+    v_ptr += h / G * stride_vh;
+    table_ptr += b * pages;
+    const Sequence<T> sequence = {k_ptr,     v_ptr,     stride_kp, stride_kn,
+                                  stride_vp, stride_vn, table_ptr, page_size};
     float q[EACH], o[EACH] = {};
 #pragma unroll
     for (int i = 0; i < EACH; ++i) q[i] = float(q_ptr[b * stride_qb + h * stride_qh + i * WARP + lane]);

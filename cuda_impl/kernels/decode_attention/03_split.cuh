@@ -16,26 +16,37 @@ struct Chunk {
     }
 };
 
-// Grid: block ((b * splits + split) * groups + group) * Hk + hk. Writes o_part[B,Hq,splits,D] and
-// lse_part[B,Hq,splits], in fp32 and base 2; of a split without tokens only lse_part, -inf.
-template <typename T, int D, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void decode_attention_split_kernel(
+// Writes a block's part: to o_part[B,Hq,splits,D] and lse_part[B,Hq,splits], in fp32 and base 2. A part
+// without tokens is 0, and its lse is -inf.
+template <typename T, int D>
+__device__ __forceinline__ void store_part(const HeadTile<T, D>& of_heads, float* shared, const Unit& unit,
+                                           index_t Hq, int splits, float* o_part_ptr, float* lse_part_ptr) {
+    const index_t first = (unit.b * Hq + unit.first_head) * splits + unit.split;
+    combine_warps(of_heads, shared, unit.heads, [&](int head, int d, float o, float lse) {
+        const index_t part = first + index_t(head) * splits;
+        o_part_ptr[part * D + d] = o;
+        if (d == 0) lse_part_ptr[part] = lse;
+    });
+}
+
+// Grid: a block per Unit.
+template <typename T, int D>
+__global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_split_kernel(
     const T* q_ptr, const T* k_ptr, const T* v_ptr, const int* table_ptr, const int* lengths_ptr,
     float* o_part_ptr, float* lse_part_ptr, int splits, int Hk, int G, int groups, int pages, int page_size,
     float scale_log2, index_t stride_qb, index_t stride_qh, index_t stride_kp, index_t stride_kn,
     index_t stride_kh, index_t stride_vp, index_t stride_vn, index_t stride_vh) {
     DYNAMIC_SHARED(T, tiles);
-    const int hk = blockIdx.x % Hk, group = blockIdx.x / Hk % groups;
-    const int split = blockIdx.x / Hk / groups % splits;
-    const index_t b = blockIdx.x / Hk / groups / splits;
-    const int first_head = hk * G + group * HEADS, heads = min(G - group * HEADS, HEADS);
-    const Sequence<T> sequence = {
-        k_ptr + hk * stride_kh, v_ptr + hk * stride_vh, stride_kp, stride_kn, stride_vp, stride_vn,
-        table_ptr + b * pages,  page_size};
-    HeadTile<T, D> of_heads(q_ptr + b * stride_qb + first_head * stride_qh, stride_qh, heads);
+    const Unit unit(Hk, G, groups, splits);
+    k_ptr += unit.hk * stride_kh;
+    v_ptr += unit.hk * stride_vh;
+    table_ptr += unit.b * pages;
+    const Sequence<T> sequence = {k_ptr,     v_ptr,     stride_kp, stride_kn,
+                                  stride_vp, stride_vn, table_ptr, page_size};
+    HeadTile<T, D> of_heads(q_ptr + unit.b * stride_qb + unit.first_head * stride_qh, stride_qh, unit.heads);
 
     const int warp = threadIdx.x / WARP;
-    const Chunk chunk(lengths_ptr[b], split, splits);
+    const Chunk chunk(lengths_ptr[unit.b], unit.split, splits);
     T* tile = tiles + warp * TILE<D>;
     for (int n = chunk.begin + warp * TOKENS; n < chunk.end; n += BLOCK_N) {
         fetch_tile<D>(tile, sequence, sequence.page_of(n), n, chunk.end - n);
@@ -45,13 +56,8 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void decode_attention_split_kernel
         of_heads.include(tile, chunk.end - n, scale_log2);
         __syncwarp();  // all lanes have read it
     }
-    const index_t first_part = (b * Hk * G + first_head) * splits + split;
-    combine_warps(of_heads, reinterpret_cast<float*>(tiles), heads,
-                  [&](int head, int d, float value, float lse) {
-                      const index_t part = first_part + index_t(head) * splits;
-                      o_part_ptr[part * D + d] = value;
-                      if (d == 0) lse_part_ptr[part] = lse;
-                  });
+    store_part(of_heads, reinterpret_cast<float*>(tiles), unit, index_t(Hk) * G, splits, o_part_ptr,
+               lse_part_ptr);
 }
 
 // Grid: block b * Hq + h, a thread per element of its output.

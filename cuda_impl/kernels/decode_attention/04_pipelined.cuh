@@ -7,23 +7,22 @@
 #include "decode_attention/tile.cuh"
 
 // Grid and outputs as split's.
-template <typename T, int D, int STAGES, int BLOCKS>
-__global__ __launch_bounds__(THREADS, BLOCKS) void decode_attention_pipelined_kernel(
+template <typename T, int D, int STAGES>
+__global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_pipelined_kernel(
     const T* q_ptr, const T* k_ptr, const T* v_ptr, const int* table_ptr, const int* lengths_ptr,
     float* o_part_ptr, float* lse_part_ptr, int splits, int Hk, int G, int groups, int pages, int page_size,
     float scale_log2, index_t stride_qb, index_t stride_qh, index_t stride_kp, index_t stride_kn,
     index_t stride_kh, index_t stride_vp, index_t stride_vn, index_t stride_vh) {
     DYNAMIC_SHARED(T, tiles);
-    const int hk = blockIdx.x % Hk, group = blockIdx.x / Hk % groups;
-    const int split = blockIdx.x / Hk / groups % splits;
-    const index_t b = blockIdx.x / Hk / groups / splits;
-    const int first_head = hk * G + group * HEADS, heads = min(G - group * HEADS, HEADS);
-    const Sequence<T> sequence = {
-        k_ptr + hk * stride_kh, v_ptr + hk * stride_vh, stride_kp, stride_kn, stride_vp, stride_vn,
-        table_ptr + b * pages,  page_size};
+    const Unit unit(Hk, G, groups, splits);
+    k_ptr += unit.hk * stride_kh;
+    v_ptr += unit.hk * stride_vh;
+    table_ptr += unit.b * pages;
+    const Sequence<T> sequence = {k_ptr,     v_ptr,     stride_kp, stride_kn,
+                                  stride_vp, stride_vn, table_ptr, page_size};
 
     const int warp = threadIdx.x / WARP;
-    const Chunk chunk(lengths_ptr[b], split, splits);
+    const Chunk chunk(lengths_ptr[unit.b], unit.split, splits);
     T* ring = tiles + warp * STAGES * TILE<D>;
     int next = chunk.begin + warp * TOKENS;  // the tile to fetch next, and its page
     index_t page = next < chunk.end ? sequence.page_of(next) : 0;
@@ -35,7 +34,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void decode_attention_pipelined_ke
     };
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
-    HeadTile<T, D> of_heads(q_ptr + b * stride_qb + first_head * stride_qh, stride_qh, heads);
+    HeadTile<T, D> of_heads(q_ptr + unit.b * stride_qb + unit.first_head * stride_qh, stride_qh, unit.heads);
 
     int stage = 0, free_stage = STAGES - 1;
     for (int n = chunk.begin + warp * TOKENS; n < chunk.end; n += BLOCK_N) {
@@ -46,11 +45,6 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void decode_attention_pipelined_ke
         free_stage = stage;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
-    const index_t first_part = (b * Hk * G + first_head) * splits + split;
-    combine_warps(of_heads, reinterpret_cast<float*>(tiles), heads,
-                  [&](int head, int d, float value, float lse) {
-                      const index_t part = first_part + index_t(head) * splits;
-                      o_part_ptr[part * D + d] = value;
-                      if (d == 0) lse_part_ptr[part] = lse;
-                  });
+    store_part(of_heads, reinterpret_cast<float*>(tiles), unit, index_t(Hk) * G, splits, o_part_ptr,
+               lse_part_ptr);
 }

@@ -1,7 +1,9 @@
-// What every level shares: where a token of a sequence is, and the softmax state.
+// What every level shares: the size of a block, and where a token of a sequence is.
 #pragma once
 
 #include "common.cuh"
+
+constexpr int WARPS = 4, THREADS = WARPS * WARP;
 
 // The keys and values of one sequence for one key head.
 template <typename T>

@@ -9,11 +9,28 @@
 
 constexpr int HEADS = 16;   // rows of a tile: query heads of one key head, the rest of them 0
 constexpr int TOKENS = 16;  // of a warp's tile. No tile crosses a page.
-constexpr int WARPS = 4, THREADS = WARPS * WARP;
 constexpr int BLOCK_N = WARPS * TOKENS;
 
 template <int D>
+constexpr int BLOCKS = 256 / D;  // per multiprocessor
+template <int D>
 constexpr int TILE = 2 * TOKENS * D;  // elements of a warp's keys and values in shared memory
+
+// What a block works on: up to HEADS of the G query heads of key head hk, and a split of the tokens. Blocks
+// are numbered ((b * splits + split) * groups + group) * Hk + hk: the heads of a page are read together.
+struct Unit {
+    int hk, first_head, heads, split;
+    index_t b;
+
+    __device__ __forceinline__ Unit(int Hk, int G, int groups, int splits) {
+        const int group = blockIdx.x / Hk % groups;
+        hk = blockIdx.x % Hk;
+        first_head = hk * G + group * HEADS;
+        heads = min(G - group * HEADS, HEADS);
+        split = blockIdx.x / Hk / groups % splits;
+        b = blockIdx.x / Hk / groups / splits;
+    }
+};
 
 // XOR swizzle, so that ldmatrix is conflict-free: 8-way bank conflict -> none.
 template <int D>
@@ -24,11 +41,12 @@ __device__ __forceinline__ int place_of(int row, int vector) {
 // cp.async by a warp of TOKENS rows; rows from `tokens` on become 0 and are not read.
 template <typename T, int D>
 __device__ __forceinline__ void fetch_rows(T* tile, const T* rows, index_t stride, int tokens) {
-    constexpr int VECTORS = D / 8;
+    constexpr int VECTORS = D / 8, STEP = WARP / VECTORS;  // rows between a lane's copies
+    const int row = threadIdx.x % WARP / VECTORS, vector = threadIdx.x % VECTORS;
+    const T* from = rows + row * stride + vector * 8;
 #pragma unroll
-    for (int i = 0; i < TOKENS * VECTORS; i += WARP) {
-        const int row = (i + threadIdx.x % WARP) / VECTORS, vector = threadIdx.x % VECTORS;
-        cp_async_16(tile + place_of<D>(row, vector), rows + row * stride + vector * 8, row < tokens ? 16 : 0);
+    for (int i = 0; i < TOKENS; i += STEP, from += STEP * stride) {
+        cp_async_16(tile + place_of<D>(row + i, vector), from, row + i < tokens ? 16 : 0);
     }
 }
 
