@@ -154,7 +154,7 @@ CASES = Cases(
     default=cached("bf16", 16, 32768, 64, 8, 128),
     smoke=(
         cached("fp32", 2, 37, 4, 2),
-        cached("fp16", 1, 70, 8, 1),
+        cached("fp16", 2, 70, 8, 1),
         cached("bf16", 3, 45, 4, 1, layout="ragged"),
     ),
     edge=(

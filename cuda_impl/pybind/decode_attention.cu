@@ -170,12 +170,14 @@ template <typename T, int D, typename Kernel>
 static void split_and_combine(const Decoding& d, Kernel kernel, int STAGES) {
     const std::int64_t Hq = d.q.shape[2], tiles = ceil_div(d.pages * d.k.shape[1], BLOCK_N);
     const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS<D> * multiprocessors(d.q));
-    const Tensor o_part = new_empty_fp32(d.q, {d.B, Hq, splits, D});
-    const Tensor lse_part = new_empty_fp32(d.q, {d.B, Hq, splits});
+    // o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
+    const std::int64_t rows = d.B * Hq * splits;
+    const Tensor workspace = new_empty_fp32(d.q, {rows * (D + 1)});
+    float *o_part = workspace.data<float>(), *lse_part = o_part + rows * D;
     launch_on<T>(d, {d.units() * splits, THREADS, shared_bytes(D, STAGES)}, kernel,
-                 std::make_tuple(o_part.data<float>(), lse_part.data<float>()), splits, d.Hk, d.G, d.groups);
-    launch(d.q, {d.B * Hq, D}, decode_attention_combine_kernel<T, D>, o_part.data<float>(),
-           lse_part.data<float>(), d.o.data<T>(), int(splits));
+                 std::make_tuple(o_part, lse_part), splits, d.Hk, d.G, d.groups);
+    launch(d.q, {d.B * Hq, D}, decode_attention_combine_kernel<T, D>, o_part, lse_part, d.o.data<T>(),
+           int(splits));
 }
 
 // Several blocks share a key head's tokens; a second kernel combines their results.

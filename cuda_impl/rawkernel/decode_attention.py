@@ -30,7 +30,7 @@ def vectors(x: torch.Tensor) -> torch.Tensor:
     return x if aligned and x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
 
 
-def rows(x: torch.Tensor) -> torch.Tensor:
+def contiguous_rows(x: torch.Tensor) -> torch.Tensor:
     """``x``, or a copy where its heads are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -102,7 +102,7 @@ def naive(
     d = checked(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    d = Decoding(rows(d.q), rows(d.k), rows(d.v), d.table, d.lengths, d.o)
+    d = Decoding(contiguous_rows(d.q), contiguous_rows(d.k), contiguous_rows(d.v), d.table, d.lengths, d.o)
     B, _, Hq, _ = q.shape
     run = kernel("decode_attention", d.name("naive"), q.device)
     run((B * Hq,), (THREADS,), (*d.pointers(), d.o.data_ptr(), *d.layout(Hq, d.G)))
@@ -146,9 +146,10 @@ def split_and_combine(d: Decoding, variant: str, STAGES: int) -> torch.Tensor:
     tiles = ceil_div(d.table.shape[1] * d.k.shape[1], BLOCK_N)
     BLOCKS = 256 // D  # per multiprocessor
     splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device))
-    o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=d.q.device)
-    lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=d.q.device)
-    parts = (o_part.data_ptr(), lse_part.data_ptr())
+    # o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
+    rows = B * Hq * splits
+    workspace = torch.empty(rows * (D + 1), dtype=torch.float32, device=d.q.device)
+    parts = (workspace.data_ptr(), workspace.data_ptr() + 4 * rows * D)
     of_ring = () if STAGES == 1 else (STAGES,)
     run = kernel("decode_attention", d.name(variant, *of_ring), d.q.device)
     sizes = d.layout(splits, d.k.shape[2], d.G, ceil_div(d.G, HEADS))
