@@ -294,7 +294,7 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     )
     # One more than splits: beside a row of NaN there is always a -inf, because the interpreter warns of a
     # maximum of nothing else.
-    BLOCK_SPLITS = min(32, triton.next_power_of_2(splits + 1))
+    BLOCK_SPLITS = min(16, triton.next_power_of_2(splits + 1))
     decode_attention_combine_kernel[(B * Hq,)](
         o_part, lse_part, o, splits, D=D, BLOCK_SPLITS=BLOCK_SPLITS, num_warps=4
     )

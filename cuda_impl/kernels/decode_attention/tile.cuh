@@ -79,7 +79,7 @@ struct HeadTile {
 
     // Online softmax over a tile of TOKENS tokens, `tokens` of which exist.
     __device__ __forceinline__ void include(const T* tile, int tokens, float scale_log2) {
-        const int in_matrix = threadIdx.x % 8, matrix = threadIdx.x % WARP / 8;
+        const int in_matrix = threadIdx.x % 8, matrix = threadIdx.x % WARP / 8, column = threadIdx.x % 4 * 2;
         float s[2][4] = {};  // scores of tokens 0 to 7 and 8 to 15
 #pragma unroll
         for (int i = 0; i < D / 16; ++i) {
@@ -95,7 +95,7 @@ struct HeadTile {
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 float& score = s[j / 2][half * 2 + j % 2];
-                const bool exists = j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2 < tokens;
+                const bool exists = j / 2 * 8 + column + j % 2 < tokens;
                 score = exists ? score * scale_log2 : negative_infinity();
                 row_max = fmaxf(row_max, score);
             }
