@@ -84,15 +84,18 @@ def attend(
     row_max = tl.full([HEADS], -float("inf"), tl.float32)
     row_sum = tl.zeros([HEADS], tl.float32)
     o = tl.zeros([HEADS, D], tl.float32)
+    n = first + tl.arange(0, BLOCK_N)
+    page = tl.load(table_ptr + n // PAGE, mask=n < end, other=0)
     for begin in tl.range(first, end, BLOCK_N, num_stages=STAGES):
         n = begin + tl.arange(0, BLOCK_N)
         inside = n < end
-        page = tl.load(table_ptr + n // PAGE, mask=inside, other=0).to(tl.int64)
-        slot = n % PAGE
+        page, slot = page.to(tl.int64), n % PAGE
         k_rows = k_ptr + (page * stride_kp + slot * stride_kn)[:, None] + d[None, :]
         v_rows = v_ptr + (page * stride_vp + slot * stride_vn)[:, None] + d[None, :]
         k = tl.load(k_rows, mask=inside[:, None], other=0.0)
         v = tl.load(v_rows, mask=inside[:, None], other=0.0)
+        # An iteration ahead: else half of the stages would wait for page numbers.
+        page = tl.load(table_ptr + (n + BLOCK_N) // PAGE, mask=n + BLOCK_N < end, other=0)
         score = tl.where(inside[None, :], tl.dot(q, k.T) * scale_log2, -float("inf"))
         new_max = tl.maximum(row_max, tl.max(score, axis=1))
         shift = finite_shift(new_max)
@@ -275,7 +278,7 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     _, PAGE, Hk, _ = k.shape
     groups = triton.cdiv(Hq // Hk, HEADS)
     units, tiles = B * groups * Hk, triton.cdiv(table.shape[1] * PAGE, BLOCK_N)
-    BLOCKS = 256 // D  # per multiprocessor, as in CUDA
+    BLOCKS = 384 // D  # per multiprocessor, limited by registers and shared memory
     splits = splits_of(units, tiles, BLOCKS * multiprocessors(q.device))
     o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=q.device)
     lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=q.device)
