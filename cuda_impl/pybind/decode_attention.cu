@@ -157,19 +157,18 @@ static py::object grouped(py::object q, py::object k, py::object v, py::object t
     });
 }
 
-constexpr int WAVES = 2;
-
-// How many blocks share a unit's tiles: so many that they fill the GPU's `slots` WAVES times. Chosen from
-// shapes alone: lengths are on the GPU, and the launch does not wait for them.
-static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64_t slots) {
-    return std::max<std::int64_t>(1, std::min(WAVES * slots / units, tiles));
+// How many blocks share a unit's tiles: so many that there are up to `blocks` in all. Chosen from shapes
+// alone: lengths are on the GPU, and the launch does not wait for them.
+static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64_t blocks) {
+    return std::max<std::int64_t>(1, std::min(blocks / units, tiles));
 }
 
-// Launches a kernel, and the one that combines its parts.
+// Launches a kernel in WAVES waves of resident blocks, and the one that combines its parts.
 template <typename T, int D, typename Kernel>
 static void split_and_combine(const Decoding& d, Kernel kernel, int STAGES) {
+    constexpr int WAVES = 2;
     const std::int64_t Hq = d.q.shape[2], tiles = ceil_div(d.pages * d.k.shape[1], BLOCK_N);
-    const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS<D> * multiprocessors(d.q));
+    const std::int64_t splits = splits_of(d.units(), tiles, WAVES * BLOCKS<D> * multiprocessors(d.q));
     // o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     const std::int64_t rows = d.B * Hq * splits;
     const Tensor workspace = new_empty_fp32(d.q, {rows * (D + 1)});

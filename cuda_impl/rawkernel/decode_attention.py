@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from compare.arguments import check_pages
-from compare.device import multiprocessors
+from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
 from cuda_impl.loader import Argument, kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
@@ -20,7 +20,8 @@ from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 HEADS, TOKENS, WARPS = 16, 16, 4
 THREADS, BLOCK_N = WARPS * 32, WARPS * TOKENS
 WAVES = 2
-STAGES = 3
+STATIC_BYTES = 2 * WARPS * HEADS * 4
+"""Shared memory for the warps' maxima and sums."""
 
 
 def vectors(x: torch.Tensor) -> torch.Tensor:
@@ -132,20 +133,20 @@ def grouped(
     return d.o
 
 
-def splits_of(units: int, tiles: int, slots: int) -> int:
-    """How many blocks share a unit's tiles: so many that they fill the GPU's ``slots`` WAVES times.
+def splits_of(units: int, tiles: int, blocks: int) -> int:
+    """How many blocks share a unit's tiles: so many that there are up to ``blocks`` in all.
 
     Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for them.
     """
-    return max(1, min(WAVES * slots // units, tiles))
+    return max(1, min(blocks // units, tiles))
 
 
-def split_and_combine(d: Decoding, variant: str, STAGES: int) -> torch.Tensor:
-    """Launch a variant's kernel, and the one that combines its parts."""
+def split_and_combine(d: Decoding, variant: str, STAGES: int, WAVES: int) -> torch.Tensor:
+    """Launch a variant's kernel in WAVES waves of resident blocks, and the one that combines its parts."""
     B, _, Hq, D = d.q.shape
     tiles = ceil_div(d.table.shape[1] * d.k.shape[1], BLOCK_N)
     BLOCKS = 256 // D  # per multiprocessor
-    splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device))
+    splits = splits_of(d.units, tiles, WAVES * BLOCKS * multiprocessors(d.q.device))
     # o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     rows = B * Hq * splits
     workspace = torch.empty(rows * (D + 1), dtype=torch.float32, device=d.q.device)
@@ -172,19 +173,33 @@ def split(
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    return split_and_combine(d, "split", 1)
+    return split_and_combine(d, "split", 1, WAVES)
 
 
-@implementation("decode_attention", "cupy.pipelined", level="tensor_core", requires="sm_80")
+@implementation(
+    "decode_attention",
+    "cupy.pipelined",
+    level="tensor_core",
+    requires="sm_80",
+    tunable={"STAGES": (2, 3, 4), "WAVES": (1, 2, 4)},
+)
 def pipelined(
     q: torch.Tensor,
     k_pages: torch.Tensor,
     v_pages: torch.Tensor,
     block_table: torch.Tensor,
     lengths: torch.Tensor,
+    *,
+    STAGES: int = 3,
+    WAVES: int = WAVES,
 ) -> torch.Tensor:
     """As split, and each warp keeps the next STAGES - 1 tiles in flight."""
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    return split_and_combine(d, "pipelined", STAGES)
+    taken, most = shared_bytes(d, STAGES), shared_bytes_of_a_block(q.device) - STATIC_BYTES
+    if taken > most:
+        raise NotImplementedError(
+            f"STAGES={STAGES}: {taken} bytes of shared memory a block, and this GPU has {most}"
+        )
+    return split_and_combine(d, "pipelined", STAGES, WAVES)

@@ -122,18 +122,18 @@ def test_shapes_that_are_not_served_are_refused(
 
 @pytest.mark.parametrize("module", ["triton_impl", "cuda_impl.rawkernel"])
 @pytest.mark.parametrize(
-    ("units", "tiles", "slots", "splits"),
+    ("units", "tiles", "blocks", "splits"),
     [
-        (8, 2048, 264, 66),  # one sequence of 128k tokens, on an H100
-        (128, 512, 264, 4),
-        (512, 128, 264, 1),
-        (4096, 128, 264, 1),
-        (8, 3, 264, 3),  # a split has a tile at least
-        (8, 0, 264, 1),
+        (8, 2048, 528, 66),  # one sequence of 128k tokens, on an H100
+        (128, 512, 528, 4),
+        (512, 128, 528, 1),
+        (4096, 128, 528, 1),
+        (8, 3, 528, 3),  # a split has a tile at least
+        (8, 0, 528, 1),
     ],
 )
-def test_as_many_splits_as_fill_the_gpu_twice(
-    module: str, units: int, tiles: int, slots: int, splits: int
+def test_as_many_splits_as_there_is_room_for(
+    module: str, units: int, tiles: int, blocks: int, splits: int
 ) -> None:
     """The same in Triton and CUDA; from C++ the same bits show it."""
-    assert importlib.import_module(f"{module}.{OP}").splits_of(units, tiles, slots) == splits
+    assert importlib.import_module(f"{module}.{OP}").splits_of(units, tiles, blocks) == splits
