@@ -204,7 +204,7 @@ CASES = Cases(
         # Query heads that share a key head.
         *(heads(dtype, 5, 9, 1, Hq=Hq, Hk=Hk) for dtype in DTYPES for Hq, Hk in ((8, 1), (16, 4))),
         *(
-            heads(dtype, 9, 20, 1, B=2, Hq=2, Hk=1, layout=layout)
+            heads(dtype, 9, 20, 1, B=2, Hq=2, Hk=2, layout=layout)
             for dtype in DTYPES
             for layout in _LAYOUTS
             if layout != "contiguous"
