@@ -71,8 +71,11 @@ def eager(
     check_pages("decode_attention", q, k_pages, v_pages, block_table, lengths)
     if q.numel() == 0 or k_pages.numel() == 0:
         return q.new_zeros(q.shape)
+    B, D = q.shape[0], q.shape[3]
     k, v, inside = gathered(k_pages, v_pages, block_table, lengths)
+    # The query heads of a key head see the same tokens: they are as good as several queries of one head.
+    grouped = q.reshape(B, k.shape[1], -1, D)
     with sdpa_kernel(BACKENDS[q.device.type]):
-        o = scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=inside, enable_gqa=True)
+        o = scaled_dot_product_attention(grouped, k, v, attn_mask=inside)
     # A sequence without tokens has no defined result in every backend.
-    return o.transpose(1, 2).masked_fill((lengths == 0)[:, None, None, None], 0.0).contiguous()
+    return o.masked_fill((lengths == 0)[:, None, None, None], 0.0).reshape(q.shape)

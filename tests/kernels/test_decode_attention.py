@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.special
 import torch
 
 from compare import registry
@@ -32,6 +35,27 @@ def made(device: torch.device) -> tuple[torch.Tensor, ...]:
 
 def oracle(*inputs: torch.Tensor) -> torch.Tensor:
     return registry.get_op(OP).oracle(*(x.double() for x in inputs))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_its_oracle_agrees_with_softmax_token_by_token(dtype: str) -> None:
+    op = registry.get_op(OP)
+    for c in op.cases.smoke:
+        inputs = op.make_inputs(
+            replace(c, dtype=dtype), torch.Generator().manual_seed(3), torch.device("cpu")
+        )
+        q, k, v = (x.double().numpy() for x in inputs[:3])
+        table, lengths = (x.numpy() for x in inputs[3:])
+        expected = np.zeros(q.shape)
+        for b, _, h in np.ndindex(q.shape[:3]):
+            places = [
+                (table[b, n // c["PAGE"]], n % c["PAGE"], h // (c["Hq"] // c["Hk"]))
+                for n in range(lengths[b])
+            ]
+            if places:
+                scores = [k[place] @ q[b, 0, h] / math.sqrt(c["D"]) for place in places]
+                expected[b, 0, h] = scipy.special.softmax(scores) @ [v[place] for place in places]
+        np.testing.assert_allclose(oracle(*inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("impl", EVERY)
