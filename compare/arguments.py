@@ -228,3 +228,59 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
             raise _of_two_shapes(op, {name: parameter, "x": x}, takes)
         if parameter.device != x.device:
             raise _on_two_devices(op, {name: parameter, "x": x})
+
+
+def check_pages(
+    op: str,
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: torch.Tensor,
+) -> None:
+    """Check that ``q[B,1,Hq,D]`` are queries for sequences in a paged cache.
+
+    ``k_pages`` and ``v_pages[P,PAGE,Hk,D]`` hold the tokens, ``block_table[B,pages]`` names each sequence's
+    pages and ``lengths[B]`` says how many tokens it has.  What these two hold is checked on a CPU only: a
+    launch on a GPU does not wait for values.
+
+    Raises:
+        TypeError: as `check_same`, or block_table or lengths is not of int32.
+        ValueError: as `check_same`, a shape or device does not go with q's, D or PAGE is not taken, a length
+            is negative or longer than its row of block_table, or one of the pages it needs does not exist.
+    """
+    check_same(op, 4, q=q)
+    check_same(op, 4, k_pages=k_pages, v_pages=v_pages)
+    check_same(op, 2, (torch.int32,), block_table=block_table)
+    check_same(op, 1, (torch.int32,), lengths=lengths)
+    if k_pages.dtype is not q.dtype:
+        raise _of_two_dtypes(op, {"k_pages": k_pages, "q": q})
+    B, queries, Hq, D = q.shape
+    _, PAGE, Hk, _ = k_pages.shape
+    if queries != 1 or D not in (64, 128):
+        raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes (any, 1, any, 64 or 128)")
+    if PAGE not in (16, 64) or k_pages.shape[3] != D:
+        raise _of_two_shapes(op, {"k_pages": k_pages, "q": q}, f"(any, 16 or 64, any, {D}) for k_pages")
+    if Hq != 0 if Hk == 0 else Hq % Hk != 0:
+        raise _of_two_shapes(
+            op, {"k_pages": k_pages, "q": q}, f"a number of heads of k_pages that divides {Hq}"
+        )
+    for name, tensor in (("block_table", block_table), ("lengths", lengths)):
+        if tensor.shape[0] != B:
+            raise _of_two_shapes(op, {name: tensor, "q": q}, f"{B} rows of {name}")
+    for name, tensor in (("k_pages", k_pages), ("block_table", block_table), ("lengths", lengths)):
+        if tensor.device != q.device:
+            raise _on_two_devices(op, {name: tensor, "q": q})
+    if q.device.type == "cpu":
+        _check_table(op, k_pages.shape[0], PAGE, block_table, lengths)
+
+
+def _check_table(op: str, P: int, PAGE: int, block_table: torch.Tensor, lengths: torch.Tensor) -> None:
+    room = block_table.shape[1] * PAGE
+    for b in range(len(lengths)):
+        length = int(lengths[b])
+        if not 0 <= length <= room:
+            raise ValueError(f"{op}: lengths[{b}] is {length}; it takes 0 to {room}, {PAGE} tokens a page")
+        for i, page in enumerate(block_table[b, : -(-length // PAGE)].tolist()):
+            if not 0 <= page < P:
+                raise ValueError(f"{op}: block_table[{b}, {i}] is {page}; it takes 0 to {P - 1}, a page")

@@ -107,7 +107,10 @@ def test_its_inputs_are_what_the_case_says(op: Op) -> None:
     for c in case_sets.small(op):
         inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
         for x, meta in zip(inputs, meta_inputs(op, c), strict=True):
-            assert x.dtype in (TORCH_DTYPES[c.dtype], *([] if x.is_floating_point() else [torch.int64])), c
+            assert x.dtype in (
+                TORCH_DTYPES[c.dtype],
+                *([] if x.is_floating_point() else [torch.int32, torch.int64]),
+            ), c
             assert x.dtype is meta.dtype, c
             assert (x.shape, x.stride()) == (meta.shape, meta.stride()), c
         again = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)

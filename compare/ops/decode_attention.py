@@ -1,0 +1,207 @@
+"""decode_attention: one new query of each sequence attends to a paged key-value cache.  Memory bound.
+
+The cache is a pool of pages of PAGE tokens.  Row b of the block table names the pages of sequence b, in
+order: token n is in slot n % PAGE of page block_table[b, n / PAGE].  Only the first lengths[b] tokens exist.
+Entries of the table and slots behind them hold anything, and no kernel may use them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from compare.inputs import ITEM_BYTES, MATRICES_ALONE, laid_out, stored_bytes, stored_shape, tensor
+from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Tolerance, UsageError, case
+
+HEAD_SIZES = (64, 128)
+PAGE_SIZES = (16, 64)
+
+NO_PAGE = -1
+"""What the block table holds behind the last page of a sequence."""
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``q[B,1,Hq,D]``, ``k_pages`` and ``v_pages[P,PAGE,Hk,D]``; in int32 ``block_table`` and ``lengths``.
+
+    The pages of all sequences are shuffled.  Every sequence has S tokens; with the layout ``ragged`` they
+    have from 0 to S.  Slots behind the end hold NaN.  A special fill applies to q alone.
+    """
+    B, S, Hq, Hk, D, PAGE = case.shape
+    if D not in HEAD_SIZES:
+        raise UsageError(f"case {case}: D={D}. Choose one of {', '.join(map(str, HEAD_SIZES))}")
+    if PAGE not in PAGE_SIZES:
+        raise UsageError(f"case {case}: PAGE={PAGE}. Choose one of {', '.join(map(str, PAGE_SIZES))}")
+    if Hq % max(Hk, 1) != 0 or (Hk == 0) != (Hq == 0):
+        raise UsageError(f"case {case}: Hq={Hq} and Hk={Hk}. Choose an Hq that is a multiple of Hk")
+    ragged = case.layout == "ragged"
+    lying = replace(case, layout="contiguous") if ragged else case
+    pages = -(-S // PAGE)
+    q = tensor((B, 1, Hq, D), lying, generator, device)
+    usual = replace(lying, fill="normal")
+    k, v = (tensor((B * pages, PAGE, Hk, D), usual, generator, device) for _ in range(2))
+    rows, *_ = stored_shape((B, pages), lying.layout)
+    if device.type == "meta":
+        table = torch.empty((rows, pages), dtype=torch.int32, device=device)
+        lengths = torch.empty(stored_shape((B,), lying.layout), dtype=torch.int32, device=device)
+    else:
+        shuffled = torch.randperm(B * pages, generator=generator, device=generator.device)[: rows * pages]
+        table = shuffled.to(device, torch.int32).view(rows, pages)
+        lengths = torch.full(stored_shape((B,), lying.layout), S, dtype=torch.int32, device=device)
+        if ragged:
+            lengths = (S * torch.arange(B, device=device) // max(B - 1, 1)).int()
+        behind = (
+            torch.arange(pages * PAGE, device=device)
+            >= lengths[: 1 if lying.layout == "expanded" else B, None]
+        )
+        if lying.layout != "expanded" and behind.any():  # expanded: all pages are one in memory
+            page = table.long().repeat_interleave(PAGE, dim=1)[behind]
+            slot = torch.arange(pages * PAGE, device=device).expand(behind.shape)[behind] % PAGE
+            k[page, slot] = v[page, slot] = math.nan
+            table.masked_fill_(behind[:, ::PAGE], NO_PAGE)
+    of_vector = "contiguous" if lying.layout in MATRICES_ALONE else lying.layout
+    return q, k, v, laid_out(table, (B, pages), lying.layout), laid_out(lengths, (B,), of_vector)
+
+
+def gathered(
+    pages: torch.Tensor, block_table: torch.Tensor, lengths: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """The tokens of each sequence [B,S,Hk,D], 0 behind its end, and which of them exist [B,S]."""
+    PAGE = pages.shape[1]
+    n = torch.arange(block_table.shape[1] * PAGE, device=pages.device)
+    inside = n < lengths[:, None]
+    page = torch.where(inside, block_table.long().repeat_interleave(PAGE, dim=1), 0)
+    tokens = pages[page.clamp(0, max(len(pages) - 1, 0)), n % PAGE]
+    return tokens.masked_fill(~inside[:, :, None, None], 0.0), inside
+
+
+def oracle(
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    """A head that sees no token, or none with a score above -inf, has an output of 0."""
+    B, _, Hq, D = q.shape
+    k, inside = gathered(k_pages, block_table, lengths)
+    v, _ = gathered(v_pages, block_table, lengths)
+    Hk = k.shape[2]
+    grouped = q.reshape(B, Hk, Hq // max(Hk, 1), D)
+    scores = torch.einsum("bhgd,bshd->bhgs", grouped, k) / math.sqrt(D)
+    scores = scores.masked_fill(~inside[:, None, None], -math.inf)
+    row_max = scores.amax(-1, keepdim=True) if scores.shape[-1] > 0 else scores.sum(-1, keepdim=True)
+    weights = (scores - row_max.masked_fill(row_max == -math.inf, 0.0)).exp()
+    row_sum = weights.sum(-1, keepdim=True)
+    o = torch.einsum("bhgs,bshd->bhgd", weights / row_sum.masked_fill(row_sum == 0, 1.0), v)
+    return o.reshape(B, 1, Hq, D)
+
+
+def magnitude(
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    """The same with the values' magnitudes: where terms cancel, their rounding errors do not."""
+    return oracle(q, k_pages, v_pages.abs(), block_table, lengths)
+
+
+def cost(case: Case) -> Cost:
+    """Two products, of q and k and of p and v: 4 * D operations per query head and token."""
+    B, S, Hq, Hk, D, PAGE = case.shape
+    pages = -(-S // PAGE)
+    return Cost(
+        flops=4 * B * Hq * D * S,
+        read_bytes=stored_bytes((B, 1, Hq, D), case)
+        + 2 * stored_bytes((B * pages, PAGE, Hk, D), case)
+        + stored_bytes((B, pages), case, torch.int32.itemsize)
+        + stored_bytes((B,), case, torch.int32.itemsize),
+        written_bytes=B * Hq * D * ITEM_BYTES[case.dtype],
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """As attention's: errors of scores, and of probabilities rounded to 16 bits for the second product."""
+    rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
+    return Tolerance(least=256.0 + rounded)
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = (*LAYOUTS, "ragged")
+
+
+def cached(
+    dtype: str,
+    B: int,
+    S: int,
+    Hq: int = 2,
+    Hk: int = 1,
+    D: int = 64,
+    PAGE: int = 16,
+    layout: str = "contiguous",
+    fill: str = "normal",
+) -> Case:
+    return case(dtype, layout, fill, B=B, S=S, Hq=Hq, Hk=Hk, D=D, PAGE=PAGE)
+
+
+CASES = Cases(
+    # 2 GiB of keys and values.  Llama 3 70B: eight query heads share a key head.
+    default=cached("bf16", 16, 32768, 64, 8, 128),
+    smoke=(
+        cached("fp32", 2, 37, 4, 2),
+        cached("fp16", 2, 70, 8, 1),
+        cached("bf16", 3, 45, 4, 1, layout="ragged"),
+    ),
+    edge=(
+        *(cached(dtype, *sizes) for dtype in DTYPES for sizes in ((0, 9, 2, 1), (2, 0, 2, 1), (1, 1, 0, 0))),
+        *(cached(dtype, 1, 1, 1, 1) for dtype in DTYPES),
+        # A page, or a tile of 64 tokens, more or less by one; several splits.
+        *(cached(dtype, 1, S) for dtype in DTYPES for S in (16, 65, 150)),
+        *(cached(dtype, 3, 130, 4, 2, 128, 64, "ragged") for dtype in DTYPES),
+        # On few multiprocessors: several iterations of every warp; more splits than are combined at once.
+        cached("bf16", 2, 405, 16, 8),
+        cached("fp16", 1, 1100, 1, 1, PAGE=64),
+        # More query heads share a key head than a tile of 16 has rows.
+        *(cached(dtype, 1, 20, 17, 1) for dtype in DTYPES),
+        *(cached(dtype, 2, 19, 6, 2, layout=layout) for dtype in DTYPES for layout in _LAYOUTS[1:]),
+        *(cached(dtype, 2, 21, 6, 2, fill=fill) for dtype in DTYPES for fill in ("neg_inf", "nan")),
+        # Only fp16: the scores of the largest numbers of the others overflow in fp32.
+        cached("fp16", 2, 21, 6, 2, fill="huge"),
+        # More than 2^31 elements of keys, by the number of pages.
+        cached("bf16", 33, 65536, 16, 8, 128),
+        cached("fp16", 33, 65552, 8, 8, 128, 64, "ragged"),
+    ),
+    sweep=(
+        *(
+            cached("bf16", B, S, 64, 8, 128)
+            for B, S in ((1, 8192), (64, 8192), (16, 32768), (1, 2**17), (4, 2**17))
+        ),
+        cached("bf16", 16, 32768, 64, 8, 128, 64),
+        cached("bf16", 16, 32768, 32, 8, 128),
+        cached("bf16", 32, 32768, 64, 8, 64),
+        cached("bf16", 64, 8192, 64, 8, 128, layout="ragged"),
+        cached("fp16", 16, 32768, 64, 8, 128),
+    ),
+)
+
+OP = Op(
+    name="decode_attention",
+    summary="o = softmax(q @ k.T / sqrt(D)) @ v for one new token a sequence, keys and values in pages",
+    signature="q[B,1,Hq,D], k_pages[B*S/PAGE,PAGE,Hk,D], v_pages[B*S/PAGE,PAGE,Hk,D], "
+    "block_table[B,S/PAGE], lengths[B] -> o[B,1,Hq,D]",
+    dims=("B", "S", "Hq", "Hk", "D", "PAGE"),
+    dtypes=DTYPES,
+    layouts=_LAYOUTS,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    magnitude=magnitude,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    independent="B",
+)

@@ -1,0 +1,30 @@
+// What every level shares: the size of a block, and where a token of a sequence is.
+#pragma once
+
+#include "common.cuh"
+
+constexpr int WARPS = 4, THREADS = WARPS * WARP;
+
+// The keys and values of one sequence for one key head.
+template <typename T>
+struct Sequence {
+    const T* k_ptr;  // of the head, in page 0
+    const T* v_ptr;
+    index_t stride_kp, stride_kn, stride_vp, stride_vn;  // between pages and between tokens
+    const int* table;
+    int page_size;
+
+    // The page of token n.
+    __device__ __forceinline__ index_t page_of(int n) const { return table[n / page_size]; }
+    __device__ __forceinline__ const T* key(index_t page, int n) const {
+        return k_ptr + page * stride_kp + n % page_size * stride_kn;
+    }
+    __device__ __forceinline__ const T* value(index_t page, int n) const {
+        return v_ptr + page * stride_vp + n % page_size * stride_vn;
+    }
+};
+
+// The shift before exp2: 0 if the maximum is -inf, where exp2(-inf - -inf) would be NaN instead of 0.
+__device__ __forceinline__ float finite_shift(float max) {
+    return max == negative_infinity() ? 0.0f : max;
+}

@@ -1,0 +1,163 @@
+"""decode_attention: block tables, lengths and split counts beyond what every op's tests cover."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+
+from compare import registry
+from compare.spec import Implementation, case
+from on_device import skip_unless_quick, skip_unless_supported
+
+OP = "decode_attention"
+EVERY = [pytest.param(impl, id=impl.label) for impl in registry.implementations(OP)]
+
+B, S, Hq, Hk, D, PAGE = 2, 40, 4, 2, 64, 16
+PAGES = 3
+
+
+def made(device: torch.device) -> tuple[torch.Tensor, ...]:
+    inputs = registry.get_op(OP).make_inputs(
+        case("fp16", B=B, S=S, Hq=Hq, Hk=Hk, D=D, PAGE=PAGE),
+        torch.Generator().manual_seed(0),
+        torch.device("cpu"),
+    )
+    return tuple(x.to(device) for x in inputs)
+
+
+def oracle(*inputs: torch.Tensor) -> torch.Tensor:
+    return registry.get_op(OP).oracle(*(x.double() for x in inputs))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_its_oracle_agrees_with_softmax_token_by_token(dtype: str) -> None:
+    op = registry.get_op(OP)
+    for c in op.cases.smoke:
+        inputs = op.make_inputs(
+            replace(c, dtype=dtype), torch.Generator().manual_seed(3), torch.device("cpu")
+        )
+        q, k, v = (x.double().numpy() for x in inputs[:3])
+        table, lengths = (x.numpy() for x in inputs[3:])
+        expected = np.zeros(q.shape)
+        for b, _, h in np.ndindex(q.shape[:3]):
+            places = [
+                (table[b, n // c["PAGE"]], n % c["PAGE"], h // (c["Hq"] // c["Hk"]))
+                for n in range(lengths[b])
+            ]
+            if places:
+                scores = [k[place] @ q[b, 0, h] / math.sqrt(c["D"]) for place in places]
+                expected[b, 0, h] = scipy.special.softmax(scores) @ [v[place] for place in places]
+        np.testing.assert_allclose(oracle(*inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", EVERY)
+def test_sequences_may_share_pages(impl: Implementation, device: torch.device) -> None:
+    """A common prefix is in the cache once, and one sequence ends within it."""
+    skip_unless_supported(impl, device)
+    q, k, v, table, _ = made(device)
+    table[1, :2] = table[0, :2]
+    lengths = torch.tensor([S, PAGE + 5], dtype=torch.int32, device=device)
+    o = impl.run(q, k, v, table, lengths)
+    torch.testing.assert_close(o.double(), oracle(q, k, v, table, lengths), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("impl", EVERY)
+def test_scores_of_minus_infinity_count_as_no_token(impl: Implementation, device: torch.device) -> None:
+    """Some tokens of a head, or all of them, whose output is then 0."""
+    skip_unless_supported(impl, device)
+    q, k, v, table, lengths = made(device)
+    q[:, :, :, 0], q[:, :, :, 1:] = 1.0, q[:, :, :, 1:].clamp(-1, 1)
+    k[table[0, 0], :, 0, 0] = -math.inf
+    k[table[1].long(), :, 1, 0] = -math.inf
+    o = impl.run(q, k, v, table, lengths)
+    if impl.label == "torch.eager" and o.isnan().any():
+        pytest.skip("PyTorch's own returns NaN for a row of -inf")
+    assert (o[1, 0, Hq // Hk :] == 0).all()
+    torch.testing.assert_close(o.double(), oracle(q, k, v, table, lengths), rtol=2e-3, atol=2e-3)
+
+
+SPOILED: dict[str, tuple[Callable[..., Any], str]] = {
+    "beyond the pages": (
+        lambda table, lengths: table[1, 1].fill_(B * PAGES),
+        r"block_table\[1, 1\] is 6; it takes 0 to 5",
+    ),
+    "negative page": (
+        lambda table, lengths: table[0, 2].fill_(-1),
+        r"block_table\[0, 2\] is -1; it takes 0 to 5",
+    ),
+    "too long": (lambda table, lengths: lengths[0].fill_(49), r"lengths\[0\] is 49; it takes 0 to 48"),
+    "negative length": (lambda table, lengths: lengths[1].fill_(-1), r"lengths\[1\] is -1; it takes 0 to 48"),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILED)
+@pytest.mark.parametrize("impl", EVERY)
+def test_a_bad_table_is_refused_on_a_cpu(impl: Implementation, fault: str) -> None:
+    skip_unless_quick(impl, torch.device("cpu"))
+    q, k, v, table, lengths = made(torch.device("cpu"))
+    spoil, says = SPOILED[fault]
+    spoil(table, lengths)
+    with pytest.raises(ValueError, match=f"^{OP}: {says}"):
+        impl.run(q, k, v, table, lengths)
+
+
+@pytest.mark.parametrize("impl", EVERY)
+def test_entries_behind_the_end_are_not_looked_at(impl: Implementation, device: torch.device) -> None:
+    skip_unless_supported(impl, device)
+    q, k, v, table, lengths = made(device)
+    expected = impl.run(q, k, v, table, lengths)
+    wider = torch.full((B, PAGES + 2), 2**31 - 1, dtype=torch.int32, device=device)
+    wider[:, :PAGES] = table
+    torch.testing.assert_close(impl.run(q, k, v, wider, lengths), expected, rtol=2e-3, atol=2e-3)
+
+
+SHAPES: dict[str, tuple[tuple[int, ...], str]] = {
+    "two queries": ((0, 1), r"q has shape .*; it takes \(any, 1, any, 64 or 128\)"),
+    "D of 32": ((0, 3), r"q has shape .*; it takes \(any, 1, any, 64 or 128\)"),
+    "pages of 8": ((1, 1), r"k_pages has shape .*; it takes \(any, 16 or 64, any, 64\) for k_pages"),
+    "five heads": ((0, 2), r"k_pages has shape .*; it takes a number of heads of k_pages that divides 5"),
+}
+
+
+@pytest.mark.parametrize("fault", SHAPES)
+@pytest.mark.parametrize("impl", EVERY)
+def test_shapes_that_are_not_served_are_refused(
+    impl: Implementation, fault: str, device: torch.device
+) -> None:
+    skip_unless_supported(impl, device)
+    inputs = list(made(device))
+    (which, dim), says = SHAPES[fault]
+    size = {"two queries": 2, "D of 32": 32, "pages of 8": 8, "five heads": 5}[fault]
+    for i in (1, 2) if which == 1 else (which,):
+        shape = list(inputs[i].shape)
+        shape[dim] = size
+        inputs[i] = torch.zeros(shape, dtype=inputs[i].dtype, device=device)
+    with pytest.raises(ValueError, match=f"^{OP}: {says}"):
+        impl.run(*inputs)
+
+
+@pytest.mark.parametrize("module", ["triton_impl", "cuda_impl.rawkernel"])
+@pytest.mark.parametrize(
+    ("units", "tiles", "blocks", "splits"),
+    [
+        (8, 2048, 528, 66),  # one sequence of 128k tokens, on an H100
+        (128, 512, 528, 4),
+        (512, 128, 528, 1),
+        (4096, 128, 528, 1),
+        (8, 3, 528, 3),  # a split has a tile at least
+        (8, 0, 528, 1),
+    ],
+)
+def test_as_many_splits_as_there_is_room_for(
+    module: str, units: int, tiles: int, blocks: int, splits: int
+) -> None:
+    """The same in Triton and CUDA; from C++ the same bits show it."""
+    assert importlib.import_module(f"{module}.{OP}").splits_of(units, tiles, blocks) == splits
