@@ -197,3 +197,43 @@ def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
             raise _of_two_shapes(op, {name: parameter, "x": x}, takes)
         if parameter.device != x.device:
             raise _on_two_devices(op, {name: parameter, "x": x})
+
+
+def check_gradients(
+    op: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+) -> None:
+    """Check that attention of ``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]`` and ``v`` can be differentiated.
+
+    ``o`` and ``do`` are like q, ``lse[B,Hq,Sq]`` is fp32.
+
+    Raises:
+        TypeError: as `check_same`, or they are of several dtypes.
+        ValueError: as `check_same`, D is not 64 or 128, Hk does not divide Hq, a shape does not go with q's or
+            k's, or a device is another than q's.
+    """
+    check_same(op, 4, q=q)
+    check_same(op, 4, k=k, v=v)
+    check_same(op, 4, o=o, do=do)
+    check_same(op, 3, (torch.float32,), lse=lse)
+    B, Sq, Hq, D = q.shape
+    if D not in (64, 128):
+        raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of 64 or 128 elements")
+    if k.shape[0] != B or k.shape[3] != D:
+        raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, any, any, {D}) for k")
+    if k.shape[2] == 0 or Hq % k.shape[2] != 0:
+        raise _of_two_shapes(op, {"k": k, "q": q}, "as many heads of k as divide those of q")
+    if o.shape != q.shape:
+        raise _of_two_shapes(op, {"o": o, "q": q}, "equal shapes")
+    if lse.shape != (B, Hq, Sq):
+        raise _of_two_shapes(op, {"lse": lse, "q": q}, f"{(B, Hq, Sq)} for lse")
+    for name, tensor in (("k", k), ("o", o), ("lse", lse)):
+        if tensor.dtype is not q.dtype and name != "lse":
+            raise _of_two_dtypes(op, {name: tensor, "q": q})
+        if tensor.device != q.device:
+            raise _on_two_devices(op, {name: tensor, "q": q})
