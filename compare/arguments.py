@@ -175,6 +175,37 @@ def check_heads(op: str, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, si
             raise _on_two_devices(op, {name: tensor, "q": q})
 
 
+def check_queries(op: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, taken: tuple[int, ...]) -> None:
+    """Check that ``q[B,Sq,Hq,D]`` are queries for the heads ``k[B,Skv,Hk,D]`` and ``v[B,Skv,Hk,D]``.
+
+    Args:
+        op: the op's name, for the message.
+        q: the queries; Hq is a multiple of Hk.
+        k: the keys.
+        v: the values.
+        taken: the values of D that are taken.
+
+    Raises:
+        TypeError: as `check_same`, or they are of several dtypes.
+        ValueError: as `check_same`, D is not taken, a shape does not go with q's, or k is on another device.
+    """
+    check_same(op, 4, q=q)
+    check_same(op, 4, k=k, v=v)
+    if k.dtype is not q.dtype:
+        raise _of_two_dtypes(op, {"k": k, "q": q})
+    B, _, Hq, D = q.shape
+    Hk = k.shape[2]
+    if D not in taken:
+        takes = " or ".join(map(str, taken))
+        raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of length {takes}")
+    if k.shape[0] != B or k.shape[3] != D:
+        raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, any, any, {D}) for k")
+    if Hq != 0 if Hk == 0 else Hq % Hk != 0:
+        raise _of_two_shapes(op, {"k": k, "q": q}, f"a number of heads of k that divides {Hq}")
+    if k.device != q.device:
+        raise _on_two_devices(op, {"k": k, "q": q})
+
+
 def check_norm(op: str, x: torch.Tensor, **parameters: torch.Tensor) -> None:
     """Check that the rows of ``x[M,N]`` can be normalised with these: ``check_norm(op, x, weight=weight)``.
 

@@ -1,0 +1,253 @@
+"""attention: softmax(q k^T / sqrt(D)) v for each head, and the log-sum-exp of each row of scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from compare.inputs import ITEM_BYTES, stored_bytes, tensor
+from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Output, Tolerance, UsageError, case
+
+HEAD_SIZES = (64, 128)
+
+
+def make_inputs(
+    case: Case, generator: torch.Generator, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]`` and ``v[B,Skv,Hk,D]``.
+
+    A special fill applies to q alone, so it spoils rows of the output, not all.
+    """
+    B, Sq, Skv, Hq, Hk, D, causal = case.shape
+    if D not in HEAD_SIZES:
+        raise UsageError(f"case {case}: D={D}. Choose one of {', '.join(map(str, HEAD_SIZES))}")
+    if Hq % max(Hk, 1) != 0 or (Hk == 0) != (Hq == 0):
+        raise UsageError(f"case {case}: Hq={Hq} and Hk={Hk}. Choose an Hq that is a multiple of Hk")
+    if causal not in (0, 1):
+        raise UsageError(f"case {case}: causal={causal}. Choose 0 or 1")
+    usual = replace(case, fill="normal")
+    return (
+        _heads("q", (B, Sq, Hq, D), case, generator, device),
+        _heads("k", (B, Skv, Hk, D), usual, generator, device),
+        _heads("v", (B, Skv, Hk, D), usual, generator, device),
+    )
+
+
+def _heads(
+    name: str, shape: tuple[int, int, int, int], case: Case, generator: torch.Generator, device: torch.device
+) -> torch.Tensor:
+    """A tensor with the case's layout; with ``heads_first`` [B,S,H,D] is a view of a [B,H,S,D] in memory."""
+    if "heads_first" not in case.layout:
+        return tensor(shape, case, generator, device)
+    B, S, H, D = shape
+    plain = replace(case, layout="contiguous")
+    if case.layout in ("heads_first", f"{name}_heads_first"):
+        return tensor((B, H, S, D), plain, generator, device).transpose(1, 2)
+    return tensor(shape, plain, generator, device)
+
+
+def options(case: Case) -> dict[str, bool]:
+    return {"causal": bool(case["causal"])}
+
+
+_SCORES = 1 << 26
+"""Scores of a block of queries: 0.5 GB in fp64."""
+
+
+def _probabilities(
+    q: torch.Tensor, k: torch.Tensor, causal: bool
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Blocks of queries [B,Hq,block,D], their probabilities [B,Hq,block,Skv] and lse [B,Hq,block].
+
+    Row i of a causal case sees the keys j <= i + Skv - Sq.  A row that sees none, or none with a score above
+    -inf, has probabilities of 0 and an lse of -inf.
+    """
+    B, Sq, Hq, D = q.shape
+    Skv = k.shape[1]
+    queries, keys = q.transpose(1, 2), per_query_head(k, Hq).transpose(1, 2)
+    rows = max(1, _SCORES // max(B * Hq * Skv, 1))
+    for begin in range(0, max(Sq, 1), rows):  # at least one block, which may be empty
+        block = queries[:, :, begin : begin + rows]
+        scores = block @ keys.mT / math.sqrt(D)
+        if causal:
+            i = torch.arange(begin, begin + block.shape[2], device=q.device)[:, None]
+            j = torch.arange(Skv, device=q.device)
+            scores = scores.masked_fill(j > i + Skv - Sq, -math.inf)
+        row_max = scores.amax(-1, keepdim=True) if Skv > 0 else scores.sum(-1, keepdim=True)
+        shift = row_max.masked_fill(row_max == -math.inf, 0.0)
+        weights = (scores - shift).exp()
+        row_sum = weights.sum(-1, keepdim=True)
+        lse = (shift + row_sum.log())[..., 0]
+        yield block, weights / row_sum.masked_fill(row_sum == 0, 1.0), lse
+
+
+def per_query_head(x: torch.Tensor, Hq: int) -> torch.Tensor:
+    """``x[B,S,Hk,D]`` with each key head repeated for the query heads that share it: [B,S,Hq,D]."""
+    return x.repeat_interleave(Hq // max(x.shape[2], 1), dim=2)
+
+
+def oracle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    values = per_query_head(v, q.shape[2]).transpose(1, 2)
+    blocks = [p @ values for _, p, _ in _probabilities(q, k, causal)]
+    return torch.cat(blocks, dim=2).transpose(1, 2).contiguous()
+
+
+def magnitude(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The same with the values' magnitudes: where terms cancel, their rounding errors do not."""
+    return oracle(q, k, v.abs(), causal)
+
+
+def oracle_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The natural logarithm of each row's sum of exponentials of scaled scores."""
+    return torch.cat([lse for _, _, lse in _probabilities(q, k, causal)], dim=2)
+
+
+def magnitude_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """The mean of the scores' sums of magnitudes: an error of score j changes lse by p_j of it."""
+    keys = per_query_head(k, q.shape[2]).transpose(1, 2).abs()
+    return torch.cat(
+        [
+            (p * (block.abs() @ keys.mT)).sum(-1) / math.sqrt(q.shape[3])
+            for block, p, _ in _probabilities(q, k, causal)
+        ],
+        dim=2,
+    )
+
+
+def visible_pairs(Sq: int, Skv: int, causal: int) -> int:
+    """Pairs of a query and a key that it sees."""
+    if not causal:
+        return Sq * Skv
+    rows = min(Sq, Skv)  # those that see a key: the last one all of them, each before it one less
+    return rows * (2 * Skv - rows + 1) // 2
+
+
+def cost(case: Case) -> Cost:
+    """Two products, of q and k and of p and v: 4 * D operations for each visible pair."""
+    B, Sq, Skv, Hq, Hk, D, causal = case.shape
+    return Cost(
+        flops=4 * B * Hq * D * visible_pairs(Sq, Skv, causal),
+        read_bytes=stored_bytes((B, Sq, Hq, D), case) + 2 * stored_bytes((B, Skv, Hk, D), case),
+        written_bytes=B * Sq * Hq * (D * ITEM_BYTES[case.dtype] + 4),
+    )
+
+
+def tolerance(case: Case) -> Tolerance:
+    """Errors of the scores, and of probabilities rounded to 16 bits, relative to the output's magnitude.
+
+    A score's terms sum up to 35 in magnitude, so that an fp32 score is off by a few times 35 roundings, and
+    its shifted exponent as well.  Both are relative errors of the probability.  With 16-bit inputs the second
+    product is one of 16-bit numbers too: a probability is off by half a unit in its last place, 2^-8 for
+    bf16.  Where one or two keys dominate, errors of many terms do not average out.
+    """
+    rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
+    return Tolerance(least=256.0 + rounded)
+
+
+def tolerance_lse(case: Case) -> Tolerance:
+    """Error of an fp32 sum of D products, relative to their magnitudes, and of a logarithm.
+
+    Probabilities are added before they are rounded to 16 bits.
+    """
+    return Tolerance(least=16.0 + (0.0 if case.dtype == "fp32" else math.sqrt(case["D"]) / 4))
+
+
+DTYPES = ("fp32", "fp16", "bf16")
+_LAYOUTS = (*LAYOUTS, "heads_first", "v_heads_first")
+
+
+def heads(
+    dtype: str,
+    Sq: int,
+    Skv: int,
+    causal: int,
+    *,
+    B: int = 1,
+    Hq: int = 1,
+    Hk: int = 1,
+    D: int = 64,
+    layout: str = "contiguous",
+    fill: str = "normal",
+) -> Case:
+    return case(dtype, layout, fill, B=B, Sq=Sq, Skv=Skv, Hq=Hq, Hk=Hk, D=D, causal=causal)
+
+
+def of_16k_tokens(dtype: str, S: int, causal: int, D: int = 128, Hk: int = 0) -> Case:
+    """Heads of 2048 elements in all, as many sequences of S as make 16384 tokens."""
+    Hq = 2048 // D
+    return heads(dtype, S, S, causal, B=16384 // S, Hq=Hq, Hk=Hk or Hq, D=D)
+
+
+CASES = Cases(
+    default=of_16k_tokens("bf16", 16384, 0),
+    smoke=(
+        heads("fp32", 37, 70, 1, Hq=2),
+        heads("fp16", 70, 67, 0, B=2),
+        heads("bf16", 33, 66, 1, Hq=4, Hk=2),
+    ),
+    edge=(
+        *(
+            heads(dtype, *sizes, B=B, Hq=H, Hk=H)
+            for dtype in DTYPES
+            for B, H, *sizes in ((0, 1, 3, 3, 0), (1, 1, 0, 3, 1), (1, 2, 3, 0, 0), (1, 0, 3, 3, 0))
+        ),
+        # Rows that see no key: all but the last one and the last three.
+        *(heads(dtype, *sizes) for dtype in DTYPES for sizes in ((1, 1, 0), (239, 1, 1), (99, 3, 1))),
+        # Several tiles of both: the diagonal crosses tiles, and a whole tile of rows sees no key.
+        *(heads(dtype, *sizes, 1) for dtype in DTYPES for sizes in ((113, 203), (203, 113), (130, 128))),
+        heads("fp32", 20, 70, 0, D=128),
+        heads("fp16", 70, 130, 1, D=128),
+        heads("bf16", 67, 70, 1, D=128),
+        # Query heads that share a key head.
+        *(heads(dtype, 5, 9, 1, B=2, Hq=Hq, Hk=Hk) for dtype in DTYPES for Hq, Hk in ((8, 1), (16, 4))),
+        *(
+            heads(dtype, 9, 20, 1, B=2, Hq=4, Hk=2, layout=layout)
+            for dtype in DTYPES
+            for layout in _LAYOUTS
+            if layout != "contiguous"
+        ),
+        *(heads(dtype, 5, 17, 0, Hq=2, Hk=2, fill=fill) for dtype in DTYPES for fill in ("neg_inf", "nan")),
+        # Only fp16: the scores of the largest numbers of the others overflow in fp32.
+        heads("fp16", 5, 17, 0, Hq=2, Hk=2, fill="huge"),
+        # For a GPU: more elements than a CPU checks.
+        heads("bf16", 799, 3, 1, B=2, Hq=8, Hk=8, D=128),
+        heads("fp16", 1023, 1024, 1, Hq=16, Hk=4, D=128),
+        heads("bf16", 1024, 1023, 1, Hq=16, Hk=16, D=128),
+        *(heads("bf16", 4224, 4224, causal, Hq=4, Hk=4) for causal in (0, 1)),
+        # More than 2^31 elements in q, by the batch and by the length, and in k and v.
+        heads("bf16", 16, 16, 1, B=65537, Hq=16, Hk=1, D=128),
+        heads("bf16", 2**20 + 1, 17, 0, Hq=16, Hk=1, D=128),
+        heads("bf16", 1, 16, 0, B=65537, Hq=16, Hk=16, D=128),
+    ),
+    sweep=(
+        *(of_16k_tokens("bf16", S, causal) for S in (1024, 2048, 4096, 16384) for causal in (0, 1)),
+        *(of_16k_tokens("bf16", 16384, causal, D=64) for causal in (0, 1)),
+        *(heads("bf16", 4099, 4099, causal, B=4, Hq=16, Hk=16, D=128) for causal in (0, 1)),
+        heads("bf16", 799, 3, 0, B=16, Hq=16, Hk=16, D=128),
+        # Eight query heads share a key head.
+        of_16k_tokens("bf16", 4096, 1, Hk=2),
+        of_16k_tokens("fp16", 4096, 1),
+        heads("fp32", 1024, 1024, 1, B=4, Hq=16, Hk=16),
+    ),
+)
+
+OP = Op(
+    name="attention",
+    summary="o = softmax(q @ k.T / sqrt(D)) @ v for each head, without writing the scores to memory",
+    signature="q[B,Sq,Hq,D], k[B,Skv,Hk,D], v[B,Skv,Hk,D] -> o[B,Sq,Hq,D], lse[B,Hq,Sq]",
+    dims=("B", "Sq", "Skv", "Hq", "Hk", "D", "causal"),
+    dtypes=DTYPES,
+    layouts=_LAYOUTS,
+    make_inputs=make_inputs,
+    oracle=oracle,
+    magnitude=magnitude,
+    options=options,
+    cost=cost,
+    tolerance=tolerance,
+    cases=CASES,
+    further=(Output(oracle_lse, tolerance_lse, magnitude_lse, dtype="fp32"),),
+    independent="B",
+)
