@@ -238,33 +238,26 @@ def check_gradients(
     o: torch.Tensor,
     lse: torch.Tensor,
     do: torch.Tensor,
+    taken: tuple[int, ...],
 ) -> None:
     """Check that attention of ``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]`` and ``v`` can be differentiated.
 
-    ``o`` and ``do`` are like q, ``lse[B,Hq,Sq]`` is fp32.
+    ``o[B,Sq,Hq,D]`` and ``do`` are like q, ``lse[B,Hq,Sq]`` is fp32; ``taken`` as in `check_queries`.
 
     Raises:
-        TypeError: as `check_same`, or they are of several dtypes.
-        ValueError: as `check_same`, D is not 64 or 128, Hk does not divide Hq, a shape does not go with q's or
-            k's, or a device is another than q's.
+        TypeError: as `check_queries`, or o is of another dtype than q, or lse not of fp32.
+        ValueError: as `check_queries`, or the shape or device of o, do or lse does not go with that of q.
     """
-    check_same(op, 4, q=q)
-    check_same(op, 4, k=k, v=v)
+    check_queries(op, q, k, v, taken)
+    B, Sq, Hq, _ = q.shape
     check_same(op, 4, o=o, do=do)
-    check_same(op, 3, (torch.float32,), lse=lse)
-    B, Sq, Hq, D = q.shape
-    if D not in (64, 128):
-        raise ValueError(f"{op}: q has shape {tuple(q.shape)}; it takes heads of 64 or 128 elements")
-    if k.shape[0] != B or k.shape[3] != D:
-        raise _of_two_shapes(op, {"k": k, "q": q}, f"({B}, any, any, {D}) for k")
-    if k.shape[2] == 0 or Hq % k.shape[2] != 0:
-        raise _of_two_shapes(op, {"k": k, "q": q}, "as many heads of k as divide those of q")
+    if o.dtype is not q.dtype:
+        raise _of_two_dtypes(op, {"o": o, "q": q})
     if o.shape != q.shape:
         raise _of_two_shapes(op, {"o": o, "q": q}, "equal shapes")
+    check_same(op, 3, (torch.float32,), lse=lse)
     if lse.shape != (B, Hq, Sq):
         raise _of_two_shapes(op, {"lse": lse, "q": q}, f"{(B, Hq, Sq)} for lse")
-    for name, tensor in (("k", k), ("o", o), ("lse", lse)):
-        if tensor.dtype is not q.dtype and name != "lse":
-            raise _of_two_dtypes(op, {name: tensor, "q": q})
+    for name, tensor in (("o", o), ("lse", lse)):
         if tensor.device != q.device:
             raise _on_two_devices(op, {name: tensor, "q": q})

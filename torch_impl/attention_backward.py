@@ -16,6 +16,7 @@ from compare.arguments import check_gradients
 from compare.registry import implementation
 
 OP = "attention_backward"
+HEAD_SIZES = (64, 128)
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 MOST_SCORES = 2**31
@@ -31,6 +32,8 @@ def _elementary(
     do: torch.Tensor,
     causal: bool,
 ) -> Gradients:
+    if q.numel() == 0 or k.numel() == 0:
+        return q.new_zeros(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
     Sq, Skv, Hk = q.shape[1], k.shape[1], k.shape[2]
     scale = 1 / math.sqrt(q.shape[3])
     # In fp32, as [B,Hk,Hq/Hk,S,D]: the query heads of a key head are together.
@@ -60,7 +63,7 @@ def naive(
     *,
     causal: bool = False,
 ) -> Gradients:
-    check_gradients(OP, q, k, v, o, lse, do)
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     scores = q.shape[0] * q.shape[2] * q.shape[1] * k.shape[1]
     if scores > MOST_SCORES:
         raise NotImplementedError(
@@ -116,7 +119,7 @@ def eager(
     causal: bool = False,
 ) -> Gradients:
     """Elementary operations where no fused backend takes the case: in fp32, on a CPU, of nothing."""
-    check_gradients(OP, q, k, v, o, lse, do)
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     if q.device.type != "cuda" or q.dtype is torch.float32 or 0 in q.shape or 0 in k.shape:
         return _elementary(q, k, v, o, lse, do, causal)
     aligned = not causal or q.shape[1] == k.shape[1]  # cuDNN's mask begins at the top left
@@ -137,7 +140,7 @@ def flash(
     *,
     causal: bool = False,
 ) -> Gradients:
-    check_gradients(OP, q, k, v, o, lse, do)
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     _check_fused(q, k)
     return _fused("flash", q, k, v, o, lse, do, causal)
 
@@ -153,11 +156,11 @@ def cudnn(
     *,
     causal: bool = False,
 ) -> Gradients:
-    check_gradients(OP, q, k, v, o, lse, do)
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     _check_fused(q, k)
     if causal and q.shape[1] != k.shape[1]:
         raise NotImplementedError(
-            f"Sq={q.shape[1]}, Skv={k.shape[1]}: its causal mask begins at the top left; torch.flash takes "
-            "these lengths"
+            f"Sq={q.shape[1]}, Skv={k.shape[1]}: its causal mask begins at the top left; "
+            "torch.flash takes these lengths"
         )
     return _fused("cudnn", q, k, v, o, lse, do, causal)

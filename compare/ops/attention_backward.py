@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, laid_out, stored_bytes, stored_shape, tensor
-from compare.spec import Case, Cases, Cost, Op, Output, Tolerance, UsageError, case
+from compare.inputs import ITEM_BYTES, laid_out, stored_bytes
+from compare.ops import attention
+from compare.ops.attention import DTYPES, heads, of_16k_tokens, visible_pairs
+from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Output, Tolerance
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -22,23 +24,27 @@ _CHUNK = 1 << 25
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> Tensors:
-    """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, and from these ``o`` and ``lse[B,Hq,Sq]``; then ``do``.
+    """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, what attention makes of them, ``o`` and ``lse``, and ``do``.
 
-    A special fill applies to q alone: gradients of other heads keep their values.
+    A special fill applies to q alone.  The largest numbers apply to do alone: the exponential of a score as
+    large is mostly rounding error.
     """
-    B, Sq, Skv, Hq, Hk, D, causal = case.shape
-    if Hk == 0 or Hq % Hk != 0:
-        raise UsageError(f"case {case}: query heads share key heads evenly. Choose an Hq that Hk divides")
-    plain = replace(case, fill="normal")
-    q = tensor((B, Sq, Hq, D), case, generator, device)
-    k, v = (tensor((B, Skv, Hk, D), plain, generator, device) for _ in range(2))
-    do = tensor((B, Sq, Hq, D), plain, generator, device)
-    stored = stored_shape(q.shape, case.layout)
+    usual = replace(case, fill="normal")
+    q, k, v = attention.make_inputs(usual if case.fill == "huge" else case, generator, device)
+    without_keys = tuple((name, 0 if name == "Skv" else size) for name, size in case.dims)
+    of_do = replace(case if case.fill == "huge" else usual, dims=without_keys)
+    do = attention.make_inputs(of_do, generator, device)[0]
+    B, Sq, Hq, _ = q.shape
+    stored = min(B, 1) if case.layout == "expanded" else B
     if device.type == "meta":
-        o, lse = q.new_empty(stored), q.new_empty((stored[0], Hq, Sq), dtype=torch.float32)
+        o, lse = q.new_empty((stored, *q.shape[1:])), q.new_empty((stored, Hq, Sq), dtype=torch.float32)
     else:
-        o, lse = _forward(*(x[: stored[0]] for x in (q, k, v)), causal=bool(causal))
-    return q, k, v, laid_out(o, q.shape, case.layout), lse.expand(B, Hq, Sq), do
+        o, lse = _forward(*(x[:stored] for x in (q, k, v)), causal=bool(case["causal"]))
+    if case.layout == "heads_first":
+        o = o.transpose(1, 2).contiguous().transpose(1, 2)
+    else:
+        o = laid_out(o, (B, Sq, Hq, q.shape[3]), case.layout)
+    return q, k, v, o, lse.expand(B, Hq, Sq), do
 
 
 def _forward(
@@ -51,7 +57,7 @@ def _forward(
     )
     wide_k, wide_v = k.float(), v.float()
     for rows in _chunks(q, k):
-        scores = _masked(_scores(q[:, rows].float(), wide_k), rows.start, q.shape[1], causal)
+        scores = _masked(_scores(q[:, rows].float(), wide_k), rows.start, Sq, causal)
         of_rows = scores.logsumexp(-1)
         p = torch.where(of_rows.isneginf()[..., None], 0.0, (scores - of_rows[..., None]).exp())
         o[:, rows] = _to_queries(p, wide_v).to(q.dtype)
@@ -60,10 +66,10 @@ def _forward(
 
 
 def _chunks(q: torch.Tensor, k: torch.Tensor) -> list[slice]:
-    """Slices of the queries; one where nothing is computed."""
+    """Slices of the queries, whose scores fit in memory."""
     B, Sq, Hq, _ = q.shape
-    rows = Sq if q.is_meta else max(1, _CHUNK // max(1, B * Hq * k.shape[1]))
-    return [slice(begin, min(begin + rows, Sq)) for begin in range(0, Sq, max(rows, 1))]
+    rows = max(1, _CHUNK // (B * Hq * k.shape[1]))
+    return [slice(begin, min(begin + rows, Sq)) for begin in range(0, Sq, rows)]
 
 
 def _grouped(x: torch.Tensor, Hk: int) -> torch.Tensor:
@@ -122,7 +128,7 @@ def _gradient(
     dk = scale * ds^T q.
     """
     made = torch.zeros_like(q if of == "dq" else k)
-    if q.is_meta:
+    if q.is_meta or q.numel() == 0 or k.numel() == 0:
         return made
     factor, Sq, Hk = 1 / math.sqrt(q.shape[3]), q.shape[1], k.shape[2]
     size: Callable[[torch.Tensor], torch.Tensor] = torch.abs if sizes else torch.positive
@@ -144,16 +150,15 @@ def _gradient(
 
 
 def cost(case: Case) -> Cost:
-    """Five products of 2 D operations for each pair of a query and a key that it sees."""
+    """Five products of 2 * D operations for each visible pair of a query and a key."""
     B, Sq, Skv, Hq, Hk, D, causal = case.shape
-    hidden = min(Sq, Skv) if causal else 0  # the last rows of the mask's triangle
-    pairs = Sq * Skv - hidden * (hidden - 1) // 2 - (max(Sq - Skv, 0) * Skv if causal else 0)
     queries, keys = (B, Sq, Hq, D), (B, Skv, Hk, D)
+    of_lse = replace(case, layout="expanded" if case.layout == "expanded" else "contiguous")
     return Cost(
-        flops=10 * B * Hq * D * pairs,
+        flops=10 * B * Hq * D * visible_pairs(Sq, Skv, causal),
         read_bytes=3 * stored_bytes(queries, case)
         + 2 * stored_bytes(keys, case)
-        + stored_bytes((B, Hq, Sq), case, item_bytes=4),
+        + stored_bytes((B, Hq, Sq), of_lse, item_bytes=4),
         written_bytes=(math.prod(queries) + 2 * math.prod(keys)) * ITEM_BYTES[case.dtype],
     )
 
@@ -167,74 +172,58 @@ def tolerance(case: Case) -> Tolerance:
     return Tolerance(least=128.0 + {"fp32": 0.0, "fp16": 2.0**13, "bf16": 2.0**16}[case.dtype])
 
 
-DTYPES = ("fp32", "fp16", "bf16")
-_LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
-
-
-def heads(
-    dtype: str,
-    B: int,
-    Sq: int,
-    Skv: int,
-    Hq: int,
-    Hk: int,
-    D: int,
-    causal: int,
-    *words: str,
-    fill: str = "normal",
-) -> Case:
-    layout = words[0] if words else "contiguous"
-    return case(dtype, layout, fill, B=B, Sq=Sq, Skv=Skv, Hq=Hq, Hk=Hk, D=D, causal=causal)
-
-
-def tokens(dtype: str, S: int, D: int, causal: int, group: int = 1) -> Case:
-    """16k tokens of 2048 features."""
-    return heads(dtype, 16384 // S, S, S, 2048 // D, 2048 // D // group, D, causal)
-
+_LAYOUTS = (*LAYOUTS, "heads_first")
 
 CASES = Cases(
-    default=tokens("bf16", 4096, 128, 1),
+    default=of_16k_tokens("bf16", 16384, 0),
     smoke=(
-        heads("fp32", 1, 19, 37, 2, 1, 64, 1),
-        heads("fp16", 2, 9, 70, 2, 2, 64, 0),
-        # 5 queries see no key.
-        heads("bf16", 1, 23, 18, 2, 1, 128, 1),
+        heads("fp32", 19, 37, 1, Hq=2),
+        heads("fp16", 9, 70, 0, B=2, Hq=2, Hk=2),
+        # Five queries see no key.
+        heads("bf16", 23, 18, 1, Hq=2, D=128),
     ),
     edge=(
         *(
-            heads(dtype, *sizes)
+            heads(dtype, *sizes, B=B, Hq=H, Hk=H)
             for dtype in DTYPES
-            for sizes in (
-                *(
-                    (0, 3, 4, 1, 1, 64, 0),
-                    (2, 0, 3, 1, 1, 64, 1),
-                    (1, 3, 0, 2, 1, 64, 1),
-                    (1, 1, 1, 1, 1, 64, 0),
-                ),
-                # More than one tile of keys, of queries, of both.
-                *((1, 6, 130, 1, 1, 64, 1), (1, 130, 6, 1, 1, 64, 1), (1, 67, 70, 1, 1, 64, 1)),
-                # Four query heads of a key head.
-                (1, 5, 9, 8, 2, 64, 1),
+            for B, H, *sizes in (
+                (0, 1, 3, 3, 0),
+                (1, 1, 0, 3, 1),
+                (1, 2, 3, 0, 0),
+                (1, 0, 3, 3, 0),
+                (1, 1, 1, 1, 0),
             )
         ),
-        heads("fp16", 1, 66, 7, 1, 1, 128, 0),
-        heads("bf16", 1, 5, 133, 1, 1, 128, 0),
-        *(heads(dtype, 2, 6, 9, 2, 1, 64, 0, layout) for dtype in DTYPES for layout in _LAYOUTS),
-        *(heads(dtype, 1, 6, 9, 2, 2, 64, 0, fill=fill) for dtype in DTYPES for fill in ("neg_inf", "nan")),
-        # Many tiles, for a GPU.
-        heads("bf16", 3, 799, 799, 4, 4, 128, 1),
-        heads("fp16", 2, 1023, 1024, 8, 1, 64, 1),
-        heads("bf16", 1, 1024, 1023, 16, 1, 128, 1),
-        heads("bf16", 1, 4224, 4224, 2, 2, 64, 0),
-        # More than 2^31 elements of q, and of k.
-        heads("bf16", 1, 2**19 + 3, 5, 32, 32, 128, 0),
-        heads("fp16", 1, 7, 2**20 + 3, 32, 32, 64, 1),
+        # More than one tile of keys, of queries, of both.
+        *(heads(dtype, *sizes, 1) for dtype in DTYPES for sizes in ((6, 130), (130, 6), (67, 70))),
+        heads("fp16", 66, 7, 0, D=128),
+        heads("bf16", 5, 133, 0, D=128),
+        # Four query heads share a key head.
+        *(heads(dtype, 5, 9, 1, Hq=8, Hk=2) for dtype in DTYPES),
+        *(
+            heads(dtype, 6, 9, 0, B=2, Hq=2, layout=layout)
+            for dtype in DTYPES
+            for layout in _LAYOUTS
+            if layout != "contiguous"
+        ),
+        *(heads(dtype, 6, 9, 0, Hq=2, Hk=2, fill=fill) for dtype in DTYPES for fill in ("neg_inf", "nan")),
+        # Only fp16: products of the others' largest numbers overflow in fp32.  A single key has p = 1.
+        heads("fp16", 5, 1, 0, Hq=2, Hk=2, fill="huge"),
+        # For a GPU: more elements than a CPU checks.
+        heads("bf16", 799, 799, 1, B=3, Hq=4, Hk=4, D=128),
+        heads("fp16", 1023, 1024, 1, B=2, Hq=8, Hk=1),
+        heads("bf16", 1024, 1023, 1, Hq=16, Hk=1, D=128),
+        *(heads("bf16", 4224, 4224, causal, Hq=2, Hk=2) for causal in (0, 1)),
+        # More than 2^31 elements of q, and of k and v.
+        heads("bf16", 2**19 + 3, 5, 0, Hq=32, Hk=32, D=128),
+        heads("fp16", 7, 2**20 + 3, 1, Hq=32, Hk=32),
     ),
     sweep=(
-        *(tokens("bf16", S, 128, causal) for S in (4096, 16384) for causal in (0, 1)),
-        *(tokens("bf16", 16384, 64, causal) for causal in (0, 1)),
-        tokens("bf16", 4096, 128, 1, group=8),
-        tokens("fp16", 4096, 128, 0),
+        *(of_16k_tokens("bf16", S, causal) for S in (4096, 16384) for causal in (0, 1)),
+        *(of_16k_tokens("bf16", 16384, causal, D=64) for causal in (0, 1)),
+        # Eight query heads share a key head.
+        of_16k_tokens("bf16", 4096, 1, Hk=2),
+        of_16k_tokens("fp16", 4096, 0),
     ),
 )
 
@@ -250,7 +239,8 @@ OP = Op(
     make_inputs=make_inputs,
     oracle=functools.partial(_gradient, "dq", False),
     magnitude=functools.partial(_gradient, "dq", True),
-    options=lambda case: {"causal": bool(case["causal"])},
+    layouts=_LAYOUTS,
+    options=attention.options,
     cost=cost,
     tolerance=tolerance,
     cases=CASES,

@@ -16,6 +16,7 @@ from cuda_impl.loader import kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 
 OP = "attention_backward"
+HEAD_SIZES = (64, 128)
 THREADS = 256
 BLOCK_M = BLOCK_N = 128
 """A block's queries (in the kernel for dq) or keys (for dk and dv), 16 a warp."""
@@ -65,7 +66,7 @@ def prepare(
     tensor_cores: bool = True,
 ) -> Call:
     """Check the arguments, and compute delta and lse2 if there is any row."""
-    check_gradients(OP, q, k, v, o, lse, do)
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     if tensor_cores:
         check_tensor_cores(q)
     B, Sq, Hq, D = q.shape
@@ -117,8 +118,8 @@ def shared_bytes_of(call: Call, more: int = 0) -> int:
     most = shared_bytes_of_a_block(call.q.device)
     if shared_bytes > most:
         raise NotImplementedError(
-            f"D={D}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; torch.eager takes "
-            "any"
+            f"D={D}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; "
+            "torch.eager takes any"
         )
     return shared_bytes
 

@@ -15,13 +15,15 @@ __device__ __forceinline__ int place(int row, int vector) {
 // cp.async of ROWS rows of a head from row `begin` on; rows from `end` on are 0.
 template <int D, int ROWS, int THREADS, typename T>
 __device__ __forceinline__ void fetch_rows(T* tile, const T* head, index_t stride_s, int begin, int end) {
-    constexpr int VECTORS = D / 8;
+    constexpr int VECTORS = D / 8, STEP = THREADS / VECTORS;
+    static_assert(STEP % 8 == 0, "a thread's rows are whole swizzles apart");
+    const int row = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+    const T* from = head + (begin + row) * stride_s + vector * 8;
+    T* to = tile + place<D>(row, vector);
 #pragma unroll
-    for (int i = threadIdx.x; i < ROWS * VECTORS; i += THREADS) {
-        const int row = i / VECTORS, vector = i % VECTORS;
-        const bool inside = begin + row < end;
-        cp_async_16(tile + place<D>(row, vector),
-                    inside ? head + (begin + row) * stride_s + vector * 8 : head, inside ? 16 : 0);
+    for (int i = 0; i < ROWS; i += STEP, from += STEP * stride_s, to += STEP * D) {
+        const bool inside = begin + row + i < end;
+        cp_async_16(to, inside ? from : head, inside ? 16 : 0);
     }
 }
 
