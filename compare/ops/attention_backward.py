@@ -24,7 +24,7 @@ _CHUNK = 1 << 25
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> Tensors:
-    """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, what attention makes of them, ``o`` and ``lse``, and ``do``.
+    """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, their attention ``o`` and ``lse[B,Hq,Sq]``, and ``do``.
 
     A special fill applies to q alone.  The largest numbers apply to do alone: the exponential of a score as
     large is mostly rounding error.
@@ -51,10 +51,10 @@ def _forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """o in the dtype of q, and lse in fp32; 0 and -inf in rows without keys."""
-    o, lse = (
-        torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32),
-    )
+    B, Sq, Hq, _ = q.shape
+    o, lse = q.new_zeros(q.shape), q.new_full((B, Hq, Sq), -math.inf, dtype=torch.float32)
+    if o.numel() == 0 or k.numel() == 0:
+        return o, lse
     wide_k, wide_v = k.float(), v.float()
     for rows in _chunks(q, k):
         scores = _masked(_scores(q[:, rows].float(), wide_k), rows.start, Sq, causal)
