@@ -37,7 +37,7 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[COLUMNS / 8][4], 
 #pragma unroll
         for (int i = 0; i < 4; ++i) c[n][i] = 0;
     }
-#pragma unroll
+#pragma unroll 4  // not all of D: the fragments of eight steps would spill
     for (int k = 0; k < D / 16; ++k) {
         unsigned a[4], b[4];
         ldmatrix_x4(a, a_tile + place<D>(row + lane % 16, 2 * k + lane / 16));
