@@ -28,7 +28,9 @@ HEAD_SIZES = (64, 128)
 BLOCK_OWN = 128
 """Rows of a program's own tile: queries for dq, keys for dk and dv."""
 BLOCK_LOOP = 64
-"""Rows of the tiles that its loop loads."""
+"""Rows of the tiles that its loop loads; half as many queries if D = 128, where 64 would spill."""
+LARGEST_STRIDE = 1 << 23
+"""Between positions: offsets within a tile are 32-bit."""
 
 
 @triton.jit
@@ -57,48 +59,13 @@ def attention_backward_delta_kernel(
 
 
 @triton.jit
-def load_rows(ptr, begin, rows, offsets, stride_s, S, FULL: tl.constexpr):
-    """Rows ``begin + rows`` of a head; rows from S on are 0.  FULL: tiles have no such rows."""
-    ptrs = ptr + begin.to(tl.int64) * stride_s + offsets
+def load_rows(head_ptr, begin, rows, stride_s, S, D: tl.constexpr, FULL: tl.constexpr):
+    """Rows ``begin + rows`` of a head; rows from S on are 0.  FULL: there are no such rows."""
+    # Offsets within a tile are 32-bit: a 64-bit one per element would spill.
+    ptrs = head_ptr + begin.to(tl.int64) * stride_s + rows[:, None] * stride_s + tl.arange(0, D)[None, :]
     if FULL:
         return tl.load(ptrs)
     return tl.load(ptrs, mask=(begin + rows < S)[:, None], other=0.0)
-
-
-@triton.jit
-def loop_over_queries(
-    dk, dv, k, v, q_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, first_key, begin, end, Sq, Skv, diagonal, scale,
-    q_offsets, stride_qs, do_offsets, stride_dos, dq_offsets, stride_dqs,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, FULL: tl.constexpr,
-    ADD_DQ: tl.constexpr,
-):  # fmt: skip
-    """Add the query tiles from ``begin`` to ``end`` of one head to dk and dv.
-
-    Scores are computed transposed, keys by queries, as the products for dk and dv need them.
-    """
-    i = tl.arange(0, BLOCK_M)
-    j = first_key + tl.arange(0, BLOCK_N)
-    for tile in tl.range(begin, end):
-        first_query = tile * BLOCK_M
-        q = load_rows(q_ptr, first_query, i, q_offsets, stride_qs, Sq, FULL)
-        do = load_rows(do_ptr, first_query, i, do_offsets, stride_dos, Sq, FULL)
-        lse2 = tl.load(lse2_ptr + first_query + i)
-        delta = tl.load(delta_ptr + first_query + i)
-        s = tl.dot(k, tl.trans(q))
-        p = tl.exp2(s * (scale * 1.44269504) - lse2[None, :])
-        if MASKED:
-            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
-            p = tl.where(j[:, None] < keys[None, :], p, 0.0)
-        dv += tl.dot(p.to(do.dtype), do)
-        dp = tl.dot(v, tl.trans(do))
-        ds = (p * (dp - delta[None, :])).to(q.dtype)
-        dk += tl.dot(ds, q)
-        if ADD_DQ:
-            dq_ptrs = dq_ptr + first_query.to(tl.int64) * stride_dqs + dq_offsets
-            tl.atomic_add(
-                dq_ptrs, tl.dot(tl.trans(ds), k), mask=(first_query + i < Sq)[:, None], sem="relaxed"
-            )
-    return dk, dv
 
 
 @triton.jit
@@ -107,7 +74,8 @@ def gradients_of_keys(
     Sq, Skv, Hq, Hk, diagonal, pitch, scale,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, ADD_DQ: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
+    ADD_DQ: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of BLOCK_N keys of a key head, over all queries of the heads that share it."""
     blocks = tl.cdiv(Skv, BLOCK_N)
@@ -115,41 +83,41 @@ def gradients_of_keys(
     kv_head, batch = (tl.program_id(0) // blocks) % Hk, (tl.program_id(0) // blocks // Hk).to(tl.int64)
     d = tl.arange(0, D)[None, :]
     i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    long_i, long_j = i[:, None].to(tl.int64), j[:, None].to(tl.int64)
     k_head = k_ptr + batch * stride_kb + kv_head.to(tl.int64) * stride_kh
     v_head = v_ptr + batch * stride_vb + kv_head.to(tl.int64) * stride_vh
-    k = load_rows(k_head, first_key, j, long_j * stride_ks + d, stride_ks, Skv, FULL)
-    v = load_rows(v_head, first_key, j, long_j * stride_vs + d, stride_vs, Skv, FULL)
+    k = load_rows(k_head, first_key, j, stride_ks, Skv, D, FULL)
+    v = load_rows(v_head, first_key, j, stride_vs, Skv, D, FULL)
     dk = tl.zeros([BLOCK_N, D], tl.float32)
     dv = tl.zeros([BLOCK_N, D], tl.float32)
-
-    # The first tiles are on the causal diagonal. Keys past the end would add 0 times infinity to dq.
-    tiles = tl.cdiv(Sq, BLOCK_M)
-    first_tile = tl.maximum(first_key - diagonal, 0) // BLOCK_M
-    unmasked = tl.cdiv(tl.maximum(first_key + BLOCK_N - 1 - diagonal, 0), BLOCK_M)
-    unmasked = tl.where(first_key + BLOCK_N > Skv, tiles, tl.minimum(unmasked, tiles))
-    for of_group in range(Hq // Hk):
-        head = kv_head * (Hq // Hk) + of_group
+    for head in range(kv_head * (Hq // Hk), (kv_head + 1) * (Hq // Hk)):
         long_head = head.to(tl.int64)
         q_head = q_ptr + batch * stride_qb + long_head * stride_qh
         do_head = do_ptr + batch * stride_dob + long_head * stride_doh
-        of_rows = (batch * Hq + long_head) * pitch
         dq_head = dq_ptr + (batch * Sq * Hq + long_head) * D
-        stride_dqs = Hq * D
-        dk, dv = loop_over_queries(
-            dk, dv, k, v, q_head, do_head, lse2_ptr + of_rows, delta_ptr + of_rows, dq_head,
-            first_key, first_tile, unmasked, Sq, Skv, diagonal, scale,
-            long_i * stride_qs + d, stride_qs, long_i * stride_dos + d, stride_dos,
-            long_i * stride_dqs + d, stride_dqs, BLOCK_M, BLOCK_N, True, FULL, ADD_DQ,
-        )  # fmt: skip
-        dk, dv = loop_over_queries(
-            dk, dv, k, v, q_head, do_head, lse2_ptr + of_rows, delta_ptr + of_rows, dq_head,
-            first_key, tl.maximum(first_tile, unmasked), tiles, Sq, Skv, diagonal, scale,
-            long_i * stride_qs + d, stride_qs, long_i * stride_dos + d, stride_dos,
-            long_i * stride_dqs + d, stride_dqs, BLOCK_M, BLOCK_N, False, FULL, ADD_DQ,
-        )  # fmt: skip
+        of_head = (batch * Hq + long_head) * pitch
+        # From the first tile with a query that sees a key.
+        for tile in tl.range(tl.maximum(first_key - diagonal, 0) // BLOCK_M, tl.cdiv(Sq, BLOCK_M)):
+            first_query = tile * BLOCK_M
+            q = load_rows(q_head, first_query, i, stride_qs, Sq, D, FULL)
+            do = load_rows(do_head, first_query, i, stride_dos, Sq, D, FULL)
+            lse2 = tl.load(lse2_ptr + of_head + first_query + i)
+            delta = tl.load(delta_ptr + of_head + first_query + i)
+            # Transposed, keys by queries, as the products for dk and dv need them.
+            s = tl.dot(k, tl.trans(q))
+            p = tl.exp2(s * (scale * 1.44269504) - lse2[None, :])
+            if MASKED:  # keys past the end would add 0 times infinity to dq
+                keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+                p = tl.where((first_key + j)[:, None] < keys[None, :], p, 0.0)
+            dv += tl.dot(p.to(do.dtype), do)
+            dp = tl.dot(v, tl.trans(do))
+            ds = (p * (dp - delta[None, :])).to(q.dtype)
+            dk += tl.dot(ds, q)
+            if ADD_DQ:
+                dq_ptrs = dq_head + first_query.to(tl.int64) * Hq * D + i[:, None] * (Hq * D) + d
+                inside = (first_query + i < Sq)[:, None]
+                tl.atomic_add(dq_ptrs, tl.dot(tl.trans(ds), k), mask=inside, sem="relaxed")
 
-    row = (batch * Skv + first_key + long_j) * Hk + kv_head
+    row = (batch * Skv + first_key + j[:, None]) * Hk + kv_head
     inside = (first_key + j < Skv)[:, None]
     tl.store(dk_ptr + row * D + d, (dk * scale).to(dk_ptr.dtype.element_ty), mask=inside)
     tl.store(dv_ptr + row * D + d, dv.to(dv_ptr.dtype.element_ty), mask=inside)
@@ -160,38 +128,15 @@ def attention_backward_split_dkdv_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, Sq, Skv, Hq, Hk, diagonal, pitch, scale,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program per BLOCK_N keys of a key head."""
     gradients_of_keys(
         q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, delta_ptr, dk_ptr, dv_ptr,
         Sq, Skv, Hq, Hk, diagonal, pitch, scale,
         stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-        stride_dob, stride_dos, stride_doh, D, BLOCK_M, BLOCK_N, FULL, False,
+        stride_dob, stride_dos, stride_doh, D, BLOCK_M, BLOCK_N, FULL, MASKED, False,
     )  # fmt: skip
-
-
-@triton.jit
-def loop_over_keys(
-    dq, q, do, lse2, delta, k_ptr, v_ptr, first_query, begin, end, Skv, diagonal, scale,
-    k_offsets, stride_ks, v_offsets, stride_vs,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, FULL: tl.constexpr,
-):  # fmt: skip
-    """Add the key tiles from ``begin`` to ``end`` to dq."""
-    i = first_query + tl.arange(0, BLOCK_M)
-    j = tl.arange(0, BLOCK_N)
-    for tile in tl.range(begin, end):
-        first_key = tile * BLOCK_N
-        k = load_rows(k_ptr, first_key, j, k_offsets, stride_ks, Skv, FULL)
-        v = load_rows(v_ptr, first_key, j, v_offsets, stride_vs, Skv, FULL)
-        s = tl.dot(q, tl.trans(k))
-        dp = tl.dot(do, tl.trans(v))
-        ds = tl.exp2(s * (scale * 1.44269504) - lse2[:, None]) * (dp - delta[:, None])
-        if MASKED:
-            keys = tl.minimum(Skv, i + diagonal + 1)
-            ds = tl.where((first_key + j)[None, :] < keys[:, None], ds, 0.0)
-        dq += tl.dot(ds.to(k.dtype), k)
-    return dq
 
 
 @triton.jit
@@ -199,39 +144,39 @@ def attention_backward_split_dq_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, Sq, Skv, Hq, Hk, diagonal, pitch, scale,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program per BLOCK_M queries of a head.  The last queries have the most keys: they start first."""
+    """Grid: a program per BLOCK_M queries of a head.  The last queries, with the most keys, start first."""
     blocks = tl.cdiv(Sq, BLOCK_M)
     first_query = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     head, batch = (tl.program_id(0) // blocks) % Hq, (tl.program_id(0) // blocks // Hq).to(tl.int64)
     long_head, kv_head = head.to(tl.int64), (head // (Hq // Hk)).to(tl.int64)
     d = tl.arange(0, D)[None, :]
     i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    long_i, long_j = i[:, None].to(tl.int64), j[:, None].to(tl.int64)
     q_head = q_ptr + batch * stride_qb + long_head * stride_qh
     do_head = do_ptr + batch * stride_dob + long_head * stride_doh
     k_head = k_ptr + batch * stride_kb + kv_head * stride_kh
     v_head = v_ptr + batch * stride_vb + kv_head * stride_vh
-    q = load_rows(q_head, first_query, i, long_i * stride_qs + d, stride_qs, Sq, FULL)
-    do = load_rows(do_head, first_query, i, long_i * stride_dos + d, stride_dos, Sq, FULL)
+    q = load_rows(q_head, first_query, i, stride_qs, Sq, D, FULL)
+    do = load_rows(do_head, first_query, i, stride_dos, Sq, D, FULL)
     of_rows = (batch * Hq + long_head) * pitch + first_query
     lse2 = tl.load(lse2_ptr + of_rows + i)
     delta = tl.load(delta_ptr + of_rows + i)
 
-    # The last tiles are on the causal diagonal, or past the end.
-    keys = tl.maximum(tl.minimum(Skv, first_query + BLOCK_M + diagonal), 0)
-    unmasked = tl.maximum(tl.minimum(Skv, first_query + diagonal + 1), 0) // BLOCK_N
     dq = tl.zeros([BLOCK_M, D], tl.float32)
-    dq = loop_over_keys(
-        dq, q, do, lse2, delta, k_head, v_head, first_query, 0, unmasked, Skv, diagonal, scale,
-        long_j * stride_ks + d, stride_ks, long_j * stride_vs + d, stride_vs, BLOCK_M, BLOCK_N, False, FULL,
-    )  # fmt: skip
-    dq = loop_over_keys(
-        dq, q, do, lse2, delta, k_head, v_head, first_query, unmasked, tl.cdiv(keys, BLOCK_N), Skv, diagonal,
-        scale, long_j * stride_ks + d, stride_ks, long_j * stride_vs + d, stride_vs, BLOCK_M, BLOCK_N, True, FULL,
-    )  # fmt: skip
-    row = (batch * Sq + first_query + long_i) * Hq + head
+    end = tl.maximum(tl.minimum(Skv, first_query + BLOCK_M + diagonal), 0)
+    for tile in tl.range(0, tl.cdiv(end, BLOCK_N)):
+        first_key = tile * BLOCK_N
+        k = load_rows(k_head, first_key, j, stride_ks, Skv, D, FULL)
+        v = load_rows(v_head, first_key, j, stride_vs, Skv, D, FULL)
+        s = tl.dot(q, tl.trans(k))
+        dp = tl.dot(do, tl.trans(v))
+        ds = tl.exp2(s * (scale * 1.44269504) - lse2[:, None]) * (dp - delta[:, None])
+        if MASKED:
+            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+            ds = tl.where((first_key + j)[None, :] < keys[:, None], ds, 0.0)
+        dq += tl.dot(ds.to(k.dtype), k)
+    row = (batch * Sq + first_query + i[:, None]) * Hq + head
     tl.store(
         dq_ptr + row * D + d, (dq * scale).to(dq_ptr.dtype.element_ty), mask=(first_query + i < Sq)[:, None]
     )
@@ -243,14 +188,14 @@ def attention_backward_fused_kernel(
     Sq, Skv, Hq, Hk, diagonal, pitch, scale,
     stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
     stride_dob, stride_dos, stride_doh,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program per BLOCK_N keys of a key head.  dq is in fp32, and 0 before."""
     gradients_of_keys(
         q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
         Sq, Skv, Hq, Hk, diagonal, pitch, scale,
         stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
-        stride_dob, stride_dos, stride_doh, D, BLOCK_M, BLOCK_N, FULL, True,
+        stride_dob, stride_dos, stride_doh, D, BLOCK_M, BLOCK_N, FULL, MASKED, True,
     )  # fmt: skip
 
 
@@ -277,6 +222,8 @@ class Call:
     key_blocks: int
     query_blocks: int
     constants: dict[str, int | bool]
+    BLOCK_M: int
+    """Queries of a tile in the loop for dk and dv."""
 
 
 def prepare(
@@ -295,7 +242,9 @@ def prepare(
     B, Sq, Hq, D = q.shape
     Skv, Hk = k.shape[1], k.shape[2]
     gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    q, k, v, o, do = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v, o, do))
+    q, k, v, o, do = (
+        x if x.stride(3) == 1 and x.stride(1) <= LARGEST_STRIDE else x.contiguous() for x in (q, k, v, o, do)
+    )
     pitch = triton.cdiv(Sq, BLOCK_OWN) * BLOCK_OWN
     delta, lse2 = (torch.empty(B * Hq * pitch, dtype=torch.float32, device=q.device) for _ in range(2))
     if delta.numel() > 0:
@@ -305,13 +254,16 @@ def prepare(
         )  # fmt: skip
     strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
     diagonal = Skv - Sq if causal else Skv
+    FULL = Sq % BLOCK_OWN == Skv % BLOCK_OWN == 0
+    constants = {"D": D, "FULL": FULL, "MASKED": causal or not FULL, "num_warps": 8, "num_stages": 2}
     return Call(
         (q, k, v, do, lse2, delta),
         gradients,
         (Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D), *strides),
         triton.cdiv(Skv, BLOCK_OWN) * B * Hk,
         triton.cdiv(Sq, BLOCK_OWN) * B * Hq,
-        {"D": D, "FULL": Sq % BLOCK_OWN == Skv % BLOCK_OWN == 0, "num_warps": 8, "num_stages": 2},
+        constants,
+        BLOCK_LOOP * 64 // D,
     )
 
 
@@ -333,7 +285,7 @@ def split(
         return dq, dk.zero_(), dv.zero_()
     if dk.numel() > 0:
         attention_backward_split_dkdv_kernel[(call.key_blocks,)](
-            *call.inputs, dk, dv, *call.sizes, BLOCK_M=BLOCK_LOOP, BLOCK_N=BLOCK_OWN, **call.constants
+            *call.inputs, dk, dv, *call.sizes, BLOCK_M=call.BLOCK_M, BLOCK_N=BLOCK_OWN, **call.constants
         )
     attention_backward_split_dq_kernel[(call.query_blocks,)](
         *call.inputs, dq, *call.sizes, BLOCK_M=BLOCK_OWN, BLOCK_N=BLOCK_LOOP, **call.constants
@@ -360,7 +312,14 @@ def fused(
     dq_sum = torch.zeros(dq.shape, dtype=torch.float32, device=dq.device)
     if dk.numel() > 0:
         attention_backward_fused_kernel[(call.key_blocks,)](
-            *call.inputs, dq_sum, dk, dv, *call.sizes, BLOCK_M=BLOCK_LOOP, BLOCK_N=BLOCK_OWN, **call.constants
+            *call.inputs,
+            dq_sum,
+            dk,
+            dv,
+            *call.sizes,
+            BLOCK_M=call.BLOCK_M,
+            BLOCK_N=BLOCK_OWN,
+            **call.constants,
         )
     BLOCK_SIZE = 1024
     grid = (triton.cdiv(dq.numel(), BLOCK_SIZE),)
