@@ -89,8 +89,8 @@ def gradients_of_keys(
     v = load_rows(v_head, first_key, j, stride_vs, Skv, D, FULL)
     dk = tl.zeros([BLOCK_N, D], tl.float32)
     dv = tl.zeros([BLOCK_N, D], tl.float32)
-    for head in range(kv_head * (Hq // Hk), (kv_head + 1) * (Hq // Hk)):
-        long_head = head.to(tl.int64)
+    for of_group in range(Hq // Hk):
+        long_head = (kv_head * (Hq // Hk) + of_group).to(tl.int64)
         q_head = q_ptr + batch * stride_qb + long_head * stride_qh
         do_head = do_ptr + batch * stride_dob + long_head * stride_doh
         dq_head = dq_ptr + (batch * Sq * Hq + long_head) * D
@@ -255,7 +255,7 @@ def prepare(
     strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
     diagonal = Skv - Sq if causal else Skv
     FULL = Sq % BLOCK_OWN == Skv % BLOCK_OWN == 0
-    constants = {"D": D, "FULL": FULL, "MASKED": causal or not FULL, "num_warps": 8, "num_stages": 2}
+    constants = {"D": D, "FULL": FULL, "MASKED": causal or not FULL, "num_warps": 8, "num_stages": 3}
     return Call(
         (q, k, v, do, lse2, delta),
         gradients,
