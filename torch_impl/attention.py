@@ -73,7 +73,7 @@ def aligned(x: torch.Tensor) -> torch.Tensor:
     """``x``, or a copy where its rows do not consist of aligned 16-byte vectors."""
     vector = 16 // x.itemsize
     good = x.stride(3) == 1 and all(stride % vector == 0 for stride in x.stride()[:3])
-    return x if good and x.data_ptr() % 16 == 0 else x.contiguous()
+    return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
 def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Outputs:

@@ -184,9 +184,9 @@ def of_16k_tokens(dtype: str, S: int, causal: int, D: int = 128, Hk: int = 0) ->
 CASES = Cases(
     default=of_16k_tokens("bf16", 16384, 0),
     smoke=(
-        heads("fp32", 37, 70, 1, Hq=2),
+        heads("fp32", 37, 70, 1, B=2),
         heads("fp16", 70, 67, 0, B=2),
-        heads("bf16", 33, 66, 1, Hq=4, Hk=2),
+        heads("bf16", 17, 40, 1, B=2, Hq=4, Hk=2),
     ),
     edge=(
         *(

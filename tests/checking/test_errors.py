@@ -9,7 +9,7 @@ import torch
 
 from compare import registry
 from compare.inputs import TORCH_DTYPES
-from compare.spec import WHOLE, Case, Op, case
+from compare.spec import ROUNDOFF, WHOLE, Case, Op, case
 from mutants import (
     Run,
     baseline,
@@ -87,6 +87,8 @@ def test_one_intermediate_rounding_is_caught(op: Op, c: Case, device: torch.devi
     skip_whole_numbers(op)
     wide = TORCH_DTYPES[op.output_dtype or c.dtype]
     narrow = torch.bfloat16 if wide is torch.float32 else wide
+    if narrow is wide and op.tolerance(c).least >= ROUNDOFF[c.dtype] / ROUNDOFF["fp32"]:
+        pytest.skip("every implementation rounds intermediate results, and the tolerance allows it")
     if narrow is wide and checked(op, c, device, baseline(op)).ulp_p50 > ROUNDED_ONCE_ULP:
         pytest.skip("PyTorch's own rounds intermediate results as well, which sets the tolerance")
 

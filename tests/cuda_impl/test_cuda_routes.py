@@ -22,7 +22,7 @@ from compare.spec import Case, Implementation, KernelResources, Op
 from cuda_impl import build, pybind
 from cuda_impl.loader import kernel
 from cuda_impl.rawkernel.matmul import tile_for
-from on_device import skip_unless_supported
+from on_device import outputs_of, skip_unless_supported
 
 PAIRS = [
     pytest.param(op, cupy, other, id=f"{op.name}-{cupy.variant}")
@@ -65,14 +65,15 @@ def test_both_routes_give_the_same_bits(
     default = op.cases.smoke[0] if device.type == "cpu" else op.cases.default
     for case in (default, *op.cases.smoke, *(replace(op.cases.smoke[0], layout=how) for how in layouts(op))):
         tensors = inputs_of(op, case, device)
-        expected, got = outcome(cupy, tensors), outcome(other, tensors)
+        options = op.options(case)
+        expected, got = (outcome(impl.given(options), tensors) for impl in (cupy, other))
         if isinstance(expected, str) or isinstance(got, str):
             assert got == expected
             continue
-        assert got.stride() == expected.stride()
-        for output in (got, expected):
-            op.settle(tensors, output)
-        assert same(cupy, got, expected), str(case)
+        assert [x.stride() for x in got] == [x.stride() for x in expected]
+        for outputs in (got, expected):
+            op.settle(tensors, outputs[0])
+        assert all(same(cupy, *pair) for pair in zip(got, expected, strict=True)), str(case)
         compared += 1
     assert compared
 
@@ -89,17 +90,21 @@ def poison_like(x: torch.Tensor) -> torch.Tensor:
     return poisoned(x.nbytes, x.device).view(x.dtype)[: x.numel()].reshape(x.shape)
 
 
-def outcome(impl: Implementation, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor | str:
-    """The result, or why the implementation does not take this case."""
+def outcome(impl: Implementation, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | str:
+    """The outputs, or why the implementation does not take this case."""
     try:
-        return impl.run(*tensors)
+        return outputs_of(impl, tensors)
     except NotImplementedError as refusal:
         return str(refusal)
 
 
 def taken(op: Op, impl: Implementation, device: torch.device) -> list[Case]:
     """The op's small cases, without those that the implementation refuses."""
-    return [c for c in op.cases.smoke if not isinstance(outcome(impl, inputs_of(op, c, device)), str)]
+    return [
+        c
+        for c in op.cases.smoke
+        if not isinstance(outcome(impl.given(op.options(c)), inputs_of(op, c, device)), str)
+    ]
 
 
 def layouts(op: Op) -> set[str]:
@@ -128,14 +133,15 @@ SPOILED: dict[str, Spoil] = {
 def test_both_routes_complain_alike(op: Op, cupy: Implementation, other: Implementation) -> None:
     skip_unless_supported(cupy, torch.device("cpu"))
     tensors = inputs_of(op, op.cases.smoke[0], torch.device("cpu"))
+    cupy, other = (impl.given(op.options(op.cases.smoke[0])) for impl in (cupy, other))
     for fault, spoiled in SPOILED.items():
         if fault in ("last shape", "last device") and len(tensors) == 1:
             continue  # it takes one tensor
         arguments = spoiled(tensors)
         with pytest.raises((TypeError, ValueError)) as expected:
-            cupy.run(*arguments)
+            cupy.call(*arguments)
         with pytest.raises((TypeError, ValueError)) as got:
-            other.run(*arguments)
+            other.call(*arguments)
         assert type(got.value) is type(expected.value), fault
         assert str(got.value) == str(expected.value), fault
         assert op.name in str(got.value), fault
@@ -164,11 +170,12 @@ def test_from_cpp_nothing_is_asked_twice(
 ) -> None:
     """A question costs the host more than the launch's own arithmetic, so answers are kept."""
     skip_unless_supported(cupy, device)
-    tensors = inputs_of(op, taken(op, cupy, device)[0], device)
-    other.run(*tensors)
+    case = taken(op, cupy, device)[0]
+    tensors, other = inputs_of(op, case, device), other.given(op.options(case))
+    other.call(*tensors)
     with Asked() as mode:
-        output = other.run(*tensors)
-    assert mode.asked[id(output)] == ["data_ptr"]
+        outputs = outputs_of(other, tensors)
+    assert [mode.asked[id(output)] for output in outputs] == [["data_ptr"]] * len(outputs)
     for tensor in tensors:
         asked = [name for name in mode.asked[id(tensor)] if name != "device"]  # that picks the module
         assert {"data_ptr", "shape", "stride", "dtype"} <= set(asked)
@@ -271,6 +278,7 @@ def test_both_routes_launch_alike(
     """Kernels, grids, blocks, registers and shared memory, as the profiler saw them."""
     skip_unless_supported(cupy, device)
     tensors = inputs_of(op, op.cases.default, device)
+    cupy, other = (impl.given(op.options(op.cases.default)) for impl in (cupy, other))
     try:
         expected = from_profiler(cupy, tensors)
     except NotImplementedError as refusal:
@@ -290,17 +298,19 @@ def test_launches_go_to_the_current_stream(
 ) -> None:
     """A CUDA graph holds what was launched on the stream that captures, and nothing else."""
     skip_unless_supported(cupy, device)
-    tensors = inputs_of(op, taken(op, cupy, device)[0], device)
-    for impl in (cupy, other):
-        expected = impl.run(*tensors)
+    case = taken(op, cupy, device)[0]
+    tensors = inputs_of(op, case, device)
+    for impl in (i.given(op.options(case)) for i in (cupy, other)):
+        expected = outputs_of(impl, tensors)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            result = impl.run(*tensors)
-        result.copy_(poison_like(result))
+            results = outputs_of(impl, tensors)
+        for result in results:
+            result.copy_(poison_like(result))
         graph.replay()
-        for output in (result, expected):
-            op.settle(tensors, output)
-        assert same(impl, result, expected), impl.label
+        for outputs in (results, expected):
+            op.settle(tensors, outputs[0])
+        assert all(same(impl, *pair) for pair in zip(results, expected, strict=True)), impl.label
 
 
 @pytest.mark.gpu

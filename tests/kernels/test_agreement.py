@@ -28,7 +28,7 @@ from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
 from conftest import HAS_GPU
 from cuda_impl import build
-from on_device import skip_unless_supported
+from on_device import outputs_of, skip_unless_supported
 
 
 def implementations() -> list[Any]:
@@ -215,8 +215,9 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
     skip_unless_supported(impl, device)
     for c in op.cases.smoke:
         inputs = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+        impl = impl.given(op.options(c))
         try:
-            expected = impl.run(*inputs)  # compiles
+            expected = outputs_of(impl, inputs)  # compiles
         except NotImplementedError:
             continue
         break
@@ -228,15 +229,15 @@ def test_it_works_on_the_current_stream(op: Op, impl: Implementation) -> None:
         torch.cuda._sleep(50_000_000)  # clock cycles: some 30 ms
         for x, values in zip(late, inputs, strict=True):
             x.copy_(values)
-        output = impl.run(*late)
-        copied = output.clone()
+        copied = [output.clone() for output in outputs_of(impl, late)]
     torch.cuda.synchronize()
-    for output in (copied, expected):
-        op.settle(inputs, output)
-    if impl.deterministic:
-        assert torch.equal(*(output.reshape(-1).view(torch.uint8) for output in (copied, expected)))
-    else:
-        torch.testing.assert_close(copied, expected, rtol=1e-4, atol=1e-2)
+    for outputs in (copied, expected):
+        op.settle(inputs, outputs[0])
+    for got, wanted in zip(copied, expected, strict=True):
+        if impl.deterministic:
+            assert torch.equal(*(output.reshape(-1).view(torch.uint8) for output in (got, wanted)))
+        else:
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-2)
 
 
 # ----------------------------------------------------------------------- arguments it does not take
@@ -269,6 +270,7 @@ ODD_ONE_OUT: dict[str, Any] = {
 def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, device: torch.device) -> None:
     skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
+    impl = impl.given(op.options(op.cases.smoke[0]))
     for kind, spoil in BAD.items():
         for i, name in enumerate(names_of_inputs(op)):
             arguments = list(inputs)
@@ -284,6 +286,7 @@ def test_it_says_which_argument_is_unlike_the_first(
 ) -> None:
     skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)
+    impl = impl.given(op.options(op.cases.smoke[0]))
     for kind, spoil in ODD_ONE_OUT.items():
         for i, name in list(enumerate(names_of_inputs(op)))[1:]:
             arguments = list(inputs)
@@ -293,5 +296,5 @@ def test_it_says_which_argument_is_unlike_the_first(
 
 def refused(impl: Implementation, arguments: list[Any], name: str, kind: str) -> None:
     with pytest.raises((TypeError, ValueError)) as said:
-        impl.run(*arguments)
+        impl.call(*arguments)
     assert re.search(rf"\b{name}\b.* takes ", str(said.value)), (kind, str(said.value))

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import check
-from compare.spec import WHOLE, Agreement, Case, Implementation, Op, case, nothing_open
+from compare.checking.check import CheckOptions, check
+from compare.checking.probes import Probes
+from compare.checking.stage import LocalStage
+from compare.checking.tolerance import ToleranceFromBaseline
+from compare.spec import (
+    WHOLE,
+    Agreement,
+    Case,
+    Implementation,
+    Op,
+    by_output,
+    case,
+    no_options,
+    nothing_open,
+)
 
 Run = Callable[..., torch.Tensor]
 
@@ -17,28 +31,61 @@ LONG = {"softmax": tuple(case(dtype, M=2, N=2**17) for dtype in ("fp32", "fp16",
 """Cases whose elements are so small that a sloppy tolerance would accept anything."""
 
 
+_of_parts: dict[Op, Run] = {}
+
+
+def of_one_output(op: Op, c: Case) -> list[tuple[str, Op]]:
+    """``op`` by the name of each output, as an op of that output with the case's options."""
+    options, label = op.options(c), op.baseline
+    if not (options or op.further):
+        return [(op.name, op)]
+    (impl,) = registry.implementations(op.name, (label,))
+    found = []
+    for i, part in enumerate(by_output(op, c)):
+        part = replace(part, options=no_options)
+
+        def run(*inputs: torch.Tensor, i: int = i) -> torch.Tensor:
+            outputs = impl.run(*inputs, **options)
+            return outputs[i] if op.further else outputs
+
+        _of_parts[part] = run
+        found.append((f"{op.name}.{part.output}", part))
+    return found
+
+
 def ops_and_cases(long: bool) -> list[object]:
     return [
-        pytest.param(registry.get_op(name), c, id=f"{name}-{c}")
+        pytest.param(part, c, id=f"{of}-{c}")
         for name in registry.op_names()
         for c in (*registry.get_op(name).cases.smoke, *(LONG.get(name, ()) if long else ()))
+        for of, part in of_one_output(registry.get_op(name), c)
     ]
 
 
 every_op = pytest.mark.parametrize(
-    "op", [pytest.param(registry.get_op(n), id=n) for n in registry.op_names()]
+    "op",
+    [
+        pytest.param(part, id=of)
+        for op in map(registry.get_op, registry.op_names())
+        for of, part in of_one_output(op, op.cases.smoke[0])
+    ],
 )
 every_op_and_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=False))
 every_op_and_long_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=True))
 
 
 def baseline(op: Op) -> Run:
+    """What computes it in PyTorch; of `of_one_output`, that output."""
+    if op in _of_parts:
+        return _of_parts[op]
     return next(impl.run for impl in registry.implementations(op.name) if impl.label == op.baseline)
 
 
 def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, ...] = (0,)) -> Agreement:
     mutant = Implementation(op.name, "triton.mutant", "tiled", run)
-    return check(op, mutant, c, device, seeds)
+    yardstick = LocalStage(Implementation(op.name, op.baseline, "vendor", baseline(op)), device)
+    probes = Probes(op, c, device, ToleranceFromBaseline(op, yardstick), ())
+    return check(op, mutant, c, device, seeds, CheckOptions(probes=probes))
 
 
 def spoiled(op: Op, c: Case, spoil: Callable[[torch.Tensor], object]) -> Agreement:

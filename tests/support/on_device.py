@@ -25,6 +25,12 @@ def skip_unless_quick(impl: Implementation, device: torch.device) -> None:
         pytest.skip("torch.compile on a CPU is PyTorch's own")
 
 
+def outputs_of(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """What a call with the implementation's options returns, as a tuple of one or several tensors."""
+    outputs = impl.call(*inputs)
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def assert_correct(
     impl: Implementation, case: Case, device: torch.device, seeds: Sequence[int] = (0,)
 ) -> None:

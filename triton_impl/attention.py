@@ -1,0 +1,340 @@
+"""attention in Triton: ``q[B,Sq,Hq,D], k[B,Skv,Hk,D], v[B,Skv,Hk,D] -> o[B,Sq,Hq,D], lse[B,Hq,Sq]``.
+
+Variants, slow to fast; those also in ``cuda_impl/kernels/attention/`` have the same name there:
+
+* ``naive``: three kernels: scores to memory, softmax of each row, times v; sums one term per iteration
+* ``tensor_core``: FlashAttention-2: one program per tile of queries, ``tl.dot``, scores stay in registers
+* ``pipelined``: as tensor_core, k and v loaded by TMA, several tiles ahead
+* ``specialized``: as pipelined with warp specialization: other warps issue the loads
+
+The keys' tiles are visited once, with a running maximum and sum of each row (online softmax).  A causal row
+i sees the keys j <= i + Skv - Sq.  Rows that see none are 0 with an lse of -inf.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from compare.arguments import check_queries
+from compare.registry import implementation
+
+LN_2 = tl.constexpr(math.log(2))
+LOG2_E = math.log2(math.e)
+
+
+# --------------------------------------------------------------------------- naive
+
+
+@triton.jit
+def attention_scores_kernel(
+    q_ptr, k_ptr, s_ptr, Sq, Skv, Hq, group, scale, D,
+    stride_qb, stride_qm, stride_qh, stride_qd, stride_kb, stride_kn, stride_kh, stride_kd,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per tile of ``s[B,Hq,Sq,Skv]``.  Each term is the outer product of two columns."""
+    tiles_m, tiles_n = tl.cdiv(Sq, BLOCK_M), tl.cdiv(Skv, BLOCK_N)
+    tile = tl.program_id(0).to(tl.int64)
+    head = tile // (tiles_m * tiles_n)
+    b, h = head // Hq, head % Hq
+    m = tile // tiles_n % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    n = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    q_ptrs = q_ptr + b * stride_qb + h * stride_qh + m * stride_qm
+    k_ptrs = k_ptr + b * stride_kb + h // group * stride_kh + n * stride_kn
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for _ in range(D):
+        q = tl.load(q_ptrs, mask=m < Sq, other=0.0).to(tl.float32)
+        k = tl.load(k_ptrs, mask=n < Skv, other=0.0).to(tl.float32)
+        total += q * k
+        q_ptrs += stride_qd
+        k_ptrs += stride_kd
+    if CAUSAL:
+        total = tl.where(n <= m + Skv - Sq, total, -float("inf"))
+    tl.store(s_ptr + (head * Sq + m) * Skv + n, total * scale, mask=(m < Sq) & (n < Skv))
+
+
+@triton.jit
+def attention_softmax_kernel(s_ptr, lse_ptr, Skv, BLOCK_N: tl.constexpr):
+    """Grid: one program per row of scores, which it replaces by probabilities."""
+    row = tl.program_id(0).to(tl.int64)
+    s_ptr += row * Skv
+    n = tl.arange(0, BLOCK_N)
+    row_max = -float("inf")
+    for begin in range(0, Skv, BLOCK_N):
+        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
+        row_max = max(row_max, tl.max(s, axis=0))
+    shift = tl.where(row_max == -float("inf"), 0.0, row_max)  # a row that sees no key
+    row_sum = 0.0
+    for begin in range(0, Skv, BLOCK_N):
+        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
+        row_sum += tl.sum(tl.exp(s - shift), axis=0)
+    inverse = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
+    for begin in range(0, Skv, BLOCK_N):
+        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
+        tl.store(s_ptr + begin + n, tl.exp(s - shift) * inverse, mask=n < Skv - begin)
+    tl.store(lse_ptr + row, shift + tl.log(row_sum))
+
+
+@triton.jit
+def attention_values_kernel(
+    p_ptr, v_ptr, o_ptr, Sq, Skv, Hq, group, stride_vb, stride_vn, stride_vh, stride_vd,
+    D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per BLOCK_M rows of o.  Each term is a column of probabilities times a row of v."""
+    tiles_m = tl.cdiv(Sq, BLOCK_M)
+    tile = tl.program_id(0).to(tl.int64)
+    head = tile // tiles_m
+    b, h = head // Hq, head % Hq
+    m = tile % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
+    d = tl.arange(0, D)[None, :]
+    p_ptrs = p_ptr + (head * Sq + m) * Skv
+    v_ptrs = v_ptr + b * stride_vb + h // group * stride_vh + d * stride_vd
+    total = tl.zeros([BLOCK_M, D], tl.float32)
+    for _ in range(Skv):
+        total += tl.load(p_ptrs, mask=m < Sq, other=0.0) * tl.load(v_ptrs).to(tl.float32)
+        p_ptrs += 1
+        v_ptrs += stride_vn
+    tl.store(o_ptr + ((b * Sq + m) * Hq + h) * D + d, total.to(o_ptr.dtype.element_ty), mask=m < Sq)
+
+
+# --------------------------------------------------------------------------- one pass over the keys
+
+
+@triton.jit
+def tile_of_queries(Sq, Hq, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Batch, head and first row of this program.  Causal: a head's last rows, the longest, go first.
+
+    Programs with one head run at a time, so that its keys and values stay in the L2.
+    """
+    tiles_m = tl.cdiv(Sq, BLOCK_M)
+    tile = tl.program_id(0) % tiles_m
+    head = tl.program_id(0) // tiles_m
+    if CAUSAL:
+        tile = tiles_m - 1 - tile
+    return head // Hq, head % Hq, tile * BLOCK_M
+
+
+@triton.jit
+def visible_keys(first, Sq, Skv, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """How many keys the tile's last row sees, and how many of them are in tiles that need no mask."""
+    whole, seen = Skv, Skv
+    if CAUSAL:
+        whole = min(Skv, max(0, first + 1 + Skv - Sq))  # by the first row
+        seen = min(Skv, max(0, first + BLOCK_M + Skv - Sq))
+    return whole // BLOCK_N * BLOCK_N, seen
+
+
+@triton.jit
+def online_softmax(s, o, row_max, row_sum, scale):
+    """Weights of one more tile of scores; o and row_sum are rescaled to the new maximum.
+
+    ``exp(s - max)`` is ``exp2(s * scale - max * scale)`` with a factor log2(e) in scale: one FFMA per score.
+    """
+    new_max = tl.maximum(row_max, tl.max(s, axis=1))
+    shift = tl.where(new_max == -float("inf"), 0.0, new_max * scale)  # no key seen yet: -inf - -inf is NaN
+    p = tl.exp2(s * scale - shift[:, None])
+    rescale = tl.exp2(row_max * scale - shift)
+    row_sum = row_sum * rescale + tl.sum(p, axis=1)
+    return p, o * rescale[:, None], new_max, row_sum
+
+
+@triton.jit
+def finished(o, row_max, row_sum, scale):
+    """The output and lse.  A row that sees no key has a sum of 0."""
+    shift = tl.where(row_max == -float("inf"), 0.0, row_max * scale)
+    return o / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None], (shift + tl.log2(row_sum)) * LN_2
+
+
+@triton.jit
+def attention_tensor_core_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
+    stride_qb, stride_qm, stride_qh, stride_qd, stride_kb, stride_kn, stride_kh, stride_kd,
+    stride_vb, stride_vn, stride_vh, stride_vd,
+    CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per tile of BLOCK_M queries of one head, which visits BLOCK_N keys per iteration."""
+    b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
+    b, h = b.to(tl.int64), h.to(tl.int64)
+    m = first.to(tl.int64) + tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N).to(tl.int64)
+    d = tl.arange(0, D)
+    q_ptrs = q_ptr + b * stride_qb + h * stride_qh + m[:, None] * stride_qm + d[None, :] * stride_qd
+    k_ptrs = k_ptr + b * stride_kb + h // group * stride_kh + n[None, :] * stride_kn + d[:, None] * stride_kd
+    v_ptrs = v_ptr + b * stride_vb + h // group * stride_vh + n[:, None] * stride_vn + d[None, :] * stride_vd
+    q = tl.load(q_ptrs, mask=m[:, None] < Sq, other=0.0)
+    o = tl.zeros([BLOCK_M, D], tl.float32)
+    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
+    for _ in range(0, whole, BLOCK_N):
+        k = tl.load(k_ptrs)
+        s = tl.dot(q, k, input_precision="ieee")
+        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
+        v = tl.load(v_ptrs)
+        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
+        k_ptrs += BLOCK_N * stride_kn
+        v_ptrs += BLOCK_N * stride_vn
+    for begin in range(whole, seen, BLOCK_N):
+        k = tl.load(k_ptrs, mask=n[None, :] < Skv - begin, other=0.0)
+        s = tl.dot(q, k, input_precision="ieee")
+        j = begin + n[None, :]
+        visible = (j < Skv) & (j <= m[:, None] + Skv - Sq) if CAUSAL else j < Skv
+        s = tl.where(visible, s, -float("inf"))
+        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
+        v = tl.load(v_ptrs, mask=n[:, None] < Skv - begin, other=0.0)
+        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
+        k_ptrs += BLOCK_N * stride_kn
+        v_ptrs += BLOCK_N * stride_vn
+    o, lse = finished(o, row_max, row_sum, scale)
+    o_ptrs = o_ptr + ((b * Sq + m[:, None]) * Hq + h) * D + d[None, :]
+    tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=m[:, None] < Sq)
+    tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
+
+
+@triton.jit
+def attention_pipelined_kernel(
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, Sq, Skv, Hq, group, scale,
+    CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPECIALIZED: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per tile of BLOCK_M queries of one head.
+
+    TMA loads tiles of [B,S,H,D] through descriptors: rows behind the end are 0, and are not stored.  The
+    loop's loads are issued num_stages tiles ahead.  If SPECIALIZED, warps of their own issue them.
+    """
+    b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
+    m = first + tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N)
+    q = q_desc.load([b, first, h, 0]).reshape([BLOCK_M, D])
+    o = tl.zeros([BLOCK_M, D], tl.float32)
+    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
+    for begin in tl.range(0, whole, BLOCK_N, warp_specialize=SPECIALIZED):
+        k = k_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
+        s = tl.dot(q, k.T, input_precision="ieee")
+        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
+        v = v_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
+        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
+    for begin in tl.range(whole, seen, BLOCK_N, warp_specialize=SPECIALIZED):
+        k = k_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
+        s = tl.dot(q, k.T, input_precision="ieee")
+        j = begin + n[None, :]
+        visible = (j < Skv) & (j <= m[:, None] + Skv - Sq) if CAUSAL else j < Skv
+        s = tl.where(visible, s, -float("inf"))
+        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
+        v = v_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
+        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
+    o, lse = finished(o, row_max, row_sum, scale)
+    o_desc.store([b, first, h, 0], o.to(v_desc.dtype).reshape([1, BLOCK_M, 1, D]))
+    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * Sq + m, lse, mask=m < Sq)
+
+
+# --------------------------------------------------------------------------- launch
+
+Outputs = tuple[torch.Tensor, torch.Tensor]
+MOST_SCORES = 1 << 32
+MOST = (1 << 31) - (1 << 16)
+"""Maximum Sq and Skv: positions, up to the end of the last tile, are 32-bit."""
+
+
+def checked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[tuple[int, int, int, int, int, int], Outputs]:
+    """B, Sq, Skv, Hq, query heads per key head and D; uninitialised o and lse."""
+    check_queries("attention", q, k, v, (64, 128))
+    B, Sq, Hq, D = q.shape
+    Skv = k.shape[1]
+    if max(Sq, Skv) > MOST:
+        raise NotImplementedError(f"Sq={Sq}, Skv={Skv}: at most {MOST} of each")
+    o = torch.empty((B, Sq, Hq, D), dtype=q.dtype, device=q.device)
+    lse = torch.empty((B, Hq, Sq), dtype=torch.float32, device=q.device)
+    return (B, Sq, Skv, Hq, Hq // max(k.shape[2], 1), D), (o, lse)
+
+
+def without_keys(o: torch.Tensor, lse: torch.Tensor) -> Outputs:
+    return o.zero_(), lse.fill_(-math.inf)
+
+
+@implementation("attention", "triton.naive", level="naive", algorithm="scores in memory")
+def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    if B * Hq * Sq * Skv > MOST_SCORES:
+        raise NotImplementedError(f"B*Hq*Sq*Skv={B * Hq * Sq * Skv}: scores in memory, at most {MOST_SCORES}")
+    s = torch.empty((B, Hq, Sq, Skv), dtype=torch.float32, device=q.device)
+    BLOCK_M, BLOCK_N = 64, 64
+    tiles_m, tiles_n = triton.cdiv(Sq, BLOCK_M), triton.cdiv(Skv, BLOCK_N)
+    attention_scores_kernel[(B * Hq * tiles_m * tiles_n,)](
+        q, k, s, Sq, Skv, Hq, group, 1 / math.sqrt(D), D, *q.stride(), *k.stride(),
+        CAUSAL=causal, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4,
+    )  # fmt: skip
+    attention_softmax_kernel[(B * Hq * Sq,)](s, lse, Skv, BLOCK_N=1024, num_warps=4)
+    attention_values_kernel[(B * Hq * tiles_m,)](
+        s, v, o, Sq, Skv, Hq, group, *v.stride(), D=D, BLOCK_M=BLOCK_M, num_warps=4
+    )
+    return o, lse
+
+
+def scale_of(D: int) -> float:
+    """The factor of a score in the exponent of 2."""
+    return LOG2_E / math.sqrt(D)
+
+
+@implementation("attention", "triton.tensor_core", level="tensor_core", algorithm="FlashAttention-2")
+def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    # fp32 does not use tensor cores, and its tiles are twice as large.
+    BLOCK_M, BLOCK_N = (64, 32) if q.dtype is torch.float32 else (128, 64)
+    attention_tensor_core_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+        q, k, v, o, lse, Sq, Skv, Hq, group, scale_of(D), *q.stride(), *k.stride(), *v.stride(),
+        CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return o, lse
+
+
+def for_tma(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows of D are contiguous and 16-byte aligned, as TMA requires, else a copy."""
+    vector = 16 // x.element_size()
+    rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
+    good = x.stride(3) == 1 and all(stride > 0 and stride % vector == 0 for stride in rows)
+    return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
+
+
+def descriptor(x: torch.Tensor, block: int) -> TensorDescriptor:
+    """The TMA descriptor of ``x[B,S,H,D]`` in tiles of ``block`` rows of one head."""
+    x = for_tma(x)
+    strides = [stride if size > 1 else x.shape[3] for stride, size in zip(x.stride(), x.shape, strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*strides[:3], 1], [1, block, 1, x.shape[3]])
+
+
+def by_tma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, *, SPECIALIZED: bool) -> Outputs:
+    (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    if q.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    BLOCK_M, BLOCK_N = 128, 128
+    attention_pipelined_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+        descriptor(q, BLOCK_M), descriptor(k, BLOCK_N), descriptor(v, BLOCK_N), descriptor(o, BLOCK_M),
+        lse, Sq, Skv, Hq, group, scale_of(D), CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        SPECIALIZED=SPECIALIZED, num_warps=8, num_stages=2,
+    )  # fmt: skip
+    return o, lse
+
+
+@implementation("attention", "triton.pipelined", level="hopper", requires="sm_90")
+def pipelined(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    return by_tma(q, k, v, causal, SPECIALIZED=False)
+
+
+@implementation("attention", "triton.specialized", level="hopper", requires="sm_90")
+def specialized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    return by_tma(q, k, v, causal, SPECIALIZED=True)
