@@ -178,7 +178,7 @@ CASES = Cases(
     default=of_16k_tokens("bf16", 16384, 0),
     smoke=(
         heads("fp32", 19, 37, 1, Hq=2),
-        heads("fp16", 9, 70, 0, B=2, Hq=2, Hk=2),
+        heads("fp16", 9, 30, 0, B=2, Hq=2, Hk=2),
         # Five queries see no key.
         heads("bf16", 23, 18, 1, Hq=2, D=128),
     ),

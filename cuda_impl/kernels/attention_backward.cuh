@@ -5,6 +5,7 @@
 //   naive  a warp per row of dq, then a warp per row of dk and dv; scalar, from global memory
 //   split  tensor cores: a kernel for dk and dv loops over queries, one for dq loops over keys
 //   fused  one kernel loops over queries: scores are computed once, dq is summed by atomics
+//   wgmma  as fused, with Hopper's units: TMA, a producer warp, two consumer warpgroups
 //
 // With s = scale * q k^T, p = exp(s - lse), delta = rowsum(do * o) and ds = p * (do v^T - delta):
 //   dv = p^T do    dk = scale * ds^T q    dq = scale * ds k
@@ -17,3 +18,4 @@
 #include "attention_backward/01_naive.cuh"
 #include "attention_backward/02_split.cuh"
 #include "attention_backward/03_fused.cuh"
+#include "attention_backward/04_wgmma.cuh"

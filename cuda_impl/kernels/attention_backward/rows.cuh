@@ -23,6 +23,16 @@ __device__ __forceinline__ const T* head_of(const T* ptr, const Strides& stride,
     return ptr + batch * stride.b + head * stride.h;
 }
 
+// Two neighbouring elements, rounded by one instruction.
+__device__ __forceinline__ unsigned pack(__half, float low, float high) {
+    const __half2 two = __floats2half2_rn(low, high);
+    return reinterpret_cast<const unsigned&>(two);
+}
+__device__ __forceinline__ unsigned pack(__nv_bfloat16, float low, float high) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const unsigned&>(two);
+}
+
 // delta = rowsum(do * o), and lse to base 2. A row without keys has lse2 = +infinity, and so have the rows
 // from Sq to pitch: then p = exp2(s - lse2) = 0 without a branch. Grid: a warp per row.
 template <typename T, int D, int THREADS>

@@ -50,15 +50,6 @@ __device__ __forceinline__ void multiply_transposed(float (&c)[COLUMNS / 8][4], 
     }
 }
 
-__device__ __forceinline__ unsigned pack(__half, float low, float high) {
-    const __half2 two = __floats2half2_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
-}
-__device__ __forceinline__ unsigned pack(__nv_bfloat16, float low, float high) {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
-}
-
 // A product's result as the left operand of the next, in registers: c's lanes hold what a's need.
 template <typename T, int ROWS>
 __device__ __forceinline__ void round_to(unsigned (&a)[ROWS / 16][4], const float (&c)[ROWS / 8][4]) {
