@@ -103,6 +103,8 @@ struct Fiber {
     const char* call = "";
     Stack stack;
     void* fake_stack = nullptr;
+    const void* place = nullptr;  // what it waits on, of `wait_on`
+    std::shared_ptr<void> unit_state;
     std::vector<Copy> copies;              // started, not yet committed to a group
     std::deque<std::vector<Copy>> groups;  // committed, not yet waited for
 };
@@ -137,6 +139,10 @@ struct Barrier {
     Votes votes[2] = {};
 };
 
+struct NamedBarrier {
+    unsigned arrived = 0, threads = 0;
+};
+
 // Bytes behind dynamic shared memory that no kernel may write. AddressSanitizer has its own.
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::size_t GUARD_BYTES = 0;
@@ -163,6 +169,13 @@ class Block {
     void spin() { leave(State::spinning, "__nanosleep"); }
     unsigned lane() const { return running_->linear % LANES; }
     void* dynamic_shared();
+    void wait_on(const void* place, const char* call);
+    void wake(const void* place);
+    void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
+    [[noreturn]] void fail(const std::string& message);
+    bool reverse_order() const;
+    std::shared_ptr<void>& state_of_thread() { return running_->unit_state; }
+    std::shared_ptr<void>& state_of_block() { return unit_state_; }
 
   private:
     static void enter();
@@ -188,6 +201,8 @@ class Block {
     std::vector<Fiber*> order_;
     std::vector<Warp> warps_;
     Barrier barrier_;
+    NamedBarrier named_barriers_[32] = {};  // the hardware's 16, and as many for units
+    std::shared_ptr<void> unit_state_;
     unsigned alive_ = 0;
     Fiber* running_ = nullptr;
     Memory static_shared_;
@@ -344,6 +359,8 @@ bool Block::run(uint3 index) {
     gridDim = launch_.grid;
     alive_ = launch_.threads();
     barrier_ = {};
+    std::fill(std::begin(named_barriers_), std::end(named_barriers_), NamedBarrier{});
+    unit_state_.reset();
     warps_.assign((alive_ + LANES - 1) / LANES, {});
     // Shared memory is not initialised to zeros: all ones is NaN.
     if (launch_.object != nullptr) {
@@ -427,6 +444,7 @@ void Block::start(Fiber& fiber) {
     warps_[fiber.linear / LANES].alive |= 1u << fiber.linear % LANES;
     fiber.state = State::ready;
     fiber.fake_stack = nullptr;
+    fiber.unit_state.reset();
     fiber.copies.clear();
     fiber.groups.clear();
     getcontext(&fiber.context);
@@ -529,6 +547,44 @@ void Block::wait_for_copies(std::size_t pending) {
     }
 }
 
+void Block::wait_on(const void* place, const char* call) {
+    Fiber& fiber = *running_;
+    fiber.place = place;
+    leave(State::waiting, call);
+    fiber.place = nullptr;
+}
+
+void Block::wake(const void* place) {
+    for (Fiber& fiber : fibers_) {
+        if (fiber.state == State::waiting && fiber.place == place) fiber.state = State::ready;
+    }
+}
+
+void Block::named_barrier(unsigned id, unsigned threads, bool waits, const char* call) {
+    NamedBarrier& barrier = named_barriers_[id];
+    if (barrier.arrived == 0) barrier.threads = threads;
+    if (barrier.threads != threads) {
+        fail(std::string(call) + ": barrier " + std::to_string(id) + " is one of " +
+             std::to_string(barrier.threads) + " threads, got " + std::to_string(threads));
+    }
+    if (++barrier.arrived == threads) {
+        barrier.arrived = 0;
+        wake(&barrier);
+    } else if (waits) {
+        wait_on(&barrier, call);
+    }
+}
+
+void Block::fail(const std::string& message) {
+    launch_.fail(place() + ": " + message);
+    leave(State::waiting, "");  // never resumed: the launch ends
+    std::abort();
+}
+
+bool Block::reverse_order() const {
+    return launch_.reverse;
+}
+
 // A thread that has returned no longer counts in barriers.
 void Block::exit_thread() {
     const unsigned lane = running_->linear % LANES;
@@ -581,6 +637,27 @@ void commit_copies() {
 }
 void wait_for_copies(std::size_t pending) {
     current_block->wait_for_copies(pending);
+}
+void wait_on(const void* place, const char* call) {
+    current_block->wait_on(place, call);
+}
+void wake(const void* place) {
+    current_block->wake(place);
+}
+void named_barrier(unsigned id, unsigned threads, bool waits, const char* call) {
+    current_block->named_barrier(id, threads, waits, call);
+}
+std::shared_ptr<void>& state_of_thread() {
+    return current_block->state_of_thread();
+}
+std::shared_ptr<void>& state_of_block() {
+    return current_block->state_of_block();
+}
+void fail(const std::string& message) {
+    current_block->fail(message);
+}
+bool reverse_order() {
+    return current_block->reverse_order();
 }
 void spin() {
     current_block->spin();

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 
 // CUDA's built-in variables, set whenever a thread resumes.
@@ -57,6 +58,18 @@ Meeting meet(unsigned mask, std::uint64_t value, const char* call);
 void start_copy(void* to, const void* from, std::size_t bytes, std::size_t size);
 void commit_copies();                       // commits the copies started since the last commit as one group
 void wait_for_copies(std::size_t pending);  // for all but the latest `pending` groups
+
+// Waits until another thread wakes that place.
+void wait_on(const void* place, const char* call);
+void wake(const void* place);
+// Hardware barrier `id` of a block: `threads` threads, of which some only arrive.
+void named_barrier(unsigned id, unsigned threads, bool waits, const char* call);
+// State that a unit keeps per thread and per block, whatever it is; null when the thread or block starts.
+std::shared_ptr<void>& state_of_thread();
+std::shared_ptr<void>& state_of_block();
+// Ends the launch with an error.
+[[noreturn]] void fail(const std::string& message);
+bool reverse_order();
 
 void spin();  // lets every other thread of every block run first
 unsigned lane();

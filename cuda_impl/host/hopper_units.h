@@ -1,0 +1,275 @@
+// Hopper's units on the host: the functions of kernels/hopper.cuh, kernels/wgmma.cuh and
+// kernels/attention/hopper_ptx.cuh that attention's levels use, in plain C++.
+//
+// Asynchronous work is executed when it is waited for and not before, so that a missing wait shows: TMA loads
+// in mbarrier_wait, products in wgmma_wait_group. In reverse thread order TMA loads land at once, so that a
+// stage refilled too early shows. A wait that nothing ends is a deadlock error.
+//
+// Limits: a missing fence does not show, and the four warps of a warpgroup wait for products together.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "device.h"
+#include "tensor_core.h"
+
+// ---- addresses -----------------------------------------------------------------------------------------
+// Those of dynamic shared memory count from a base that is a multiple of 16 bytes and no more.
+
+namespace host {
+constexpr unsigned SHARED_BASE = 1024 + 16;
+
+inline char* shared_pointer(unsigned address) {
+    return static_cast<char*>(dynamic_shared()) + (address - SHARED_BASE);
+}
+}  // namespace host
+
+inline unsigned shared_address(const void* ptr) {
+    return unsigned(static_cast<const char*>(ptr) - static_cast<char*>(host::dynamic_shared())) +
+           host::SHARED_BASE;
+}
+
+// ---- mbarrier --------------------------------------------------------------------------------------------
+
+using mbarrier_t = unsigned long long;
+
+namespace host {
+
+struct Mbarrier {
+    int bytes;  // pending
+    std::uint16_t pending, arrivals_and_parity;
+
+    unsigned parity() const { return arrivals_and_parity >> 15; }
+};
+static_assert(sizeof(Mbarrier) == sizeof(mbarrier_t));
+
+inline Mbarrier& of(mbarrier_t* barrier) {
+    return *reinterpret_cast<Mbarrier*>(barrier);
+}
+
+// Of a block: TMA loads that have not been executed, by the mbarrier that they complete on.
+using Loads = std::map<const mbarrier_t*, std::vector<std::function<void()>>>;
+
+inline Loads& loads() {
+    std::shared_ptr<void>& state = state_of_block();
+    if (state == nullptr) state = std::make_shared<Loads>();
+    return *static_cast<Loads*>(state.get());
+}
+
+inline void complete_phase(mbarrier_t* ptr) {
+    Mbarrier& barrier = of(ptr);
+    if (barrier.pending > 0 || barrier.bytes != 0) return;
+    barrier.pending = barrier.arrivals_and_parity & 0x7fff;
+    barrier.arrivals_and_parity ^= 0x8000;
+    wake(ptr);
+}
+
+inline void arrive(mbarrier_t* ptr, int bytes) {
+    Mbarrier& barrier = of(ptr);
+    if (barrier.pending == 0) fail("mbarrier: more arrivals in a phase than it was initialised with");
+    --barrier.pending;
+    barrier.bytes += bytes;
+    complete_phase(ptr);
+}
+
+}  // namespace host
+
+inline void mbarrier_init(mbarrier_t* ptr, unsigned arrivals) {
+    host::of(ptr) = {0, std::uint16_t(arrivals), std::uint16_t(arrivals)};
+}
+inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive(mbarrier_t* ptr) {
+    host::arrive(ptr, 0);
+}
+inline void mbarrier_arrive_expect_bytes(mbarrier_t* ptr, unsigned bytes) {
+    host::arrive(ptr, int(bytes));
+}
+inline void mbarrier_wait(mbarrier_t* ptr, unsigned parity) {
+    while (host::of(ptr).parity() == parity) {
+        const auto started = host::loads().find(ptr);
+        if (started == host::loads().end()) {
+            host::wait_on(ptr, "mbarrier_wait");
+            continue;
+        }
+        const auto work = std::move(started->second);
+        host::loads().erase(started);
+        for (const auto& load : work) load();
+    }
+}
+
+// ---- TMA -------------------------------------------------------------------------------------------------
+
+namespace host {
+
+// What cuda_impl/heads_map.py and pybind/heads.h write into the 128 bytes of a TensorMap for the host.
+struct Box {
+    const char* address;
+    std::int64_t sizes[5], strides[4];  // in elements of 2 bytes; in bytes, from the second dimension on
+    std::int64_t lines, pieces;         // a box is 64, lines, pieces, 1, 1
+};
+static_assert(sizeof(Box) <= sizeof(TensorMap));
+
+inline void load_box(char* to, const Box& box, int row, int head, int batch) {
+    for (int piece = 0; piece < box.pieces; ++piece) {
+        for (int line = 0; line < box.lines; ++line, to += 128) {
+            const bool inside = row + line >= 0 && row + line < box.sizes[1] && piece < box.sizes[2];
+            const char* const from = box.address + (row + line) * box.strides[0] + piece * box.strides[1] +
+                                     head * box.strides[2] + batch * box.strides[3];
+            for (int i = 0; i < 8; ++i) {  // 128-byte swizzle
+                char* const vector = to + (i ^ int(shared_address(to) / 128 % 8)) * 16;
+                if (inside) {
+                    std::memcpy(vector, from + i * 16, 16);
+                } else {
+                    std::memset(vector, 0, 16);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace host
+
+inline void head_copy_to_shared(void* to, const TensorMap* from, int row, int head, int batch,
+                                mbarrier_t* ptr) {
+    if (shared_address(to) % 1024 != 0) host::fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
+    host::Box box;
+    std::memcpy(&box, from, sizeof(box));
+    const auto load = [=] {
+        host::load_box(static_cast<char*>(to), box, row, head, batch);
+        host::of(ptr).bytes -= int(box.lines * box.pieces * 128);
+        host::complete_phase(ptr);
+    };
+    if (host::reverse_order()) return load();
+    host::loads()[ptr].push_back(load);
+    host::wake(ptr);
+}
+
+// ---- named barriers, registers ---------------------------------------------------------------------------
+
+template <int THREADS>
+void named_barrier_sync(int id) {
+    host::named_barrier(unsigned(id), THREADS, true, "bar.sync");
+}
+template <int THREADS>
+void named_barrier_arrive(int id) {
+    host::named_barrier(unsigned(id), THREADS, false, "bar.arrive");
+}
+template <int>
+void setmaxnreg_dec() {}
+template <int>
+void setmaxnreg_inc() {}
+
+// ---- wgmma -----------------------------------------------------------------------------------------------
+
+using matrix_t = unsigned long long;
+
+inline matrix_t matrix_descriptor(const void* start, unsigned next_64) {
+    return matrix_t(shared_address(start) >> 4) | matrix_t(next_64 >> 4) << 16;
+}
+
+template <typename T>
+constexpr bool IS_BF16 = std::is_same_v<T, __nv_bfloat16>;
+
+namespace host {
+
+// Element (line, i) of a swizzled matrix: lines of 64 elements, 128 bytes apart; the next 64 are `next_64` on.
+template <typename T>
+float swizzled(matrix_t matrix, unsigned line, unsigned i) {
+    const unsigned plain = unsigned(matrix & 0x3fff) * 16 + unsigned(matrix >> 16 & 0x3fff) * 16 * (i / 64) +
+                           line * 128 + i % 64 * 2;
+    T value;
+    std::memcpy(static_cast<void*>(&value), shared_pointer(plain ^ (plain >> 7 & 7) << 4), sizeof(T));
+    return float(value);
+}
+
+// A thread's part of one wgmma. `execute` computes the 16 rows of a warp, given its lanes' parts.
+struct Product {
+    float* d;
+    const unsigned* a_registers;  // null: a is in shared memory
+    matrix_t a, b;
+    bool add;
+    void (*execute)(const std::vector<const Product*>& part, unsigned warp);
+};
+
+template <typename T, int N, bool B_TRANSPOSED>
+void execute(const std::vector<const Product*>& part, unsigned warp) {
+    float a[16][16], b[16][N];
+    for (unsigned row = 0; row < 16; ++row) {
+        for (unsigned k = 0; k < 16; ++k) {
+            const unsigned word = row / 8 + k / 8 * 2, lane = row % 8 * 4 + k % 8 / 2;
+            a[row][k] = part[lane]->a_registers != nullptr
+                            ? element<T>(part[lane]->a_registers[word], k % 2)
+                            : swizzled<T>(part[0]->a, 16 * warp + row, k);
+        }
+    }
+    for (unsigned k = 0; k < 16; ++k) {
+        for (unsigned n = 0; n < N; ++n) {
+            b[k][n] = B_TRANSPOSED ? swizzled<T>(part[0]->b, k, n) : swizzled<T>(part[0]->b, n, k);
+        }
+    }
+    for (unsigned row = 0; row < 16; ++row) {
+        float sums[N] = {};
+        for (unsigned k = 0; k < 16; ++k) {
+            for (unsigned n = 0; n < N; ++n) sums[n] += a[row][k] * b[k][n];
+        }
+        for (unsigned n = 0; n < N; ++n) {
+            const Product& own = *part[row % 8 * 4 + n % 8 / 2];
+            float& d = own.d[n / 8 * 4 + row / 8 * 2 + n % 2];
+            d = sums[n] + (own.add ? d : 0.0f);
+        }
+    }
+}
+
+// Of a thread: products started since the last commit, and committed groups that were not waited for.
+struct Products {
+    std::vector<Product> started;
+    std::deque<std::vector<Product>> groups;
+};
+
+inline Products& products() {
+    std::shared_ptr<void>& state = state_of_thread();
+    if (state == nullptr) state = std::make_shared<Products>();
+    return *static_cast<Products*>(state.get());
+}
+
+}  // namespace host
+
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED, int COUNT>
+void wgmma(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
+    static_assert(!A_TRANSPOSED, "rows of a run along K");
+    host::products().started.push_back({d, nullptr, a, b, add, host::execute<T, 2 * COUNT, B_TRANSPOSED>});
+}
+template <typename T, int COUNT>
+void wgmma_from_registers(float (&d)[COUNT], const unsigned* a, matrix_t b) {
+    host::products().started.push_back({d, a, 0, b, true, host::execute<T, 2 * COUNT, true>});
+}
+inline void wgmma_fence() {}
+inline void wgmma_commit_group() {
+    host::Products& own = host::products();
+    own.groups.push_back(std::move(own.started));
+    own.started.clear();
+}
+template <int PENDING, int COUNT>
+void wgmma_wait_group(float (&)[COUNT]) {
+    const unsigned warp = threadIdx.x / host::LANES % 4, barrier = 16 + threadIdx.x / 128;
+    std::deque<std::vector<host::Product>>& groups = host::products().groups;
+    host::named_barrier(barrier, 128, true, "wgmma_wait_group");  // all four warps have started them
+    host::with_parts(&groups, "wgmma_wait_group", [&](const auto* const* groups_of) {
+        if (host::lane() != 0) return;
+        for (std::size_t g = 0; g + PENDING < groups.size(); ++g) {
+            for (std::size_t i = 0; i < groups[g].size(); ++i) {
+                std::vector<const host::Product*> part;
+                for (unsigned lane = 0; lane < host::LANES; ++lane) part.push_back(&(*groups_of[lane])[g][i]);
+                part[0]->execute(part, warp);
+            }
+        }
+    });
+    while (groups.size() > PENDING) groups.pop_front();
+    host::named_barrier(barrier, 128, true, "wgmma_wait_group");  // and none has read its operands after it
+}
