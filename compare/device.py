@@ -153,6 +153,8 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
     if capability(impl.requires) < _HOPPER:
         return None
     if impl.way == "cuda":
+        if impl.emulated:
+            return None
         return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
     if impl.requires.endswith("a"):
         return f"needs {impl.requires}'s own units, which Triton's interpreter does not have"

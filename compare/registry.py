@@ -63,6 +63,7 @@ def implementation(
     accumulator: str = "fp32",
     deterministic: bool = True,
     without_gpu: bool = True,
+    emulated: bool = False,
     algorithm: str = "",
     tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
     untuned: str = "",
@@ -82,6 +83,7 @@ def implementation(
         accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
+        emulated: whether the CPU build of kernels emulates the units of the architecture it requires.
         algorithm: its algorithm, in the same words as in the implementations that share it.  Reports say "the
             same algorithm" of two that declare the same and whose kernels have the same steps.
         tunable: what of it can be chosen, with the values that it takes: ``{"BLOCK_N": (128, 256)}``.  The
@@ -139,6 +141,7 @@ def implementation(
             matches=matches,
             deterministic=deterministic,
             without_gpu=without_gpu,
+            emulated=emulated,
             algorithm=algorithm,
         )
         return run

@@ -344,6 +344,8 @@ class Implementation:
     """Whether it gives the same bits for the same inputs, every time and by every route."""
     without_gpu: bool = True
     """Whether a CPU runs it too, as far as ``requires`` allows: Gluon has no interpreter."""
+    emulated: bool = False
+    """Whether the CPU build of kernels emulates the units of the architecture it requires."""
     algorithm: str = ""
     """What it shares with implementations of other ways that declare the same: ``online: max and sum in one
     read``.  Empty: nothing is said of that."""

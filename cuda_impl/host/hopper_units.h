@@ -137,7 +137,8 @@ inline void load_box(char* to, const Box& box, int row, int head, int batch) {
 
 inline void head_copy_to_shared(void* to, const TensorMap* from, int row, int head, int batch,
                                 mbarrier_t* ptr) {
-    if (shared_address(to) % 1024 != 0) host::fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
+    if (shared_address(to) % 1024 != 0)
+        host::fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
     host::Box box;
     std::memcpy(&box, from, sizeof(box));
     const auto load = [=] {
@@ -178,7 +179,8 @@ constexpr bool IS_BF16 = std::is_same_v<T, __nv_bfloat16>;
 
 namespace host {
 
-// Element (line, i) of a swizzled matrix: lines of 64 elements, 128 bytes apart; the next 64 are `next_64` on.
+// Element (line, i) of a swizzled matrix: lines of 64 elements, 128 bytes apart; the next 64 are `next_64`
+// on.
 template <typename T>
 float swizzled(matrix_t matrix, unsigned line, unsigned i) {
     const unsigned plain = unsigned(matrix & 0x3fff) * 16 + unsigned(matrix >> 16 & 0x3fff) * 16 * (i / 64) +
@@ -203,9 +205,8 @@ void execute(const std::vector<const Product*>& part, unsigned warp) {
     for (unsigned row = 0; row < 16; ++row) {
         for (unsigned k = 0; k < 16; ++k) {
             const unsigned word = row / 8 + k / 8 * 2, lane = row % 8 * 4 + k % 8 / 2;
-            a[row][k] = part[lane]->a_registers != nullptr
-                            ? element<T>(part[lane]->a_registers[word], k % 2)
-                            : swizzled<T>(part[0]->a, 16 * warp + row, k);
+            a[row][k] = part[lane]->a_registers != nullptr ? element<T>(part[lane]->a_registers[word], k % 2)
+                                                           : swizzled<T>(part[0]->a, 16 * warp + row, k);
         }
     }
     for (unsigned k = 0; k < 16; ++k) {

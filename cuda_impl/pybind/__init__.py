@@ -47,6 +47,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
                 requires=impl.requires,
                 accumulator=impl.accumulator,
                 deterministic=impl.deterministic,
+                emulated=impl.emulated,
                 algorithm=impl.algorithm,
             )
             declare(_lazy(op, impl.variant, op))

@@ -8,12 +8,10 @@
 // Warpgroup: 64 rows of q. If the registers of two blocks fit a multiprocessor, one's softmax runs while the
 // other multiplies.
 template <typename T, int D, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__(2 * WARPGROUP,
-                             D == 64 ? 2 : 1) void attention_wgmma_kernel(const __grid_constant__ TensorMap q_map,
-                                                            const __grid_constant__ TensorMap k_map,
-                                                            const __grid_constant__ TensorMap v_map, T* o_ptr,
-                                                            float* lse_ptr, int Sq, int Skv, int Hq, int Hk,
-                                                            int causal) {
+__global__ __launch_bounds__(2 * WARPGROUP, D == 64 ? 2 : 1) void attention_wgmma_kernel(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, int Sq, int Skv, int Hq, int Hk,
+    int causal) {
 #if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = 2 * GROUP_M, Q_BYTES = BLOCK_M * D * 2, BYTES = BLOCK_N * D * 2;
     DYNAMIC_SHARED(unsigned char, shared);
@@ -22,7 +20,9 @@ __global__ __launch_bounds__(2 * WARPGROUP,
     unsigned char* const v = k + STAGES * BYTES;
     __shared__ mbarrier_t full[STAGES];
     const int tiles_m = (Sq + BLOCK_M - 1) / BLOCK_M, heads = blockIdx.x / tiles_m;
-    const Tile tile = {heads % Hq, heads / Hq, int(blockIdx.x) % tiles_m * BLOCK_M, Sq, Skv, causal != 0};
+    // A head's last rows, which causally see the most keys, go first.
+    const int m = (tiles_m - 1 - int(blockIdx.x) % tiles_m) * BLOCK_M;
+    const Tile tile = {heads % Hq, heads / Hq, m, Sq, Skv, causal != 0};
     const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
 
     const auto fetch = [&](int n) {  // the first copies include q

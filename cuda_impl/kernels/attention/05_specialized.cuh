@@ -8,18 +8,22 @@
 // Grid: one block per CONSUMERS * 64 rows of q of a head. Warpgroup 0: producer; the others: consumers, of
 // 64 rows each. A stage of the ring is one tile of k or v; they alternate.
 template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_specialized_kernel(
-    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, int Sq, int Skv, int Hq, int Hk,
-    int causal) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
+                             1) void attention_specialized_kernel(const __grid_constant__ TensorMap q_map,
+                                                                  const __grid_constant__ TensorMap k_map,
+                                                                  const __grid_constant__ TensorMap v_map,
+                                                                  T* o_ptr, float* lse_ptr, int Sq, int Skv,
+                                                                  int Hq, int Hk, int causal) {
 #if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = CONSUMERS * GROUP_M, Q_BYTES = BLOCK_M * D * 2, BYTES = BLOCK_N * D * 2;
+    static_assert(STAGES >= 2, "a tile of v and the next of k are in use at once");
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const q = align_1024(shared);
     unsigned char* const stages = q + Q_BYTES;
     __shared__ mbarrier_t q_full, full[STAGES], empty[STAGES];
     const int tiles_m = (Sq + BLOCK_M - 1) / BLOCK_M, heads = blockIdx.x / tiles_m;
-    const Tile tile = {heads % Hq, heads / Hq, int(blockIdx.x) % tiles_m * BLOCK_M, Sq, Skv, causal != 0};
+    const int m = (tiles_m - 1 - int(blockIdx.x) % tiles_m) * BLOCK_M;
+    const Tile tile = {heads % Hq, heads / Hq, m, Sq, Skv, causal != 0};
     const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
@@ -57,7 +61,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_spec
         const unsigned char* const q_group = q + consumer * GROUP_M * LINE_BYTES;
         Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
         const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);  // keys that all its rows see
-        const auto next_stage = [&] {  // waits for the ring's next tile
+        const auto next_stage = [&] {                                    // waits for the ring's next tile
             const int stage = ring.stage;
             mbarrier_wait(&full[stage], ring.parity);
             ring.advance();

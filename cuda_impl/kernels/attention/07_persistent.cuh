@@ -1,6 +1,6 @@
 // attention, level 7, persistent. Change: one block per multiprocessor computes tile after tile, and the ring
-// continues across tiles: while the consumers store o, the producer prefetches the next tile. Causal tiles are
-// assigned longest first, so that all blocks end together.
+// continues across tiles: while the consumers store o, the producer prefetches the next tile. Causal tiles
+// are assigned longest first, so that all blocks end together.
 #pragma once
 
 #include "attention/hopper_tiles.cuh"
@@ -21,7 +21,8 @@ struct Schedule {
         const index_t t = static_cast<index_t>(round++) * gridDim.x + place;
         const int tiles_m = (Sq + BLOCK_M - 1) / BLOCK_M, most = causal ? 16 : 1;
         if (t >= static_cast<index_t>(tiles_m) * heads) return false;
-        const int section = static_cast<int>(t) / (most * tiles_m), in_section = static_cast<int>(t) % (most * tiles_m);
+        const int section = static_cast<int>(t) / (most * tiles_m),
+                  in_section = static_cast<int>(t) % (most * tiles_m);
         const int width = min(most, heads - section * most);
         const int head = section * most + in_section % width;
         tile = {head % Hq, head / Hq, (tiles_m - 1 - in_section / width) * BLOCK_M, Sq, Skv, causal};
@@ -33,12 +34,15 @@ struct Schedule {
 
 // Grid: persistent. Warpgroups as in specialized.
 template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_persistent_kernel(
-    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, int B, int Sq, int Skv, int Hq, int Hk,
-    int causal) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
+                             1) void attention_persistent_kernel(const __grid_constant__ TensorMap q_map,
+                                                                 const __grid_constant__ TensorMap k_map,
+                                                                 const __grid_constant__ TensorMap v_map,
+                                                                 T* o_ptr, float* lse_ptr, int B, int Sq,
+                                                                 int Skv, int Hq, int Hk, int causal) {
 #if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = CONSUMERS * GROUP_M, Q_BYTES = BLOCK_M * D * 2, BYTES = BLOCK_N * D * 2;
+    static_assert(STAGES >= 3, "v's stage is released after the next tile of v has landed");
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const q = align_1024(shared);
     unsigned char* const stages = q + Q_BYTES;

@@ -18,8 +18,8 @@
 
 #if HAS_WGMMA
 
-// TMA load of rows of one head of x[B,S,H,D], from `row` on. The map has five dimensions, D % 64, S, D / 64, H
-// and B, and a box of 64, rows, D / 64, 1 and 1: one copy fills D / 64 pieces of `rows` rows of 128 bytes.
+// TMA load of rows of one head of x[B,S,H,D], from `row` on. The map has five dimensions, D % 64, S, D / 64,
+// H and B, and a box of 64, rows, D / 64, 1 and 1: one copy fills D / 64 pieces of `rows` rows of 128 bytes.
 // Rows outside the tensor are read as zeros, which count as bytes.
 __device__ __forceinline__ void head_copy_to_shared(void* to, const TensorMap* from, int row, int head,
                                                     int batch, mbarrier_t* barrier) {
@@ -50,22 +50,22 @@ __device__ __forceinline__ void named_barrier_arrive(int id) {
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define THIRTY_TWO_OF(d, i) EIGHT_OF(d, i), EIGHT_OF(d, i + 8), EIGHT_OF(d, i + 16), EIGHT_OF(d, i + 24)
-#define WGMMA(n, type, registers, a_, b_, add_, ...)                                          \
-    asm volatile(                                                                             \
-        "{\n"                                                                                 \
-        ".reg .pred adds;\n"                                                                  \
-        "setp.ne.b32 adds, " add_                                                             \
-        ", 0;\n"                                                                              \
-        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a_ \
-        "}, " b_ ", adds, 1, 1, 1;\n"                                                         \
-        "}\n"                                                                                 \
-        : __VA_ARGS__                                                                         \
+#define WGMMA(n, type, registers, a_, b_, add_, ...)                                                     \
+    asm volatile(                                                                                        \
+        "{\n"                                                                                            \
+        ".reg .pred adds;\n"                                                                             \
+        "setp.ne.b32 adds, " add_                                                                        \
+        ", 0;\n"                                                                                         \
+        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, {" a_ "}, " b_ \
+        ", adds, 1, 1, 1;\n"                                                                             \
+        "}\n"                                                                                            \
+        : __VA_ARGS__                                                                                    \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1))
-#define WGMMA_N64(type)                                                                                    \
+#define WGMMA_N64(type)                                                                         \
     WGMMA("64", type, TEN("") TEN("1") TEN("2") "%30, %31", "%32, %33, %34, %35", "%36", "%37", \
           THIRTY_TWO_OF(d, 0))
-#define WGMMA_N128(type)                                                                                 \
-    WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63",        \
+#define WGMMA_N128(type)                                                                          \
+    WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", \
           "%64, %65, %66, %67", "%68", "%69", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
 
 template <typename T>

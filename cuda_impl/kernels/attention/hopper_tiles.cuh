@@ -9,8 +9,8 @@
 #include "attention/hopper_ptx.cuh"
 #include "common.cuh"
 
-constexpr int GROUP_M = 64;       // rows of q of a warpgroup
-constexpr int LINE_BYTES = 128;   // of a row of a piece
+constexpr int GROUP_M = 64;      // rows of q of a warpgroup
+constexpr int LINE_BYTES = 128;  // of a row of a piece
 constexpr int PIECE_D = 64;
 
 #if HAS_WGMMA_LEVELS

@@ -1,0 +1,69 @@
+"""Tensor maps for TMA of ``x[B,S,H,D]``: its layout in memory, and the box of one head that a copy moves."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+
+PIECE = 64
+"""Elements of D that a row of a swizzled box holds: 128 bytes, the maximum."""
+
+
+def for_tma(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows of D are contiguous, 16-byte aligned and apart, as TMA requires, else a copy."""
+    vector = 16 // x.element_size()
+    rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
+    good = x.stride(3) == 1 and all(stride > 0 and stride % vector == 0 for stride in rows)
+    return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
+
+
+def heads_map(x: torch.Tensor, rows: int) -> np.void:
+    """The 128 bytes of a ``TensorMap`` of x, which a kernel takes by value.
+
+    Its dimensions are D % 64, S, D / 64, H and B. A copy moves a box of 64, ``rows``, D / 64, 1 and 1: rows of
+    one head, as D / 64 pieces with 128-byte swizzle.
+
+    Args:
+        x: ``x[B,S,H,D]`` as returned by `for_tma`, of 16-bit elements.
+        rows: of the box, at most 256.
+
+    Raises:
+        RuntimeError: the driver refuses the map.
+    """
+    if x.is_meta:  # no memory, and perhaps no driver
+        return np.zeros(1, "V128")[0]
+    B, S, H, D = x.shape
+    # The stride of a dimension of one element is never used; any multiple of 16 bytes will do.
+    b, s, h = (stride * 2 if size > 1 else 2 * PIECE for stride, size in zip(x.stride(), (B, S, H), strict=False))
+    sizes, strides = (PIECE, S, D // PIECE, H, B), (s, 2 * PIECE, h, b)
+    if not x.is_cuda:
+        box = np.array([x.data_ptr(), *sizes, *strides, rows, D // PIECE, *(0,) * 4], dtype=np.int64)
+        return box.view("V128")[0]
+    return _encoded(x.data_ptr(), x.dtype is torch.bfloat16, sizes, strides, rows)
+
+
+@functools.lru_cache(maxsize=4096)
+def _encoded(
+    address: int, bf16: bool, sizes: tuple[int, ...], strides: tuple[int, ...], rows: int
+) -> np.void:
+    from cuda.bindings import driver
+
+    types = driver.CUtensorMapDataType
+    error, encoded = driver.cuTensorMapEncodeTiled(
+        types.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 if bf16 else types.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        5,
+        address,
+        [driver.cuuint64_t(size) for size in sizes],
+        [driver.cuuint64_t(stride) for stride in strides],
+        [driver.cuuint32_t(size) for size in (PIECE, rows, sizes[2], 1, 1)],
+        [driver.cuuint32_t(1)] * 5,
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"no tensor map of sizes {sizes} and strides {strides} bytes: {error.name}")
+    return np.array([int(word) for word in encoded.opaque], dtype=np.uint64).view("V128")[0]

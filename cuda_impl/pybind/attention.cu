@@ -1,0 +1,158 @@
+// attention from C++: checks and launches the kernels of kernels/attention.cuh.
+#include "attention.cuh"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "fresh.h"
+#include "heads.h"
+
+struct Attention {
+    Tensor q, k, v, o, lse;
+    std::int64_t B, Sq, Skv, Hq, Hk, D;
+
+    py::object outputs() const { return py::make_tuple(o.object, lse.object); }
+};
+
+[[noreturn]] static void not_implemented(const std::string& message) {
+    PyErr_SetString(PyExc_NotImplementedError, message.c_str());
+    throw py::error_already_set();
+}
+
+// The inputs, and uninitialised outputs.
+static Attention checked(const py::object& q, const py::object& k, const py::object& v) {
+    Attention a;
+    a.q = check_same("attention", 4, {{"q", q}})[0];
+    const auto keys = check_same("attention", 4, {{"k", k}, {"v", v}});
+    a.k = keys[0], a.v = keys[1];
+    const Sizes &of_q = a.q.shape, &of_k = a.k.shape;
+    a.B = of_q[0], a.Sq = of_q[1], a.Skv = of_k[1], a.Hq = of_q[2], a.Hk = of_k[2], a.D = of_q[3];
+    const bool good = a.k.element == a.q.element && (a.D == 64 || a.D == 128) && of_k[0] == a.B &&
+                      of_k[3] == a.D && (a.Hk == 0 ? a.Hq == 0 : a.Hq % a.Hk == 0) &&
+                      a.k.device == a.q.device && get(k, Torch::get().is_here).ptr() == Py_True;
+    if (!good) {
+        py::module_::import("compare.arguments")
+            .attr("check_queries")("attention", q, k, v, py::make_tuple(64, 128));
+        throw std::runtime_error("attention: these arguments are not taken");
+    }
+    constexpr std::int64_t MOST = (std::int64_t(1) << 31) - (1 << 16);  // positions are 32-bit
+    if (std::max(a.Sq, a.Skv) > MOST) {
+        not_implemented("Sq=" + std::to_string(a.Sq) + ", Skv=" + std::to_string(a.Skv) + ": at most " +
+                        std::to_string(MOST) + " of each");
+    }
+    a.o = a.q.empty_like();
+    a.lse = new_empty_fp32(a.q, {a.B, a.Hq, a.Sq});
+    return a;
+}
+
+static py::object without_keys(const Attention& a) {
+    a.o.object.attr("zero_")();
+    a.lse.object.attr("fill_")(-std::numeric_limits<double>::infinity());
+    return a.outputs();
+}
+
+// ---- Hopper's own units ----------------------------------------------------------------------------------
+
+constexpr int SWIZZLED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
+
+// Calls `function` with a value of the elements' type and D: both are template parameters.
+template <typename Function>
+static void with_type_and_heads(const Attention& a, Function function) {
+    const auto with_type = [&](auto D) {
+        if (a.q.element == Element::FP16) {
+            function(__half(), D);
+        } else {
+            function(__nv_bfloat16(), D);
+        }
+    };
+    if (a.D == 64) {
+        with_type(std::integral_constant<int, 64>());
+    } else {
+        with_type(std::integral_constant<int, 128>());
+    }
+}
+
+// Shared memory holds `rows` rows of D, of q and of the tiles in flight.
+template <typename T, typename Kernel, typename... More>
+static void launch_hopper(const Attention& a, Kernel kernel, bool causal, int BLOCK_M, int BLOCK_N, int rows,
+                          std::int64_t blocks, int threads, More... more) {
+    const Tensor q = for_tma(a.q), k = for_tma(a.k), v = for_tma(a.v);
+    const LaunchShape shape = {blocks, threads, rows * int(a.D) * 2 + SWIZZLED_BYTES};
+    launch(a.q, shape, kernel, heads_map(q, BLOCK_M), heads_map(k, BLOCK_N), heads_map(v, BLOCK_N),
+           a.o.data<T>(), a.lse.data<float>(), more..., int(a.Sq), int(a.Skv), int(a.Hq), int(a.Hk),
+           int(causal));
+}
+
+// Runs `launch` unless there is nothing to compute.
+template <typename Launch>
+static py::object on_tensor_cores(const py::object& q, const py::object& k, const py::object& v,
+                                  Launch launch) {
+    const Attention a = checked(q, k, v);
+    if (a.q.element == Element::FP32) {
+        not_implemented("fp32: tensor cores would multiply it as TF32");
+    }
+    if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
+    with_type_and_heads(a, [&](auto zero, auto D) { launch(a, zero, D); });
+    return a.outputs();
+}
+
+// TMA and wgmma; two warpgroups per block.
+static py::object wgmma_(py::object q, py::object k, py::object v, bool causal) {
+    return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = 128, BLOCK_N = D == 64 ? 64 : 128, STAGES = 2;
+        launch_hopper<T>(a, attention_wgmma_kernel<T, D, BLOCK_N, STAGES>, causal, BLOCK_M, BLOCK_N,
+                         BLOCK_M + 2 * STAGES * BLOCK_N, a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), 2 * WARPGROUP);
+    });
+}
+
+// As specialized's, with two or three consumer warpgroups: registers hold three times 64 rows of D=64.
+template <int D>
+constexpr int CONSUMERS = D == 64 ? 3 : 2;
+constexpr int BLOCK_N = 128, STAGES = 4;
+
+// A producer warpgroup, and consumers that multiply in turn.
+static py::object specialized(py::object q, py::object k, py::object v, bool causal) {
+    return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
+        launch_hopper<T>(a, attention_specialized_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal,
+                         BLOCK_M, BLOCK_N, BLOCK_M + STAGES * BLOCK_N, a.B * a.Hq * ceil_div(a.Sq, BLOCK_M),
+                         (1 + CONSUMERS<D>)*WARPGROUP);
+    });
+}
+
+// Softmax of a tile runs while the previous tile's p @ v does.
+static py::object overlapped(py::object q, py::object k, py::object v, bool causal) {
+    return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
+        launch_hopper<T>(a, attention_overlapped_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal, BLOCK_M,
+                         BLOCK_N, BLOCK_M + STAGES * BLOCK_N, a.B * a.Hq * ceil_div(a.Sq, BLOCK_M),
+                         (1 + CONSUMERS<D>)*WARPGROUP);
+    });
+}
+
+// One block per multiprocessor; longest tiles first.
+static py::object persistent(py::object q, py::object k, py::object v, bool causal) {
+    return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
+        const std::int64_t tiles = a.B * a.Hq * ceil_div(a.Sq, BLOCK_M);
+        launch_hopper<T>(a, attention_persistent_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal, BLOCK_M,
+                         BLOCK_N, BLOCK_M + STAGES * BLOCK_N,
+                         std::min(tiles, std::int64_t(multiprocessors(a.q))), (1 + CONSUMERS<D>)*WARPGROUP,
+                         int(a.B));
+    });
+}
+
+PYBIND11_MODULE(attention, m) {
+    const py::arg q("q"), k("k"), v("v"), causal("causal");
+    const py::kw_only only;
+    m.def("wgmma", &wgmma_, q, k, v, only, causal);
+    m.def("specialized", &specialized, q, k, v, only, causal);
+    m.def("overlapped", &overlapped, q, k, v, only, causal);
+    m.def("persistent", &persistent, q, k, v, only, causal);
+}
