@@ -68,7 +68,7 @@ __device__ __forceinline__ void round_sums(unsigned (&a)[COUNT / 2], const float
 // Stores a warpgroup's factor * sums[64,D], whose first row is `row`, before `end`.
 template <int D, typename T>
 __device__ __forceinline__ void store_gradient(T* head, index_t stride_s, int row, int end, float factor,
-                                           const float (&sums)[D / 2]) {
+                                               const float (&sums)[D / 2]) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -147,36 +147,64 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
     const unsigned char* v_lines = shared.v + consumer * 64 * LINE_BYTES;
     const int square_m = D == 128 ? 0 : consumer, square_d = D == 128 ? consumer : 0;
 
-    float dk[D / 2], dv[D / 2], s[BLOCK_M / 2];
+    float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
-    mbarrier_wait(&shared.keys, 0);
-    mbarrier_wait(&shared.full[0], 0);
-    multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, shared.stages[0].q);
-    for (int step = 0; step < group * tiles; ++step) {
-        const typename Shared::Stage& tile = shared.stages[stage];
-        const float *lse2 = shared.lse2[stage] + pair, *delta = shared.delta[stage] + pair;
-        const int first_query = (first_tile + step % tiles) * BLOCK_M;
-        const bool masked = first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1);
-
-        float ds[BLOCK_M / 2];
-        multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, tile.d_o);
-        wgmma_wait_group<1>(s);  // do v^T is in flight
+    const auto first_query_of = [&](int step) { return (first_tile + step % tiles) * BLOCK_M; };
+    // Starts the scores of a tile, transposed: keys by queries.
+    const auto start_scores = [&] {
+        multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, shared.stages[stage].q);
+    };
+    // Starts v do^T, and makes p of the scores meanwhile.
+    const auto finish_scores = [&](int step) {
+        const float* lse2 = shared.lse2[stage] + pair;
+        const int first_query = first_query_of(step);
+        multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, shared.stages[stage].d_o);
+        wgmma_wait_group<1>(s);
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 2; ++i) {
             s[i] = exp2f(s[i] * (p.scale * LOG2_E) - lse2[i / 4 * 8 + i % 2]);
         }
-        if (masked) {
+        if (first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 2; ++i) {
                 const int keys = min(p.Skv, first_query + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
                 if (key + i / 2 % 2 * 8 >= keys) s[i] = 0;
             }
         }
+        wgmma_wait_group<0>(ds);
+    };
+    float dq[32];
+    // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction. No
+    // branch: one between the start of wgmma and a wait for a part of it would serialize wgmma.
+    const auto add_dq = [&](int step) {
+        bulk_wait_group_read<0>();
+        named_barrier_sync<WARPGROUP>(2 + consumer);  // the last square has been read
+#pragma unroll
+        for (int i = 0; i < 32; i += 4) {
+            *reinterpret_cast<float4*>(shared.dq[consumer] + (i / 4 * WARPGROUP + thread) * 4) =
+                make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+        }
+        fence_proxy_async();
+        named_barrier_sync<WARPGROUP>(2 + consumer);
+        const int head = kv_head * group + step / tiles;
+        const index_t row =
+            (index_t(batch) * p.Hq + head) * (p.pitch / 64) + first_query_of(step) / 64 + square_m;
+        float* to = dq_ptr + (row * (D / 64) + square_d) * SQUARE;
+        bulk_add_to_global_if(thread == 0, to, shared.dq[consumer], SQUARE * 4);
+        bulk_commit_group();
+    };
+    mbarrier_wait(&shared.keys, 0);
+    mbarrier_wait(&shared.full[0], 0);
+    start_scores();
+    finish_scores(0);
+    int step = 0;
+    for (;;) {
+        const typename Shared::Stage& tile = shared.stages[stage];
         unsigned left[BLOCK_M / 4], left_ds[BLOCK_M / 4];
         round_sums<T>(left, s);
-        wgmma_wait_group<0>(ds);
         add_product<T, BLOCK_M>(dv, left, tile.d_o);
+        const float* delta = shared.delta[stage] + pair;
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 2; ++i) ds[i] = s[i] * (ds[i] - delta[i / 4 * 8 + i % 2]);
         round_sums<T>(left_ds, ds);
@@ -195,7 +223,6 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
         fence_proxy_async();
         named_barrier_sync<CONSUMERS * WARPGROUP>(1);  // all lines of ds have been written
 
-        float dq[32];
         const matrix_t ds_first = matrix_descriptor(ds_lines + square_m * BLOCK_N * LINE_BYTES, 0);
         const matrix_t k_first = matrix_descriptor(shared.k + square_d * BLOCK_N * LINE_BYTES, 0);
         wgmma_fence();
@@ -205,34 +232,17 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
             wgmma<T, true, true>(dq, ds_first + offset, k_first + offset, n > 0);
         }
         wgmma_commit_group();
-        wgmma_wait_group<1>(dk);  // the sums of dk and dv have read their stage
+        wgmma_wait_group<0>(dq);  // also dk and dv: the stage has been read
         if (thread == 0) mbarrier_arrive(&shared.empty[stage]);
         advance();
-        // After the last tile these scores are of an old stage, and not used: a branch would serialize wgmma.
-        if (step + 1 < group * tiles) mbarrier_wait(&shared.full[stage], parity);
-        multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, shared.stages[stage].q);
-        wgmma_wait_group<1>(dq);  // the next scores are in flight
-
-        // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction.
-        if (thread == 0) bulk_wait_group_read<0>();
-        named_barrier_sync<WARPGROUP>(2 + consumer);  // the last square has been read
-#pragma unroll
-        for (int i = 0; i < 32; i += 4) {
-            *reinterpret_cast<float4*>(shared.dq[consumer] + (i / 4 * WARPGROUP + thread) * 4) =
-                make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
-        }
-        fence_proxy_async();
-        named_barrier_sync<WARPGROUP>(2 + consumer);
-        if (thread == 0) {
-            const int head = kv_head * group + step / tiles;
-            const index_t row = (index_t(batch) * p.Hq + head) * (p.pitch / 64) + first_query / 64 + square_m;
-            bulk_add_to_global(dq_ptr + (row * (D / 64) + square_d) * SQUARE, shared.dq[consumer],
-                               SQUARE * 4);
-            bulk_commit_group();
-        }
+        if (++step == group * tiles) break;
+        mbarrier_wait(&shared.full[stage], parity);
+        start_scores();
+        add_dq(step - 1);
+        finish_scores(step);
     }
-    wgmma_wait_group<0>(s);
-    if (thread == 0) bulk_wait_group_read<0>();
+    add_dq(step - 1);
+    bulk_wait_group_read<0>();
 
     const index_t stride_s = index_t(p.Hk) * D, head = (index_t(batch) * p.Skv * p.Hk + kv_head) * D;
     const int row = first_key + consumer * 64;
