@@ -36,7 +36,9 @@ def heads_map(x: torch.Tensor, rows: int) -> np.void:
         return np.zeros(1, "V128")[0]
     B, S, H, D = x.shape
     # The stride of a dimension of one element is never used; any multiple of 16 bytes will do.
-    b, s, h = (stride * 2 if size > 1 else 2 * PIECE for stride, size in zip(x.stride(), (B, S, H), strict=False))
+    b, s, h = (
+        stride * 2 if size > 1 else 2 * PIECE for stride, size in zip(x.stride(), (B, S, H), strict=False)
+    )
     sizes, strides = (PIECE, S, D // PIECE, H, B), (s, 2 * PIECE, h, b)
     if not x.is_cuda:
         box = np.array([x.data_ptr(), *sizes, *strides, rows, D // PIECE, *(0,) * 4], dtype=np.int64)

@@ -6,27 +6,25 @@
 #pragma once
 
 #include "attention/hopper_ptx.cuh"
-#include "attention_backward/bulk_reduce.cuh"
+#include "attention_backward/hopper_ptx.cuh"
 #include "attention_backward/rows.cuh"
 
 #if HAS_WGMMA_LEVELS
 
-// A tile in shared memory: pieces of `rows` lines of 64 elements, 128 bytes, as TMA writes them (128-byte
-// swizzle). A square is 64 x 64 elements of a gradient, the part of one warpgroup.
-constexpr int PIECE_D = 64, LINE_BYTES = 128, SQUARE = 64 * 64, STAGES = 2;
+// A tile in shared memory: pieces of 64 elements of D, a row a line of 128 bytes, as TMA writes them
+// (128-byte swizzle).
+constexpr int PIECE_D = 64, LINE_BYTES = 128, STAGES = 2;
 
 template <int D>
 struct SharedTiles {
-    static constexpr int BLOCK_M = 8192 / D,
-                         BLOCK_N = 128;  // more queries of D = 128 would not fit registers
-    static constexpr int KEYS_BYTES = BLOCK_N * D * 2, QUERIES_BYTES = BLOCK_M * D * 2;
+    static constexpr int BLOCK_M = 64, BLOCK_N = 128;
 
-    unsigned char k[KEYS_BYTES], v[KEYS_BYTES];
+    unsigned char k[BLOCK_N * D * 2], v[BLOCK_N * D * 2];
     struct Stage {
-        unsigned char q[QUERIES_BYTES], d_o[QUERIES_BYTES];
+        unsigned char q[BLOCK_M * D * 2], d_o[BLOCK_M * D * 2];
     } stages[STAGES];
-    unsigned char ds[2][BLOCK_N * BLOCK_M * 2];  // a line per key
-    float dq[2][SQUARE];                         // of each consumer
+    unsigned char ds[2][BLOCK_N * BLOCK_M * 2];  // a line a key
+    float dq[2][BLOCK_M * D / 2];                // of each consumer
     float lse2[STAGES][BLOCK_M], delta[STAGES][BLOCK_M];
     mbarrier_t keys, full[STAGES], empty[STAGES];
 };
@@ -35,7 +33,9 @@ struct SharedTiles {
 template <typename T, int D, int A_ROWS, int B_ROWS, int COUNT>
 __device__ __forceinline__ void multiply_lines(float (&d)[COUNT], const unsigned char* a,
                                                const unsigned char* b) {
-    const matrix_t a_first = matrix_descriptor(a, 0), b_first = matrix_descriptor(b, 0);
+    matrix_t a_first = matrix_descriptor(a, 0);
+    const matrix_t b_first = matrix_descriptor(b, 0);
+    asm volatile("" : "+l"(a_first));  // else the loop's eight constant descriptors would spill
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
@@ -65,14 +65,14 @@ __device__ __forceinline__ void round_sums(unsigned (&a)[COUNT / 2], const float
     for (int i = 0; i < COUNT / 2; ++i) a[i] = pack(T(), d[2 * i], d[2 * i + 1]);
 }
 
-// Stores a warpgroup's factor * sums[64,D], whose first row is `row`, before `end`.
+// Stores a warp's factor * sums[16,D] to rows of a gradient from `row` on, those before `end`.
 template <int D, typename T>
 __device__ __forceinline__ void store_gradient(T* head, index_t stride_s, int row, int end, float factor,
                                                const float (&sums)[D / 2]) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int own = row + threadIdx.x % WARPGROUP / WARP * 16 + half * 8 + lane / 4;
+        const int own = row + half * 8 + lane / 4;
         if (own >= end) continue;
         unsigned* pairs = reinterpret_cast<unsigned*>(head + own * stride_s);
 #pragma unroll
@@ -85,8 +85,7 @@ __device__ __forceinline__ void store_gradient(T* head, index_t stride_s, int ro
 
 #endif  // HAS_WGMMA_LEVELS
 
-// Grid: a block per 128 keys of a key head. A consumer has 64 of them, and one square of each tile of dq:
-// half of D = 128, or half of the 128 queries.
+// Grid: a block per 128 keys of a key head. A consumer has 64 of them, and half of D of each tile of dq.
 template <typename T, int D>
 __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
@@ -100,8 +99,6 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
     Shared& shared = *reinterpret_cast<Shared*>(bytes + (-shared_address(bytes) & 1023));
     const int blocks = (p.Skv + BLOCK_N - 1) / BLOCK_N, first_key = blockIdx.x % blocks * BLOCK_N;
     const int kv_head = blockIdx.x / blocks % p.Hk, batch = blockIdx.x / blocks / p.Hk;
-    const int first_tile = max(first_key - p.diagonal, 0) / BLOCK_M;
-    const int tiles = (p.Sq + BLOCK_M - 1) / BLOCK_M - first_tile, group = p.Hq / p.Hk;
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.keys, 1);
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -112,98 +109,95 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
     }
     __syncthreads();
 
-    int stage = 0;
+    // Tiles of BLOCK_M queries of each head that shares the key head, from the first that sees a key.
+    const int first_tile = max(first_key - p.diagonal, 0) / BLOCK_M,
+              end_tile = (p.Sq + BLOCK_M - 1) / BLOCK_M;
+    const int end_head = (kv_head + 1) * (p.Hq / p.Hk);
+    int head = kv_head * (p.Hq / p.Hk), tile = first_tile, stage = 0;
     unsigned parity = 0;
     const auto advance = [&] {
+        if (++tile == end_tile) tile = first_tile, ++head;
         stage ^= 1;
         parity ^= stage == 0;
     };
     if (threadIdx.x < WARPGROUP) {
         setmaxnreg_dec<24>();
         if (threadIdx.x > 0) return;
-        mbarrier_arrive_expect_bytes(&shared.keys, 2 * Shared::KEYS_BYTES);
+        mbarrier_arrive_expect_bytes(&shared.keys, sizeof(shared.k) + sizeof(shared.v));
         head_copy_to_shared(shared.k, &k_map, first_key, kv_head, batch, &shared.keys);
         head_copy_to_shared(shared.v, &v_map, first_key, kv_head, batch, &shared.keys);
-        for (int step = 0; step < group * tiles; ++step, advance()) {
-            const int head = kv_head * group + step / tiles,
-                      first_query = (first_tile + step % tiles) * BLOCK_M;
-            const index_t row = (index_t(batch) * p.Hq + head) * p.pitch + first_query;
+        for (; head < end_head; advance()) {
+            const index_t row = (index_t(batch) * p.Hq + head) * p.pitch + tile * BLOCK_M;
             mbarrier_t* full = &shared.full[stage];
             mbarrier_wait(&shared.empty[stage], parity ^ 1);  // in the first round all stages are empty
-            mbarrier_arrive_expect_bytes(full, 2 * Shared::QUERIES_BYTES + 2 * BLOCK_M * 4);
-            head_copy_to_shared(shared.stages[stage].q, &q_map, first_query, head, batch, full);
-            head_copy_to_shared(shared.stages[stage].d_o, &do_map, first_query, head, batch, full);
-            bulk_copy_to_shared(shared.lse2[stage], lse2_ptr + row, BLOCK_M * 4, full);
-            bulk_copy_to_shared(shared.delta[stage], delta_ptr + row, BLOCK_M * 4, full);
+            mbarrier_arrive_expect_bytes(full, sizeof(shared.stages[0]) + 2 * BLOCK_M * sizeof(float));
+            head_copy_to_shared(shared.stages[stage].q, &q_map, tile * BLOCK_M, head, batch, full);
+            head_copy_to_shared(shared.stages[stage].d_o, &do_map, tile * BLOCK_M, head, batch, full);
+            bulk_copy_to_shared(shared.lse2[stage], lse2_ptr + row, BLOCK_M * sizeof(float), full);
+            bulk_copy_to_shared(shared.delta[stage], delta_ptr + row, BLOCK_M * sizeof(float), full);
         }
         return;
     }
 
     setmaxnreg_inc<240>();
     const int consumer = threadIdx.x / WARPGROUP - 1, thread = threadIdx.x % WARPGROUP;
-    const int lane = threadIdx.x % WARP, warp = thread / WARP, pair = lane % 4 * 2;
-    const int key = first_key + consumer * 64 + warp * 16 + lane / 4;  // and the one 8 further
+    const int lane = threadIdx.x % WARP, own = consumer * 64 + thread / WARP * 16, pair = lane % 4 * 2;
     const unsigned char* k_lines = shared.k + consumer * 64 * LINE_BYTES;
     const unsigned char* v_lines = shared.v + consumer * 64 * LINE_BYTES;
-    const int square_m = D == 128 ? 0 : consumer, square_d = D == 128 ? consumer : 0;
+    // The consumer's half of D: a piece of k, or half of a piece.
+    const unsigned char* k_half = shared.k + consumer * (D == 128 ? BLOCK_N * LINE_BYTES : LINE_BYTES / 2);
 
-    float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2];
+    float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2], dq[D / 4];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
-    const auto first_query_of = [&](int step) { return (first_tile + step % tiles) * BLOCK_M; };
     // Starts the scores of a tile, transposed: keys by queries.
     const auto start_scores = [&] {
         multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, shared.stages[stage].q);
     };
     // Starts v do^T, and makes p of the scores meanwhile.
-    const auto finish_scores = [&](int step) {
-        const float* lse2 = shared.lse2[stage] + pair;
-        const int first_query = first_query_of(step);
+    const auto finish_scores = [&] {
         multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, shared.stages[stage].d_o);
         wgmma_wait_group<1>(s);
+        const float* lse2 = shared.lse2[stage] + pair;
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 2; ++i) {
             s[i] = exp2f(s[i] * (p.scale * LOG2_E) - lse2[i / 4 * 8 + i % 2]);
         }
-        if (first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
+        if (first_key + BLOCK_N > min(p.Skv, tile * BLOCK_M + p.diagonal + 1)) {
+            const int key = first_key + own + lane / 4;  // and the one 8 further
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 2; ++i) {
-                const int keys = min(p.Skv, first_query + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
+                const int keys = min(p.Skv, tile * BLOCK_M + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
                 if (key + i / 2 % 2 * 8 >= keys) s[i] = 0;
             }
         }
         wgmma_wait_group<0>(ds);
     };
-    float dq[32];
-    // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction. No
-    // branch: one between the start of wgmma and a wait for a part of it would serialize wgmma.
-    const auto add_dq = [&](int step) {
+    // Adds dq to global memory, a thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one
+    // bulk reduction. No branch: one between the start of wgmma and the wait for a part of it serializes
+    // wgmma.
+    const auto add_dq = [&](float* to) {
         bulk_wait_group_read<0>();
-        named_barrier_sync<WARPGROUP>(2 + consumer);  // the last square has been read
+        named_barrier_sync<WARPGROUP>(2 + consumer);  // the tile before has been read
 #pragma unroll
-        for (int i = 0; i < 32; i += 4) {
+        for (int i = 0; i < D / 4; i += 4) {
             *reinterpret_cast<float4*>(shared.dq[consumer] + (i / 4 * WARPGROUP + thread) * 4) =
                 make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
         }
         fence_proxy_async();
         named_barrier_sync<WARPGROUP>(2 + consumer);
-        const int head = kv_head * group + step / tiles;
-        const index_t row =
-            (index_t(batch) * p.Hq + head) * (p.pitch / 64) + first_query_of(step) / 64 + square_m;
-        float* to = dq_ptr + (row * (D / 64) + square_d) * SQUARE;
-        bulk_add_to_global_if(thread == 0, to, shared.dq[consumer], SQUARE * 4);
+        bulk_add_to_global_if(thread == 0, to, shared.dq[consumer], sizeof(shared.dq[0]));
         bulk_commit_group();
     };
     mbarrier_wait(&shared.keys, 0);
     mbarrier_wait(&shared.full[0], 0);
     start_scores();
-    finish_scores(0);
-    int step = 0;
-    for (;;) {
-        const typename Shared::Stage& tile = shared.stages[stage];
+    finish_scores();
+    float* to;  // where this tile of dq is
+    for (int buffer = 0;; buffer ^= 1) {
         unsigned left[BLOCK_M / 4], left_ds[BLOCK_M / 4];
         round_sums<T>(left, s);
-        add_product<T, BLOCK_M>(dv, left, tile.d_o);
+        add_product<T, BLOCK_M>(dv, left, shared.stages[stage].d_o);
         const float* delta = shared.delta[stage] + pair;
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 2; ++i) ds[i] = s[i] * (ds[i] - delta[i / 4 * 8 + i % 2]);
@@ -211,67 +205,64 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
 
         // ds^T as the left operand of dq, a line a key: wgmma reads it transposed. Two buffers: the other
         // consumer may still read the one before.
-        unsigned char* ds_lines = shared.ds[step % 2];
+        unsigned char* ds_lines = shared.ds[buffer];
 #pragma unroll
         for (int n = 0; n < BLOCK_M / 16; ++n) {
-            const int row = consumer * 64 + warp * 16 + lane / 8 % 2 * 8 + lane % 8,
-                      vector = 2 * n + lane / 16;
-            stmatrix_x4(ds_lines + (vector / 8 * BLOCK_N + row) * LINE_BYTES + (vector % 8 ^ row % 8) * 16,
-                        left_ds[4 * n], left_ds[4 * n + 1], left_ds[4 * n + 2], left_ds[4 * n + 3]);
+            const int row = own + lane % 16, vector = (2 * n + lane / 16) ^ row % 8;
+            stmatrix_x4(ds_lines + row * LINE_BYTES + vector * 16, left_ds[4 * n], left_ds[4 * n + 1],
+                        left_ds[4 * n + 2], left_ds[4 * n + 3]);
         }
-        add_product<T, BLOCK_M>(dk, left_ds, tile.q);
+        add_product<T, BLOCK_M>(dk, left_ds, shared.stages[stage].q);
         fence_proxy_async();
         named_barrier_sync<CONSUMERS * WARPGROUP>(1);  // all lines of ds have been written
 
-        const matrix_t ds_first = matrix_descriptor(ds_lines + square_m * BLOCK_N * LINE_BYTES, 0);
-        const matrix_t k_first = matrix_descriptor(shared.k + square_d * BLOCK_N * LINE_BYTES, 0);
+        const matrix_t ds_first = matrix_descriptor(ds_lines, 0), k_first = matrix_descriptor(k_half, 0);
         wgmma_fence();
 #pragma unroll
         for (int n = 0; n < BLOCK_N; n += 16) {
             const int offset = n * LINE_BYTES >> 4;
-            wgmma<T, true, true>(dq, ds_first + offset, k_first + offset, n > 0);
+            wgmma_across_k<T>(dq, ds_first + offset, k_first + offset, n > 0);
         }
         wgmma_commit_group();
+        to = dq_ptr + (((index_t(batch) * p.Hq + head) * (p.pitch / BLOCK_M) + tile) * 2 + consumer) *
+                          (BLOCK_M * D / 2);
         wgmma_wait_group<0>(dq);  // also dk and dv: the stage has been read
         if (thread == 0) mbarrier_arrive(&shared.empty[stage]);
         advance();
-        if (++step == group * tiles) break;
+        if (head == end_head) break;
         mbarrier_wait(&shared.full[stage], parity);
         start_scores();
-        add_dq(step - 1);
-        finish_scores(step);
+        add_dq(to);
+        finish_scores();
     }
-    add_dq(step - 1);
+    add_dq(to);
     bulk_wait_group_read<0>();
 
-    const index_t stride_s = index_t(p.Hk) * D, head = (index_t(batch) * p.Skv * p.Hk + kv_head) * D;
-    const int row = first_key + consumer * 64;
-    store_gradient<D>(dk_ptr + head, stride_s, row, p.Skv, p.scale, dk);
-    store_gradient<D>(dv_ptr + head, stride_s, row, p.Skv, 1.0f, dv);
+    const index_t stride_s = index_t(p.Hk) * D, of_head = (index_t(batch) * p.Skv * p.Hk + kv_head) * D;
+    store_gradient<D>(dk_ptr + of_head, stride_s, first_key + own, p.Skv, p.scale, dk);
+    store_gradient<D>(dv_ptr + of_head, stride_s, first_key + own, p.Skv, 1.0f, dv);
 #endif
 }
 
-// dq = scale * sum, rounded once, from squares in the order of a warpgroup's registers. Grid: a block of a
-// warpgroup per square.
+// dq = scale * sum, rounded once, from sums in the order of a warpgroup's registers. Grid: a block of a
+// warpgroup per 64 queries and half of D.
 template <typename T, int D>
 __global__ __launch_bounds__(WARPGROUP) void attention_backward_place_kernel(const float* sum_ptr, T* dq_ptr,
                                                                              Problem p) {
-    const int squares = p.pitch / 64, square_d = blockIdx.x % (D / 64);
-    const int first_query = blockIdx.x / (D / 64) % squares * 64;
-    const index_t head = blockIdx.x / (D / 64) / squares;  // of all batches
-    const index_t batch = head / p.Hq, h = head % p.Hq;
-    const float4* sums = reinterpret_cast<const float4*>(sum_ptr + index_t(blockIdx.x) * SQUARE);
-    const int lane = threadIdx.x % WARP, query = first_query + threadIdx.x / WARP * 16 + lane / 4;
+    const int tiles = p.pitch / 64, half_d = blockIdx.x % 2, tile = blockIdx.x / 2 % tiles;
+    const index_t head = blockIdx.x / 2 / tiles;  // of all batches
+    const float4* sums = reinterpret_cast<const float4*>(sum_ptr + index_t(blockIdx.x) * (32 * D));
+    const int lane = threadIdx.x % WARP, query = tile * 64 + threadIdx.x / WARP * 16 + lane / 4;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < D / 16; ++i) {
         const float4 sum = sums[i * WARPGROUP + threadIdx.x];
         const float rows[2][2] = {{sum.x, sum.y}, {sum.z, sum.w}};
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int own = query + half * 8;
-            if (own >= p.Sq) continue;
-            T* to = dq_ptr + ((batch * p.Sq + own) * p.Hq + h) * D + square_d * 64 + i * 8 + lane % 4 * 2;
-            *reinterpret_cast<unsigned*>(to) = pack(T(), p.scale * rows[half][0], p.scale * rows[half][1]);
+        for (int h = 0; h < 2; ++h) {
+            if (query + h * 8 >= p.Sq) continue;
+            const index_t row = (head / p.Hq * p.Sq + query + h * 8) * p.Hq + head % p.Hq;
+            T* to = dq_ptr + row * D + half_d * (D / 2) + i * 8 + lane % 4 * 2;
+            *reinterpret_cast<unsigned*>(to) = pack(T(), p.scale * rows[h][0], p.scale * rows[h][1]);
         }
     }
 }
