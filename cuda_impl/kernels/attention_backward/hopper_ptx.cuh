@@ -54,10 +54,9 @@ __device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matri
 
 namespace host {
 
-// Of a block: bulk reductions that have not been executed, by the thread that issued them.
-inline std::map<unsigned, std::vector<std::function<void()>>>& reductions() {
-    static thread_local std::map<unsigned, std::vector<std::function<void()>>> pending;
-    return pending;
+// Bulk reductions that have not been executed: with the block's loads, under the thread that issued them.
+inline const mbarrier_t* reductions_of_thread() {
+    return reinterpret_cast<const mbarrier_t*>(std::uintptr_t(threadIdx.x));
 }
 
 }  // namespace host
@@ -75,15 +74,16 @@ inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbar
 }
 inline void bulk_add_to_global_if(bool condition, float* to, const float* from, unsigned bytes) {
     if (!condition) return;
-    host::reductions()[threadIdx.x].push_back([=] {
+    host::loads()[host::reductions_of_thread()].push_back([=] {
         for (unsigned i = 0; i < bytes / sizeof(float); ++i) to[i] += from[i];
     });
 }
 inline void bulk_commit_group() {}
 template <int PENDING>
 void bulk_wait_group_read() {
-    for (const auto& reduce : host::reductions()[threadIdx.x]) reduce();
-    host::reductions()[threadIdx.x].clear();
+    static_assert(PENDING == 0, "all of them");
+    for (const auto& reduce : host::loads()[host::reductions_of_thread()]) reduce();
+    host::loads().erase(host::reductions_of_thread());
 }
 inline void fence_proxy_async() {}
 
