@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "fresh.h"
+#include "heads.h"
 #include "product.h"
 
 constexpr int THREADS = 256;
@@ -18,6 +19,7 @@ struct Backward {
     int D;
     std::int64_t batches;
     py::object gradients() const { return py::make_tuple(dq.object, dk.object, dv.object); }
+    bool empty() const { return dq.numel() == 0 || dk.numel() == 0; }
     std::int64_t key_blocks() const { return ceil_div(problem.Skv, BLOCK_N) * batches * problem.Hk; }
 };
 
@@ -75,10 +77,15 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
         throw std::runtime_error("attention_backward: these arguments are not taken");
     }
     if (tensor_cores) check_tensor_cores(call.q);
+    const Sizes &of_q = call.q.shape, &of_k = call.k.shape;
+    constexpr std::int64_t LARGEST = (std::int64_t(1) << 31) - (1 << 16);  // positions are 32-bit
+    if (of_q[1] + of_k[1] > LARGEST) {
+        not_taken("Sq=" + std::to_string(of_q[1]) + ", Skv=" + std::to_string(of_k[1]) + ": at most " +
+                  std::to_string(LARGEST) + " together");
+    }
     call.dq = call.q.empty_like(), call.dk = call.k.empty_like(), call.dv = call.v.empty_like();
     for (Tensor* x : {&call.q, &call.k, &call.v, &call.o, &call.d_o}) *x = readable(*x, tensor_cores ? 8 : 1);
     call.lse = call.lse.contiguous();
-    const Sizes &of_q = call.q.shape, &of_k = call.k.shape;
     call.batches = of_q[0], call.D = int(of_q[3]);
     const auto strides = [](const Tensor& x) { return Strides{x.strides[0], x.strides[1], x.strides[2]}; };
     const int Sq = int(of_q[1]), Skv = int(of_k[1]), pitch = int(ceil_div(Sq, BLOCK_M)) * BLOCK_M;
@@ -95,7 +102,8 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
                     pitch,
                     float(1 / std::sqrt(double(call.D)))};
     const std::int64_t rows = of_q[0] * of_q[2] * pitch;
-    call.delta = new_empty_fp32(call.q, {rows}), call.lse2 = new_empty_fp32(call.q, {rows});
+    call.delta = call.lse2 = new_empty_fp32(call.q, {2, rows});
+    call.lse2.address += std::uintptr_t(rows) * sizeof(float);
     if (rows == 0) return call;
     dispatch_heads(call, [&](auto zero, auto D) {
         using T = decltype(zero);
@@ -132,9 +140,8 @@ static py::object naive(py::object q, py::object k, py::object v, py::object o, 
     return call.gradients();
 }
 
-// Of a block's own tiles, two stages and two stages of lse2 and delta.
-static int shared_bytes_of(const Backward& call, int more = 0) {
-    const int bytes = (2 * BLOCK_N + 4 * BLOCK) * call.D * 2 + 4 * BLOCK * 4 + more;
+// `bytes`; raises NotImplementedError if a block needs more shared memory than this GPU allows.
+static int check_shared(const Backward& call, int bytes) {
     if (call.q.device < 0) return bytes;
     int most = 0;
     check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, call.q.device));
@@ -142,6 +149,11 @@ static int shared_bytes_of(const Backward& call, int more = 0) {
     not_taken("D=" + std::to_string(call.D) + ": " + std::to_string(bytes) +
               " bytes of shared memory a block, and this GPU has " + std::to_string(most) +
               "; torch.eager takes any");
+}
+
+// Of a block's own tiles, two stages, and two stages of lse2 and delta.
+static int tiles_bytes(int D) {
+    return (2 * BLOCK_N + 4 * BLOCK) * D * 2 + 4 * BLOCK * 4;
 }
 
 // No query: dk and dv are 0.
@@ -154,7 +166,7 @@ static py::object without_queries(const Backward& call) {
 static py::object split(py::object q, py::object k, py::object v, py::object o, py::object lse,
                         py::object d_o, bool causal) {
     const Backward call = prepare(q, k, v, o, lse, d_o, causal);
-    const int shared_bytes = shared_bytes_of(call);
+    const int shared_bytes = check_shared(call, tiles_bytes(call.D));
     if (call.dq.numel() == 0) return without_queries(call);
     const std::int64_t query_blocks = ceil_div(call.problem.Sq, BLOCK_M) * call.batches * call.problem.Hq;
     dispatch_halves(call, [&](auto zero, auto D) {
@@ -172,7 +184,7 @@ static py::object split(py::object q, py::object k, py::object v, py::object o, 
 static py::object fused(py::object q, py::object k, py::object v, py::object o, py::object lse,
                         py::object d_o, bool causal) {
     const Backward call = prepare(q, k, v, o, lse, d_o, causal);
-    const int shared_bytes = shared_bytes_of(call, BLOCK * BLOCK_N * 2);
+    const int shared_bytes = check_shared(call, tiles_bytes(call.D) + BLOCK * BLOCK_N * 2);
     if (call.dq.numel() == 0) return without_queries(call);
     const Sizes& of_q = call.q.shape;
     const Tensor dq_sum = new_zeros_fp32(call.q, {of_q[0], of_q[1], of_q[2], of_q[3]});
@@ -188,12 +200,41 @@ static py::object fused(py::object q, py::object k, py::object v, py::object o, 
     return call.gradients();
 }
 
+// As fused, with TMA, a producer warp and two consumer warpgroups.
+static py::object wgmma_level(py::object q, py::object k, py::object v, py::object o, py::object lse,
+                              py::object d_o, bool causal) {
+    const Backward call = prepare(q, k, v, o, lse, d_o, causal);
+    if (call.empty()) {
+        for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
+        return call.gradients();
+    }
+    const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
+    const std::int64_t rows = call.lse2.shape[1];
+    const Tensor dq_sum = new_zeros_fp32(call.q, {rows * call.D});
+    dispatch_halves(call, [&](auto zero, auto D) {
+        using T = decltype(zero);
+        // Beside the tiles of fused two of ds, one of dq in fp32, and five mbarriers; swizzled tiles are
+        // aligned.
+        const int shared_bytes =
+            tiles_bytes(D) + 2 * BLOCK * BLOCK_N * 2 + BLOCK * D * 4 + 5 * 8 + PERMUTED_BYTES;
+        launch(call.q, {call.key_blocks(), 3 * WARPGROUP, check_shared(call, shared_bytes)},
+               attention_backward_wgmma_kernel<T, D>, heads_map(held[0], BLOCK), heads_map(held[1], BLOCK_N),
+               heads_map(held[2], BLOCK_N), heads_map(held[3], BLOCK), call.lse2.data<float>(),
+               call.delta.data<float>(), dq_sum.data<float>(), call.dk.data<T>(), call.dv.data<T>(),
+               call.problem);
+        launch(call.q, {rows / BLOCK * 2, WARPGROUP}, attention_backward_place_kernel<T, D>,
+               dq_sum.data<float>(), call.dq.data<T>(), call.problem);
+    });
+    return call.gradients();
+}
+
+#define ARGUMENTS                                                                                         \
+    py::arg("q"), py::arg("k"), py::arg("v"), py::arg("o"), py::arg("lse"), py::arg("do"), py::kw_only(), \
+        py::arg("causal") = false
+
 PYBIND11_MODULE(attention_backward, m) {
-    const auto causal = py::arg("causal") = false;
-    m.def("naive", &naive, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("o"), py::arg("lse"),
-          py::arg("do"), py::kw_only(), causal);
-    m.def("split", &split, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("o"), py::arg("lse"),
-          py::arg("do"), py::kw_only(), causal);
-    m.def("fused", &fused, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("o"), py::arg("lse"),
-          py::arg("do"), py::kw_only(), causal);
+    m.def("naive", &naive, ARGUMENTS);
+    m.def("split", &split, ARGUMENTS);
+    m.def("fused", &fused, ARGUMENTS);
+    m.def("wgmma", &wgmma_level, ARGUMENTS);
 }

@@ -93,7 +93,7 @@ def prepare(
     q, k, v, o, do = (readable(x, alignment) for x in (q, k, v, o, do))
     lse = lse.contiguous()
     pitch = ceil_div(Sq, BLOCK_M) * BLOCK_M
-    delta, lse2 = (torch.empty(B * Hq * pitch, dtype=torch.float32, device=q.device) for _ in range(2))
+    delta, lse2 = torch.empty((2, B * Hq * pitch), dtype=torch.float32, device=q.device).unbind()
     strides = [step for x in (q, k, v, o, do) for step in x.stride()[:3]]
     diagonal = Skv - Sq if causal else Skv
     packed = struct.pack("15q6if4x", *strides, Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D))
