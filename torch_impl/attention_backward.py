@@ -49,7 +49,7 @@ def _elementary(
     ds = scale * p * (wide_do @ wide_v.mT - delta)
     dq = (ds @ wide_k).permute(0, 3, 1, 2, 4).reshape(q.shape)
     dk, dv = ((x.mT @ y).sum(2).permute(0, 2, 1, 3) for x, y in ((ds, wide_q), (p, wide_do)))
-    return dq.to(q.dtype), dk.to(k.dtype).contiguous(), dv.to(v.dtype).contiguous()
+    return dq.to(q.dtype).contiguous(), dk.to(k.dtype).contiguous(), dv.to(v.dtype).contiguous()
 
 
 @implementation(OP, "torch.naive", level="naive")

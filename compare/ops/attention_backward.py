@@ -26,8 +26,9 @@ _CHUNK = 1 << 25
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> Tensors:
     """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, their attention ``o`` and ``lse[B,Hq,Sq]``, and ``do``.
 
-    A special fill applies to q alone.  The largest numbers apply to do alone: the exponential of a score as
-    large is mostly rounding error.
+    Heads of k and do are turned: outliers in the same element of v and do would cancel in dp - delta, and
+    where an element is the same in all keys, that of dq is 0.  A special fill applies to q alone.  The largest
+    numbers apply to do alone: the exponential of a score as large is mostly rounding error.
     """
     usual = replace(case, fill="normal")
     q, k, v = attention.make_inputs(usual if case.fill == "huge" else case, generator, device)
@@ -35,6 +36,8 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     of_do = replace(case if case.fill == "huge" else usual, dims=without_keys)
     do = attention.make_inputs(of_do, generator, device)[0]
     B, Sq, Hq, _ = q.shape
+    for x, places in ((k, 11), (do, 7)):
+        _turn(x, places)
     stored = min(B, 1) if case.layout == "expanded" else B
     if device.type == "meta":
         o, lse = q.new_empty((stored, *q.shape[1:])), q.new_empty((stored, Hq, Sq), dtype=torch.float32)
@@ -45,6 +48,13 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     else:
         o = laid_out(o, (B, Sq, Hq, q.shape[3]), case.layout)
     return q, k, v, o, lse.expand(B, Hq, Sq), do
+
+
+def _turn(x: torch.Tensor, places: int) -> None:
+    """Move each element of a head by so many places, in memory."""
+    if not x.is_meta:
+        stored = x[:1] if x.stride(0) == 0 else x
+        stored.copy_(stored.roll(places, -1))
 
 
 def _forward(
@@ -177,10 +187,10 @@ _LAYOUTS = (*LAYOUTS, "heads_first")
 CASES = Cases(
     default=of_16k_tokens("bf16", 16384, 0),
     smoke=(
-        heads("fp32", 19, 37, 1, Hq=2),
         heads("fp16", 9, 30, 0, B=2, Hq=2, Hk=2),
+        heads("fp32", 12, 19, 1, B=2, Hq=2),
         # Five queries see no key.
-        heads("bf16", 23, 18, 1, Hq=2, D=128),
+        heads("bf16", 19, 14, 1, B=2, Hq=2, D=128),
     ),
     edge=(
         *(
