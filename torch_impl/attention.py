@@ -15,6 +15,7 @@ scaled_dot_product_attention itself starts it at the top left, which is the same
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend
@@ -26,6 +27,7 @@ from compare.registry import implementation
 Outputs = tuple[torch.Tensor, torch.Tensor]
 MOST_SCORES = 1 << 32  # 17 GB in fp32, three times
 
+MOST_BATCHES = (1 << 16) - 1  # the fused kernels' grids have the batch in y or z
 BOTTOM_RIGHT = 2  # custom_mask_type of aten._efficient_attention_forward
 
 
@@ -125,8 +127,10 @@ def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
     heads = (aligned(x).transpose(1, 2) for x in (q, k, v))
     grouped = q.shape[2] != k.shape[2]
     chosen = SDPBackend(torch._fused_sdp_choice(*heads, is_causal=causal and square, enable_gqa=grouped))
-    if chosen is SDPBackend.CUDNN_ATTENTION and causal and not square:  # top left
+    if chosen == SDPBackend.CUDNN_ATTENTION and causal and not square:  # top left
         chosen = SDPBackend.FLASH_ATTENTION
+    if q.shape[0] > MOST_BATCHES:
+        chosen = SDPBackend.MATH
     return FUSED[chosen](q, k, v, causal)
 
 
@@ -140,6 +144,8 @@ def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
     if (outputs := checked(q, k, v)) is not None:
         return outputs
     refuse_fp32(q)
+    if q.shape[0] > MOST_BATCHES:
+        raise NotImplementedError(f"B={q.shape[0]}: a grid's y is at most {MOST_BATCHES}")
     return _flash(q, k, v, causal)
 
 
@@ -169,7 +175,7 @@ def _diagonal(Sq: int, Skv: int, device: torch.device) -> BlockMask:
 
 
 @functools.cache
-def _compiled() -> Callable[..., tuple[torch.Tensor, object]]:
+def _compiled() -> Callable[..., tuple[torch.Tensor, Any]]:
     # torch.compile specialises one kernel per shape and stops compiling past this many shapes.
     torch._dynamo.config.recompile_limit = 256
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)

@@ -18,7 +18,6 @@ import math
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_queries
 from compare.registry import implementation
@@ -58,25 +57,28 @@ def attention_scores_kernel(
 
 
 @triton.jit
-def attention_softmax_kernel(s_ptr, lse_ptr, Skv, BLOCK_N: tl.constexpr):
-    """Grid: one program per row of scores, which it replaces by probabilities."""
-    row = tl.program_id(0).to(tl.int64)
-    s_ptr += row * Skv
-    n = tl.arange(0, BLOCK_N)
-    row_max = -float("inf")
+def attention_softmax_kernel(s_ptr, lse_ptr, rows, Skv, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Grid: one program per BLOCK_M of B * Hq * Sq rows of scores, which it replaces by probabilities."""
+    m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N)[None, :]
+    s_ptrs = s_ptr + m[:, None] * Skv + n
+    lane_max = tl.full([BLOCK_M, BLOCK_N], -float("inf"), tl.float32)
     for begin in range(0, Skv, BLOCK_N):
-        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
-        row_max = max(row_max, tl.max(s, axis=0))
+        inside = (m[:, None] < rows) & (n < Skv - begin)
+        lane_max = tl.maximum(lane_max, tl.load(s_ptrs + begin, mask=inside, other=-float("inf")))
+    row_max = tl.max(lane_max, axis=1)
     shift = tl.where(row_max == -float("inf"), 0.0, row_max)  # a row that sees no key
-    row_sum = 0.0
+    lane_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for begin in range(0, Skv, BLOCK_N):
-        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
-        row_sum += tl.sum(tl.exp(s - shift), axis=0)
+        inside = (m[:, None] < rows) & (n < Skv - begin)
+        lane_sum += tl.exp(tl.load(s_ptrs + begin, mask=inside, other=-float("inf")) - shift[:, None])
+    row_sum = tl.sum(lane_sum, axis=1)
     inverse = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
     for begin in range(0, Skv, BLOCK_N):
-        s = tl.load(s_ptr + begin + n, mask=n < Skv - begin, other=-float("inf"))
-        tl.store(s_ptr + begin + n, tl.exp(s - shift) * inverse, mask=n < Skv - begin)
-    tl.store(lse_ptr + row, shift + tl.log(row_sum))
+        inside = (m[:, None] < rows) & (n < Skv - begin)
+        s = tl.load(s_ptrs + begin, mask=inside, other=-float("inf"))
+        tl.store(s_ptrs + begin, tl.exp(s - shift[:, None]) * inverse[:, None], mask=inside)
+    tl.store(lse_ptr + m, shift + tl.log(row_sum), mask=m < rows)
 
 
 @triton.jit
@@ -115,17 +117,31 @@ def tile_of_queries(Sq, Hq, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr):
     head = tl.program_id(0) // tiles_m
     if CAUSAL:
         tile = tiles_m - 1 - tile
-    return head // Hq, head % Hq, tile * BLOCK_M
+    return (head // Hq).to(tl.int64), (head % Hq).to(tl.int64), tile * BLOCK_M
 
 
 @triton.jit
 def visible_keys(first, Sq, Skv, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """How many keys the tile's last row sees, and how many of them are in tiles that need no mask."""
+    """How many keys the tile's last row sees, and how many are in tiles that all its rows see whole."""
     whole, seen = Skv, Skv
     if CAUSAL:
         whole = min(Skv, max(0, first + 1 + Skv - Sq))  # by the first row
         seen = min(Skv, max(0, first + BLOCK_M + Skv - Sq))
     return whole // BLOCK_N * BLOCK_N, seen
+
+
+@triton.jit
+def hide(s, begin, m, Sq, Skv, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Scores of keys that a row does not see become -inf."""
+    last = tl.minimum(m + Skv - Sq, Skv - 1) if CAUSAL else tl.full(m.shape, Skv - 1, tl.int32)
+    return tl.where(begin + tl.arange(0, BLOCK_N)[None, :] <= last[:, None], s, -float("inf"))
+
+
+@triton.jit
+def start(BLOCK_M: tl.constexpr, D: tl.constexpr):
+    """Output, maximum and sum of rows that have seen no key."""
+    o = tl.zeros([BLOCK_M, D], tl.float32)
+    return o, tl.full([BLOCK_M], -float("inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
 
 
 @triton.jit
@@ -143,10 +159,41 @@ def online_softmax(s, o, row_max, row_sum, scale):
 
 
 @triton.jit
-def finished(o, row_max, row_sum, scale):
+def finish(o, row_max, row_sum, scale):
     """The output and lse.  A row that sees no key has a sum of 0."""
     shift = tl.where(row_max == -float("inf"), 0.0, row_max * scale)
     return o / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None], (shift + tl.log2(row_sum)) * LN_2
+
+
+@triton.jit
+def visit(
+    q, k_ptr, v_ptr, o, row_max, row_sum, m, begin, end, Sq, Skv, scale,
+    stride_kn, stride_kd, stride_vn, stride_vd,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys begin to end of one head, BLOCK_N per iteration: s = q @ k.T, online softmax, o += p @ v."""
+    n, d = tl.arange(0, BLOCK_N).to(tl.int64), tl.arange(0, D)
+    step = tl.full([], BLOCK_N, tl.int64)
+    # Only scalars advance: pointers of a whole tile would be carried in registers.
+    k_tile = n[None, :] * stride_kn + d[:, None] * stride_kd
+    v_tile = n[:, None] * stride_vn + d[None, :] * stride_vd
+    k_ptr += tl.cast(begin, tl.int64) * stride_kn
+    v_ptr += tl.cast(begin, tl.int64) * stride_vn
+    for key in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
+        if MASKED:
+            k = tl.load(k_ptr + k_tile, mask=n[None, :] < Skv - key, other=0.0)
+            s = hide(tl.dot(q, k, input_precision="ieee"), key, m, Sq, Skv, CAUSAL, BLOCK_N)
+        else:
+            s = tl.dot(q, tl.load(k_ptr + k_tile), input_precision="ieee")
+        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
+        if MASKED:
+            v = tl.load(v_ptr + v_tile, mask=n[:, None] < Skv - key, other=0.0)
+        else:
+            v = tl.load(v_ptr + v_tile)
+        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
+        k_ptr += step * stride_kn
+        v_ptr += step * stride_vn
+    return o, row_max, row_sum
 
 
 @triton.jit
@@ -156,82 +203,90 @@ def attention_tensor_core_kernel(
     stride_vb, stride_vn, stride_vh, stride_vd,
     CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per tile of BLOCK_M queries of one head, which visits BLOCK_N keys per iteration."""
+    """Grid: one program per tile of BLOCK_M queries of one head."""
     b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
-    b, h = b.to(tl.int64), h.to(tl.int64)
-    m = first.to(tl.int64) + tl.arange(0, BLOCK_M)
-    n = tl.arange(0, BLOCK_N).to(tl.int64)
-    d = tl.arange(0, D)
-    q_ptrs = q_ptr + b * stride_qb + h * stride_qh + m[:, None] * stride_qm + d[None, :] * stride_qd
-    k_ptrs = k_ptr + b * stride_kb + h // group * stride_kh + n[None, :] * stride_kn + d[:, None] * stride_kd
-    v_ptrs = v_ptr + b * stride_vb + h // group * stride_vh + n[:, None] * stride_vn + d[None, :] * stride_vd
+    m, d = first + tl.arange(0, BLOCK_M), tl.arange(0, D)
+    q_ptr += b * stride_qb + h * stride_qh
+    k_ptr += b * stride_kb + h // group * stride_kh
+    v_ptr += b * stride_vb + h // group * stride_vh
+    q_ptrs = q_ptr + m.to(tl.int64)[:, None] * stride_qm + d[None, :] * stride_qd
     q = tl.load(q_ptrs, mask=m[:, None] < Sq, other=0.0)
-    o = tl.zeros([BLOCK_M, D], tl.float32)
-    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    o, row_max, row_sum = start(BLOCK_M, D)
     whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
-    for _ in range(0, whole, BLOCK_N):
-        k = tl.load(k_ptrs)
-        s = tl.dot(q, k, input_precision="ieee")
-        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = tl.load(v_ptrs)
-        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
-        k_ptrs += BLOCK_N * stride_kn
-        v_ptrs += BLOCK_N * stride_vn
-    for begin in range(whole, seen, BLOCK_N):
-        k = tl.load(k_ptrs, mask=n[None, :] < Skv - begin, other=0.0)
-        s = tl.dot(q, k, input_precision="ieee")
-        j = begin + n[None, :]
-        visible = (j < Skv) & (j <= m[:, None] + Skv - Sq) if CAUSAL else j < Skv
-        s = tl.where(visible, s, -float("inf"))
-        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = tl.load(v_ptrs, mask=n[:, None] < Skv - begin, other=0.0)
-        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
-        k_ptrs += BLOCK_N * stride_kn
-        v_ptrs += BLOCK_N * stride_vn
-    o, lse = finished(o, row_max, row_sum, scale)
+    o, row_max, row_sum = visit(
+        q, k_ptr, v_ptr, o, row_max, row_sum, m, 0, whole, Sq, Skv, scale,
+        stride_kn, stride_kd, stride_vn, stride_vd, CAUSAL, False, D, BLOCK_N,
+    )  # fmt: skip
+    o, row_max, row_sum = visit(
+        q, k_ptr, v_ptr, o, row_max, row_sum, m, whole, seen, Sq, Skv, scale,
+        stride_kn, stride_kd, stride_vn, stride_vd, CAUSAL, True, D, BLOCK_N,
+    )  # fmt: skip
+    o, lse = finish(o, row_max, row_sum, scale)
     o_ptrs = o_ptr + ((b * Sq + m[:, None]) * Hq + h) * D + d[None, :]
     tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=m[:, None] < Sq)
     tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
 
 
-@triton.jit
-def attention_pipelined_kernel(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, Sq, Skv, Hq, group, scale,
-    CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPECIALIZED: tl.constexpr,
-):  # fmt: skip
-    """Grid: one program per tile of BLOCK_M queries of one head.
+# --------------------------------------------------------------------------- TMA, sm_90
 
-    TMA loads tiles of [B,S,H,D] through descriptors: rows behind the end are 0, and are not stored.  The
-    loop's loads are issued num_stages tiles ahead.  If SPECIALIZED, warps of their own issue them.
+
+@triton.jit
+def visit_by_tma(
+    q, k_desc, v_desc, o, row_max, row_sum, m, begin, end, Sq, Skv, scale,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, SPECIALIZED: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """As `visit`; TMA loads are issued num_stages tiles ahead, and fill rows behind the end with zeros."""
+    for key in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZED):
+        s = tl.dot(q, k_desc.load([key, 0]).T)
+        if MASKED:
+            s = hide(s, key, m, Sq, Skv, CAUSAL, BLOCK_N)
+        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
+        o = tl.dot(p.to(q.dtype), v_desc.load([key, 0]), o)
+    return o, row_max, row_sum
+
+
+@triton.jit
+def attention_tma_kernel(
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
+    stride_qb, stride_qm, stride_qh, stride_kb, stride_kn, stride_kh, stride_vb, stride_vn, stride_vh,
+    CAUSAL: tl.constexpr, RAGGED: tl.constexpr, SPECIALIZED: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per tile of BLOCK_M queries of one head.  A descriptor covers one head.
+
+    If SPECIALIZED, the compiler gives the loads to a producer warpgroup and half of the rows to each of two
+    consumer warpgroups.  It takes one loop only, so all tiles are masked there.
     """
     b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
     m = first + tl.arange(0, BLOCK_M)
-    n = tl.arange(0, BLOCK_N)
-    q = q_desc.load([b, first, h, 0]).reshape([BLOCK_M, D])
-    o = tl.zeros([BLOCK_M, D], tl.float32)
-    row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    q_ptr += b * stride_qb + h * stride_qh
+    k_ptr += b * stride_kb + h // group * stride_kh
+    v_ptr += b * stride_vb + h // group * stride_vh
+    o_ptr += (b * Sq * Hq + h) * D
+    q_desc = tl.make_tensor_descriptor(q_ptr, [Sq, D], [stride_qm, 1], [BLOCK_M, D])
+    k_desc = tl.make_tensor_descriptor(k_ptr, [Skv, D], [stride_kn, 1], [BLOCK_N, D])
+    v_desc = tl.make_tensor_descriptor(v_ptr, [Skv, D], [stride_vn, 1], [BLOCK_N, D])
+    o_desc = tl.make_tensor_descriptor(o_ptr, [Sq, D], [Hq * D, 1], [BLOCK_M, D])
+    q = q_desc.load([first, 0])
+    o, row_max, row_sum = start(BLOCK_M, D)
     whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
-    for begin in tl.range(0, whole, BLOCK_N, warp_specialize=SPECIALIZED):
-        k = k_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
-        s = tl.dot(q, k.T, input_precision="ieee")
-        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = v_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
-        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
-    for begin in tl.range(whole, seen, BLOCK_N, warp_specialize=SPECIALIZED):
-        k = k_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
-        s = tl.dot(q, k.T, input_precision="ieee")
-        j = begin + n[None, :]
-        visible = (j < Skv) & (j <= m[:, None] + Skv - Sq) if CAUSAL else j < Skv
-        s = tl.where(visible, s, -float("inf"))
-        p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = v_desc.load([b, begin, h // group, 0]).reshape([BLOCK_N, D])
-        o = tl.dot(p.to(v.dtype), v, o, input_precision="ieee")
-    o, lse = finished(o, row_max, row_sum, scale)
-    o_desc.store([b, first, h, 0], o.to(v_desc.dtype).reshape([1, BLOCK_M, 1, D]))
-    tl.store(lse_ptr + (b.to(tl.int64) * Hq + h) * Sq + m, lse, mask=m < Sq)
+    if SPECIALIZED:
+        o, row_max, row_sum = visit_by_tma(
+            q, k_desc, v_desc, o, row_max, row_sum, m, 0, seen, Sq, Skv, scale,
+            CAUSAL, CAUSAL or RAGGED, True, BLOCK_N,
+        )  # fmt: skip
+    else:
+        o, row_max, row_sum = visit_by_tma(
+            q, k_desc, v_desc, o, row_max, row_sum, m, 0, whole, Sq, Skv, scale,
+            CAUSAL, False, False, BLOCK_N,
+        )  # fmt: skip
+        o, row_max, row_sum = visit_by_tma(
+            q, k_desc, v_desc, o, row_max, row_sum, m, whole, seen, Sq, Skv, scale,
+            CAUSAL, True, False, BLOCK_N,
+        )  # fmt: skip
+    o, lse = finish(o, row_max, row_sum, scale)
+    o_desc.store([first, 0], o.to(q.dtype))
+    tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
 
 
 # --------------------------------------------------------------------------- launch
@@ -274,7 +329,10 @@ def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
         q, k, s, Sq, Skv, Hq, group, 1 / math.sqrt(D), D, *q.stride(), *k.stride(),
         CAUSAL=causal, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4,
     )  # fmt: skip
-    attention_softmax_kernel[(B * Hq * Sq,)](s, lse, Skv, BLOCK_N=1024, num_warps=4)
+    rows = B * Hq * Sq
+    attention_softmax_kernel[(triton.cdiv(rows, 16),)](
+        s, lse, rows, Skv, BLOCK_M=16, BLOCK_N=128, num_warps=4
+    )
     attention_values_kernel[(B * Hq * tiles_m,)](
         s, v, o, Sq, Skv, Hq, group, *v.stride(), D=D, BLOCK_M=BLOCK_M, num_warps=4
     )
@@ -286,16 +344,19 @@ def scale_of(D: int) -> float:
     return LOG2_E / math.sqrt(D)
 
 
-@implementation("attention", "triton.tensor_core", level="tensor_core", algorithm="FlashAttention-2")
+@implementation(
+    "attention", "triton.tensor_core", level="tensor_core", algorithm="FlashAttention-2", requires="sm_80"
+)
 def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
     (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
-    # fp32 does not use tensor cores, and its tiles are twice as large.
-    BLOCK_M, BLOCK_N = (64, 32) if q.dtype is torch.float32 else (128, 64)
+    # fp32 does not use tensor cores: tl.dot keeps its operands in registers.
+    tile = (2048 // D, 2048 // D) if q.dtype is torch.float32 else (128, 64)
+    BLOCK_M, BLOCK_N = tile
     attention_tensor_core_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
         q, k, v, o, lse, Sq, Skv, Hq, group, scale_of(D), *q.stride(), *k.stride(), *v.stride(),
-        CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=2,
+        CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=8, num_stages=3,
     )  # fmt: skip
     return o, lse
 
@@ -303,16 +364,14 @@ def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bo
 def for_tma(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows of D are contiguous and 16-byte aligned, as TMA requires, else a copy."""
     vector = 16 // x.element_size()
-    rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
-    good = x.stride(3) == 1 and all(stride > 0 and stride % vector == 0 for stride in rows)
+    aligned = all(stride % vector == 0 for stride in x.stride()[:3])
+    good = aligned and x.stride(3) == 1 and x.stride(1) > 0
     return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
-def descriptor(x: torch.Tensor, block: int) -> TensorDescriptor:
-    """The TMA descriptor of ``x[B,S,H,D]`` in tiles of ``block`` rows of one head."""
-    x = for_tma(x)
-    strides = [stride if size > 1 else x.shape[3] for stride, size in zip(x.stride(), x.shape, strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides[:3], 1], [1, block, 1, x.shape[3]])
+def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Memory in which a kernel builds its TMA descriptors."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def by_tma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, *, SPECIALIZED: bool) -> Outputs:
@@ -321,11 +380,14 @@ def by_tma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, *, S
         return without_keys(o, lse)
     if q.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    q, k, v = for_tma(q), for_tma(k), for_tma(v)
     BLOCK_M, BLOCK_N = 128, 128
-    attention_pipelined_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
-        descriptor(q, BLOCK_M), descriptor(k, BLOCK_N), descriptor(v, BLOCK_N), descriptor(o, BLOCK_M),
-        lse, Sq, Skv, Hq, group, scale_of(D), CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        SPECIALIZED=SPECIALIZED, num_warps=8, num_stages=2,
+    triton.set_allocator(scratch)
+    attention_tma_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+        q, k, v, o, lse, Sq, Skv, Hq, group, scale_of(D),
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+        CAUSAL=causal, RAGGED=Skv % BLOCK_N != 0, SPECIALIZED=SPECIALIZED,
+        D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4 if SPECIALIZED else 8, num_stages=2,
     )  # fmt: skip
     return o, lse
 

@@ -202,9 +202,9 @@ CASES = Cases(
         heads("fp16", 70, 130, 1, D=128),
         heads("bf16", 67, 70, 1, D=128),
         # Query heads that share a key head.
-        *(heads(dtype, 5, 9, 1, B=2, Hq=Hq, Hk=Hk) for dtype in DTYPES for Hq, Hk in ((8, 1), (16, 4))),
+        *(heads(dtype, 5, 9, 1, Hq=Hq, Hk=Hk) for dtype in DTYPES for Hq, Hk in ((8, 1), (16, 4))),
         *(
-            heads(dtype, 9, 20, 1, B=2, Hq=4, Hk=2, layout=layout)
+            heads(dtype, 9, 20, 1, B=2, Hq=2, Hk=2, layout=layout)
             for dtype in DTYPES
             for layout in _LAYOUTS
             if layout != "contiguous"

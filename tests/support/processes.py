@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 COMPILING = ("aot", "cache", "pipeline")
 """Commands that never run Triton's interpreter."""
-NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_"
+NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_|. outputs"
 """Reasons for an op's implementation not to become a program of one kernel."""
 
 
