@@ -22,8 +22,8 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
 def heads_map(x: torch.Tensor, rows: int) -> np.void:
     """The 128 bytes of a ``TensorMap`` of x, which a kernel takes by value.
 
-    Its dimensions are D % 64, S, D / 64, H and B. A copy moves a box of 64, ``rows``, D / 64, 1 and 1: rows of
-    one head, as D / 64 pieces with 128-byte swizzle.
+    Its dimensions are D % 64, S, D / 64, H and B. A copy moves a box of 64, ``rows``, D / 64, 1 and 1: rows
+    of one head, as D / 64 pieces with 128-byte swizzle.
 
     Args:
         x: ``x[B,S,H,D]`` as returned by `for_tma`, of 16-bit elements.
@@ -36,9 +36,8 @@ def heads_map(x: torch.Tensor, rows: int) -> np.void:
         return np.zeros(1, "V128")[0]
     B, S, H, D = x.shape
     # The stride of a dimension of one element is never used; any multiple of 16 bytes will do.
-    b, s, h = (
-        stride * 2 if size > 1 else 2 * PIECE for stride, size in zip(x.stride(), (B, S, H), strict=False)
-    )
+    steps = zip(x.stride()[:3], (B, S, H), strict=True)
+    b, s, h = (stride * 2 if size > 1 else 2 * PIECE for stride, size in steps)
     sizes, strides = (PIECE, S, D // PIECE, H, B), (s, 2 * PIECE, h, b)
     if not x.is_cuda:
         box = np.array([x.data_ptr(), *sizes, *strides, rows, D // PIECE, *(0,) * 4], dtype=np.int64)

@@ -53,37 +53,73 @@ static py::object without_keys(const Attention& a) {
     return a.outputs();
 }
 
-// ---- Hopper's own units ----------------------------------------------------------------------------------
+// ---- any GPU ---------------------------------------------------------------------------------------------
 
-constexpr int SWIZZLED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
+constexpr int THREADS = 256;
 
 // Calls `function` with a value of the elements' type and D: both are template parameters.
 template <typename Function>
 static void with_type_and_heads(const Attention& a, Function function) {
-    const auto with_type = [&](auto D) {
-        if (a.q.element == Element::FP16) {
-            function(__half(), D);
-        } else {
-            function(__nv_bfloat16(), D);
-        }
-    };
-    if (a.D == 64) {
-        with_type(std::integral_constant<int, 64>());
-    } else {
-        with_type(std::integral_constant<int, 128>());
-    }
+    dispatch(a.q, [&](auto zero) {
+        if (a.D == 64) return function(zero, std::integral_constant<int, 64>());
+        function(zero, std::integral_constant<int, 128>());
+    });
 }
 
-// Shared memory holds `rows` rows of D, of q and of the tiles in flight.
-template <typename T, typename Kernel, typename... More>
-static void launch_hopper(const Attention& a, Kernel kernel, bool causal, int BLOCK_M, int BLOCK_N, int rows,
-                          std::int64_t blocks, int threads, More... more) {
-    const Tensor q = for_tma(a.q), k = for_tma(a.k), v = for_tma(a.v);
-    const LaunchShape shape = {blocks, threads, rows * int(a.D) * 2 + SWIZZLED_BYTES};
-    launch(a.q, shape, kernel, heads_map(q, BLOCK_M), heads_map(k, BLOCK_N), heads_map(v, BLOCK_N),
-           a.o.data<T>(), a.lse.data<float>(), more..., int(a.Sq), int(a.Skv), int(a.Hq), int(a.Hk),
-           int(causal));
+// x, or a contiguous copy unless heads are contiguous and aligned to so many elements.
+static Tensor readable(const Tensor& x, int alignment = 1) {
+    bool good = x.strides[3] == 1 && x.address / x.element_size % alignment == 0;
+    for (int i = 0; i < 3; ++i) good = good && x.strides[i] % alignment == 0;
+    return good ? x : Tensor(call(x.object, Torch::get().contiguous));
 }
+
+static Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
+    const auto strides = [](const Tensor& x) { return Strides{x.strides[0], x.strides[1], x.strides[2]}; };
+    return {strides(q),      strides(k),      strides(v),      int(q.shape[1]),
+            int(k.shape[1]), int(q.shape[2]), int(k.shape[2]), int(causal)};
+}
+
+// Three kernels: scores, their softmax, and the weighted sum of v.
+static py::object naive(py::object q_object, py::object k_object, py::object v_object, bool causal) {
+    const Attention a = checked(q_object, k_object, v_object);
+    if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
+    constexpr std::int64_t MOST_SCORES = std::int64_t(1) << 32;
+    const std::int64_t rows = a.B * a.Hq * a.Sq;
+    if (rows * a.Skv > MOST_SCORES) {
+        not_implemented("B*Hq*Sq*Skv=" + std::to_string(rows * a.Skv) + ": scores in memory, at most " +
+                        std::to_string(MOST_SCORES));
+    }
+    const Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
+    const Tensor s = new_empty_fp32(q, {a.B, a.Hq, a.Sq, a.Skv});
+    const Problem problem = problem_of(q, k, v, causal);
+    with_type_and_heads(a, [&](auto zero, auto D) {
+        using T = decltype(zero);
+        launch(q, {a.B * a.Hq * ceil_div(a.Sq, 16) * ceil_div(a.Skv, 16), THREADS},
+               attention_scores_kernel<T, D>, q.data<const T>(), k.data<const T>(), s.data<float>(), problem);
+        launch(q, {ceil_div(rows, THREADS / 32), THREADS}, attention_softmax_kernel<THREADS>, s.data<float>(),
+               a.lse.data<float>(), index_t(rows), int(a.Skv));
+        launch(q, {ceil_div(rows, THREADS / D), THREADS}, attention_values_kernel<T, D, THREADS>,
+               s.data<const float>(), v.data<const T>(), a.o.data<T>(), index_t(rows), problem);
+    });
+    return a.outputs();
+}
+
+// One pass over the keys, without tensor cores.
+static py::object online(py::object q_object, py::object k_object, py::object v_object, bool causal) {
+    const Attention a = checked(q_object, k_object, v_object);
+    if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
+    const Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
+    with_type_and_heads(a, [&](auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = 64, BLOCK_N = 32, shared_bytes = (BLOCK_M + BLOCK_N) * (D + 4) * 4;
+        launch(q, {a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), BLOCK_M * 4, shared_bytes},
+               attention_online_kernel<T, D, BLOCK_M, BLOCK_N>, q.data<const T>(), k.data<const T>(),
+               v.data<const T>(), a.o.data<T>(), a.lse.data<float>(), problem_of(q, k, v, causal));
+    });
+    return a.outputs();
+}
+
+// ---- tensor cores ----------------------------------------------------------------------------------------
 
 // Runs `launch` unless there is nothing to compute.
 template <typename Launch>
@@ -94,8 +130,37 @@ static py::object on_tensor_cores(const py::object& q, const py::object& k, cons
         not_implemented("fp32: tensor cores would multiply it as TF32");
     }
     if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
-    with_type_and_heads(a, [&](auto zero, auto D) { launch(a, zero, D); });
+    with_type_and_heads(a, [&](auto zero, auto D) {
+        if constexpr (sizeof(zero) == 2) launch(a, zero, D);
+    });
     return a.outputs();
+}
+
+// Both products by mma.sync, probabilities in registers.
+static py::object tensor_core(py::object q_object, py::object k_object, py::object v_object, bool causal) {
+    return on_tensor_cores(q_object, k_object, v_object, [&](const Attention& a, auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = 128, BLOCK_N = 64, shared_bytes = (BLOCK_M + 4 * BLOCK_N) * D * 2;
+        const Tensor q = readable(a.q, 8), k = readable(a.k, 8), v = readable(a.v, 8);
+        launch(q, {a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), THREADS, shared_bytes},
+               attention_tensor_core_kernel<T, D, BLOCK_N>, q.data<const T>(), k.data<const T>(),
+               v.data<const T>(), a.o.data<T>(), a.lse.data<float>(), problem_of(q, k, v, causal));
+    });
+}
+
+// ---- Hopper's own units ----------------------------------------------------------------------------------
+
+constexpr int SWIZZLED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
+
+// Shared memory holds `rows` rows of D, of q and of the tiles in flight.
+template <typename T, typename Kernel, typename... More>
+static void launch_hopper(const Attention& a, Kernel kernel, bool causal, int BLOCK_M, int BLOCK_N, int rows,
+                          std::int64_t blocks, int threads, More... more) {
+    const Tensor q = for_tma(a.q), k = for_tma(a.k), v = for_tma(a.v);
+    const LaunchShape shape = {blocks, threads, rows * int(a.D) * 2 + SWIZZLED_BYTES};
+    launch(a.q, shape, kernel, heads_map(q, BLOCK_M), heads_map(k, BLOCK_N), heads_map(v, BLOCK_N),
+           a.o.data<T>(), a.lse.data<float>(), more..., int(a.Sq), int(a.Skv), int(a.Hq), int(a.Hk),
+           int(causal));
 }
 
 // TMA and wgmma; two warpgroups per block.
@@ -151,6 +216,9 @@ static py::object persistent(py::object q, py::object k, py::object v, bool caus
 PYBIND11_MODULE(attention, m) {
     const py::arg q("q"), k("k"), v("v"), causal("causal");
     const py::kw_only only;
+    m.def("naive", &naive, q, k, v, only, causal);
+    m.def("online", &online, q, k, v, only, causal);
+    m.def("tensor_core", &tensor_core, q, k, v, only, causal);
     m.def("wgmma", &wgmma_, q, k, v, only, causal);
     m.def("specialized", &specialized, q, k, v, only, causal);
     m.def("overlapped", &overlapped, q, k, v, only, causal);

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import numpy as np
 import torch
 
 from compare.arguments import check_queries
-from compare.device import multiprocessors
+from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
 from cuda_impl.heads_map import for_tma, heads_map
 from cuda_impl.loader import kernel
+from cuda_impl.rawkernel.matmul import CTYPES, ceil_div
 
-CTYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 Outputs = tuple[torch.Tensor, torch.Tensor]
 MOST = (1 << 31) - (1 << 16)
 """Maximum Sq and Skv: positions, up to the end of the last tile, are 32-bit."""
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
+MOST_SCORES = 1 << 32
+THREADS = 256
 
 
 def checked(
@@ -39,6 +38,92 @@ def checked(
 
 def without_keys(o: torch.Tensor, lse: torch.Tensor) -> Outputs:
     return o.zero_(), lse.fill_(-math.inf)
+
+
+# --------------------------------------------------------------------------- any GPU
+
+
+def readable(x: torch.Tensor, alignment: int = 1) -> torch.Tensor:
+    """x, or a contiguous copy unless heads are contiguous and aligned to so many elements."""
+    steps = (*x.stride()[:3], x.data_ptr() // x.element_size())
+    return x if x.stride(3) == 1 and all(step % alignment == 0 for step in steps) else x.contiguous()
+
+
+def problem_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> np.void:
+    """``Problem`` of kernels/attention/problem.cuh."""
+    strides = [step for x in (q, k, v) for step in x.stride()[:3]]
+    packed = struct.pack("9q5i4x", *strides, q.size(1), k.size(1), q.size(2), k.size(2), causal)
+    return np.frombuffer(packed, dtype=f"V{len(packed)}")[0]
+
+
+@implementation("attention", "cupy.naive", level="naive", algorithm="scores in memory")
+def naive(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    """Three kernels: scores, their softmax, and the weighted sum of v."""
+    (B, Sq, Skv, Hq, _, D), (o, lse) = checked(q, k, v)
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    rows = B * Hq * Sq
+    if rows * Skv > MOST_SCORES:
+        raise NotImplementedError(f"B*Hq*Sq*Skv={rows * Skv}: scores in memory, at most {MOST_SCORES}")
+    q, k, v = readable(q), readable(k), readable(v)
+    s = torch.empty((B, Hq, Sq, Skv), dtype=torch.float32, device=q.device)
+    T, problem = CTYPES[q.dtype], problem_of(q, k, v, causal)
+    tiles = B * Hq * ceil_div(Sq, 16) * ceil_div(Skv, 16)
+    run = kernel("attention", f"attention_scores_kernel<{T}, {D}>", q.device)
+    run((tiles,), (THREADS,), (q.data_ptr(), k.data_ptr(), s.data_ptr(), problem))
+    run = kernel("attention", f"attention_softmax_kernel<{THREADS}>", q.device)
+    sizes = (np.int64(rows), np.int32(Skv))
+    run((ceil_div(rows, THREADS // 32),), (THREADS,), (s.data_ptr(), lse.data_ptr(), *sizes))
+    run = kernel("attention", f"attention_values_kernel<{T}, {D}, {THREADS}>", q.device)
+    pointers = (s.data_ptr(), v.data_ptr(), o.data_ptr())
+    run((ceil_div(rows, THREADS // D),), (THREADS,), (*pointers, np.int64(rows), problem))
+    return o, lse
+
+
+@implementation("attention", "cupy.online", level="tiled")
+def online(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    """One pass over the keys, without tensor cores."""
+    (B, Sq, Skv, Hq, _, D), (o, lse) = checked(q, k, v)
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    q, k, v = readable(q), readable(k), readable(v)
+    BLOCK_M, BLOCK_N = 64, 32
+    name = f"attention_online_kernel<{CTYPES[q.dtype]}, {D}, {BLOCK_M}, {BLOCK_N}>"
+    run = kernel("attention", name, q.device)
+    pointers = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
+    shared_bytes = (BLOCK_M + BLOCK_N) * (D + 4) * 4
+    blocks = B * Hq * ceil_div(Sq, BLOCK_M)
+    run((blocks,), (BLOCK_M * 4,), (*pointers, problem_of(q, k, v, causal)), shared_mem=shared_bytes)
+    return o, lse
+
+
+@implementation(
+    "attention",
+    "cupy.tensor_core",
+    level="tensor_core",
+    algorithm="FlashAttention-2",
+    requires="sm_80",
+    tunable={"BLOCK_N": (32, 64, 128)},
+)
+def tensor_core(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, BLOCK_N: int = 64
+) -> Outputs:
+    """Both products by mma.sync, probabilities in registers."""
+    (B, Sq, Skv, Hq, _, D), (o, lse) = checked(q, k, v)
+    if q.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    BLOCK_M = 128
+    shared_bytes, most = (BLOCK_M + 4 * BLOCK_N) * D * 2, shared_bytes_of_a_block(q.device)
+    if shared_bytes > most:
+        raise NotImplementedError(f"BLOCK_N={BLOCK_N}: {shared_bytes} bytes of shared memory, at most {most}")
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    q, k, v = readable(q, 8), readable(k, 8), readable(v, 8)
+    run = kernel("attention", f"attention_tensor_core_kernel<{CTYPES[q.dtype]}, {D}, {BLOCK_N}>", q.device)
+    pointers = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
+    blocks = B * Hq * ceil_div(Sq, BLOCK_M)
+    run((blocks,), (THREADS,), (*pointers, problem_of(q, k, v, causal)), shared_mem=shared_bytes)
+    return o, lse
 
 
 # --------------------------------------------------------------------------- Hopper's own units
@@ -78,6 +163,8 @@ def launch_hopper(
         return without_keys(o, lse)
     if D == 64 and BLOCK_N > 128:
         raise NotImplementedError(f"BLOCK_N={BLOCK_N}: with D=64, registers hold 128")
+    if D == 64 and not specialized:
+        BLOCK_N = 64  # half the registers, so that two blocks share a multiprocessor
     CONSUMERS = 3 if specialized and D == 64 else 2  # registers hold three times 64 rows of D=64
     tile = f"{CONSUMERS}, {BLOCK_N}, {STAGES}" if specialized else f"{BLOCK_N}, {STAGES}"
     run = kernel("attention", f"attention_{variant}_kernel<{CTYPES[q.dtype]}, {D}, {tile}>", q.device)
@@ -97,8 +184,7 @@ def launch_hopper(
 @implementation("attention", "cupy.wgmma", level="hopper", requires="sm_90a", emulated=True)
 def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
     """TMA and wgmma; two warpgroups per block."""
-    BLOCK_N = 64 if q.shape[-1] == 64 else 128
-    return launch_hopper("wgmma", q, k, v, causal, BLOCK_N=BLOCK_N, STAGES=2, specialized=False)
+    return launch_hopper("wgmma", q, k, v, causal, BLOCK_N=128, STAGES=2, specialized=False)
 
 
 TILES = {"BLOCK_N": (64, 128, 192), "STAGES": (3, 4)}

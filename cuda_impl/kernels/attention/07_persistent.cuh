@@ -48,7 +48,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
     unsigned char* const stages = q + Q_BYTES;
     __shared__ mbarrier_t q_full, q_empty, full[STAGES], empty[STAGES];
     Schedule<BLOCK_M> schedule = {Sq, Skv, B * Hq, Hq, causal != 0};
-    Tile tile;
+    Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
@@ -90,7 +90,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         const int consumer = group - 1;
         const unsigned char* const q_group = q + consumer * GROUP_M * LINE_BYTES;
         const auto next_stage = [&] {
-            const int stage = ring.stage;
+            // The same in all lanes: the shuffle tells the compiler, which then keeps wgmma's descriptors in
+            // uniform registers.
+            const int stage = __shfl_sync(FULL_WARP, ring.stage, 0);
             mbarrier_wait(&full[stage], ring.parity);
             ring.advance();
             return stage;
@@ -100,16 +102,23 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
         };
         if (consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
-        for (; schedule.next(tile); q_ring.advance()) {
+        float s[BLOCK_N / 2];
+        unsigned p[BLOCK_N / 4];
+        const auto begin = [&] {  // starts q @ the first tile of k, and returns its stage
+            mbarrier_wait(&q_full, q_ring.parity);
+            q_ring.advance();
+            const int stage = next_stage();
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + stage * BYTES);
+            return stage;
+        };
+        schedule.next(tile);  // every block has a tile
+        int first = begin();
+        wgmma_wait_group<0>(s);
+        while (true) {
             const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
             Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
             const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
-            float o[D / 2] = {}, s[BLOCK_N / 2];
-            unsigned p[BLOCK_N / 4];
-            mbarrier_wait(&q_full, q_ring.parity);
-            const int first = next_stage();
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
-            wgmma_wait_group<0>(s);
+            float o[D / 2] = {};
             release(&empty[first]);
             softmax.update(s, 0, unmasked);
             round_p<T>(p, s);
@@ -134,7 +143,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
             multiply_pv<T>(o, p, stages + v * BYTES);
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            softmax.finish(o, o_ptr, lse_ptr, Hq);
+            if (!schedule.next(tile)) return softmax.finish(o, o_ptr, lse_ptr, Hq);
+            first = begin();
+            softmax.finish(o, o_ptr, lse_ptr, Hq);  // while the next tile's first product runs
+            wgmma_wait_group<0>(s);
         }
     }
 #endif

@@ -1,0 +1,78 @@
+// Tiles of a head in shared memory, for ldmatrix and mma.sync. A tile has rows of D 16-bit elements. A warp
+// computes 16 rows of each product; accumulators are numbered as in online_softmax.cuh.
+#pragma once
+
+#include "tensor_core.cuh"
+
+// XOR swizzle: a row's 16-byte vectors change places by the row's number, so that ldmatrix, which reads the
+// same vector of eight rows, is conflict-free. Returns an offset in elements.
+template <int D>
+__device__ __forceinline__ int place(int row, int vector) {
+    return row * D + (vector ^ row % 8) * 8;
+}
+
+// cp.async of ROWS rows of a head from row `begin` on; rows from `end` on are 0.
+template <int D, int ROWS, int THREADS, typename T>
+__device__ __forceinline__ void fetch_rows(T* tile, const T* head, index_t stride_s, int begin, int end) {
+    constexpr int VECTORS = D / 8, STEP = THREADS / VECTORS;
+    static_assert(STEP % 8 == 0, "a thread's rows are whole swizzles apart");
+    const int row = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
+    const T* from = head + (begin + row) * stride_s + vector * 8;
+    T* to = tile + place<D>(row, vector);
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP, from += STEP * stride_s, to += STEP * D) {
+        const bool inside = begin + row + i < end;
+        cp_async_16(to, inside ? from : head, inside ? 16 : 0);
+    }
+}
+
+// A warp's left operand, rows `row` to row + 15 of a tile.
+template <int D, typename T>
+__device__ __forceinline__ void load_left(unsigned (&a)[D / 16][4], const T* tile, int row) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+        ldmatrix_x4(a[k], tile + place<D>(row + lane % 16, 2 * k + lane / 16));
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void mma(float* c, const unsigned* a, unsigned b0, unsigned b1) {
+    mma_m16n8k16<T>(*reinterpret_cast<float (*)[4]>(c), *reinterpret_cast<const unsigned (*)[4]>(a), b0, b1);
+}
+
+// c[16,COLUMNS] = a[16,D] @ b[COLUMNS,D]^T.
+template <int D, int COLUMNS, typename T>
+__device__ __forceinline__ void multiply_transposed(float (&c)[COLUMNS / 2], const unsigned (&a)[D / 16][4],
+                                                    const T* b_tile) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) c[i] = 0.0f;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 16; ++n) {
+            unsigned b[4];
+            ldmatrix_x4(b, b_tile + place<D>(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+            mma<T>(c + n * 8, a[k], b[0], b[1]);
+            mma<T>(c + n * 8 + 4, a[k], b[2], b[3]);
+        }
+    }
+}
+
+// c[16,D] += a[16,ROWS] @ b[ROWS,D].
+template <int D, int ROWS, typename T>
+__device__ __forceinline__ void multiply_add(float (&c)[D / 2], const unsigned (&a)[ROWS / 4],
+                                             const T* b_tile) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int k = 0; k < ROWS / 16; ++k) {
+#pragma unroll
+        for (int n = 0; n < D / 16; ++n) {
+            unsigned b[4];
+            ldmatrix_x4_trans(b, b_tile + place<D>(k * 16 + lane % 16, 2 * n + lane / 16));
+            mma<T>(c + n * 8, a + k * 4, b[0], b[1]);
+            mma<T>(c + n * 8 + 4, a + k * 4, b[2], b[3]);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+// Online softmax on the accumulators of mma and wgmma. A warp has 16 rows of q, four warps 64. A thread has
+// parts of two rows: with h = 0, 1, accumulator 4 * j + 2 * h + i is row 16 * warp + 8 * h + lane / 4, column
+// 8 * j + 2 * (lane % 4) + i.
+#pragma once
+
+#include "attention/problem.cuh"
+
+constexpr int GROUP_M = 64;  // rows of q of four warps
+
+// Two neighbouring elements, rounded by one instruction.
+__device__ __forceinline__ unsigned pack(__half, float low, float high) {
+    const __half2 two = __floats2half2_rn(low, high);
+    return reinterpret_cast<const unsigned&>(two);
+}
+__device__ __forceinline__ unsigned pack(__nv_bfloat16, float low, float high) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const unsigned&>(two);
+}
+
+// The online softmax of a thread's two rows. A row's sum is that of this thread's columns until `finish`.
+template <typename T, int D>
+struct Softmax {
+    static constexpr float SCALE_LOG2 = SCALE<D> * 1.4426950408889634f;
+
+    float max[2] = {negative_infinity(), negative_infinity()};  // of s * SCALE_LOG2
+    float sum[2] = {0.0f, 0.0f};
+    float factor[2];  // from sums of earlier tiles to the new maximum
+    int row;          // of q, the first of the two; the other is 8 further
+    Tile tile;
+
+    __device__ __forceinline__ Softmax(const Tile& tile, int first_row)
+        : row(first_row + threadIdx.x / WARP % 4 * 16 + threadIdx.x % WARP / 4), tile(tile) {}
+
+    // s becomes exp2(s * SCALE_LOG2 - max): one FFMA and one MUFU.EX2 per element. n: the tile's first key.
+    template <int COUNT>
+    __device__ __forceinline__ void update(float (&s)[COUNT], int n, int unmasked) {
+        if (n + 2 * COUNT > unmasked) mask(s, n);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float highest = fmaxf(s[2 * h], s[2 * h + 1]);
+#pragma unroll
+            for (int j = 1; j < COUNT / 4; ++j) {
+                highest = fmaxf(highest, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+            }
+            const float before = max[h];
+            max[h] = fmaxf(before, warp_reduce<Max, 4>(highest) * SCALE_LOG2);
+            const float subtract = max[h] == negative_infinity() ? 0.0f : max[h];  // no key yet: no NaN
+            factor[h] = exp2f(before - subtract);
+            sum[h] *= factor[h];
+#pragma unroll
+            for (int j = 0; j < COUNT / 4; ++j) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    float& element = s[4 * j + 2 * h + i];
+                    element = exp2f(element * SCALE_LOG2 - subtract);
+                    sum[h] += element;
+                }
+            }
+        }
+    }
+
+    template <int COUNT>
+    __device__ __forceinline__ void mask(float (&s)[COUNT], int n) const {
+        const int key = n + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int keys = tile.keys_of(row + 8 * h) - key;
+#pragma unroll
+            for (int j = 0; j < COUNT / 4; ++j) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    if (8 * j + i >= keys) s[4 * j + 2 * h + i] = negative_infinity();
+                }
+            }
+        }
+    }
+
+    template <int COUNT>
+    __device__ __forceinline__ void rescale(float (&o)[COUNT]) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) o[i] *= factor[i / 2 % 2];
+    }
+
+    // Stores o / sum and lse. A row without a key has sum 0: o = 0, lse = -inf.
+    template <int COUNT>
+    __device__ __forceinline__ void finish(const float (&o)[COUNT], T* o_ptr, float* lse_ptr, int Hq) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float total = warp_reduce<Sum, 4>(sum[h]);
+            const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+            const int m = row + 8 * h;
+            if (m >= tile.Sq) continue;
+            const index_t at = (static_cast<index_t>(tile.batch) * tile.Sq + m) * Hq + tile.head;
+            T* const to = o_ptr + at * D + threadIdx.x % 4 * 2;
+#pragma unroll
+            for (int j = 0; j < D / 8; ++j) {
+                const float* const two = o + 4 * j + 2 * h;
+                *reinterpret_cast<unsigned*>(to + 8 * j) = pack(T(), two[0] * inverse, two[1] * inverse);
+            }
+            if (threadIdx.x % 4 == 0) {
+                const index_t row_of_lse = static_cast<index_t>(tile.batch) * Hq + tile.head;
+                lse_ptr[row_of_lse * tile.Sq + m] = (max[h] + log2f(total)) * 0.6931471805599453f;
+            }
+        }
+    }
+};
+
+// p, rounded to T, in the order of wgmma's operand a, which is that of the accumulators of q @ k.
+template <typename T, int COUNT>
+__device__ __forceinline__ void round_p(unsigned (&p)[COUNT / 2], const float (&s)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT / 2; ++i) p[i] = pack(T(), s[2 * i], s[2 * i + 1]);
+}
