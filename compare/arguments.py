@@ -284,3 +284,36 @@ def _check_table(op: str, P: int, PAGE: int, block_table: torch.Tensor, lengths:
         for i, page in enumerate(block_table[b, : -(-length // PAGE)].tolist()):
             if not 0 <= page < P:
                 raise ValueError(f"{op}: block_table[{b}, {i}] is {page}; it takes 0 to {P - 1}, a page")
+
+
+def check_gradients(
+    op: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    taken: tuple[int, ...],
+) -> None:
+    """Check that attention of ``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]`` and ``v`` can be differentiated.
+
+    ``o[B,Sq,Hq,D]`` and ``do`` are like q, ``lse[B,Hq,Sq]`` is fp32; ``taken`` as in `check_queries`.
+
+    Raises:
+        TypeError: as `check_queries`, or o is of another dtype than q, or lse not of fp32.
+        ValueError: as `check_queries`, or the shape or device of o, do or lse does not go with that of q.
+    """
+    check_queries(op, q, k, v, taken)
+    B, Sq, Hq, _ = q.shape
+    check_same(op, 4, o=o, do=do)
+    if o.dtype is not q.dtype:
+        raise _of_two_dtypes(op, {"o": o, "q": q})
+    if o.shape != q.shape:
+        raise _of_two_shapes(op, {"o": o, "q": q}, "equal shapes")
+    check_same(op, 3, (torch.float32,), lse=lse)
+    if lse.shape != (B, Hq, Sq):
+        raise _of_two_shapes(op, {"lse": lse, "q": q}, f"{(B, Hq, Sq)} for lse")
+    for name, tensor in (("o", o), ("lse", lse)):
+        if tensor.device != q.device:
+            raise _on_two_devices(op, {name: tensor, "q": q})

@@ -364,8 +364,8 @@ def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bo
 def for_tma(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows of D are contiguous and 16-byte aligned, as TMA requires, else a copy."""
     vector = 16 // x.element_size()
-    aligned = all(stride % vector == 0 for stride in x.stride()[:3])
-    good = aligned and x.stride(3) == 1 and x.stride(1) > 0
+    rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
+    good = x.stride(3) == 1 and all(stride > 0 and stride % vector == 0 for stride in rows)
     return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
 
 

@@ -1,0 +1,124 @@
+// PTX that attention_backward's wgmma level needs beyond attention/hopper_ptx.cuh. Each function is one
+// instruction. With HOST_BUILD the same in plain C++. Source: PTX ISA, "cp.reduce.async.bulk", "wgmma".
+#pragma once
+
+#include "attention/hopper_ptx.cuh"
+
+#if HAS_WGMMA
+
+// Adds fp32 elements of shared memory to global memory: one thread issues it, TMA executes it. Addresses and
+// size are multiples of 16 bytes. The caller commits it to a bulk group. Predicated, not branched over.
+__device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to, const float* from,
+                                                      unsigned bytes) {
+    asm volatile(
+        "{\n"
+        ".reg .pred issues;\n"
+        "setp.ne.b32 issues, %3, 0;\n"
+        "@issues cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+        "}\n" ::"l"(to),
+        "r"(shared_address(from)), "r"(bytes), "r"(int(condition))
+        : "memory");
+}
+
+// d[64, N] (+)= a[64, 16] @ b[16, N]: the rows of both run across K.
+template <typename T>
+__device__ __forceinline__ void wgmma_across_k(float (&d)[32], matrix_t a, matrix_t b, bool add) {
+    wgmma<T, true, true>(d, a, b, add);
+}
+#define EIGHT_OF(d, i)                                                                          \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_N32(type)                                                                                   \
+    asm volatile(                                                                                         \
+        "{\n"                                                                                             \
+        ".reg .pred adds;\n"                                                                              \
+        "setp.ne.b32 adds, %18, 0;\n"                                                                     \
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                                       \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, adds, 1, 1, " \
+        "1, 1;\n"                                                                                         \
+        "}\n"                                                                                             \
+        : EIGHT_OF(d, 0), EIGHT_OF(d, 8)                                                                  \
+        : "l"(a), "l"(b), "r"(int(add)))
+template <typename T>
+__device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N32("bf16");
+    } else {
+        WGMMA_N32("f16");
+    }
+}
+#undef WGMMA_N32
+#undef EIGHT_OF
+
+#elif defined(HOST_BUILD)
+
+namespace host {
+
+// Bulk reductions that have not been executed: with the block's loads, under the thread that issued them.
+inline const mbarrier_t* reductions_of_thread() {
+    return reinterpret_cast<const mbarrier_t*>(std::uintptr_t(threadIdx.x));
+}
+
+}  // namespace host
+
+// Executed when they are waited for and not before, so that a missing wait shows.
+inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbarrier_t* barrier) {
+    const auto load = [=] {
+        std::memcpy(to, from, bytes);
+        host::of(barrier).bytes -= int(bytes);
+        host::complete_phase(barrier);
+    };
+    if (host::reverse_order()) return load();
+    host::loads()[barrier].push_back(load);
+    host::wake(barrier);
+}
+inline void bulk_add_to_global_if(bool condition, float* to, const float* from, unsigned bytes) {
+    if (!condition) return;
+    host::loads()[host::reductions_of_thread()].push_back([=] {
+        for (unsigned i = 0; i < bytes / sizeof(float); ++i) to[i] += from[i];
+    });
+}
+inline void bulk_commit_group() {}
+template <int PENDING>
+void bulk_wait_group_read() {
+    static_assert(PENDING == 0, "all of them");
+    for (const auto& reduce : host::loads()[host::reductions_of_thread()]) reduce();
+    host::loads().erase(host::reductions_of_thread());
+}
+inline void fence_proxy_async() {}
+
+inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
+    host::with_parts(static_cast<char*>(row), "stmatrix", [&](const char* const* rows) {
+        for (unsigned i = 0; i < 4; ++i) {
+            char* to = const_cast<char*>(rows[8 * i + lane / 4]) + lane % 4 * 4;
+            std::memcpy(to, &words[i], sizeof(unsigned));
+        }
+    });
+}
+
+namespace host {
+
+template <typename T, int N>
+void execute_across_k(const std::vector<const Product*>& part, unsigned warp) {
+    for (unsigned row = 0; row < 16; ++row) {
+        for (unsigned n = 0; n < N; ++n) {
+            const Product& own = *part[row % 8 * 4 + n % 8 / 2];
+            float sum = 0;
+            for (unsigned k = 0; k < 16; ++k) {
+                sum += swizzled<T>(own.a, k, 16 * warp + row) * swizzled<T>(own.b, k, n);
+            }
+            float& d = own.d[n / 8 * 4 + row / 8 * 2 + n % 2];
+            d = sum + (own.add ? d : 0.0f);
+        }
+    }
+}
+
+}  // namespace host
+
+template <typename T, int COUNT>
+void wgmma_across_k(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
+    host::products().started.push_back({d, nullptr, a, b, add, host::execute_across_k<T, 2 * COUNT>});
+}
+
+#endif

@@ -1,0 +1,238 @@
+"""attention_backward through cupy: ``q, k, v, o, lse, do -> dq, dk, dv``."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from compare.arguments import check_gradients
+from compare.device import shared_bytes_of_a_block
+from compare.registry import implementation
+from cuda_impl.heads_map import for_tma, heads_map
+from cuda_impl.loader import kernel
+from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
+
+OP = "attention_backward"
+HEAD_SIZES = (64, 128)
+THREADS = 256
+BLOCK_M = BLOCK_N = 128
+"""A block's queries (in the kernel for dq) or keys (for dk and dv), 16 a warp."""
+BLOCK = 64
+"""Rows of the tiles that its loop fetches."""
+
+MOST = (1 << 31) - (1 << 16)
+"""Maximum Sq + Skv: positions are 32-bit."""
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Checked arguments, new gradients, and what delta's kernel has computed."""
+
+    inputs: tuple[torch.Tensor, ...]
+    """q, k, v and do; lse2 and delta."""
+    gradients: Gradients
+    problem: np.void
+    """``Problem`` of kernels/attention_backward/rows.cuh."""
+
+    def instance(self, name: str, *arguments: object) -> str:
+        """A kernel's name with its template arguments, of which the first are T and D."""
+        q = self.inputs[0]
+        of_all = ", ".join(map(str, (CTYPES[q.dtype], q.size(3), *arguments)))
+        return f"{OP}_{name}_kernel<{of_all}>"
+
+    def launch(self, name: str, blocks: int, *arguments: int | np.generic, shared_bytes: int = 0) -> None:
+        """With the inputs before the arguments and the problem behind them."""
+        if blocks > 0:
+            run = kernel(OP, name, self.inputs[0].device)
+            pointers = (x.data_ptr() for x in self.inputs)
+            run((blocks,), (THREADS,), (*pointers, *arguments, self.problem), shared_mem=shared_bytes)
+
+    @property
+    def key_blocks(self) -> int:
+        B, Skv, Hk, _ = self.inputs[1].shape
+        return ceil_div(Skv, BLOCK_N) * B * Hk
+
+    @property
+    def query_blocks(self) -> int:
+        B, Sq, Hq, _ = self.inputs[0].shape
+        return ceil_div(Sq, BLOCK_M) * B * Hq
+
+
+def readable(x: torch.Tensor, alignment: int) -> torch.Tensor:
+    """x, or a contiguous copy unless heads are contiguous and aligned to so many elements."""
+    steps = (*x.stride()[:3], x.data_ptr() // x.element_size())
+    return x if x.stride(3) == 1 and all(step % alignment == 0 for step in steps) else x.contiguous()
+
+
+def prepare(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    causal: bool,
+    tensor_cores: bool = True,
+) -> Call:
+    """Check the arguments, and compute delta and lse2 if there is any row."""
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
+    if tensor_cores:
+        check_tensor_cores(q)
+    B, Sq, Hq, D = q.shape
+    Skv, Hk = k.shape[1], k.shape[2]
+    if Sq + Skv > MOST:
+        raise NotImplementedError(f"Sq={Sq}, Skv={Skv}: at most {MOST} together")
+    gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    alignment = 8 if tensor_cores else 1
+    q, k, v, o, do = (readable(x, alignment) for x in (q, k, v, o, do))
+    lse = lse.contiguous()
+    pitch = ceil_div(Sq, BLOCK_M) * BLOCK_M
+    delta, lse2 = torch.empty((2, B * Hq * pitch), dtype=torch.float32, device=q.device).unbind()
+    strides = [step for x in (q, k, v, o, do) for step in x.stride()[:3]]
+    diagonal = Skv - Sq if causal else Skv
+    packed = struct.pack("15q6if4x", *strides, Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D))
+    problem = np.frombuffer(packed, dtype=f"V{len(packed)}")[0]
+    call = Call((q, k, v, do, lse2, delta), gradients, problem)
+    if delta.numel() > 0:
+        run = kernel(OP, call.instance("delta", THREADS), q.device)
+        pointers = (o.data_ptr(), do.data_ptr(), lse.data_ptr(), delta.data_ptr(), lse2.data_ptr())
+        blocks = ceil_div(delta.numel(), THREADS // 32)
+        run((blocks,), (THREADS,), (*pointers, np.int64(delta.numel()), problem))
+    return call
+
+
+@implementation(OP, "cupy.naive", level="naive")
+def naive(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """A warp per row of dq, then one per row of dk and dv."""
+    call = prepare(q, k, v, o, lse, do, causal, tensor_cores=False)
+    dq, dk, dv = call.gradients
+    queries, keys = dq.numel() // q.size(3), dk.numel() // k.size(3)
+    pointers = (dk.data_ptr(), dv.data_ptr())
+    warps = THREADS // 32
+    call.launch(
+        call.instance("naive_dq", THREADS), ceil_div(queries, warps), dq.data_ptr(), np.int64(queries)
+    )
+    call.launch(call.instance("naive_dkdv", THREADS), ceil_div(keys, warps), *pointers, np.int64(keys))
+    return call.gradients
+
+
+def check_shared(call: Call, shared_bytes: int) -> int:
+    """``shared_bytes``; raises NotImplementedError if a block needs more than this GPU allows."""
+    q = call.inputs[0]
+    most = shared_bytes_of_a_block(q.device)
+    if shared_bytes > most:
+        raise NotImplementedError(
+            f"D={q.size(3)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; "
+            "torch.eager takes any"
+        )
+    return shared_bytes
+
+
+def tiles_bytes(D: int) -> int:
+    """Of a block's own tiles, two stages, and two stages of lse2 and delta."""
+    return (2 * BLOCK_N + 4 * BLOCK) * D * 2 + 4 * BLOCK * 4
+
+
+@implementation(OP, "cupy.split", level="tensor_core")
+def split(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """A kernel for dk and dv, and one for dq."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    shared_bytes = check_shared(call, tiles_bytes(q.size(3)))
+    if dq.numel() == 0:
+        return dq, dk.zero_(), dv.zero_()
+    pointers = (dk.data_ptr(), dv.data_ptr())
+    dkdv = call.instance("split_dkdv", BLOCK, BLOCK_N)
+    call.launch(dkdv, call.key_blocks, *pointers, shared_bytes=shared_bytes)
+    dq_kernel = call.instance("split_dq", BLOCK_M, BLOCK)
+    call.launch(dq_kernel, call.query_blocks, dq.data_ptr(), shared_bytes=shared_bytes)
+    return call.gradients
+
+
+@implementation(OP, "cupy.fused", level="tensor_core", deterministic=False)
+def fused(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """One kernel; dq is summed in fp32 by atomics and rounded by another."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    shared_bytes = check_shared(call, tiles_bytes(q.size(3)) + BLOCK * BLOCK_N * 2)
+    if dq.numel() == 0:
+        return dq, dk.zero_(), dv.zero_()
+    dq_sum = torch.zeros(dq.shape, dtype=torch.float32, device=dq.device)
+    pointers = (dq_sum.data_ptr(), dk.data_ptr(), dv.data_ptr())
+    fused_kernel = call.instance("fused", BLOCK, BLOCK_N)
+    call.launch(fused_kernel, call.key_blocks, *pointers, shared_bytes=shared_bytes)
+    run = kernel(OP, f"{OP}_round_kernel<{CTYPES[q.dtype]}, {THREADS}>", q.device)
+    sizes = (np.int64(dq.numel()), np.float32(1 / math.sqrt(q.size(3))))
+    run((ceil_div(dq.numel(), THREADS * 4),), (THREADS,), (dq_sum.data_ptr(), dq.data_ptr(), *sizes))
+    return call.gradients
+
+
+WARPGROUP = 128
+SWIZZLED_BYTES = 1024
+"""Alignment of swizzled tiles; dynamic shared memory may lack it."""
+
+
+@implementation(OP, "cupy.wgmma", level="hopper", requires="sm_90a", deterministic=False, emulated=True)
+def wgmma(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """As fused, with TMA, a producer warp and two consumer warpgroups."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0 or dk.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    D = q.size(3)
+    *heads, lse2, delta = call.inputs
+    held = [for_tma(x) for x in heads]
+    maps = [heads_map(x, rows) for x, rows in zip(held, (BLOCK, BLOCK_N, BLOCK_N, BLOCK), strict=True)]
+    dq_sum = torch.zeros(lse2.numel() * D, dtype=torch.float32, device=q.device)
+    pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv)]
+    # Beside the tiles of fused two of ds, one of dq in fp32, and five mbarriers.
+    shared_bytes = tiles_bytes(D) + 2 * BLOCK * BLOCK_N * 2 + BLOCK * D * 4 + 5 * 8 + SWIZZLED_BYTES
+    run = kernel(OP, call.instance("wgmma"), q.device)
+    arguments = (*maps, *pointers, call.problem)
+    run((call.key_blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
+    run = kernel(OP, call.instance("place"), q.device)
+    blocks = lse2.numel() // BLOCK * 2
+    run((blocks,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
+    return call.gradients

@@ -1,0 +1,329 @@
+"""attention_backward in Triton: ``q, k, v, o, lse, do -> dq, dk, dv``.
+
+Variants, slow to fast; ``cuda_impl/kernels/attention_backward.cuh`` has the same under the same names:
+
+* ``split``: a kernel for dk and dv loops over queries, one for dq loops over keys; deterministic
+* ``fused``: one kernel loops over queries: scores are computed once, dq is summed by atomics
+
+With s = scale * q k^T, p = exp(s - lse), delta = rowsum(do * o) and ds = p * (do v^T - delta): dv = p^T do,
+dk = scale * ds^T q, dq = scale * ds k.  A tile of p is recomputed from q, k and lse.
+
+Kernels take all strides but that of D, which is 1.  Gradients are contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from compare.arguments import check_gradients
+from compare.registry import implementation
+
+OP = "attention_backward"
+HEAD_SIZES = (64, 128)
+BLOCK_OWN = 128
+"""Rows of a program's own tile: queries for dq, keys for dk and dv."""
+BLOCK_LOOP = 64
+"""Rows of the tiles that its loop loads; half as many queries if D = 128, where 64 would spill."""
+LARGEST_STRIDE = 1 << 23
+"""Between positions: offsets within a tile are 32-bit."""
+
+
+@triton.jit
+def attention_backward_delta_kernel(
+    o_ptr, do_ptr, lse_ptr, delta_ptr, lse2_ptr, Sq, Hq, pitch,
+    stride_ob, stride_os, stride_oh, stride_dob, stride_dos, stride_doh,
+    D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """delta = rowsum(do * o), and lse to base 2.  Grid: a program per BLOCK_M rows of a head, up to pitch.
+
+    A row without keys has lse2 = +infinity, and so have the rows from Sq to pitch: p = exp2(s - lse2) is 0.
+    """
+    tiles = pitch // BLOCK_M
+    head = tl.program_id(0) // tiles
+    batch, h = (head // Hq).to(tl.int64), (head % Hq).to(tl.int64)
+    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M).to(tl.int64)
+    d, inside = tl.arange(0, D), i < Sq
+    o_ptrs = o_ptr + batch * stride_ob + h * stride_oh + i[:, None] * stride_os + d
+    do_ptrs = do_ptr + batch * stride_dob + h * stride_doh + i[:, None] * stride_dos + d
+    o = tl.load(o_ptrs, mask=inside[:, None], other=0.0).to(tl.float32)
+    do = tl.load(do_ptrs, mask=inside[:, None], other=0.0).to(tl.float32)
+    lse = tl.load(lse_ptr + head.to(tl.int64) * Sq + i, mask=inside, other=-float("inf"))
+    row = head.to(tl.int64) * pitch + i
+    tl.store(delta_ptr + row, tl.sum(o * do, axis=1))
+    tl.store(lse2_ptr + row, tl.where(lse == -float("inf"), float("inf"), lse * 1.44269504))
+
+
+@triton.jit
+def load_rows(head_ptr, begin, rows, stride_s, S, D: tl.constexpr, FULL: tl.constexpr):
+    """Rows ``begin + rows`` of a head; rows from S on are 0.  FULL: there are no such rows."""
+    # Offsets within a tile are 32-bit: a 64-bit one per element would spill.
+    ptrs = head_ptr + begin.to(tl.int64) * stride_s + rows[:, None] * stride_s + tl.arange(0, D)[None, :]
+    if FULL:
+        return tl.load(ptrs)
+    return tl.load(ptrs, mask=(begin + rows < S)[:, None], other=0.0)
+
+
+@triton.jit
+def gradients_of_keys(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
+    Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+    stride_dob, stride_dos, stride_doh,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
+    ADD_DQ: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of BLOCK_N keys of a key head, over all queries of the heads that share it."""
+    blocks = tl.cdiv(Skv, BLOCK_N)
+    first_key = tl.program_id(0) % blocks * BLOCK_N
+    kv_head, batch = (tl.program_id(0) // blocks) % Hk, (tl.program_id(0) // blocks // Hk).to(tl.int64)
+    d = tl.arange(0, D)[None, :]
+    i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    k_head = k_ptr + batch * stride_kb + kv_head.to(tl.int64) * stride_kh
+    v_head = v_ptr + batch * stride_vb + kv_head.to(tl.int64) * stride_vh
+    k = load_rows(k_head, first_key, j, stride_ks, Skv, D, FULL)
+    v = load_rows(v_head, first_key, j, stride_vs, Skv, D, FULL)
+    dk = tl.zeros([BLOCK_N, D], tl.float32)
+    dv = tl.zeros([BLOCK_N, D], tl.float32)
+    for of_group in range(Hq // Hk):
+        long_head = (kv_head * (Hq // Hk) + of_group).to(tl.int64)
+        q_head = q_ptr + batch * stride_qb + long_head * stride_qh
+        do_head = do_ptr + batch * stride_dob + long_head * stride_doh
+        dq_head = dq_ptr + (batch * Sq * Hq + long_head) * D
+        of_head = (batch * Hq + long_head) * pitch
+        # From the first tile with a query that sees a key.
+        for tile in tl.range(tl.maximum(first_key - diagonal, 0) // BLOCK_M, tl.cdiv(Sq, BLOCK_M)):
+            first_query = tile * BLOCK_M
+            q = load_rows(q_head, first_query, i, stride_qs, Sq, D, FULL)
+            do = load_rows(do_head, first_query, i, stride_dos, Sq, D, FULL)
+            lse2 = tl.load(lse2_ptr + of_head + first_query + i)
+            delta = tl.load(delta_ptr + of_head + first_query + i)
+            # Transposed, keys by queries, as the products for dk and dv need them.
+            s = tl.dot(k, tl.trans(q))
+            p = tl.exp2(s * (scale * 1.44269504) - lse2[None, :])
+            if MASKED:  # keys past the end would add 0 times infinity to dq
+                keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+                p = tl.where((first_key + j)[:, None] < keys[None, :], p, 0.0)
+            dv += tl.dot(p.to(do.dtype), do)
+            dp = tl.dot(v, tl.trans(do))
+            ds = (p * (dp - delta[None, :])).to(q.dtype)
+            dk += tl.dot(ds, q)
+            if ADD_DQ:
+                dq_ptrs = dq_head + first_query.to(tl.int64) * Hq * D + i[:, None] * (Hq * D) + d
+                inside = (first_query + i < Sq)[:, None]
+                tl.atomic_add(dq_ptrs, tl.dot(tl.trans(ds), k), mask=inside, sem="relaxed")
+
+    row = (batch * Skv + first_key + j[:, None]) * Hk + kv_head
+    inside = (first_key + j < Skv)[:, None]
+    tl.store(dk_ptr + row * D + d, (dk * scale).to(dk_ptr.dtype.element_ty), mask=inside)
+    tl.store(dv_ptr + row * D + d, dv.to(dv_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def attention_backward_split_dkdv_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+    stride_dob, stride_dos, stride_doh,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_N keys of a key head."""
+    gradients_of_keys(
+        q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, delta_ptr, dk_ptr, dv_ptr,
+        Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+        stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+        stride_dob, stride_dos, stride_doh, D, BLOCK_M, BLOCK_N, FULL, MASKED, False,
+    )  # fmt: skip
+
+
+@triton.jit
+def attention_backward_split_dq_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+    stride_dob, stride_dos, stride_doh,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_M queries of a head.  The last queries, with the most keys, start first."""
+    blocks = tl.cdiv(Sq, BLOCK_M)
+    first_query = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
+    head, batch = (tl.program_id(0) // blocks) % Hq, (tl.program_id(0) // blocks // Hq).to(tl.int64)
+    long_head, kv_head = head.to(tl.int64), (head // (Hq // Hk)).to(tl.int64)
+    d = tl.arange(0, D)[None, :]
+    i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    q_head = q_ptr + batch * stride_qb + long_head * stride_qh
+    do_head = do_ptr + batch * stride_dob + long_head * stride_doh
+    k_head = k_ptr + batch * stride_kb + kv_head * stride_kh
+    v_head = v_ptr + batch * stride_vb + kv_head * stride_vh
+    q = load_rows(q_head, first_query, i, stride_qs, Sq, D, FULL)
+    do = load_rows(do_head, first_query, i, stride_dos, Sq, D, FULL)
+    of_rows = (batch * Hq + long_head) * pitch + first_query
+    lse2 = tl.load(lse2_ptr + of_rows + i)
+    delta = tl.load(delta_ptr + of_rows + i)
+
+    dq = tl.zeros([BLOCK_M, D], tl.float32)
+    end = tl.maximum(tl.minimum(Skv, first_query + BLOCK_M + diagonal), 0)
+    for tile in tl.range(0, tl.cdiv(end, BLOCK_N)):
+        first_key = tile * BLOCK_N
+        k = load_rows(k_head, first_key, j, stride_ks, Skv, D, FULL)
+        v = load_rows(v_head, first_key, j, stride_vs, Skv, D, FULL)
+        s = tl.dot(q, tl.trans(k))
+        dp = tl.dot(do, tl.trans(v))
+        ds = tl.exp2(s * (scale * 1.44269504) - lse2[:, None]) * (dp - delta[:, None])
+        if MASKED:
+            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+            ds = tl.where((first_key + j)[None, :] < keys[:, None], ds, 0.0)
+        dq += tl.dot(ds.to(k.dtype), k)
+    row = (batch * Sq + first_query + i[:, None]) * Hq + head
+    tl.store(
+        dq_ptr + row * D + d, (dq * scale).to(dq_ptr.dtype.element_ty), mask=(first_query + i < Sq)[:, None]
+    )
+
+
+@triton.jit
+def attention_backward_fused_kernel(
+    q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
+    Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+    stride_dob, stride_dos, stride_doh,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FULL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_N keys of a key head.  dq is in fp32, and 0 before."""
+    gradients_of_keys(
+        q_ptr, k_ptr, v_ptr, do_ptr, lse2_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr,
+        Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+        stride_qb, stride_qs, stride_qh, stride_kb, stride_ks, stride_kh, stride_vb, stride_vs, stride_vh,
+        stride_dob, stride_dos, stride_doh, D, BLOCK_M, BLOCK_N, FULL, MASKED, True,
+    )  # fmt: skip
+
+
+@triton.jit
+def attention_backward_round_kernel(sum_ptr, dq_ptr, elements, scale, BLOCK_SIZE: tl.constexpr):
+    """dq = scale * sum, rounded once."""
+    n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    dq = tl.load(sum_ptr + n, mask=n < elements) * scale
+    tl.store(dq_ptr + n, dq.to(dq_ptr.dtype.element_ty), mask=n < elements)
+
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Checked arguments, new gradients, and what delta's kernel has computed."""
+
+    inputs: tuple[torch.Tensor, ...]
+    """q, k, v, do, lse2 and delta."""
+    gradients: Gradients
+    sizes: tuple[int | float, ...]
+    """Sq to scale, then strides, as every kernel takes them."""
+    key_blocks: int
+    query_blocks: int
+    constants: dict[str, int | bool]
+    BLOCK_M: int
+    """Queries of a tile in the loop for dk and dv."""
+
+
+def prepare(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    causal: bool,
+) -> Call:
+    """Check the arguments, and compute delta and lse2 if there is any row."""
+    check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
+    if q.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    B, Sq, Hq, D = q.shape
+    Skv, Hk = k.shape[1], k.shape[2]
+    gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    q, k, v, o, do = (
+        x if x.stride(3) == 1 and x.stride(1) <= LARGEST_STRIDE else x.contiguous() for x in (q, k, v, o, do)
+    )
+    pitch = triton.cdiv(Sq, BLOCK_OWN) * BLOCK_OWN
+    delta, lse2 = (torch.empty(B * Hq * pitch, dtype=torch.float32, device=q.device) for _ in range(2))
+    if delta.numel() > 0:
+        attention_backward_delta_kernel[(delta.numel() // BLOCK_LOOP,)](
+            o, do, lse.contiguous(), delta, lse2, Sq, Hq, pitch, *o.stride()[:3], *do.stride()[:3],
+            D=D, BLOCK_M=BLOCK_LOOP, num_warps=4,
+        )  # fmt: skip
+    strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
+    diagonal = Skv - Sq if causal else Skv
+    FULL = Sq % BLOCK_OWN == Skv % BLOCK_OWN == 0
+    constants = {"D": D, "FULL": FULL, "MASKED": causal or not FULL, "num_warps": 8, "num_stages": 3}
+    return Call(
+        (q, k, v, do, lse2, delta),
+        gradients,
+        (Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D), *strides),
+        triton.cdiv(Skv, BLOCK_OWN) * B * Hk,
+        triton.cdiv(Sq, BLOCK_OWN) * B * Hq,
+        constants,
+        BLOCK_LOOP * 64 // D,
+    )
+
+
+@implementation(OP, "triton.split", level="tensor_core")
+def split(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """A kernel for dk and dv, and one for dq."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0:
+        return dq, dk.zero_(), dv.zero_()
+    if dk.numel() > 0:
+        attention_backward_split_dkdv_kernel[(call.key_blocks,)](
+            *call.inputs, dk, dv, *call.sizes, BLOCK_M=call.BLOCK_M, BLOCK_N=BLOCK_OWN, **call.constants
+        )
+    attention_backward_split_dq_kernel[(call.query_blocks,)](
+        *call.inputs, dq, *call.sizes, BLOCK_M=BLOCK_OWN, BLOCK_N=BLOCK_LOOP, **call.constants
+    )
+    return call.gradients
+
+
+@implementation(OP, "triton.fused", level="tensor_core", deterministic=False)
+def fused(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """One kernel; dq is summed in fp32 by atomics and rounded by another."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0:
+        return dq, dk.zero_(), dv.zero_()
+    dq_sum = torch.zeros(dq.shape, dtype=torch.float32, device=dq.device)
+    if dk.numel() > 0:
+        attention_backward_fused_kernel[(call.key_blocks,)](
+            *call.inputs,
+            dq_sum,
+            dk,
+            dv,
+            *call.sizes,
+            BLOCK_M=call.BLOCK_M,
+            BLOCK_N=BLOCK_OWN,
+            **call.constants,
+        )
+    BLOCK_SIZE = 1024
+    grid = (triton.cdiv(dq.numel(), BLOCK_SIZE),)
+    attention_backward_round_kernel[grid](
+        dq_sum, dq, dq.numel(), 1 / math.sqrt(q.shape[3]), BLOCK_SIZE=BLOCK_SIZE
+    )
+    return call.gradients
