@@ -14,8 +14,8 @@ COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map", "new-op
 
 CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
 
-BUDGET_S = 5.0
-SWEEP_BUDGET_S = 4.0
+BUDGET_S = 3.0
+SWEEP_BUDGET_S = 2.0
 TRIAL_S = 0.3
 """Added for each row of ``--tune``."""
 

@@ -112,8 +112,8 @@ CASES = Cases(
     ),
     sweep=(
         *(case("fp32", N=2**power, K=2 ** (power - 1)) for power in (12, 20, 24, 28)),
-        *(case("fp32", N=2**28, K=K) for K in (0, 2**28 // 10, 2**28 * 9 // 10, 2**28)),
-        *(case(dtype, N=2**28, K=2**27) for dtype in ("fp16", "bf16")),
+        *(case("fp32", N=2**28, K=K) for K in (0, 2**28 // 10, 2**28)),
+        case("fp16", N=2**28, K=2**27),
         case("bf16", N=2**20, K=2**19),
         case("fp32", "misaligned", N=2**26, K=2**25),
     ),

@@ -58,12 +58,12 @@ _LAYOUTS = ("padded", "transposed", "sliced", "misaligned", "expanded")
 _SWEPT = {
     # 4096 rows, up to 2^26 elements; then 2^27 elements in all with rows of many lengths.
     "fp32": (
-        *((4096, 2**power) for power in (7, *range(9, 15))),
+        *((4096, 2**power) for power in (7, 10, 12, 13, 14)),
         *((2 ** (27 - power), 2**power) for power in (12, 15, 16, 17, 18, 20)),
     ),
     "bf16": (
         *((4096, 2**power) for power in (10, 12)),
-        *((2 ** (27 - power), 2**power) for power in (10, 12, 15, 17, 20)),
+        *((2 ** (27 - power), 2**power) for power in (12, 15, 17, 20)),
     ),
 }
 

@@ -118,7 +118,7 @@ class Entry:
     first_ms: float | None = None
     """Time of its first call, where that was timed earlier."""
     call_ms: float = 0.0
-    """Host time of a call and its GPU work, at the beginning of timing."""
+    """Host time of a call and its GPU work at the beginning of timing, or a later cold time that is less."""
     spent_s: float = 0.0
     """Cost of its samples so far."""
     sampled: int = 0
@@ -292,6 +292,7 @@ class Rounds:
         for entry in self._shuffled(due):  # close together: ratios are of these
             with _contained(entry), self._on_account_of(entry):
                 cold[entry.label] = entry.timed.cold(number % entry.timed.sets).gpu_us
+                entry.call_ms = min(entry.call_ms, cold[entry.label] / 1e3)
                 clocks[entry.label] = self.ceilings.clock_mhz() if self.ceilings else None
         if self.ceilings is not None:
             self.ceilings.sample()

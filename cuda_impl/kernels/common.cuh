@@ -19,6 +19,13 @@ using index_t = long long;  // offsets: tensors may hold more than 2^31 elements
 constexpr int WARP = 32;
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
+// Threads per multiprocessor, for __launch_bounds__: 2048, with 32 registers each, where it can hold as many.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+constexpr int MOST_THREADS = 2048;
+#else
+constexpr int MOST_THREADS = 1024;
+#endif
+
 __device__ __forceinline__ float negative_infinity() {
     return __int_as_float(0xff800000);
 }

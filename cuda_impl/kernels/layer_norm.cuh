@@ -127,12 +127,12 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&p
 // reads while another writes: 40 for PACKS == 2, 72 for blocks of two warps, else 64.
 
 #if __CUDA_ARCH__ >= 800
-constexpr int MOST_THREADS = 1536;
+constexpr int SMALL_TILE_THREADS = 1536;
 #else
-constexpr int MOST_THREADS = 1024;
+constexpr int SMALL_TILE_THREADS = 1024;
 #endif
 constexpr int resident_threads(int PACKS, int THREADS) {
-    return PACKS == 2 ? MOST_THREADS : THREADS == 64 ? 896 : 1024;
+    return PACKS == 2 ? SMALL_TILE_THREADS : THREADS == 64 ? 896 : 1024;
 }
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>

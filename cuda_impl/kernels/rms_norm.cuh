@@ -79,12 +79,6 @@ __device__ __forceinline__ void store_tile(T* tile_ptr, const Packed<T, VEC> (&x
 // together with the row, so that nothing waits after the reduction. Registers are limited so that one block
 // reads while another writes: 32 for PACKS == 2, else 64.
 
-#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200
-constexpr int MOST_THREADS = 2048;
-#else
-constexpr int MOST_THREADS = 1024;
-#endif
-
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS,
                              (PACKS == 2 ? MOST_THREADS : 1024) /

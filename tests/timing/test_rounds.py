@@ -139,6 +139,15 @@ def test_a_first_call_that_keeps_the_host_busy_makes_no_row_slow() -> None:
     assert found.rounds == len(found.warm_us.samples) == Plan.min_rounds
 
 
+def test_a_row_is_slow_by_the_time_that_it_shows() -> None:
+    world = World()
+    fake = world.implementation("torch.eager", 7_000.0)
+    fake.first = lambda: 12.0  # type: ignore[method-assign]
+    rounds = rounds_of(world, fake)
+    rounds.run(budget_s=1e-6)
+    assert timing(rounds, "torch.eager").rounds == Plan.min_rounds
+
+
 @pytest.mark.parametrize(("least", "slow"), [(10, 3), (30, 5)])
 def test_no_row_starves_whatever_the_budget(least: int, slow: int) -> None:
     """As matmul's default case, whose naive kernels take hundreds of milliseconds a call."""

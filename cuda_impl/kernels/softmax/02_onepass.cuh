@@ -1,15 +1,16 @@
 // onepass: unlike online, the row stays in registers, so it is read once: maximum, exponentials, sum, output.
 // Grid: one block per BLOCK_M rows. THREADS / BLOCK_M threads share a row and hold all of it, PACKS vectors
 // each: N <= THREADS / BLOCK_M * PACKS * VEC. A row of more than one warp has a block to itself. At most 64
-// registers per thread: where two blocks fit, one reads while the other writes.
+// registers per thread, or 32 where 16 elements leave room: some blocks read while others write.
 #pragma once
 
 #include "common.cuh"
 
 template <typename T, int VEC, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kernel(const T* x_ptr, T* y_ptr,
-                                                                                  index_t M, index_t N,
-                                                                                  index_t stride_xm) {
+__global__ __launch_bounds__(THREADS, (VEC == 4 && PACKS <= 4 ? MOST_THREADS : 1024) /
+                                          THREADS) void softmax_onepass_kernel(const T* x_ptr, T* y_ptr,
+                                                                               index_t M, index_t N,
+                                                                               index_t stride_xm) {
     constexpr int ROW_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % ROW_THREADS;
     const index_t m = static_cast<index_t>(blockIdx.x) * BLOCK_M + threadIdx.x / ROW_THREADS;
@@ -41,9 +42,8 @@ __global__ __launch_bounds__(THREADS, 1024 / THREADS) void softmax_onepass_kerne
 #pragma unroll
         for (int v = 0; v < VEC; ++v) sum += x[p][v] = __expf(x[p][v] - max);
     }
-    sum = row_reduce<Sum, THREADS, BLOCK_M>(sum);
+    const float inverse_sum = 1.0f / row_reduce<Sum, THREADS, BLOCK_M>(sum);
 
-    const float inverse_sum = 1.0f / sum;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         const int n = (p * ROW_THREADS + thread) * VEC;
