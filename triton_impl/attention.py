@@ -163,7 +163,8 @@ def online_softmax(s, o, row_max, row_sum, scale):
 def finish(o, row_max, row_sum, scale):
     """The output and lse.  A row that sees no key has a sum of 0."""
     shift = tl.where(row_max == -float("inf"), 0.0, row_max * scale)
-    return o / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None], (shift + tl.log2(row_sum)) * LN_2
+    inverse_sum = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
+    return o * inverse_sum[:, None], (shift + tl.log2(row_sum)) * LN_2
 
 
 @triton.jit
