@@ -124,7 +124,8 @@ def eager(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
     if q.device.type == "cpu":  # its fused kernel for CPUs takes NaN for 0
         return _primitives(q, k, v, causal)
     square = q.shape[1] == k.shape[1]
-    heads = (aligned(x).transpose(1, 2) for x in (q, k, v))
+    q, k, v = aligned(q), aligned(k), aligned(v)
+    heads = (x.transpose(1, 2) for x in (q, k, v))
     grouped = q.shape[2] != k.shape[2]
     chosen = SDPBackend(torch._fused_sdp_choice(*heads, is_causal=causal and square, enable_gqa=grouped))
     if chosen == SDPBackend.CUDNN_ATTENTION and causal and not square:  # top left

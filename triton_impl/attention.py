@@ -18,6 +18,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_queries
 from compare.registry import implementation
@@ -162,7 +163,8 @@ def online_softmax(s, o, row_max, row_sum, scale):
 def finish(o, row_max, row_sum, scale):
     """The output and lse.  A row that sees no key has a sum of 0."""
     shift = tl.where(row_max == -float("inf"), 0.0, row_max * scale)
-    return o / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None], (shift + tl.log2(row_sum)) * LN_2
+    inverse_sum = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
+    return o * inverse_sum[:, None], (shift + tl.log2(row_sum)) * LN_2
 
 
 @triton.jit
@@ -232,60 +234,59 @@ def attention_tensor_core_kernel(
 
 @triton.jit
 def visit_by_tma(
-    q, k_desc, v_desc, o, row_max, row_sum, m, begin, end, Sq, Skv, scale,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, SPECIALIZED: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, k_desc, v_desc, o, row_max, row_sum, m, b, h, begin, end, Sq, Skv, scale,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, SPECIALIZED: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """As `visit`; TMA loads are issued num_stages tiles ahead, and fill rows behind the end with zeros."""
     for key in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZED):
-        s = tl.dot(q, k_desc.load([key, 0]).T)
+        k = k_desc.load([b, key, h, 0]).reshape([BLOCK_N, D])
+        s = tl.dot(q, k.T)
         if MASKED:
             s = hide(s, key, m, Sq, Skv, CAUSAL, BLOCK_N)
         p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        o = tl.dot(p.to(q.dtype), v_desc.load([key, 0]), o)
+        v = v_desc.load([b, key, h, 0]).reshape([BLOCK_N, D])
+        o = tl.dot(p.to(v.dtype), v, o)
     return o, row_max, row_sum
 
 
 @triton.jit
 def attention_tma_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
-    stride_qb, stride_qm, stride_qh, stride_kb, stride_kn, stride_kh, stride_vb, stride_vn, stride_vh,
+    q_ptr, k_desc, v_desc, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
+    stride_qb, stride_qm, stride_qh,
     CAUSAL: tl.constexpr, RAGGED: tl.constexpr, SPECIALIZED: tl.constexpr,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per tile of BLOCK_M queries of one head.  A descriptor covers one head.
+    """Grid: one program per tile of BLOCK_M queries of one head.  Descriptors have tiles of one head.
 
     If SPECIALIZED, the compiler gives the loads to a producer warpgroup and half of the rows to each of two
     consumer warpgroups.  It takes one loop only, so all tiles are masked there.
     """
     b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
-    m = first + tl.arange(0, BLOCK_M)
+    m, d = first + tl.arange(0, BLOCK_M), tl.arange(0, D)
     q_ptr += b * stride_qb + h * stride_qh
-    k_ptr += b * stride_kb + h // group * stride_kh
-    v_ptr += b * stride_vb + h // group * stride_vh
-    o_ptr += (b * Sq * Hq + h) * D
     q_desc = tl.make_tensor_descriptor(q_ptr, [Sq, D], [stride_qm, 1], [BLOCK_M, D])
-    k_desc = tl.make_tensor_descriptor(k_ptr, [Skv, D], [stride_kn, 1], [BLOCK_N, D])
-    v_desc = tl.make_tensor_descriptor(v_ptr, [Skv, D], [stride_vn, 1], [BLOCK_N, D])
-    o_desc = tl.make_tensor_descriptor(o_ptr, [Sq, D], [Hq * D, 1], [BLOCK_M, D])
     q = q_desc.load([first, 0])
     o, row_max, row_sum = start(BLOCK_M, D)
     whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
+    kb, kh = b.to(tl.int32), (h // group).to(tl.int32)
     if SPECIALIZED:
         o, row_max, row_sum = visit_by_tma(
-            q, k_desc, v_desc, o, row_max, row_sum, m, 0, seen, Sq, Skv, scale,
-            CAUSAL, CAUSAL or RAGGED, True, BLOCK_N,
+            q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, 0, seen, Sq, Skv, scale,
+            CAUSAL, CAUSAL or RAGGED, True, D, BLOCK_N,
         )  # fmt: skip
     else:
         o, row_max, row_sum = visit_by_tma(
-            q, k_desc, v_desc, o, row_max, row_sum, m, 0, whole, Sq, Skv, scale,
-            CAUSAL, False, False, BLOCK_N,
+            q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, 0, whole, Sq, Skv, scale,
+            CAUSAL, False, False, D, BLOCK_N,
         )  # fmt: skip
         o, row_max, row_sum = visit_by_tma(
-            q, k_desc, v_desc, o, row_max, row_sum, m, whole, seen, Sq, Skv, scale,
-            CAUSAL, True, False, BLOCK_N,
+            q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, whole, seen, Sq, Skv, scale,
+            CAUSAL, True, False, D, BLOCK_N,
         )  # fmt: skip
     o, lse = finish(o, row_max, row_sum, scale)
-    o_desc.store([first, 0], o.to(q.dtype))
+    o_ptrs = o_ptr + ((b * Sq + m[:, None]) * Hq + h) * D + d[None, :]
+    tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=m[:, None] < Sq)
     tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
 
 
@@ -364,13 +365,18 @@ def tensor_core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bo
 def for_tma(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows of D are contiguous and 16-byte aligned, as TMA requires, else a copy."""
     vector = 16 // x.element_size()
-    rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
-    good = x.stride(3) == 1 and all(stride > 0 and stride % vector == 0 for stride in rows)
-    return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
+    aligned = all(stride > 0 and stride % vector == 0 for stride in x.stride()[:3])
+    good = aligned and x.stride(3) == 1 and x.data_ptr() % 16 == 0
+    return x if good else x.clone(memory_format=torch.contiguous_format)
+
+
+def descriptor(x: torch.Tensor, block: int) -> TensorDescriptor:
+    """The TMA descriptor of ``x[B,S,H,D]`` for tiles of ``block`` rows of a head."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, block, 1, x.shape[3]])
 
 
 def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Memory in which a kernel builds its TMA descriptors."""
+    """Memory in which a kernel builds its TMA descriptor of q."""
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
@@ -384,9 +390,8 @@ def by_tma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, *, S
     BLOCK_M, BLOCK_N = 128, 128
     triton.set_allocator(scratch)
     attention_tma_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
-        q, k, v, o, lse, Sq, Skv, Hq, group, scale_of(D),
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        CAUSAL=causal, RAGGED=Skv % BLOCK_N != 0, SPECIALIZED=SPECIALIZED,
+        q, descriptor(k, BLOCK_N), descriptor(v, BLOCK_N), o, lse, Sq, Skv, Hq, group, scale_of(D),
+        *q.stride()[:3], CAUSAL=causal, RAGGED=Skv % BLOCK_N != 0, SPECIALIZED=SPECIALIZED,
         D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4 if SPECIALIZED else 8, num_stages=2,
     )  # fmt: skip
     return o, lse

@@ -59,8 +59,8 @@ _SCORES = 1 << 26
 
 def _probabilities(
     q: torch.Tensor, k: torch.Tensor, causal: bool
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Blocks of queries [B,Hq,block,D], their probabilities [B,Hq,block,Skv] and lse [B,Hq,block].
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Blocks of rows: which, queries [B,Hq,rows,D], probabilities [B,Hq,rows,Skv] and lse [B,Hq,rows].
 
     Row i of a causal case sees the keys j <= i + Skv - Sq.  A row that sees none, or none with a score above
     -inf, has probabilities of 0 and an lse of -inf.
@@ -69,7 +69,7 @@ def _probabilities(
     Skv = k.shape[1]
     queries, keys = q.transpose(1, 2), per_query_head(k, Hq).transpose(1, 2)
     rows = max(1, _SCORES // max(B * Hq * Skv, 1))
-    for begin in range(0, max(Sq, 1), rows):  # at least one block, which may be empty
+    for begin in range(0, Sq, rows):
         block = queries[:, :, begin : begin + rows]
         scores = block @ keys.mT / math.sqrt(D)
         if causal:
@@ -81,7 +81,7 @@ def _probabilities(
         weights = (scores - shift).exp()
         row_sum = weights.sum(-1, keepdim=True)
         lse = (shift + row_sum.log())[..., 0]
-        yield block, weights / row_sum.masked_fill(row_sum == 0, 1.0), lse
+        yield slice(begin, begin + rows), block, weights / row_sum.masked_fill(row_sum == 0, 1.0), lse
 
 
 def per_query_head(x: torch.Tensor, Hq: int) -> torch.Tensor:
@@ -91,8 +91,10 @@ def per_query_head(x: torch.Tensor, Hq: int) -> torch.Tensor:
 
 def oracle(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     values = per_query_head(v, q.shape[2]).transpose(1, 2)
-    blocks = [p @ values for _, p, _ in _probabilities(q, k, causal)]
-    return torch.cat(blocks, dim=2).transpose(1, 2).contiguous()
+    o = torch.empty_like(q, memory_format=torch.contiguous_format)
+    for rows, _, p, _ in _probabilities(q, k, causal):
+        o[:, rows] = (p @ values).transpose(1, 2)
+    return o
 
 
 def magnitude(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -102,19 +104,19 @@ def magnitude(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 def oracle_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     """The natural logarithm of each row's sum of exponentials of scaled scores."""
-    return torch.cat([lse for _, _, lse in _probabilities(q, k, causal)], dim=2)
+    lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]))
+    for rows, _, _, of_rows in _probabilities(q, k, causal):
+        lse[:, :, rows] = of_rows
+    return lse
 
 
 def magnitude_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     """The mean of the scores' sums of magnitudes: an error of score j changes lse by p_j of it."""
     keys = per_query_head(k, q.shape[2]).transpose(1, 2).abs()
-    return torch.cat(
-        [
-            (p * (block.abs() @ keys.mT)).sum(-1) / math.sqrt(q.shape[3])
-            for block, p, _ in _probabilities(q, k, causal)
-        ],
-        dim=2,
-    )
+    magnitude = q.new_empty((q.shape[0], q.shape[2], q.shape[1]))
+    for rows, block, p, _ in _probabilities(q, k, causal):
+        magnitude[:, :, rows] = (p * (block.abs() @ keys.mT)).sum(-1) / math.sqrt(q.shape[3])
+    return magnitude
 
 
 def visible_pairs(Sq: int, Skv: int, causal: int) -> int:

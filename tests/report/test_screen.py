@@ -302,7 +302,8 @@ def test_a_sweep_is_a_line_for_each_case() -> None:
 @pytest.mark.parametrize("op", registry.op_names())
 def test_a_recorded_sweep_is_at_most_thirty_lines(op: str) -> None:
     whole = blocks.recorded(registry.get_op(op))
-    assert whole is not None
+    if whole is None:
+        pytest.skip("a new op: nothing is recorded")
     for width in (80, 120):
         text = terminal.render(whole, width)
         assert max(map(len, text.splitlines())) <= width
