@@ -206,10 +206,11 @@ static py::object persistent(py::object q, py::object k, py::object v, bool caus
         using T = decltype(zero);
         constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
         const std::int64_t tiles = a.B * a.Hq * ceil_div(a.Sq, BLOCK_M);
+        const Tensor next_tile = a.q.zeros(1);
         launch_hopper<T>(a, attention_persistent_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal, BLOCK_M,
                          BLOCK_N, BLOCK_M + STAGES * BLOCK_N,
                          std::min(tiles, std::int64_t(multiprocessors(a.q))), (1 + CONSUMERS<D>)*WARPGROUP,
-                         int(a.B));
+                         next_tile.data<unsigned long long>(), int(a.B));
     });
 }
 

@@ -175,7 +175,10 @@ def launch_hopper(
     blocks = min(tiles, multiprocessors(q.device)) if persistent else tiles
     threads = (CONSUMERS + specialized) * WARPGROUP
     rows = BLOCK_M + STAGES * BLOCK_N * (1 if specialized else 2)
-    pointers = (o.data_ptr(), lse.data_ptr())
+    pointers = [o.data_ptr(), lse.data_ptr()]
+    if persistent:
+        next_tile = torch.zeros(1, dtype=torch.int64, device=q.device)
+        pointers.append(next_tile.data_ptr())
     run((blocks,), (threads,), (*maps, *pointers, *sizes), shared_mem=rows * D * 2 + SWIZZLED_BYTES)
     return o, lse
 

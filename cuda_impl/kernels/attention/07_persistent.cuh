@@ -1,45 +1,38 @@
 // attention, level 7, persistent. Change: one block per multiprocessor computes tile after tile, and the ring
-// continues across tiles: while the consumers store o, the producer prefetches the next tile. Causal tiles
-// are assigned longest first, so that all blocks end together.
+// continues across tiles: while the consumers store o, the next tile is fetched and its first product runs.
+// Causal tiles are taken longest first, each by the first free block, so that all blocks end together.
 #pragma once
 
 #include "attention/hopper_tiles.cuh"
 
 #if HAS_WGMMA_LEVELS
 
-// The tiles of a persistent block. They are ordered by section of 16 heads (causal; else one), whose k and v
-// the L2 keeps, and within a section longest first: from the last rows of q to the first. The blocks take
-// them in serpentine order, so that the block with the longest of one round has the shortest of the next.
+// The order of tiles: by section of 16 heads (causal; else one), whose k and v the L2 keeps; within a section
+// longest first: from the last rows of q to the first.
 template <int BLOCK_M>
-struct Schedule {
+struct Order {
     int Sq, Skv, heads, Hq;
     bool causal;
-    int round = 0;
 
-    __device__ __forceinline__ bool next(Tile& tile) {
-        const int place = round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
-        const index_t t = static_cast<index_t>(round++) * gridDim.x + place;
-        const int tiles_m = (Sq + BLOCK_M - 1) / BLOCK_M, most = causal ? 16 : 1;
-        if (t >= static_cast<index_t>(tiles_m) * heads) return false;
-        const int section = static_cast<int>(t) / (most * tiles_m),
-                  in_section = static_cast<int>(t) % (most * tiles_m);
-        const int width = min(most, heads - section * most);
-        const int head = section * most + in_section % width;
-        tile = {head % Hq, head / Hq, (tiles_m - 1 - in_section / width) * BLOCK_M, Sq, Skv, causal};
-        return true;
+    __device__ __forceinline__ int tiles_m() const { return (Sq + BLOCK_M - 1) / BLOCK_M; }
+    __device__ __forceinline__ int tiles() const { return tiles_m() * heads; }
+    __device__ __forceinline__ Tile tile(int t) const {
+        const int most = causal ? 16 : 1, section = t / (most * tiles_m()) * most;
+        const int in_section = t % (most * tiles_m()), width = min(most, heads - section);
+        const int head = section + in_section % width;
+        return {head % Hq, head / Hq, (tiles_m() - 1 - in_section / width) * BLOCK_M, Sq, Skv, causal};
     }
 };
 
 #endif
 
-// Grid: persistent. Warpgroups as in specialized.
+// Grid: persistent. Warpgroups as in specialized. A block's first tile is its own; next_tile, 0 at first,
+// counts those taken later.
 template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
-                             1) void attention_persistent_kernel(const __grid_constant__ TensorMap q_map,
-                                                                 const __grid_constant__ TensorMap k_map,
-                                                                 const __grid_constant__ TensorMap v_map,
-                                                                 T* o_ptr, float* lse_ptr, int B, int Sq,
-                                                                 int Skv, int Hq, int Hk, int causal) {
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_persistent_kernel(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
+    int Sq, int Skv, int Hq, int Hk, int causal) {
 #if HAS_WGMMA_LEVELS
     constexpr int BLOCK_M = CONSUMERS * GROUP_M, Q_BYTES = BLOCK_M * D * 2, BYTES = BLOCK_N * D * 2;
     static_assert(STAGES >= 3, "v's stage is released after the next tile of v has landed");
@@ -47,7 +40,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
     unsigned char* const q = align_1024(shared);
     unsigned char* const stages = q + Q_BYTES;
     __shared__ mbarrier_t q_full, q_empty, full[STAGES], empty[STAGES];
-    Schedule<BLOCK_M> schedule = {Sq, Skv, B * Hq, Hq, causal != 0};
+    __shared__ int taken;  // the tile of q; it is valid while q is
+    const Order<BLOCK_M> order = {Sq, Skv, B * Hq, Hq, causal != 0};
     Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
@@ -67,22 +61,26 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
     if (group == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS<CONSUMERS>>();
         if (threadIdx.x > 0) return;
-        const auto fetch = [&](const TensorMap* map, int row) {
-            mbarrier_t* const landed = &full[ring.stage];
-            mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-            mbarrier_arrive_expect_bytes(landed, BYTES);
-            head_copy_to_shared(stages + ring.stage * BYTES, map, row, tile.head / (Hq / Hk), tile.batch,
-                                landed);
-            ring.advance();
-        };
-        for (; schedule.next(tile); q_ring.advance()) {
+        int t = blockIdx.x;
+        for (;; t = gridDim.x + int(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
             mbarrier_wait(&q_empty, q_ring.parity ^ 1);
+            taken = t;
+            if (t >= order.tiles()) return mbarrier_arrive(&q_full);  // the consumers see that none is left
+            tile = order.tile(t);
             mbarrier_arrive_expect_bytes(&q_full, Q_BYTES);
             head_copy_to_shared(q, &q_map, tile.m, tile.head, tile.batch, &q_full);
-            const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
-            for (int n = 0; n < tiles_n; ++n) {
-                fetch(&k_map, n * BLOCK_N);
-                fetch(&v_map, n * BLOCK_N);
+            const int rows = tile.tiles_n(BLOCK_M, BLOCK_N) * BLOCK_N, k_head = tile.head / (Hq / Hk);
+            const auto fetch = [&](const TensorMap* map, int row) {
+                mbarrier_t* const landed = &full[ring.stage];
+                mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
+                mbarrier_arrive_expect_bytes(landed, BYTES);
+                head_copy_to_shared(stages + ring.stage * BYTES, map, row, k_head, tile.batch, landed);
+                ring.advance();
+            };
+#pragma unroll 1  // the producer has few registers
+            for (int row = 0; row < rows; row += BLOCK_N) {
+                fetch(&k_map, row);
+                fetch(&v_map, row);
             }
         }
     } else {
@@ -104,15 +102,19 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
 
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
-        const auto begin = [&] {  // starts q @ the first tile of k, and returns its stage
-            mbarrier_wait(&q_full, q_ring.parity);
-            q_ring.advance();
-            const int stage = next_stage();
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + stage * BYTES);
-            return stage;
-        };
-        schedule.next(tile);  // every block has a tile
-        int first = begin();
+        int first;  // stage of the first tile of k
+        const auto begin =
+            [&] {  // waits for the next tile, and starts q @ the first tile of k; or there is none
+                mbarrier_wait(&q_full, q_ring.parity);
+                q_ring.advance();
+                const int t = __shfl_sync(FULL_WARP, taken, 0);
+                if (t >= order.tiles()) return false;
+                tile = order.tile(t);
+                first = next_stage();
+                multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
+                return true;
+            };
+        begin();  // every block has a tile
         wgmma_wait_group<0>(s);
         while (true) {
             const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
@@ -143,8 +145,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP,
             multiply_pv<T>(o, p, stages + v * BYTES);
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            if (!schedule.next(tile)) return softmax.finish(o, o_ptr, lse_ptr, Hq);
-            first = begin();
+            if (!begin()) return softmax.finish(o, o_ptr, lse_ptr, Hq);
             softmax.finish(o, o_ptr, lse_ptr, Hq);  // while the next tile's first product runs
             wgmma_wait_group<0>(s);
         }
