@@ -22,13 +22,30 @@ NO_PAGE = -1
 """What the block table holds behind the last page of a sequence."""
 
 
+RAGGED = 4
+"""With the layout ``ragged``, sequence b has 0, S, S/3 or S - S/4 tokens, by b % RAGGED."""
+
+
+def lengths_of(case: Case) -> tuple[tuple[int, int], ...]:
+    """Lengths, and how many sequences have each; of ``ragged`` in the order of b % RAGGED."""
+    B, S = case["B"], case["S"]
+    if case.layout != "ragged":
+        return ((S, B),)
+    return tuple((length, -(-(B - b) // RAGGED)) for b, length in enumerate((0, S, S // 3, S - S // 4)))
+
+
+def pages_of(case: Case) -> int:
+    """P: pages that hold a token."""
+    return sum(count * -(-length // case["PAGE"]) for length, count in lengths_of(case))
+
+
 def make_inputs(
     case: Case, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """``q[B,1,Hq,D]``, ``k_pages`` and ``v_pages[P,PAGE,Hk,D]``; in int32 ``block_table`` and ``lengths``.
 
-    The pages of all sequences are shuffled.  Every sequence has S tokens; with the layout ``ragged`` they
-    have from 0 to S.  Slots behind the end hold NaN.  A special fill applies to q alone.
+    The pages of all sequences are shuffled.  Slots behind the end of a sequence hold NaN.  A special fill
+    applies to q alone.
     """
     B, S, Hq, Hk, D, PAGE = case.shape
     if D not in HEAD_SIZES:
@@ -37,33 +54,29 @@ def make_inputs(
         raise UsageError(f"case {case}: PAGE={PAGE}. Choose one of {', '.join(map(str, PAGE_SIZES))}")
     if Hq % max(Hk, 1) != 0 or (Hk == 0) != (Hq == 0):
         raise UsageError(f"case {case}: Hq={Hq} and Hk={Hk}. Choose an Hq that is a multiple of Hk")
-    ragged = case.layout == "ragged"
-    lying = replace(case, layout="contiguous") if ragged else case
-    pages = -(-S // PAGE)
-    q = tensor((B, 1, Hq, D), lying, generator, device)
-    usual = replace(lying, fill="normal")
-    k, v = (tensor((B * pages, PAGE, Hk, D), usual, generator, device) for _ in range(2))
-    rows, *_ = stored_shape((B, pages), lying.layout)
-    if device.type == "meta":
-        table = torch.empty((rows, pages), dtype=torch.int32, device=device)
-        lengths = torch.empty(stored_shape((B,), lying.layout), dtype=torch.int32, device=device)
-    else:
-        shuffled = torch.randperm(B * pages, generator=generator, device=generator.device)[: rows * pages]
-        table = shuffled.to(device, torch.int32).view(rows, pages)
-        lengths = torch.full(stored_shape((B,), lying.layout), S, dtype=torch.int32, device=device)
-        if ragged:
-            lengths = (S * torch.arange(B, device=device) // max(B - 1, 1)).int()
-        behind = (
-            torch.arange(pages * PAGE, device=device)
-            >= lengths[: 1 if lying.layout == "expanded" else B, None]
-        )
-        if lying.layout != "expanded" and behind.any():  # expanded: all pages are one in memory
-            page = table.long().repeat_interleave(PAGE, dim=1)[behind]
-            slot = torch.arange(pages * PAGE, device=device).expand(behind.shape)[behind] % PAGE
-            k[page, slot] = v[page, slot] = math.nan
-            table.masked_fill_(behind[:, ::PAGE], NO_PAGE)
-    of_vector = "contiguous" if lying.layout in MATRICES_ALONE else lying.layout
-    return q, k, v, laid_out(table, (B, pages), lying.layout), laid_out(lengths, (B,), of_vector)
+    layout = "contiguous" if case.layout == "ragged" else case.layout
+    P, pages = pages_of(case), -(-S // PAGE)
+    q = tensor((B, 1, Hq, D), replace(case, layout=layout), generator, device)
+    usual = replace(case, layout=layout, fill="normal")
+    k, v = (tensor((P, PAGE, Hk, D), usual, generator, device) for _ in range(2))
+    rows, *_ = stored_shape((B, pages), layout)
+    table = torch.full((rows, pages), NO_PAGE, dtype=torch.int32, device=device)
+    lengths = torch.empty(stored_shape((B,), layout), dtype=torch.int32, device=device)
+    if device.type != "meta":
+        for b, (length, _) in enumerate(lengths_of(case)):
+            lengths[b :: len(lengths_of(case))] = length
+        n = torch.arange(pages * PAGE, device=device)
+        behind = n >= lengths[:rows, None]
+        shuffled = torch.randperm(P, generator=generator, device=generator.device).to(device, torch.int32)
+        needed = ~behind[:, ::PAGE]
+        table[needed] = shuffled[: int(needed.sum())]
+        page = table.long().repeat_interleave(PAGE, dim=1)
+        poisoned = behind & (page != NO_PAGE)
+        if layout != "expanded" and poisoned.any():  # expanded: all pages are one in memory
+            k[page[poisoned], (n % PAGE).expand(behind.shape)[poisoned]] = math.nan
+            v[page[poisoned], (n % PAGE).expand(behind.shape)[poisoned]] = math.nan
+    of_vector = "contiguous" if layout in MATRICES_ALONE else layout
+    return q, k, v, laid_out(table, (B, pages), layout), laid_out(lengths, (B,), of_vector)
 
 
 def gathered(
@@ -114,12 +127,11 @@ def magnitude(
 def cost(case: Case) -> Cost:
     """Two products, of q and k and of p and v: 4 * D operations per query head and token."""
     B, S, Hq, Hk, D, PAGE = case.shape
-    pages = -(-S // PAGE)
     return Cost(
-        flops=4 * B * Hq * D * S,
+        flops=4 * Hq * D * sum(length * count for length, count in lengths_of(case)),
         read_bytes=stored_bytes((B, 1, Hq, D), case)
-        + 2 * stored_bytes((B * pages, PAGE, Hk, D), case)
-        + stored_bytes((B, pages), case, torch.int32.itemsize)
+        + 2 * stored_bytes((pages_of(case), PAGE, Hk, D), case)
+        + stored_bytes((B, -(-S // PAGE)), case, torch.int32.itemsize)
         + stored_bytes((B,), case, torch.int32.itemsize),
         written_bytes=B * Hq * D * ITEM_BYTES[case.dtype],
     )

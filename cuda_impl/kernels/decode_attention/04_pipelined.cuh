@@ -25,7 +25,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_pipelined
     const Chunk chunk(lengths_ptr[unit.b], unit.split, splits);
     T* ring = tiles + warp * STAGES * TILE<D>;
     int next = chunk.begin + warp * TOKENS;  // the tile to fetch next, and its page
-    index_t page = next < chunk.end ? sequence.page_of(next) : 0;
+    int page = next < chunk.end ? sequence.page_of(next) : 0;
     const auto fetch = [&](int stage) {
         if (next < chunk.end) fetch_tile<D>(ring + stage * TILE<D>, sequence, page, next, chunk.end - next);
         cp_async_commit();  // a group per tile, empty behind the end

@@ -15,7 +15,7 @@ struct Sequence {
     int page_size;
 
     // The page of token n.
-    __device__ __forceinline__ index_t page_of(int n) const { return table[n / page_size]; }
+    __device__ __forceinline__ int page_of(int n) const { return table[n / page_size]; }
     __device__ __forceinline__ const T* key(index_t page, int n) const {
         return k_ptr + page * stride_kp + n % page_size * stride_kn;
     }
