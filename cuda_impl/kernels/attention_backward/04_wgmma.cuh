@@ -33,9 +33,10 @@ struct SharedTiles {
 template <typename T, int D, int A_ROWS, int B_ROWS, int COUNT>
 __device__ __forceinline__ void multiply_lines(float (&d)[COUNT], const unsigned char* a,
                                                const unsigned char* b) {
-    matrix_t a_first = matrix_descriptor(a, 0);
-    const matrix_t b_first = matrix_descriptor(b, 0);
-    asm volatile("" : "+l"(a_first));  // else the loop's eight constant descriptors would spill
+    unsigned zero = 0;
+    asm volatile(""
+                 : "+r"(zero));  // hides that a's descriptors stay the same: eight in registers would spill
+    const matrix_t a_first = matrix_descriptor(a, 0) + zero, b_first = matrix_descriptor(b, 0);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
@@ -127,7 +128,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
         head_copy_to_shared(shared.k, &k_map, first_key, kv_head, batch, &shared.keys);
         head_copy_to_shared(shared.v, &v_map, first_key, kv_head, batch, &shared.keys);
         for (; head < end_head; advance()) {
-            const index_t row = (index_t(batch) * p.Hq + head) * p.pitch + tile * BLOCK_M;
+            const int row = (batch * p.Hq + head) * p.pitch + tile * BLOCK_M;
             mbarrier_t* full = &shared.full[stage];
             mbarrier_wait(&shared.empty[stage], parity ^ 1);  // in the first round all stages are empty
             mbarrier_arrive_expect_bytes(full, sizeof(shared.stages[0]) + 2 * BLOCK_M * sizeof(float));
@@ -224,8 +225,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
             wgmma_across_k<T>(dq, ds_first + offset, k_first + offset, n > 0);
         }
         wgmma_commit_group();
-        to = dq_ptr + (((index_t(batch) * p.Hq + head) * (p.pitch / BLOCK_M) + tile) * 2 + consumer) *
-                          (BLOCK_M * D / 2);
+        const int square = ((batch * p.Hq + head) * (p.pitch / BLOCK_M) + tile) * 2 + consumer;
+        to = dq_ptr + index_t(square) * (BLOCK_M * D / 2);
         wgmma_wait_group<0>(dq);  // also dk and dv: the stage has been read
         if (thread == 0) mbarrier_arrive(&shared.empty[stage]);
         advance();
