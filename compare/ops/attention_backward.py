@@ -27,7 +27,7 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, their attention ``o`` and ``lse[B,Hq,Sq]``, and ``do``.
 
     Heads of k and do are turned: outliers in the same element of v and do would cancel in dp - delta, and
-    where an element is the same in all keys, that of dq is 0.  A special fill applies to q alone.  The largest
+    where an element is the same in all keys, that of dq is 0.  Special fills apply to q alone.  The largest
     numbers apply to do alone: the exponential of a score as large is mostly rounding error.
     """
     usual = replace(case, fill="normal")

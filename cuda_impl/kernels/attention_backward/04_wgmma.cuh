@@ -216,9 +216,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
         fence_proxy_async();
         named_barrier_sync<CONSUMERS * WARPGROUP>(1);  // all lines of ds have been written
 
-        const matrix_t ds_first = descriptor_at(
-                           shared_address(shared.ds[0]) + buffer * unsigned(sizeof(shared.ds[0])), 0),
-                       k_first = descriptor_at(k_half, 0);
+        const unsigned ds_at = shared_address(shared.ds[0]) + buffer * unsigned(sizeof(shared.ds[0]));
+        const matrix_t ds_first = descriptor_at(ds_at, 0), k_first = descriptor_at(k_half, 0);
         wgmma_fence();
 #pragma unroll
         for (int n = 0; n < BLOCK_N; n += 16) {
