@@ -267,7 +267,7 @@ def prepare(
     )
 
 
-@implementation(OP, "triton.split", level="tensor_core")
+@implementation(OP, "triton.split", level="tensor_core", requires="sm_80")
 def split(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -293,7 +293,7 @@ def split(
     return call.gradients
 
 
-@implementation(OP, "triton.fused", level="tensor_core", deterministic=False)
+@implementation(OP, "triton.fused", level="tensor_core", requires="sm_80", deterministic=False)
 def fused(
     q: torch.Tensor,
     k: torch.Tensor,

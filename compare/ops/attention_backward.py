@@ -27,7 +27,7 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     """``q[B,Sq,Hq,D]``, ``k[B,Skv,Hk,D]``, ``v``, their attention ``o`` and ``lse[B,Hq,Sq]``, and ``do``.
 
     Heads of k and do are turned: outliers in the same element of v and do would cancel in dp - delta, and
-    where an element is the same in all keys, that of dq is 0.  A special fill applies to q alone.  The largest
+    where an element is the same in all keys, that of dq is 0.  Special fills apply to q alone.  The largest
     numbers apply to do alone: the exponential of a score as large is mostly rounding error.
     """
     usual = replace(case, fill="normal")
@@ -42,7 +42,7 @@ def make_inputs(case: Case, generator: torch.Generator, device: torch.device) ->
     if device.type == "meta":
         o, lse = q.new_empty((stored, *q.shape[1:])), q.new_empty((stored, Hq, Sq), dtype=torch.float32)
     else:
-        o, lse = _forward(*(x[:stored] for x in (q, k, v)), causal=bool(case["causal"]))
+        o, lse = _forward(q[:stored], k[:stored], v[:stored], bool(case["causal"]))
     if case.layout == "heads_first":
         o = o.transpose(1, 2).contiguous().transpose(1, 2)
     else:
@@ -84,7 +84,8 @@ def _chunks(q: torch.Tensor, k: torch.Tensor) -> list[slice]:
 
 def _grouped(x: torch.Tensor, Hk: int) -> torch.Tensor:
     """``x[B,S,Hq,D]`` as ``[B,Hk,Hq/Hk,S,D]``."""
-    return x.unflatten(2, (Hk, x.shape[2] // Hk)).permute(0, 2, 3, 1, 4)
+    B, S, Hq, D = x.shape
+    return x.reshape(B, S, Hk, Hq // Hk, D).permute(0, 2, 3, 1, 4)
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, scale: bool = True) -> torch.Tensor:

@@ -148,7 +148,7 @@ def tiles_bytes(D: int) -> int:
     return (2 * BLOCK_N + 4 * BLOCK) * D * 2 + 4 * BLOCK * 4
 
 
-@implementation(OP, "cupy.split", level="tensor_core")
+@implementation(OP, "cupy.split", level="tensor_core", requires="sm_80")
 def split(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -173,7 +173,7 @@ def split(
     return call.gradients
 
 
-@implementation(OP, "cupy.fused", level="tensor_core", deterministic=False)
+@implementation(OP, "cupy.fused", level="tensor_core", requires="sm_80", deterministic=False)
 def fused(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -57,7 +57,6 @@ __device__ __forceinline__ void loop_over_queries(const T* q_ptr, const T* k_ptr
         const float* lse2 = row_stages + step % 2 * 2 * BLOCK_M;
         const float* delta = lse2 + BLOCK_M;
         const int first_query = (first_tile + step % tiles) * BLOCK_M;
-        const bool masked = first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1);
 
         float s[BLOCK_M / 8][4], ds[BLOCK_M / 8][4];
         multiply_transposed<D, BLOCK_M>(s, k_tile, own, q_tile);
@@ -65,10 +64,17 @@ __device__ __forceinline__ void loop_over_queries(const T* q_ptr, const T* k_ptr
         for (int n = 0; n < BLOCK_M / 8; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int column = n * 8 + pair + i % 2;
-                const int keys = min(p.Skv, first_query + column + p.diagonal + 1);
-                s[n][i] = exp2f(s[n][i] * (p.scale * LOG2_E) - lse2[column]);
-                if (masked && key + i / 2 * 8 >= keys) s[n][i] = 0;
+                s[n][i] = exp2f(s[n][i] * (p.scale * LOG2_E) - lse2[n * 8 + pair + i % 2]);
+            }
+        }
+        if (first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
+#pragma unroll
+            for (int n = 0; n < BLOCK_M / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int keys = min(p.Skv, first_query + n * 8 + pair + i % 2 + p.diagonal + 1);
+                    if (key + i / 2 * 8 >= keys) s[n][i] = 0;
+                }
             }
         }
         unsigned left[BLOCK_M / 16][4];
@@ -145,7 +151,6 @@ __global__ __launch_bounds__(BLOCK_M * 2) void attention_backward_split_dq_kerne
         const T* k_tile = stages + tile % 2 * 2 * BLOCK_N * D;
         const T* v_tile = k_tile + BLOCK_N * D;
         const int first_key = tile * BLOCK_N;
-        const bool masked = first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1);
 
         float s[BLOCK_N / 8][4], ds[BLOCK_N / 8][4];
         multiply_transposed<D, BLOCK_N>(s, q_tile, own, k_tile);
@@ -154,10 +159,18 @@ __global__ __launch_bounds__(BLOCK_M * 2) void attention_backward_split_dq_kerne
         for (int n = 0; n < BLOCK_N / 8; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int key = first_key + n * 8 + pair + i % 2;
                 const float prob = exp2f(s[n][i] * (p.scale * LOG2_E) - lse2[i / 2]);
                 ds[n][i] = prob * (ds[n][i] - delta[i / 2]);
-                if (masked && key >= min(p.Skv, query + i / 2 * 8 + p.diagonal + 1)) ds[n][i] = 0;
+            }
+        }
+        if (first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
+#pragma unroll
+            for (int n = 0; n < BLOCK_N / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int keys = min(p.Skv, query + i / 2 * 8 + p.diagonal + 1);
+                    if (first_key + n * 8 + pair + i % 2 >= keys) ds[n][i] = 0;
+                }
             }
         }
         unsigned left[BLOCK_N / 16][4];

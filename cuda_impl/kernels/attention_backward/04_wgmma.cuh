@@ -31,11 +31,9 @@ struct SharedTiles {
 
 // d = a[64,D] b[COLUMNS,D]^T, both from shared memory: a piece is A_ROWS (B_ROWS) lines.
 template <typename T, int D, int A_ROWS, int B_ROWS, int COUNT>
-__device__ __forceinline__ void multiply_lines(float (&d)[COUNT], const unsigned char* a,
-                                               const unsigned char* b) {
-    matrix_t a_first = matrix_descriptor(a, 0);
-    const matrix_t b_first = matrix_descriptor(b, 0);
-    asm volatile("" : "+l"(a_first));  // else the loop's eight constant descriptors would spill
+__device__ __forceinline__ void multiply_lines(float (&d)[COUNT], unsigned a, unsigned b) {
+    asm volatile("" : "+r"(a));  // hides that a stays the same: eight descriptors in registers would spill
+    const matrix_t a_first = descriptor_at(a, 0), b_first = descriptor_at(b, 0);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
@@ -48,9 +46,8 @@ __device__ __forceinline__ void multiply_lines(float (&d)[COUNT], const unsigned
 
 // d[64,D] += a[64,ROWS] b[ROWS,D], a from registers.
 template <typename T, int ROWS, int COUNT>
-__device__ __forceinline__ void add_product(float (&d)[COUNT], const unsigned (&a)[ROWS / 4],
-                                            const unsigned char* b) {
-    const matrix_t b_first = matrix_descriptor(b, ROWS * LINE_BYTES);
+__device__ __forceinline__ void add_product(float (&d)[COUNT], const unsigned (&a)[ROWS / 4], unsigned b) {
+    const matrix_t b_first = descriptor_at(b, ROWS * LINE_BYTES);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < ROWS; k += 16) {
@@ -127,7 +124,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
         head_copy_to_shared(shared.k, &k_map, first_key, kv_head, batch, &shared.keys);
         head_copy_to_shared(shared.v, &v_map, first_key, kv_head, batch, &shared.keys);
         for (; head < end_head; advance()) {
-            const index_t row = (index_t(batch) * p.Hq + head) * p.pitch + tile * BLOCK_M;
+            const int row = (batch * p.Hq + head) * p.pitch + tile * BLOCK_M;
             mbarrier_t* full = &shared.full[stage];
             mbarrier_wait(&shared.empty[stage], parity ^ 1);  // in the first round all stages are empty
             mbarrier_arrive_expect_bytes(full, sizeof(shared.stages[0]) + 2 * BLOCK_M * sizeof(float));
@@ -142,21 +139,24 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
     setmaxnreg_inc<240>();
     const int consumer = threadIdx.x / WARPGROUP - 1, thread = threadIdx.x % WARPGROUP;
     const int lane = threadIdx.x % WARP, own = consumer * 64 + thread / WARP * 16, pair = lane % 4 * 2;
-    const unsigned char* k_lines = shared.k + consumer * 64 * LINE_BYTES;
-    const unsigned char* v_lines = shared.v + consumer * 64 * LINE_BYTES;
-    // The consumer's half of D: a piece of k, or half of a piece.
-    const unsigned char* k_half = shared.k + consumer * (D == 128 ? BLOCK_N * LINE_BYTES : LINE_BYTES / 2);
+    // Addresses in shared memory. A consumer's half of D is a piece of k, or half of a piece.
+    const unsigned k_lines = shared_address(shared.k) + consumer * 64 * LINE_BYTES;
+    const unsigned v_lines = shared_address(shared.v) + consumer * 64 * LINE_BYTES;
+    const unsigned k_half =
+        shared_address(shared.k) + consumer * (D == 128 ? BLOCK_N * LINE_BYTES : LINE_BYTES / 2);
+    const auto q_at = [&] {
+        return shared_address(shared.stages[0].q) + stage * unsigned(sizeof(shared.stages[0]));
+    };
+    const auto do_at = [&] { return q_at() + unsigned(sizeof(shared.stages[0].q)); };
 
     float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2], dq[D / 4];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
     // Starts the scores of a tile, transposed: keys by queries.
-    const auto start_scores = [&] {
-        multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, shared.stages[stage].q);
-    };
+    const auto start_scores = [&] { multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, q_at()); };
     // Starts v do^T, and makes p of the scores meanwhile.
     const auto finish_scores = [&] {
-        multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, shared.stages[stage].d_o);
+        multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, do_at());
         wgmma_wait_group<1>(s);
         const float* lse2 = shared.lse2[stage] + pair;
 #pragma unroll
@@ -197,7 +197,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
     for (int buffer = 0;; buffer ^= 1) {
         unsigned left[BLOCK_M / 4], left_ds[BLOCK_M / 4];
         round_sums<T>(left, s);
-        add_product<T, BLOCK_M>(dv, left, shared.stages[stage].d_o);
+        add_product<T, BLOCK_M>(dv, left, do_at());
         const float* delta = shared.delta[stage] + pair;
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 2; ++i) ds[i] = s[i] * (ds[i] - delta[i / 4 * 8 + i % 2]);
@@ -212,11 +212,12 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
             stmatrix_x4(ds_lines + row * LINE_BYTES + vector * 16, left_ds[4 * n], left_ds[4 * n + 1],
                         left_ds[4 * n + 2], left_ds[4 * n + 3]);
         }
-        add_product<T, BLOCK_M>(dk, left_ds, shared.stages[stage].q);
+        add_product<T, BLOCK_M>(dk, left_ds, q_at());
         fence_proxy_async();
         named_barrier_sync<CONSUMERS * WARPGROUP>(1);  // all lines of ds have been written
 
-        const matrix_t ds_first = matrix_descriptor(ds_lines, 0), k_first = matrix_descriptor(k_half, 0);
+        const unsigned ds_at = shared_address(shared.ds[0]) + buffer * unsigned(sizeof(shared.ds[0]));
+        const matrix_t ds_first = descriptor_at(ds_at, 0), k_first = descriptor_at(k_half, 0);
         wgmma_fence();
 #pragma unroll
         for (int n = 0; n < BLOCK_N; n += 16) {
@@ -224,8 +225,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
             wgmma_across_k<T>(dq, ds_first + offset, k_first + offset, n > 0);
         }
         wgmma_commit_group();
-        to = dq_ptr + (((index_t(batch) * p.Hq + head) * (p.pitch / BLOCK_M) + tile) * 2 + consumer) *
-                          (BLOCK_M * D / 2);
+        const int square = ((batch * p.Hq + head) * (p.pitch / BLOCK_M) + tile) * 2 + consumer;
+        to = dq_ptr + index_t(square) * (BLOCK_M * D / 2);
         wgmma_wait_group<0>(dq);  // also dk and dv: the stage has been read
         if (thread == 0) mbarrier_arrive(&shared.empty[stage]);
         advance();

@@ -6,6 +6,14 @@
 
 #if HAS_WGMMA
 
+// As matrix_descriptor, from an address in shared memory: 32-bit arithmetic, in NVRTC and in nvcc.
+__device__ __forceinline__ matrix_t descriptor_at(unsigned address, unsigned next_64) {
+    constexpr unsigned BLOCK_BYTES = 1024, SWIZZLE_128 = 1u << 30;
+    const unsigned low = (address & 0x3ffff) >> 4 | next_64 >> 4 << 16;
+    const unsigned high = BLOCK_BYTES >> 4 | SWIZZLE_128;
+    return static_cast<matrix_t>(high) << 32 | low;
+}
+
 // Adds fp32 elements of shared memory to global memory: one thread issues it, TMA executes it. Addresses and
 // size are multiples of 16 bytes. The caller commits it to a bulk group. Predicated, not branched over.
 __device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to, const float* from,
@@ -51,6 +59,10 @@ __device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matri
 #undef EIGHT_OF
 
 #elif defined(HOST_BUILD)
+
+inline matrix_t descriptor_at(unsigned address, unsigned next_64) {
+    return matrix_descriptor(host::shared_pointer(address), next_64);
+}
 
 namespace host {
 
