@@ -132,7 +132,7 @@ static py::object naive(py::object q, py::object k, py::object v, py::object tab
 }
 
 // A tile of keys and values for each warp and stage.
-constexpr int shared_bytes(int D, int STAGES) {
+constexpr int bytes_of_tiles(int D, int STAGES) {
     return WARPS * STAGES * 2 * TOKENS * D * 2;
 }
 
@@ -152,7 +152,7 @@ static py::object with_tensor_cores(Decoding d, Function function) {
 static py::object grouped(py::object q, py::object k, py::object v, py::object table, py::object lengths) {
     return with_tensor_cores(checked(q, k, v, table, lengths), [](const Decoding& d, auto zero, auto D) {
         using T = decltype(zero);
-        launch_on<T>(d, {d.units(), THREADS, shared_bytes(D, 1)}, decode_attention_grouped_kernel<T, D>,
+        launch_on<T>(d, {d.units(), THREADS, bytes_of_tiles(D, 1)}, decode_attention_grouped_kernel<T, D>,
                      std::make_tuple(d.o.data<T>()), d.Hk, d.G, d.groups);
     });
 }
@@ -173,7 +173,7 @@ static void split_and_combine(const Decoding& d, Kernel kernel, int STAGES) {
     const std::int64_t rows = d.B * Hq * splits;
     const Tensor workspace = new_empty_fp32(d.q, {rows * (D + 1)});
     float *o_part = workspace.data<float>(), *lse_part = o_part + rows * D;
-    launch_on<T>(d, {d.units() * splits, THREADS, shared_bytes(D, STAGES)}, kernel,
+    launch_on<T>(d, {d.units() * splits, THREADS, bytes_of_tiles(D, STAGES)}, kernel,
                  std::make_tuple(o_part, lse_part), splits, d.Hk, d.G, d.groups);
     launch(d.q, {d.B * Hq, D}, decode_attention_combine_kernel<T, D>, o_part, lse_part, d.o.data<T>(),
            int(splits));

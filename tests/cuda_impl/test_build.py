@@ -268,6 +268,13 @@ def test_no_kernel_spills(op: str, arch: str) -> None:
         assert set(spills) == {("0", "0")}
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("op", sorted(file.stem for file in build.PYBIND.glob("*.cu")))
+def test_nvcc_builds_every_module(op: str) -> None:
+    """A name in host code may clash with one that only the GPU's build of the kernels declares."""
+    assert build.pybind_module(op, "sm_90").exists()
+
+
 # --------------------------------------------------------------------------- ahead of time
 
 

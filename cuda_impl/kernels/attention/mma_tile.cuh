@@ -4,8 +4,8 @@
 
 #include "tensor_core.cuh"
 
-// XOR swizzle: a row's 16-byte vectors change places by the row's number, so that ldmatrix, which reads the
-// same vector of eight rows, is conflict-free. Returns an offset in elements.
+// XOR swizzle: a 16-byte vector's position is its index XOR the row's number. ldmatrix, which reads the same
+// vector of eight rows, is then conflict-free. Returns an offset in elements.
 template <int D>
 __device__ __forceinline__ int place(int row, int vector) {
     return row * D + (vector ^ row % 8) * 8;

@@ -7,16 +7,6 @@
 
 constexpr int GROUP_M = 64;  // rows of q of four warps
 
-// Two neighbouring elements, rounded by one instruction.
-__device__ __forceinline__ unsigned pack(__half, float low, float high) {
-    const __half2 two = __floats2half2_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
-}
-__device__ __forceinline__ unsigned pack(__nv_bfloat16, float low, float high) {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
-}
-
 // The online softmax of a thread's two rows. A row's sum is that of this thread's columns until `finish`.
 template <typename T, int D>
 struct Softmax {

@@ -1,12 +1,7 @@
 // What all levels of attention share: the sizes, and the tile of rows of q that a block computes.
 #pragma once
 
-#include "common.cuh"
-
-// Elements between batches, positions and heads. The elements of a head are contiguous.
-struct Strides {
-    index_t b, s, h;
-};
+#include "attention/heads.cuh"
 
 struct Problem {
     Strides q, k, v;
@@ -31,13 +26,6 @@ struct Tile {
         return max((keys_of(m + BLOCK_M - 1) + BLOCK_N - 1) / BLOCK_N, 1);
     }
 };
-
-// The row of a head at a position.
-template <typename T>
-__device__ __forceinline__ const T* row_of(const T* ptr, const Strides& stride, int batch, int position,
-                                           int head) {
-    return ptr + batch * stride.b + position * stride.s + head * stride.h;
-}
 
 // The tile of this block, head by head. Causal: the last rows see the most keys, and their blocks start
 // first.

@@ -1,12 +1,7 @@
 // What all levels of attention_backward share: the problem's sizes, and delta of every row.
 #pragma once
 
-#include "common.cuh"
-
-// Elements between batches, positions and heads. The elements of a head are contiguous.
-struct Strides {
-    index_t b, s, h;
-};
+#include "attention/heads.cuh"
 
 struct Problem {
     Strides q, k, v, o, d_o;
@@ -21,16 +16,6 @@ constexpr float LOG2_E = 1.44269504f;
 template <typename T>
 __device__ __forceinline__ const T* head_of(const T* ptr, const Strides& stride, int batch, int head) {
     return ptr + batch * stride.b + head * stride.h;
-}
-
-// Two neighbouring elements, rounded by one instruction.
-__device__ __forceinline__ unsigned pack(__half, float low, float high) {
-    const __half2 two = __floats2half2_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
-}
-__device__ __forceinline__ unsigned pack(__nv_bfloat16, float low, float high) {
-    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const unsigned&>(two);
 }
 
 // delta = rowsum(do * o), and lse to base 2. A row without keys has lse2 = +infinity, and so have the rows

@@ -2,30 +2,8 @@
 // 16-bit elements. A warp computes 16 rows of each product.
 #pragma once
 
+#include "attention/mma_tile.cuh"
 #include "attention_backward/rows.cuh"
-#include "tensor_core.cuh"
-
-// XOR swizzle: a 16-byte vector's position is its index XOR the row's number. ldmatrix, which reads the same
-// vector of eight rows, is then conflict-free. Returns an offset in elements.
-template <int COLUMNS>
-__device__ __forceinline__ int place(int row, int vector) {
-    return row * COLUMNS + (vector ^ row % 8) * 8;
-}
-
-// cp.async of ROWS rows of a head from row `begin` on; rows from `end` on are 0.
-template <int D, int ROWS, int THREADS, typename T>
-__device__ __forceinline__ void fetch_rows(T* tile, const T* head, index_t stride_s, int begin, int end) {
-    constexpr int VECTORS = D / 8, STEP = THREADS / VECTORS;
-    static_assert(STEP % 8 == 0, "a thread's rows are whole swizzles apart");
-    const int row = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
-    const T* from = head + (begin + row) * stride_s + vector * 8;
-    T* to = tile + place<D>(row, vector);
-#pragma unroll
-    for (int i = 0; i < ROWS; i += STEP, from += STEP * stride_s, to += STEP * D) {
-        const bool inside = begin + row + i < end;
-        cp_async_16(to, inside ? from : head, inside ? 16 : 0);
-    }
-}
 
 // c[16,COLUMNS] = a[16,D] b[COLUMNS,D]^T, a's rows from `row` on.
 template <int D, int COLUMNS, typename T>
