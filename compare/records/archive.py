@@ -140,18 +140,12 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
     try:
         if case is not None:
             runs = [{**run, "cases": [c for c in run["cases"] if c["case"] == case]} for run in runs]
-        runs = [{**run, "code_sizes": _comparable(run.get("code_sizes", {}))} for run in runs]
         found = tuple(decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
         for run in found:
             _check_times(run)
         return found
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
-
-
-def _comparable(code_sizes: dict[str, Any]) -> dict[str, Any]:
-    """Code sizes without those of older records, which counted every overload and had no op helpers."""
-    return {label: size for label, size in code_sizes.items() if "helpers" in size}
 
 
 def _is_record(text: str) -> bool:

@@ -33,16 +33,6 @@ def test_a_comparison_survives_json() -> None:
     assert archive.dumps([read]) == archive.dumps(archive.loads(archive.dumps([read])))
 
 
-def test_code_sizes_that_were_counted_by_name_are_left_out() -> None:
-    """Older records have neither op helpers nor shared code: what they call a kernel holds both."""
-    document = json.loads(archive.dumps([made_up.comparison()]))
-    sizes = document["runs"][0]["code_sizes"]
-    for name in ("helpers", "shared", "module", "fallbacks", "algorithm", "steps"):
-        sizes["triton.online"].pop(name, None)
-    (read,) = archive.loads(json.dumps(document))
-    assert read.code_sizes.keys() == sizes.keys() - {"triton.online"}
-
-
 def test_nan_and_infinity_survive_strict_json() -> None:
     wrong = made_up.with_row(
         made_up.case(), "cupy.online", status="disagrees", agreement=made_up.DISAGREEMENT, timing=None

@@ -163,9 +163,7 @@ def _recorded(op: Op, results: Path, files: tuple[tuple[Path, int], ...]) -> Com
     runs = archive.runs_of(op.name, results)
     if not runs:
         return None
-    runs = [
-        reading.with_code_sizes(run) for run in runs if run.environment.device == runs[0].environment.device
-    ]
+    runs = [run for run in runs if run.environment.device == runs[0].environment.device]
     hashes = {impl.label: source_hash(impl) for impl in registry.implementations(op.name)}
     cases: dict[str, CaseComparison] = {}
     for run in runs:

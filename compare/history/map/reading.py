@@ -1,16 +1,13 @@
-"""The records that a map is made of, and the sources as they are now."""
+"""The records that a map is made of."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from compare import registry
 from compare.records import archive
-from compare.spec import CodeSize, Comparison, UsageError
+from compare.spec import Comparison, UsageError
 
 RECORD_IT = "python -m compare all --sweep --record"
 
@@ -62,28 +59,4 @@ def recorded_here(device: str | None, root: Path = archive.RESULTS) -> list[Path
 
 def read(files: Iterable[Path]) -> list[Comparison]:
     """The runs in them; a `UsageError` if one cannot be read."""
-    return [with_code_sizes(run) for file in files for run in archive.read(file)]
-
-
-def with_code_sizes(run: Comparison) -> Comparison:
-    """``run`` with the sizes of today's sources where older records hold none."""
-    missing = {row.label for case in run.cases for row in case.rows} - run.code_sizes.keys()
-    sizes = _sizes_of(run.op, missing) if run.op in registry.op_names() else {}
-    return replace(run, code_sizes=run.code_sizes | sizes)
-
-
-def _sizes_of(op: str, labels: Collection[str]) -> dict[str, CodeSize]:
-    found = {}
-    for impl in registry.implementations(op) if labels else ():
-        if impl.label in labels:
-            with suppress(OSError, SyntaxError, RuntimeError):
-                found[impl.label] = _size_of(op, impl.label)
-    return found
-
-
-@functools.cache
-def _size_of(op: str, label: str) -> CodeSize:
-    from compare.code_size.count import kept_code_size  # PyTorch: most runs need no counting
-
-    (impl,) = registry.implementations(op, [label])
-    return kept_code_size(impl)
+    return [run for file in files for run in archive.read(file)]
