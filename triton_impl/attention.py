@@ -6,6 +6,7 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/attention/`` have the 
 * ``tensor_core``: FlashAttention-2: one program per tile of queries, ``tl.dot``, scores stay in registers
 * ``pipelined``: as tensor_core, k and v loaded by TMA, several tiles ahead
 * ``specialized``: as pipelined with warp specialization: other warps issue the loads
+* ``gluon``: as specialized in Gluon, Triton's lower-level language; softmax runs under a product; sm_90a
 
 The keys' tiles are visited once, with a running maximum and sum of each row (online softmax).  A causal row
 i sees the keys j <= i + Skv - Sq.  Rows that see none are 0 with an lse of -inf.
@@ -18,6 +19,11 @@ import math
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_queries
@@ -290,6 +296,176 @@ def attention_tma_kernel(
     tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
 
 
+# --------------------------------------------------------------------------- Gluon
+# As CUDA's overlapped: a producer warp, two consumer warpgroups, and softmax(j) under p @ v of tile j - 1.
+# Only register allocation and addressing are left to the compiler.  sm_90a.
+
+# Triton 3.9 renamed this.
+async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+
+ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
+CONSUMERS = gl.constexpr(2)
+
+
+@gluon.jit
+def work(sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
+    """Batch, head and first query of this program's tile, and the tiles of keys it visits.
+
+    Causal tiles with the most keys come first, so that no long tile is left for the end.
+    """
+    Sq, Skv, Hq, _ = sizes
+    BLOCK_M: gl.constexpr = CONSUMERS * ROWS
+    tiles = gl.cdiv(Sq, BLOCK_M)
+    heads = gl.num_programs(0) // tiles
+    tile = gl.program_id(0) // heads
+    tile = tiles - 1 - tile if CAUSAL else tile
+    head = gl.program_id(0) % heads
+    keys = Skv
+    if CAUSAL:
+        keys = gl.maximum(gl.minimum(Skv, tile * BLOCK_M + BLOCK_M + Skv - Sq), 0)
+    return head // Hq, head % Hq, tile * BLOCK_M, gl.cdiv(keys, BLOCK_N)
+
+
+@gluon.jit
+def produce(
+    ring, operands, sizes, CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
+):
+    """Producer, one warp: loads q once, then a tile of k and of v per stage."""
+    q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty = ring
+    q_desc, k_desc, v_desc = operands
+    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N)
+    mbarrier.expect(q_full.index(0), CONSUMERS * ROWS * D * 2)
+    for i in gl.static_range(CONSUMERS):
+        async_load(q_desc, [b, h, first + i * ROWS, 0], q_full.index(0), q_tiles.index(i))
+    for step in range(steps):
+        stage = step % STAGES
+        phase = step // STAGES & 1 ^ 1
+        at = [b, h // sizes[3], (steps - 1 - step) * BLOCK_N, 0]
+        mbarrier.wait(k_empty.index(stage), phase)
+        mbarrier.expect(k_full.index(stage), BLOCK_N * D * 2)
+        async_load(k_desc, at, k_full.index(stage), k_tiles.index(stage))
+        mbarrier.wait(v_empty.index(stage), phase)
+        mbarrier.expect(v_full.index(stage), BLOCK_N * D * 2)
+        async_load(v_desc, at, v_full.index(stage), v_tiles.index(stage))
+
+
+@gluon.jit
+def softmax_step(
+    s, begin, first, m, row_max, row_sum, sizes, scale, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr
+):
+    """Online softmax: exponentials of s, the factor of the old sums, and the new maximum and sum."""
+    Sq, Skv, _, _ = sizes
+    if begin + BLOCK_N > Skv or (CAUSAL and begin + BLOCK_N > first + Skv - Sq + 1):
+        n = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(0, s.type.layout))
+        last = Skv - 1 + gl.zeros_like(m)
+        if CAUSAL:
+            last = gl.minimum(last, m + Skv - Sq)
+        s = gl.where(n[None, :] <= last[:, None], s, float("-inf"))
+    new_max = gl.maximum(row_max, gl.max(s, 1))
+    shift = gl.where(new_max == float("-inf"), 0.0, new_max * scale)
+    p = gl.exp2(s * scale - shift[:, None])
+    keep = gl.exp2(row_max * scale - shift)
+    return p, keep, new_max, row_sum * keep + gl.sum(p, 1)
+
+
+@gluon.jit
+def consume(
+    ring, output, sizes, scale, CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, CONSUMER: gl.constexpr,
+):  # fmt: skip
+    """Consumer warpgroup: 64 queries.  The softmax of a tile runs under the previous tile's p v."""
+    q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty = ring
+    o_ptr, lse_ptr = output
+    Sq, _, Hq, _ = sizes
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    T: gl.constexpr = o_ptr.dtype.element_ty
+    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N)
+    m = first + CONSUMER * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+    row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+    row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
+    o = gl.zeros([ROWS, D], gl.float32, SUMS)
+    q = q_tiles.index(CONSUMER).reshape([ROWS, D])
+    mbarrier.wait(q_full.index(0), 0)
+    if steps > 0:
+        zero = gl.zeros([ROWS, BLOCK_N], gl.float32, SCORES)
+        mbarrier.wait(k_full.index(0), 0)
+        k = k_tiles.index(0).reshape([BLOCK_N, D]).permute([1, 0])
+        s = hopper.warpgroup_mma(q, k, zero, use_acc=False, is_async=True)
+        s = hopper.warpgroup_mma_wait(0, [s])
+        mbarrier.arrive(k_empty.index(0))
+        p, keep, row_max, row_sum = softmax_step(
+            s, (steps - 1) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
+        )
+        p16 = gl.convert_layout(p.to(T), P)
+        for step in range(1, steps):
+            stage = step % STAGES
+            before = (step - 1) % STAGES
+            mbarrier.wait(k_full.index(stage), step // STAGES & 1)
+            k = k_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
+            s_next = hopper.warpgroup_mma(q, k, zero, use_acc=False, is_async=True)
+            mbarrier.wait(v_full.index(before), (step - 1) // STAGES & 1)
+            v = v_tiles.index(before).reshape([BLOCK_N, D])
+            o_next = hopper.warpgroup_mma(p16, v, o, is_async=True)
+            s = hopper.warpgroup_mma_wait(1, [s_next])
+            mbarrier.arrive(k_empty.index(stage))
+            p, keep, row_max, row_sum = softmax_step(
+                s, (steps - 1 - step) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
+            )
+            o = hopper.warpgroup_mma_wait(0, [o_next])
+            mbarrier.arrive(v_empty.index(before))
+            o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
+            p16 = gl.convert_layout(p.to(T), P)
+        last = (steps - 1) % STAGES
+        mbarrier.wait(v_full.index(last), (steps - 1) // STAGES & 1)
+        o_next = hopper.warpgroup_mma(p16, v_tiles.index(last).reshape([BLOCK_N, D]), o, is_async=True)
+        o = hopper.warpgroup_mma_wait(0, [o_next])
+    lse = gl.where(row_sum == 0, float("-inf"), (row_max * scale + gl.log2(row_sum)) * 0.6931471805599453)
+    gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
+    inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, SUMS))
+    rows = first + CONSUMER * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))[:, None]
+    columns = gl.arange(0, D, gl.SliceLayout(0, SUMS))[None, :]
+    at = ((b.to(gl.int64) * Sq + rows) * Hq + h) * D + columns
+    gl.store(o_ptr + at, (o * inverse[:, None]).to(T), mask=(rows < Sq) & (columns < D))
+
+
+@gluon.jit
+def attention_gluon_kernel(
+    q_desc, k_desc, v_desc, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
+    CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Grid: one program per 128 queries of a head.  Descriptors are of [B,H,S,D], blocks [1,1,rows,D]."""
+    T: gl.constexpr = o_ptr.dtype.element_ty
+    q_tiles = gl.allocate_shared_memory(T, [CONSUMERS, 1, 1, ROWS, D], q_desc.layout)
+    k_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
+    v_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(q_full.index(0), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+    hopper.fence_async_shared()
+    ring = (q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty)
+    sizes = (Sq, Skv, Hq, group)
+    output = (o_ptr, lse_ptr)
+    gl.warp_specialize(
+        [
+            (consume, (ring, output, sizes, scale, CAUSAL, D, BLOCK_N, STAGES, 0)),
+            (consume, (ring, output, sizes, scale, CAUSAL, D, BLOCK_N, STAGES, 1)),
+            (produce, (ring, (q_desc, k_desc, v_desc), sizes, CAUSAL, D, BLOCK_N, STAGES)),
+        ],
+        worker_num_warps=[4, 1],
+        worker_num_regs=[240, 24],
+    )
+
+
 # --------------------------------------------------------------------------- launch
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
@@ -405,3 +581,27 @@ def pipelined(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool
 @implementation("attention", "triton.specialized", level="hopper", requires="sm_90")
 def specialized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
     return by_tma(q, k, v, causal, SPECIALIZED=True)
+
+
+def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
+    """The TMA descriptor of ``x[B,S,H,D]`` as [B,H,S,D], for tiles of ``rows`` rows of a head."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+    x = x.permute(0, 2, 1, 3)
+    return GluonDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]], layout)
+
+
+@implementation("attention", "triton.gluon", level="hopper", requires="sm_90a", without_gpu=False)
+def in_gluon(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+    (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
+    if q.dtype is torch.float32:
+        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    if o.numel() == 0 or Skv == 0:
+        return without_keys(o, lse)
+    BLOCK_M, BLOCK_N, STAGES = 128, 128, 2
+    q_desc = gluon_descriptor(for_tma(q), BLOCK_M // 2)
+    k_desc, v_desc = gluon_descriptor(for_tma(k), BLOCK_N), gluon_descriptor(for_tma(v), BLOCK_N)
+    attention_gluon_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+        q_desc, k_desc, v_desc, o, lse, Sq, Skv, Hq, group, scale_of(D),
+        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, num_warps=4,
+    )  # fmt: skip
+    return o, lse
