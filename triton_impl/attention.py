@@ -399,13 +399,13 @@ def consume(
             s, (steps - 1) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
         )
         p16 = gl.convert_layout(p.to(T), P)
+        mbarrier.wait(v_full.index(0), 0)
         for step in range(1, steps):
             stage = step % STAGES
             before = (step - 1) % STAGES
             mbarrier.wait(k_full.index(stage), step // STAGES & 1)
             k = k_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
             s_next = hopper.warpgroup_mma(q, k, zero, use_acc=False, is_async=True)
-            mbarrier.wait(v_full.index(before), (step - 1) // STAGES & 1)
             v = v_tiles.index(before).reshape([BLOCK_N, D])
             o_next = hopper.warpgroup_mma(p16, v, o, is_async=True)
             s = hopper.warpgroup_mma_wait(1, [s_next])
@@ -413,12 +413,13 @@ def consume(
             p, keep, row_max, row_sum = softmax_step(
                 s, (steps - 1 - step) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
             )
+            # A branch: without it ptxas moves the exponentials behind the wait for o.  STAGES >= 2.
+            mbarrier.wait(v_full.index(stage), step // STAGES & 1)
             o = hopper.warpgroup_mma_wait(0, [o_next])
             mbarrier.arrive(v_empty.index(before))
             o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
             p16 = gl.convert_layout(p.to(T), P)
         last = (steps - 1) % STAGES
-        mbarrier.wait(v_full.index(last), (steps - 1) // STAGES & 1)
         o_next = hopper.warpgroup_mma(p16, v_tiles.index(last).reshape([BLOCK_N, D]), o, is_async=True)
         o = hopper.warpgroup_mma_wait(0, [o_next])
     lse = gl.where(row_sum == 0, float("-inf"), (row_max * scale + gl.log2(row_sum)) * 0.6931471805599453)
