@@ -683,7 +683,7 @@ class Calibration:
     classes: tuple[SizeClass, ...]
     """By growing size; the last is without end."""
     tick_us: float
-    """The step in which its event clock counts."""
+    """The step in which its event clock counts; in the built-in one, the least difference that counts."""
     created: str = ""
     """ISO 8601, UTC; empty where it is the built-in one."""
 

@@ -23,8 +23,10 @@ from compare.timing.statistics import estimate
 from cuda_impl import build
 
 BUILT_IN = Calibration(
-    (SizeClass(10.0, 0.05), SizeClass(100.0, 0.02), SizeClass(float("inf"), 0.01)), tick_us=0.032
+    (SizeClass(10.0, 0.05), SizeClass(100.0, 0.02), SizeClass(float("inf"), 0.01)), tick_us=1.2
 )
+"""No difference below 1.2 us counts: of 624 recorded pairs of equal machine code, cupy's and pybind's, 1% are
+told apart by these limits, and 7% without that one."""
 
 HEADROOM = 1.5
 """The least difference that counts, as a multiple of the largest one among A/A pairs: over a hundred pairs
@@ -38,7 +40,7 @@ Series = Sequence[Sequence[float]]
 
 
 def detectable(time_us: float, calibration: Calibration | None = None) -> float:
-    """The least difference that counts, as a share of the time: at least a tick of the clock."""
+    """The least difference that counts, as a share of the time: at least ``tick_us``."""
     found = calibration or BUILT_IN
     share = next((size.share for size in found.classes if time_us < size.below_us), found.classes[-1].share)
     return max(share, found.tick_us / time_us) if time_us > 0 else 1.0
