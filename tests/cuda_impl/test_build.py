@@ -246,12 +246,25 @@ MACHINE_CODE = [
 ]
 
 
+def in_a_new_process(op: str, names: list[str], arch: str, tmp_path: Path) -> bytes:
+    """`build.cubin` by a process that has compiled nothing yet, without the cache."""
+    code = "import sys; from cuda_impl import build; to, op, arch, *names = sys.argv[1:]; " + (
+        "open(to, 'wb').write(build.cubin(op, names, arch)[0])"
+    )
+    product = tmp_path / "new.cubin"
+    environment = {**os.environ, "COMPARE_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(registry.ROOT)}
+    subprocess.run([sys.executable, "-c", code, str(product), op, arch, *names], env=environment, check=True)
+    return product.read_bytes()
+
+
 @pytest.mark.parametrize(("op", "arch", "names"), MACHINE_CODE)
 def test_both_routes_make_the_same_instructions(op: str, arch: str, names: list[str], tmp_path: Path) -> None:
     cubin, mangled = build.cubin(op, names, arch)
-    nvrtc = instructions(cubin, tmp_path)
+    nvrtc, nvcc = (instructions(image, tmp_path) for image in (cubin, build.nvcc_cubin(op, names, arch)))
     assert set(mangled.values()) <= set(nvrtc)
-    assert nvrtc == instructions(build.nvcc_cubin(op, names, arch), tmp_path)
+    if nvrtc != nvcc:  # NVRTC 13.0 in a process that ran many tests was seen to share 64-bit divisions
+        nvrtc = instructions(in_a_new_process(op, names, arch, tmp_path), tmp_path)
+    assert nvrtc == nvcc
 
 
 @pytest.mark.parametrize("arch", ARCHS)
