@@ -103,17 +103,17 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
         int first;  // stage of the first tile of k
-        const auto begin =
-            [&] {  // waits for the next tile, and starts q @ the first tile of k; or there is none
-                mbarrier_wait(&q_full, q_ring.parity);
-                q_ring.advance();
-                const int t = __shfl_sync(FULL_WARP, taken, 0);
-                if (t >= order.tiles()) return false;
-                tile = order.tile(t);
-                first = next_stage();
-                multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
-                return true;
-            };
+        // Waits for the next tile and starts q @ its first tile of k; false if no tile is left.
+        const auto begin = [&] {
+            mbarrier_wait(&q_full, q_ring.parity);
+            q_ring.advance();
+            const int t = __shfl_sync(FULL_WARP, taken, 0);
+            if (t >= order.tiles()) return false;
+            tile = order.tile(t);
+            first = next_stage();
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
+            return true;
+        };
         begin();  // every block has a tile
         wgmma_wait_group<0>(s);
         while (true) {
