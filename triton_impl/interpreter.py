@@ -5,6 +5,8 @@ every GPU:
 
 * It truncates fp32 to bf16, where a GPU rounds to nearest even; it turns bf16 subnormals into 0.
 * Arithmetic and ``tl.dot`` take the bits of bf16 for integers, and there are no bf16 constants.
+* It rounds to e4m3 wrongly at ties, takes the largest numbers of e4m3 for infinities, and does not saturate.
+* ``tl.fma`` rounds twice.
 * Overflow and operations on infinities warn, where a GPU continues with inf and NaN.
 * NVIDIA's libdevice is missing: here ``fast_expf`` is the exact function.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
@@ -80,6 +82,8 @@ def match_gpu_arithmetic() -> None:
         return dot(builder, widened(a), widened(b), *rest)
 
     def widened(operand: Any) -> Any:
+        if is_e4m3(operand):
+            return interpreter.TensorHandle(from_e4m3(operand.data), tl.float32)
         if not is_bfloat16(operand):
             return operand
         values = np.left_shift(operand.data.astype(np.uint32), 16).view(np.float32)
@@ -105,17 +109,48 @@ def match_gpu_arithmetic() -> None:
 
         return run
 
+    def is_e4m3(operand: Any) -> bool:
+        return isinstance(operand, interpreter.TensorHandle) and operand.dtype.scalar == tl.float8e4nv
+
+    def codes_of_e4m3(data: Any) -> Any:
+        values = torch.from_numpy(np.array(data, dtype=np.float32)).clamp(-448, 448)
+        return values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+
+    def values_of_e4m3(data: Any) -> Any:
+        return torch.from_numpy(np.array(data, dtype=np.uint8)).view(torch.float8_e4m3fn).float().numpy()
+
+    fp_to_fp = interpreter.InterpreterBuilder.create_fp_to_fp
+
+    def exact_fp_to_fp(builder: Any, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
+        if is_e4m3(src):
+            return exact_cast(builder, widened(src), dst_type)
+        if dst_type.scalar == tl.float8e4nv:
+            return interpreter.TensorHandle(to_e4m3(widened(src).data), tl.float8e4nv)
+        return fp_to_fp(builder, src, dst_type, rounding_mode)
+
+    fma = interpreter.InterpreterBuilder.create_fma
+
+    def fused_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
+        if z.data.dtype != np.float32:
+            return fma(builder, x, y, z)
+        # In fp64 the product is exact.
+        total = x.data.astype(np.float64) * y.data + z.data
+        return interpreter.TensorHandle(total.astype(np.float32), z.dtype.scalar)
+
     def to_bfloat16(data: Any) -> Any:
         values = torch.from_numpy(np.array(data, dtype=np.float32))
         return values.to(torch.bfloat16).view(torch.uint16).numpy()
 
     rounded = unseen(to_bfloat16)
+    to_e4m3, from_e4m3 = unseen(codes_of_e4m3), unseen(values_of_e4m3)
     for name in ("_init_args_hst", "_restore_args_dev"):
         setattr(interpreter.GridExecutor, name, unseen(getattr(interpreter.GridExecutor, name)))
     libdevice.fast_expf = fast_expf
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
     interpreter.InterpreterBuilder.create_dot = widening_dot
+    interpreter.InterpreterBuilder.create_fp_to_fp = exact_fp_to_fp
+    interpreter.InterpreterBuilder.create_fma = fused_fma
     interpreter.InterpreterBuilder.get_bf16 = get_bf16
     for name in ("sum", "min_max"):
         setattr(interpreter.ReduceOps, name, reduced_in_fp32(getattr(interpreter.ReduceOps, name)))

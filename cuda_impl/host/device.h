@@ -295,6 +295,12 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
     return a < b ? b : a;
 }
 
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    const unsigned long long bytes = (unsigned long long)y << 32 | x;
+    unsigned chosen = 0;
+    for (int i = 0; i < 32; i += 8) chosen |= unsigned(bytes >> (selector >> i / 2 & 7) * 8 & 255) << i;
+    return chosen;
+}
 inline int __popc(unsigned x) {
     return __builtin_popcount(x);
 }

@@ -1,0 +1,162 @@
+// Hopper's units that products of 8-bit matrices use, on the host, beside hopper_units.h: the wgmma of
+// kernels/wgmma_8bit.cuh, and of kernels/wgmma.cuh TMA copies of boxes of a matrix, both ways, and stmatrix.
+// Products and copies are executed when they are waited for.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "hopper_units.h"
+
+// ---- wgmma -----------------------------------------------------------------------------------------------
+
+namespace host {
+
+// Element (line, k) of a swizzled matrix of bytes: lines of 128, 128 bytes apart.
+template <typename T>
+T swizzled_byte(matrix_t matrix, unsigned line, unsigned k) {
+    static_assert(sizeof(T) == 1);
+    const unsigned plain = unsigned(matrix & 0x3fff) * 16 + line * 128 + k;
+    T value;
+    std::memcpy(static_cast<void*>(&value), shared_pointer(plain ^ (plain >> 7 & 7) << 4), 1);
+    return value;
+}
+
+// c + the sum of a[k] * b[k]. Hopper's tensor cores align terms of floating point to the largest of them, and
+// cut off what lies 13 bits below its leading bit.
+inline float sum_of_products(const float (&a)[32], const float (&b)[32], float c) {
+    float product[32], largest = std::fabs(c);
+    for (unsigned k = 0; k < 32; ++k) {
+        product[k] = a[k] * b[k];
+        largest = std::max(largest, std::fabs(product[k]));
+    }
+    // NaN is in no comparison the larger one, but in the sum.
+    const float unit =
+        largest > 0.0f && largest < INFINITY ? std::ldexp(1.0f, std::ilogb(largest) - 13) : 1.0f;
+    const float per_unit = 1.0f / unit;
+    float sum = std::trunc(c * per_unit);
+    for (unsigned k = 0; k < 32; ++k) sum += std::trunc(product[k] * per_unit);
+    return sum * unit;
+}
+inline int sum_of_products(const int (&a)[32], const int (&b)[32], int c) {
+    for (unsigned k = 0; k < 32; ++k) c += a[k] * b[k];
+    return c;
+}
+
+// d[64, N] (+)= a[64, 32] @ b[N, 32].T of elements T, in sums of type Sum.
+template <typename T, typename Sum, int N>
+void execute_bytes(const std::vector<const Product*>& part, unsigned warp) {
+    Sum a[16][32], b[N][32];
+    for (unsigned k = 0; k < 32; ++k) {
+        for (unsigned row = 0; row < 16; ++row)
+            a[row][k] = Sum(swizzled_byte<T>(part[0]->a, 16 * warp + row, k));
+        for (unsigned n = 0; n < N; ++n) b[n][k] = Sum(swizzled_byte<T>(part[0]->b, n, k));
+    }
+    for (unsigned row = 0; row < 16; ++row) {
+        for (unsigned n = 0; n < N; ++n) {
+            const Product& own = *part[row % 8 * 4 + n % 8 / 2];
+            Sum& d = reinterpret_cast<Sum*>(own.d)[n / 8 * 4 + row / 8 * 2 + n % 2];
+            d = sum_of_products(a[row], b[n], own.add ? d : Sum(0));
+        }
+    }
+}
+
+}  // namespace host
+
+template <int COUNT>
+void wgmma_e4m3(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
+    host::products().started.push_back(
+        {d, nullptr, a, b, add, host::execute_bytes<__nv_fp8_e4m3, float, 2 * COUNT>});
+}
+template <int COUNT>
+void wgmma_s8(int (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
+    host::products().started.push_back(
+        {reinterpret_cast<float*>(d), nullptr, a, b, add, host::execute_bytes<signed char, int, 2 * COUNT>});
+}
+template <int PENDING, int COUNT>
+void wgmma_wait_group(int (&d)[COUNT]) {
+    wgmma_wait_group<PENDING>(reinterpret_cast<float (&)[COUNT]>(d));
+}
+
+// ---- TMA: boxes of a matrix, 128 bytes wide --------------------------------------------------------------
+
+namespace host {
+
+// What cuda_impl/matrix_map.py and pybind/matrix_map.h write into the 128 bytes of a TensorMap for the host.
+struct Matrix {
+    char* address;
+    std::int64_t item_bytes, columns, rows, pitch_bytes, box_rows;
+
+    // Calls work(vector in shared memory, in the matrix, how many of its 16 bytes are inside) for each 16
+    // bytes of the box at (column, row).
+    template <typename Work>
+    void for_each_vector(char* shared, std::int64_t column, std::int64_t row, Work work) const {
+        if (shared_address(shared) % 1024 != 0) {
+            fail("TMA with 128-byte swizzle: shared memory is not 1024-byte aligned");
+        }
+        for (std::int64_t line = row; line < row + box_rows; ++line, shared += 128) {
+            for (std::int64_t i = 0; i < 8; ++i) {
+                const std::int64_t begin = column * item_bytes + i * 16, left = columns * item_bytes - begin;
+                const std::int64_t inside =
+                    line < rows ? std::min(std::max(left, std::int64_t(0)), std::int64_t(16)) : 0;
+                work(shared + (i ^ shared_address(shared) / 128 % 8) * 16,
+                     address + line * pitch_bytes + begin, std::size_t(inside));
+            }
+        }
+    }
+};
+static_assert(sizeof(Matrix) <= sizeof(TensorMap));
+
+inline Matrix matrix_of(const TensorMap* map) {
+    Matrix matrix;
+    std::memcpy(&matrix, map, sizeof(matrix));
+    return matrix;
+}
+
+}  // namespace host
+
+inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
+    const host::Matrix matrix = host::matrix_of(from);
+    const auto load = [=] {
+        matrix.for_each_vector(static_cast<char*>(to), column, row,
+                               [](char* vector, const char* global, std::size_t inside) {
+                                   std::memset(vector, 0, 16);
+                                   if (inside > 0) std::memcpy(vector, global, inside);
+                               });
+        host::of(ptr).bytes -= int(matrix.box_rows * 128);
+        host::complete_phase(ptr);
+    };
+    if (host::reverse_order()) return load();
+    host::loads()[ptr].push_back(load);
+    host::wake(ptr);
+}
+
+// A store reads shared memory when its group is waited for, as a cp.async does.
+inline void tensor_copy_to_global(const TensorMap* to, int column, int row, const void* from) {
+    host::matrix_of(to).for_each_vector(const_cast<char*>(static_cast<const char*>(from)), column, row,
+                                        [](char* vector, char* global, std::size_t inside) {
+                                            if (inside > 0) host::start_copy(global, vector, inside, inside);
+                                        });
+}
+inline void bulk_commit_group() {
+    host::commit_copies();
+}
+template <int PENDING>
+void bulk_wait_group_read() {
+    host::wait_for_copies(PENDING);
+}
+inline void fence_proxy_async() {}
+
+// ---- stmatrix --------------------------------------------------------------------------------------------
+
+inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    const unsigned own[] = {m0, m1, m2, m3};
+    host::with_parts(own, "stmatrix", [&](const unsigned* const* part) {
+        const unsigned matrix = host::lane() / 8, line = host::lane() % 8;
+        for (unsigned i = 0; i < 4; ++i) {
+            std::memcpy(static_cast<char*>(row) + 4 * i, &part[4 * line + i][matrix], 4);
+        }
+    });
+}

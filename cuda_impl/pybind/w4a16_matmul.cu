@@ -1,0 +1,220 @@
+// w4a16_matmul from C++: checks and launches the kernels of kernels/w4a16_matmul/.
+#include "w4a16_matmul.cuh"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "aligned_rows.h"
+#include "fresh.h"
+#include "quantized.h"
+
+struct Linear {
+    Tensor a, packed, scales, zeros, y;
+    std::int64_t M, N, K, groups;
+    bool empty() const { return y.numel() == 0 || K == 0; }
+};
+
+struct WholeDtypes {
+    py::object int32 = Torch::get().torch.attr("int32");
+    py::object uint8 = Torch::get().torch.attr("uint8");
+
+    static const WholeDtypes& get() {
+        static const WholeDtypes& dtypes = *new WholeDtypes();  // as `Torch::get`
+        return dtypes;
+    }
+};
+
+// Reads a strided matrix of that dtype; false if it is none.
+static bool read_matrix(const py::object& object, const py::object& dtype, Tensor& x) {
+    const Torch& torch = Torch::get();
+    if (!py::isinstance(object, torch.tensor) || !get(object, torch.layout).is(torch.strided) ||
+        !read_bytes(object, dtype, x)) {
+        return false;
+    }
+    x.element_size = dtype.is(WholeDtypes::get().uint8) ? 1 : 4;
+    return x.ndim == 2 && get(object, torch.is_here).ptr() == Py_True;
+}
+
+static bool read_narrow(const py::object& object, Tensor& x) {
+    const Torch& torch = Torch::get();
+    if (!py::isinstance(object, torch.tensor) || !get(object, torch.layout).is(torch.strided)) return false;
+    x = Tensor(object);
+    return x.ndim == 2 && x.element_size == 2 && x.element != Element::OTHER &&
+           get(object, torch.is_here).ptr() == Py_True;
+}
+
+// The arguments, and an uninitialised y, or zeros if there is nothing to add. Raises compare.arguments'
+// TypeError or ValueError for others.
+static Linear checked(const py::object& a, const py::object& packed, const py::object& scales,
+                      const py::object& zeros) {
+    const WholeDtypes& dtypes = WholeDtypes::get();
+    Linear p;
+    bool good = read_narrow(a, p.a) && read_matrix(packed, dtypes.int32, p.packed) &&
+                read_narrow(scales, p.scales) && read_matrix(zeros, dtypes.uint8, p.zeros);
+    p.M = p.a.shape[0], p.K = p.a.shape[1], p.N = p.packed.shape[0], p.groups = ceil_div(p.K, GROUP);
+    good = good && p.packed.shape[1] == ceil_div(p.K, NIBBLES) && p.scales.element == p.a.element;
+    for (const Tensor* x : {&p.scales, &p.zeros}) {
+        good = good && x->shape[0] == p.N && x->shape[1] == p.groups;
+    }
+    for (const Tensor* x : {&p.packed, &p.scales, &p.zeros}) good = good && x->device == p.a.device;
+    if (!good) {
+        py::module_::import("compare.arguments")
+            .attr("check_quantized_linear")("w4a16_matmul", a, packed, scales, zeros);
+        throw std::runtime_error("w4a16_matmul: these arguments are not taken");
+    }
+    p.y = new_empty(p.a, {p.M, p.N});
+    if (p.K == 0) p.y.object.attr("zero_")();
+    return p;
+}
+
+[[noreturn]] static void not_taken(const std::string& why) {
+    PyErr_SetString(PyExc_NotImplementedError, why.c_str());
+    throw py::error_already_set();
+}
+
+// x if its rows are contiguous and 16-byte aligned, else such a copy.
+static Tensor operand(const Tensor& x) {
+    if (has_aligned_rows(x)) return x;
+    const std::int64_t rows = x.shape[0], columns = x.shape[1], vector = 16 / x.element_size;
+    const py::object padded =
+        x.object.attr("new_empty")(py::make_tuple(rows, ceil_div(columns, vector) * vector));
+    padded.attr("narrow")(1, 0, columns).attr("copy_")(x.object);
+    return Tensor(padded);
+}
+
+template <typename Function>
+static void dispatch_narrow(const Linear& p, Function function) {
+    if (p.a.element == Element::FP16) return function(__half());
+    function(__nv_bfloat16());
+}
+
+// One element per thread.
+static py::object naive(py::object a, py::object packed, py::object scales, py::object zeros) {
+    const Linear p = checked(a, packed, scales, zeros);
+    constexpr std::int64_t MOST_PRODUCTS = std::int64_t(1) << 37;
+    if (p.M * p.N * p.K > MOST_PRODUCTS) {
+        not_taken("M*N*K=" + std::to_string(p.M * p.N * p.K) + ": it would take seconds, at most " +
+                  std::to_string(MOST_PRODUCTS));
+    }
+    if (p.empty()) return p.y.object;
+    constexpr int THREADS = 256;
+    dispatch_narrow(p, [&](auto zero) {
+        using T = decltype(zero);
+        const Sizes &of_a = p.a.strides, &of_packed = p.packed.strides;
+        const Sizes &of_scales = p.scales.strides, &of_zeros = p.zeros.strides;
+        launch(p.a, {ceil_div(p.M, THREADS / WARP) * ceil_div(p.N, WARP), THREADS},
+               w4a16_matmul_naive_kernel<T, THREADS>, p.a.data<T>(), p.packed.data<unsigned>(),
+               p.scales.data<T>(), p.zeros.data<unsigned char>(), p.y.data<T>(), p.M, p.N, p.K, of_a[0],
+               of_a[1], of_packed[0], of_packed[1], of_scales[0], of_scales[1], of_zeros[0], of_zeros[1]);
+    });
+    return p.y.object;
+}
+
+// Calls `function` with a value of a's element type and the least tile that has all rows, up to 64.
+template <typename Function>
+static void dispatch_tile(const Linear& p, Function function) {
+    dispatch_narrow(p, [&](auto zero) {
+        if (p.M <= 16) return function(zero, std::integral_constant<int, 16>());
+        if (p.M <= 32) return function(zero, std::integral_constant<int, 32>());
+        function(zero, std::integral_constant<int, 64>());
+    });
+}
+
+// One tile per block, on tensor cores.
+static py::object tensor_core(py::object a_object, py::object packed_object, py::object scales,
+                              py::object zeros) {
+    const Linear p = checked(a_object, packed_object, scales, zeros);
+    if (p.empty()) return p.y.object;
+    const Tensor a = operand(p.a), packed = operand(p.packed);
+    dispatch_tile(p, [&](auto zero, auto block_m) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = block_m, BLOCK_N = 64, WARPS = 4, STAGES = 4;
+        constexpr int shared_bytes = STAGES * (BLOCK_M * 2 * GROUP + BLOCK_N * GROUP / 2);
+        launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), WARPS * WARP, shared_bytes},
+               w4a16_matmul_tensor_core_kernel<T, BLOCK_M, BLOCK_N, WARPS, STAGES>, a.data<T>(),
+               packed.data<unsigned>(), p.scales.data<T>(), p.zeros.data<unsigned char>(), p.y.data<T>(), p.M,
+               p.N, p.K, a.strides[0], packed.strides[0], p.scales.strides[0], p.scales.strides[1],
+               p.zeros.strides[0], p.zeros.strides[1]);
+    });
+    return p.y.object;
+}
+
+struct Prepared {
+    Tensor weights, scale_words, ready;
+};
+
+static Tensor new_int32(const Tensor& like, std::initializer_list<std::int64_t> shape) {
+    return new_empty_of(WholeDtypes::get().int32, Element::OTHER, 4, like, shape);
+}
+
+static Prepared repacked(const Tensor& packed, const Tensor& scales, const Tensor& zeros) {
+    const std::int64_t N = scales.shape[0], groups = scales.shape[1], matrices = ceil_div(N, 8);
+    Prepared w;
+    w.weights = new_int32(packed, {matrices, groups, WARP, 4});
+    w.scale_words = new_int32(w.weights, {groups, matrices * 8});
+    w.ready = new_int32(w.scale_words, {multiprocessors(packed)});
+    w.ready.object.attr("zero_")();
+    if (w.weights.numel() == 0) return w;
+    constexpr int THREADS = 256;
+    launch(packed, {ceil_div(matrices * groups * WARP, THREADS), THREADS},
+           w4a16_matmul_repack_kernel<THREADS>, packed.data<unsigned>(), scales.data<unsigned short>(),
+           zeros.data<unsigned char>(), w.weights.data<uint4>(), w.scale_words.data<unsigned>(), N,
+           packed.shape[1] * NIBBLES, packed.strides[0], packed.strides[1], scales.strides[0],
+           scales.strides[1], zeros.strides[0], zeros.strides[1]);
+    return w;
+}
+
+// What streamk takes as prepared: weights in the order of mma operands, scales and zero points of
+// neighbouring columns side by side, and a flag for each block.
+static py::tuple repack(py::object packed, py::object scales, py::object zeros) {
+    const Prepared w = repacked(Tensor(packed), Tensor(scales), Tensor(zeros));
+    return py::make_tuple(w.weights.object, w.scale_words.object, w.ready.object);
+}
+
+static Prepared prepared_for(const Linear& p, const py::object& prepared) {
+    if (prepared.is_none()) return repacked(p.packed, p.scales, p.zeros);
+    const auto given = prepared.cast<py::tuple>();
+    const Prepared w = {Tensor(given[0]), Tensor(given[1]), Tensor(given[2])};
+    const Sizes& shape = w.weights.shape;
+    if (shape[0] != ceil_div(p.N, 8) || shape[1] != p.groups || w.weights.ndim != 4) {
+        throw py::value_error("w4a16_matmul: prepared has another shape; it takes what repack returns");
+    }
+    return w;
+}
+
+// Repacked weights; each block has an equal share of all tiles' groups.
+static py::object streamk(py::object a_object, py::object packed, py::object scales, py::object zeros,
+                          py::object prepared) {
+    const Linear p = checked(a_object, packed, scales, zeros);
+    if (p.empty()) return p.y.object;
+    const Prepared w = prepared_for(p, prepared);
+    const Tensor a = operand(p.a);
+    dispatch_tile(p, [&](auto zero, auto block_m) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = block_m, BLOCK_N = 256, WARPS = 8, STAGES = BLOCK_M == 16 ? 4 : 3;
+        constexpr int shared_bytes = STAGES * (BLOCK_M * 2 * GROUP + BLOCK_N * GROUP / 2 + BLOCK_N * 4);
+        constexpr std::int64_t MOST_UNITS = std::int64_t(1) << 31;
+        const std::int64_t units = ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N) * p.groups;
+        if (units >= MOST_UNITS) {
+            not_taken("M=" + std::to_string(p.M) + ", N=" + std::to_string(p.N) +
+                      ", K=" + std::to_string(p.K) + ": " + std::to_string(units) +
+                      " groups in all tiles, at most " + std::to_string(MOST_UNITS));
+        }
+        const std::int64_t blocks = std::min(w.ready.numel(), units);
+        const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, BLOCK_N});
+        launch(p.a, {blocks, WARPS * WARP, shared_bytes},
+               w4a16_matmul_streamk_kernel<T, BLOCK_M, BLOCK_N, WARPS, STAGES>, a.data<T>(),
+               w.weights.data<uint4>(), w.scale_words.data<unsigned>(), p.y.data<T>(), parts.data<float>(),
+               w.ready.data<unsigned>(), p.M, p.N, p.K, a.strides[0]);
+    });
+    return p.y.object;
+}
+
+PYBIND11_MODULE(w4a16_matmul, m) {
+    const py::arg a("a"), packed("packed"), scales("scales"), zeros("zeros");
+    m.def("naive", &naive, a, packed, scales, zeros);
+    m.def("tensor_core", &tensor_core, a, packed, scales, zeros);
+    m.def("repack", &repack, packed, scales, zeros);
+    m.def("streamk", &streamk, a, packed, scales, zeros, py::kw_only(), py::arg("prepared") = py::none());
+}

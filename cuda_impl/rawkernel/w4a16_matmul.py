@@ -1,0 +1,136 @@
+"""w4a16_matmul through cupy: ``a[M,K], packed[N,K/8], scales[N,K/128], zeros[N,K/128] -> y[M,N]``, with the
+kernels of ``kernels/w4a16_matmul/``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from compare.arguments import check_quantized_linear
+from compare.device import multiprocessors
+from compare.registry import implementation
+from cuda_impl.loader import kernel
+from cuda_impl.matrix_map import has_aligned_rows
+from cuda_impl.rawkernel.matmul import CTYPES, ceil_div
+
+OP = "w4a16_matmul"
+GROUP, NIBBLES = 128, 8
+MOST_PRODUCTS = 1 << 37
+MOST_UNITS = 1 << 31
+Prepared = tuple[torch.Tensor, ...]
+
+
+def checked(
+    a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> tuple[int, int, int, torch.Tensor]:
+    """M, N, K and an uninitialised y; zeros if there is nothing to add."""
+    check_quantized_linear(OP, a, packed, scales, zeros)
+    (M, K), N = a.shape, packed.shape[0]
+    y = torch.empty((M, N), dtype=a.dtype, device=a.device)
+    return M, N, K, y if K else y.zero_()
+
+
+@implementation(OP, "cupy.naive", level="naive")
+def naive(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    """One element per thread."""
+    M, N, K, y = checked(a, packed, scales, zeros)
+    if M * N * K > MOST_PRODUCTS:
+        raise NotImplementedError(f"M*N*K={M * N * K}: it would take seconds, at most {MOST_PRODUCTS}")
+    if y.numel() == 0 or K == 0:
+        return y
+    THREADS = 256
+    run = kernel(OP, f"w4a16_matmul_naive_kernel<{CTYPES[a.dtype]}, {THREADS}>", a.device)
+    blocks = ceil_div(M, THREADS // 32) * ceil_div(N, 32)
+    inputs = a, packed, scales, zeros
+    sizes = [np.int64(value) for value in (M, N, K, *(step for x in inputs for step in x.stride()))]
+    run((blocks,), (THREADS,), (*(x.data_ptr() for x in inputs), y.data_ptr(), *sizes))
+    return y
+
+
+def operand(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows are contiguous and 16-byte aligned, else such a copy."""
+    if has_aligned_rows(x):
+        return x
+    rows, columns = x.shape
+    vector = 16 // x.element_size()
+    return x.new_empty((rows, ceil_div(columns, vector) * vector))[:, :columns].copy_(x)
+
+
+def block_m(M: int) -> int:
+    """The least tile that has all rows, up to 64."""
+    return 16 if M <= 16 else 32 if M <= 32 else 64
+
+
+@implementation(OP, "cupy.tensor_core", level="tensor_core", requires="sm_80")
+def tensor_core(
+    a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> torch.Tensor:
+    """One tile per block, on tensor cores."""
+    M, N, K, y = checked(a, packed, scales, zeros)
+    if y.numel() == 0 or K == 0:
+        return y
+    a, packed = operand(a), operand(packed)
+    BLOCK_M, BLOCK_N, WARPS, STAGES = block_m(M), 64, 4, 4
+    tile = f"{CTYPES[a.dtype]}, {BLOCK_M}, {BLOCK_N}, {WARPS}, {STAGES}"
+    run = kernel(OP, f"w4a16_matmul_tensor_core_kernel<{tile}>", a.device)
+    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+    strides = a.stride(0), packed.stride(0), *scales.stride(), *zeros.stride()
+    sizes = [np.int64(value) for value in (M, N, K, *strides)]
+    pointers = [x.data_ptr() for x in (a, packed, scales, zeros, y)]
+    shared_bytes = STAGES * (BLOCK_M * 2 * GROUP + BLOCK_N * GROUP // 2)
+    run((blocks,), (WARPS * 32,), (*pointers, *sizes), shared_mem=shared_bytes)
+    return y
+
+
+def repack(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> Prepared:
+    """What `streamk` takes as prepared: weights in the order of mma operands, scales and zero points of
+    neighbouring columns side by side, and a flag for each block, 0 between calls.
+
+    Calls with the same tensors must not overlap, as their blocks share the flags.
+    """
+    N, groups = scales.shape
+    matrices, words = ceil_div(N, 8), packed.shape[1]
+    weights = packed.new_empty((matrices, groups, 32, 4))
+    scale_words = packed.new_empty((groups, matrices * 8))
+    ready = packed.new_zeros(multiprocessors(packed.device))
+    if weights.numel():
+        THREADS = 256
+        run = kernel(OP, f"w4a16_matmul_repack_kernel<{THREADS}>", packed.device)
+        strides = (*packed.stride(), *scales.stride(), *zeros.stride())
+        sizes = [np.int64(value) for value in (N, words * NIBBLES, *strides)]
+        pointers = [x.data_ptr() for x in (packed, scales, zeros, weights, scale_words)]
+        run((ceil_div(matrices * groups * 32, THREADS),), (THREADS,), (*pointers, *sizes))
+    return weights, scale_words, ready
+
+
+@implementation(OP, "cupy.streamk", level="tensor_core", requires="sm_80", prepare=repack)
+def streamk(
+    a: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    *,
+    prepared: Prepared | None = None,
+) -> torch.Tensor:
+    """Repacked weights; each block has an equal share of all tiles' groups."""
+    M, N, K, y = checked(a, packed, scales, zeros)
+    if y.numel() == 0 or K == 0:
+        return y
+    weights, scale_words, ready = repack(packed, scales, zeros) if prepared is None else prepared
+    if weights.shape != (ceil_div(N, 8), scales.shape[1], 32, 4):
+        raise ValueError(f"{OP}: prepared has shape {tuple(weights.shape)}; it takes what repack returns")
+    a = operand(a)
+    BLOCK_M, BLOCK_N, WARPS = block_m(M), 256, 8
+    STAGES = 4 if BLOCK_M == 16 else 3
+    units = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N) * scales.shape[1]
+    if units >= MOST_UNITS:
+        raise NotImplementedError(f"M={M}, N={N}, K={K}: {units} groups in all tiles, at most {MOST_UNITS}")
+    blocks = min(ready.numel(), units)
+    parts = torch.empty((blocks, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device)
+    tile = f"{CTYPES[a.dtype]}, {BLOCK_M}, {BLOCK_N}, {WARPS}, {STAGES}"
+    run = kernel(OP, f"w4a16_matmul_streamk_kernel<{tile}>", a.device)
+    pointers = [x.data_ptr() for x in (a, weights, scale_words, y, parts, ready)]
+    sizes = [np.int64(value) for value in (M, N, K, a.stride(0))]
+    shared_bytes = STAGES * (BLOCK_M * 2 * GROUP + BLOCK_N * GROUP // 2 + BLOCK_N * 4)
+    run((blocks,), (WARPS * 32,), (*pointers, *sizes), shared_mem=shared_bytes)
+    return y

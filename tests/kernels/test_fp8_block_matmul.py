@@ -1,0 +1,138 @@
+"""fp8_block_matmul: where scales apply, and what arguments it refuses."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from compare import registry
+from compare.device import supports
+from compare.spec import Implementation, case
+from cuda_impl.rawkernel.fp8_block_matmul import operand, tile_of
+from torch_impl.quantize_fp8 import naive as quantized
+
+CPU = torch.device("cpu")
+OP = registry.get_op("fp8_block_matmul")
+
+
+def implementations() -> list[object]:
+    found = registry.implementations(OP.name)
+    return [pytest.param(impl, id=impl.label) for impl in found if supports(impl, CPU) is None]
+
+
+def inputs_of(M: int, N: int, K: int, layout: str = "contiguous") -> tuple[torch.Tensor, ...]:
+    c = case("fp8", layout, M=M, N=N, K=K)
+    return OP.make_inputs(c, torch.Generator().manual_seed(0), CPU)
+
+
+def dequantized(values: torch.Tensor, scales: torch.Tensor, rows: int) -> np.ndarray[Any, Any]:
+    m, k = (np.arange(size) for size in values.shape)
+    return values.double().numpy() * scales.double().numpy()[m[:, None] // rows, k[None, :] // 128]
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 7), (9, 130, 300), (5, 257, 129)])
+def test_its_oracle_is_the_product_of_the_dequantized_matrices(sizes: tuple[int, int, int]) -> None:
+    a, b, scale_a, scale_b = inputs_of(*sizes)
+    wanted = dequantized(a, scale_a, 1) @ dequantized(b, scale_b, 128).T
+    found = OP.oracle(*(x.double() for x in (a, b, scale_a, scale_b))).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("impl", implementations())
+def test_it_takes_what_quantize_fp8_makes(impl: Implementation) -> None:
+    """The product of quantized activations is near that of the activations."""
+    generator = torch.Generator().manual_seed(2)
+    x, w = (torch.randn(size, 384, generator=generator) for size in (17, 128))
+    a, scale_a = quantized(x, group=128)
+    blocks = w.view(128, 3, 128).abs().amax((0, 2)) / 448
+    b = (w / blocks.repeat_interleave(128)).to(torch.float8_e4m3fn)
+    found = impl.run(a, b, scale_a, blocks[None]).float()
+    wanted = x @ w.T
+    assert float((found - wanted).norm() / wanted.norm()) < 0.05
+
+
+@pytest.mark.parametrize("impl", implementations())
+def test_each_scale_counts_where_it_applies(impl: Implementation) -> None:
+    """Of ones, c is 128 times the sum of a block's scales."""
+    a, b = (torch.ones(size, 256).to(torch.float8_e4m3fn) for size in (2, 130))
+    scale_a = torch.tensor([[1.0, 2.0], [4.0, 8.0]])
+    scale_b = torch.tensor([[1.0, 16.0], [32.0, 64.0]])
+    found = impl.run(a, b, scale_a, scale_b).float() / 128
+    wanted = scale_a @ scale_b.T
+    assert torch.equal(found[:, :128], wanted[:, :1].expand(2, 128))
+    assert torch.equal(found[:, 128:], wanted[:, 1:].expand(2, 2))
+
+
+SHAPES = {
+    "b": (
+        lambda x: x[:, :-1],
+        "b has shape (130, 255) and a (2, 256); it takes as many columns of b as a has",
+    ),
+    "scale_a": (lambda x: x[:, :1], "scale_a has shape (2, 1) and a (2, 256); it takes (2, 2) for scale_a"),
+    "scale_b": (
+        lambda x: x.t()[:1],
+        "scale_b has shape (1, 2) and b (130, 256); it takes (2, 2) for scale_b",
+    ),
+}
+
+
+@pytest.mark.parametrize("impl", implementations())
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_that_does_not_go_with_the_others_is_refused(name: str, impl: Implementation) -> None:
+    arguments = dict(zip(("a", "b", "scale_a", "scale_b"), inputs_of(2, 130, 256), strict=True))
+    spoil, says = SHAPES[name]
+    with pytest.raises(ValueError, match=re.escape(f"fp8_block_matmul: {says}")):
+        impl.run(*{**arguments, name: spoil(arguments[name])}.values())
+
+
+@pytest.mark.parametrize("impl", implementations())
+def test_other_eight_bits_are_refused(impl: Implementation) -> None:
+    a, b, *scales = inputs_of(2, 130, 256)
+    for kind in (torch.int8, torch.float8_e5m2):
+        with pytest.raises(TypeError, match=rf"b is {kind}; it takes torch.float8_e4m3fn"):
+            impl.run(a, b.float().to(kind), *scales)
+    with pytest.raises(TypeError, match=r"scale_a is torch.float16; it takes torch.float32"):
+        impl.run(a, b, scales[0].half(), scales[1])
+
+
+@pytest.mark.parametrize("impl", implementations())
+@pytest.mark.parametrize("name", ["b", "scale_a", "scale_b"])
+def test_an_argument_on_another_device_is_refused(name: str, impl: Implementation) -> None:
+    arguments = dict(zip(("a", "b", "scale_a", "scale_b"), inputs_of(2, 130, 256), strict=True))
+    with pytest.raises(ValueError, match=rf"fp8_block_matmul: {name} is on meta and a on cpu"):
+        impl.run(*{**arguments, name: arguments[name].to("meta")}.values())
+
+
+@pytest.mark.parametrize("impl", implementations())
+def test_scales_of_one_dimension_are_refused(impl: Implementation) -> None:
+    a, b, scale_a, scale_b = inputs_of(2, 130, 256)
+    with pytest.raises(ValueError, match=r"scale_a has 1 dimensions?, shape \(2,\); it takes 2"):
+        impl.run(a, b, scale_a[:, 0], scale_b)
+
+
+def test_operands_are_copied_only_where_tma_cannot_read_them() -> None:
+    whole = torch.zeros(4, 512).to(torch.float8_e4m3fn)
+    for taken in (whole, whole[:, :256], whole[1:, 16:144]):
+        assert operand(taken) is taken
+    for copied in (whole[:, :200], whole[:, 8:136], whole.t(), whole[:1].expand(4, 512)):
+        found = operand(copied)
+        assert found.stride(0) == found.size(1) == -(-copied.size(1) // 128) * 128
+        assert torch.equal(found[:, : copied.size(1)].float(), copied.float())
+        assert not found[:, copied.size(1) :].float().any()
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "tile"),
+    [
+        *((size, size, (128, 2, 4)) for size in (3072, 4096, 8192)),
+        (4096, 7168, (128, 2, 4)),
+        (1536, 1536, (128, 1, 6)),
+        *((M, 8192, (64, 1, 8)) for M in (1, 64, 128)),
+    ],
+)
+def test_tiles_are_as_large_as_keeps_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) -> None:
+    assert tile_of(M, N, processors=132) == tile

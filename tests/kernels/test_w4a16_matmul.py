@@ -1,0 +1,157 @@
+"""w4a16_matmul: nibbles, scales, zero points, prepared weights, and what arguments it refuses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from compare import registry
+from compare.device import supports
+from compare.spec import Implementation, case
+from cuda_impl.rawkernel.w4a16_matmul import operand, repack
+from torch_impl.w4a16_matmul import dequantize
+
+CPU = torch.device("cpu")
+OP = registry.get_op("w4a16_matmul")
+IMPLS = [
+    pytest.param(impl, id=impl.label)
+    for impl in registry.implementations(OP.name)
+    if supports(impl, CPU) is None and impl.label != "torch.compile"
+]
+of_all = pytest.mark.parametrize("impl", IMPLS)
+
+
+def inputs_of(M: int, N: int, K: int, dtype: str = "fp16", fill: str = "normal") -> tuple[torch.Tensor, ...]:
+    return OP.make_inputs(case(dtype, fill=fill, M=M, N=N, K=K), torch.Generator().manual_seed(0), CPU)
+
+
+def packed_of(q: np.ndarray[Any, Any]) -> torch.Tensor:
+    """q[N,K] as words, for a K that is a multiple of 8."""
+    words = (q.astype(np.uint32).reshape(len(q), -1, 8) << np.arange(0, 32, 4, dtype=np.uint32)).sum(2)
+    return torch.from_numpy(words.astype(np.uint32).view(np.int32))
+
+
+def test_its_oracle_is_the_product_of_the_dequantized_weights() -> None:
+    a, packed, scales, zeros = inputs_of(3, 5, 261)
+    k = np.arange(261)
+    q = packed.numpy().view(np.uint32)[:, k // 8] >> (k % 8 * 4).astype(np.uint32) & 15
+    w = (q.astype(float) - zeros.numpy()[:, k // 128]) * scales.double().numpy()[:, k // 128]
+    found = OP.oracle(*(x.double() for x in (a, packed, scales, zeros))).numpy()
+    np.testing.assert_allclose(found, a.double().numpy() @ w.T, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", OP.dtypes)
+def test_its_weights_are_exact_in_the_dtype_of_a(dtype: str) -> None:
+    """So a product of weights that were dequantized offline has the same terms."""
+    _, packed, scales, zeros = inputs_of(1, 64, 512, dtype)
+    w = OP.magnitude(torch.eye(512).double(), packed.double(), scales.double(), zeros.double()).T  # type: ignore[misc]
+    assert torch.equal(dequantize(packed, scales, zeros).double().abs(), w)
+    assert len(w.unique()) > 200
+
+
+@of_all
+def test_each_weight_counts_once(impl: Implementation) -> None:
+    """Rows of the identity find every weight where it belongs."""
+    N, K = 9, 136
+    _, packed, scales, zeros = inputs_of(1, N, K)
+    found = impl.run(torch.eye(K, dtype=torch.float16), packed, scales, zeros)
+    assert torch.equal(found, dequantize(packed, scales, zeros).t())
+
+
+@of_all
+def test_each_value_of_a_nibble_and_a_zero_point(impl: Implementation) -> None:
+    q = np.tile(np.arange(16), (16, 8))
+    zeros = torch.arange(16, dtype=torch.uint8)[:, None]
+    for dtype in (torch.float16, torch.bfloat16):
+        a = torch.zeros(16, 128, dtype=dtype)
+        a[:, :16] = torch.eye(16)
+        found = impl.run(a, packed_of(q), torch.ones(16, 1, dtype=dtype), zeros).float()
+        assert torch.equal(found, torch.arange(16.0)[:, None] - torch.arange(16.0))
+
+
+@of_all
+def test_special_scales(impl: Implementation) -> None:
+    """0, infinity, NaN and the least subnormal number, which is not flushed to 0."""
+    scales = torch.tensor([0.0, math.inf, math.nan, 2.0**-24])[:, None].half()
+    q, zeros = np.full((4, 128), 15), torch.zeros(4, 1, dtype=torch.uint8)
+    found = impl.run(torch.ones(1, 128).half(), packed_of(q), scales, zeros)
+    wanted = torch.tensor([[0.0, math.inf, math.nan, 1920 * 2.0**-24]]).half()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("label", ["torch.fp16", "cupy.streamk", "pybind.streamk"])
+@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 600, 1500)])
+def test_a_call_with_prepared_weights_gives_the_same_bits(label: str, sizes: tuple[int, int, int]) -> None:
+    (impl,) = registry.implementations(OP.name, [label])
+    inputs = inputs_of(*sizes)
+    call = impl.ready(OP, inputs)
+    assert torch.equal(call(), impl.run(*inputs))
+    assert torch.equal(call(), impl.run(*inputs))  # flags are 0 again
+
+
+@pytest.mark.parametrize("label", ["cupy.streamk", "pybind.streamk"])
+def test_prepared_weights_of_another_size_are_refused(label: str) -> None:
+    (impl,) = registry.implementations(OP.name, [label])
+    other = repack(*inputs_of(1, 24, 256)[1:])
+    with pytest.raises(ValueError, match="it takes what repack returns"):
+        impl.run(*inputs_of(1, 40, 256), prepared=other)
+
+
+def test_both_routes_repack_alike() -> None:
+    for sizes in ((1, 8, 128), (5, 67, 300)):
+        weights = inputs_of(*sizes)[1:]
+        (other,) = registry.implementations(OP.name, ["pybind.streamk"])
+        for mine, theirs in zip(repack(*weights), other.prepare(*weights), strict=True):  # type: ignore[misc]
+            assert torch.equal(mine, theirs)
+
+
+SHAPES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "packed": (
+        lambda x: x.repeat_interleave(8, dim=1),
+        "packed has shape (5, 256) and a (2, 256); it takes (any, 32) for packed, 8 weights in a word",
+    ),
+    "scales": (lambda x: x[:, :1], "scales has shape (5, 1) and packed (5, 32); it takes (5, 2) for scales"),
+    "zeros": (lambda x: x.t(), "zeros has shape (2, 5) and packed (5, 32); it takes (5, 2) for zeros"),
+}
+
+
+@of_all
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_that_does_not_go_with_the_others_is_refused(name: str, impl: Implementation) -> None:
+    arguments = dict(zip(("a", "packed", "scales", "zeros"), inputs_of(2, 5, 256), strict=True))
+    spoil, says = SHAPES[name]
+    with pytest.raises(ValueError, match=re.escape(f"w4a16_matmul: {says}")):
+        impl.run(*{**arguments, name: spoil(arguments[name])}.values())
+
+
+DTYPES = {
+    "a": (torch.float32, "a is torch.float32; it takes torch.float16, torch.bfloat16"),
+    "packed": (torch.uint8, "packed is torch.uint8; it takes torch.int32"),
+    "scales": (torch.bfloat16, "scales is torch.bfloat16 and a is torch.float16; it takes one dtype"),
+    "zeros": (torch.float16, "zeros is torch.float16; it takes torch.uint8"),
+}
+
+
+@of_all
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_dtype_that_is_not_taken_is_refused(name: str, impl: Implementation) -> None:
+    arguments = dict(zip(("a", "packed", "scales", "zeros"), inputs_of(2, 5, 256), strict=True))
+    dtype, says = DTYPES[name]
+    with pytest.raises(TypeError, match=re.escape(f"w4a16_matmul: {says}")):
+        impl.run(*{**arguments, name: arguments[name].to(dtype)}.values())
+
+
+def test_operands_are_copied_only_where_rows_are_not_aligned() -> None:
+    whole = torch.arange(4 * 64).view(4, 64).half()
+    for taken in (whole, whole[:, :40], whole[1:, 8:48]):
+        assert operand(taken) is taken
+    for copied in (whole[:, 1:40], whole.t()[:, 1:], whole[:, ::2]):
+        found = operand(copied)
+        assert found.stride(0) % 8 == 0
+        assert torch.equal(found, copied)
