@@ -1,4 +1,5 @@
-"""Tensor maps for TMA of ``x[B,S,H,D]``: its layout in memory, and the box of one head that a copy moves."""
+"""What attention's host code shares for ``x[B,S,H,D]``: copies where a kernel needs other strides, and tensor
+maps for TMA, with the layout in memory and the box of one head that a copy moves."""
 
 from __future__ import annotations
 
@@ -17,6 +18,13 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     rows = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
     good = x.stride(3) == 1 and all(stride > 0 and stride % vector == 0 for stride in rows)
     return x if good and x.data_ptr() % 16 == 0 else x.clone(memory_format=torch.contiguous_format)
+
+
+def readable(x: torch.Tensor, alignment: int = 1) -> torch.Tensor:
+    """x, or a contiguous copy unless heads are contiguous and aligned to so many elements."""
+    steps = (*x.stride()[:3], x.data_ptr() // x.element_size())
+    good = x.stride(3) == 1 and all(step % alignment == 0 for step in steps)
+    return x if good else x.clone(memory_format=torch.contiguous_format)
 
 
 def heads_map(x: torch.Tensor, rows: int) -> np.void:

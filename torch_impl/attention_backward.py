@@ -14,13 +14,14 @@ import torch
 
 from compare.arguments import check_gradients
 from compare.registry import implementation
+from torch_impl.attention import aligned
 
 OP = "attention_backward"
 HEAD_SIZES = (64, 128)
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-MOST_SCORES = 2**31
-"""Scores in memory at a time: 8 GB in fp32, and four such tensors."""
+MOST_SCORES = 1 << 28
+"""Scores in memory at a time: 1 GB in fp32, and four such tensors."""
 
 
 def _elementary(
@@ -85,7 +86,7 @@ def _fused(
     """The backward of ``flash`` or ``cudnn``, with which autograd replaces that of the operator."""
     lengths = None, None, q.shape[1], k.shape[1]  # of sequences of several lengths; none here
     none = torch.zeros(2, dtype=torch.int64, device=q.device)  # the state of dropout's random numbers
-    heads_first = [x.transpose(1, 2) for x in (do, q, k, v, o)]
+    heads_first = [aligned(x).transpose(1, 2) for x in (do, q, k, v, o)]
     if backend == "flash":
         made = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *heads_first, lse.contiguous(), *lengths, 0.0, causal, none, none
@@ -122,11 +123,11 @@ def eager(
     check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     if q.device.type != "cuda" or q.dtype is torch.float32 or 0 in q.shape or 0 in k.shape:
         return _elementary(q, k, v, o, lse, do, causal)
-    aligned = not causal or q.shape[1] == k.shape[1]  # cuDNN's mask begins at the top left
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-    choice = torch._fused_sdp_choice(*heads_first, is_causal=causal and aligned, enable_gqa=True)
+    square = not causal or q.shape[1] == k.shape[1]  # cuDNN's mask begins at the top left
+    heads_first = [aligned(x).transpose(1, 2) for x in (q, k, v)]
+    choice = torch._fused_sdp_choice(*heads_first, is_causal=causal and square, enable_gqa=True)
     backend = "cudnn" if choice == torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value else "flash"
-    return _fused(backend if aligned else "flash", q, k, v, o, lse, do, causal)
+    return _fused(backend if square else "flash", q, k, v, o, lse, do, causal)
 
 
 @implementation(OP, "torch.flash", level="vendor")
@@ -163,4 +164,6 @@ def cudnn(
             f"Sq={q.shape[1]}, Skv={k.shape[1]}: its causal mask begins at the top left; "
             "torch.flash takes these lengths"
         )
+    if q.shape[1] == k.shape[1] == 1:
+        raise NotImplementedError("Sq=1, Skv=1: cuDNN takes longer ones; torch.flash takes these lengths")
     return _fused("cudnn", q, k, v, o, lse, do, causal)

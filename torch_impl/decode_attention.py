@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from compare.arguments import check_pages
 from compare.registry import implementation
+from torch_impl.attention import aligned
 
 BACKENDS = {
     "cpu": [SDPBackend.MATH],  # the fused kernel for CPUs takes NaN for 0
@@ -74,7 +75,7 @@ def eager(
     B, D = q.shape[0], q.shape[3]
     k, v, inside = gathered(k_pages, v_pages, block_table, lengths)
     # The query heads of a key head see the same tokens: they are as good as several queries of one head.
-    grouped = q.reshape(B, k.shape[1], -1, D)
+    grouped = aligned(q.reshape(B, k.shape[1], -1, D))
     with sdpa_kernel(BACKENDS[q.device.type]):
         o = scaled_dot_product_attention(grouped, k, v, attn_mask=inside)
     # A sequence without tokens has no defined result in every backend.

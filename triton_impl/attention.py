@@ -5,8 +5,8 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/attention/`` have the 
 * ``naive``: three kernels: scores to memory, softmax of each row, times v; sums one term per iteration
 * ``tensor_core``: FlashAttention-2: one program per tile of queries, ``tl.dot``, scores stay in registers
 * ``pipelined``: as tensor_core, k and v loaded by TMA, several tiles ahead
-* ``specialized``: as pipelined with warp specialization: other warps issue the loads
-* ``gluon``: as specialized in Gluon, Triton's lower-level language; softmax runs under a product; sm_90a
+* ``gluon``: warp specialization by hand in Gluon, Triton's lower-level language: other warps issue the loads,
+  and softmax runs under a product; sm_90a
 
 The keys' tiles are visited once, with a running maximum and sum of each row (online softmax).  A causal row
 i sees the keys j <= i + Skv - Sq.  Rows that see none are 0 with an lse of -inf.
@@ -155,20 +155,22 @@ def start(BLOCK_M: tl.constexpr, D: tl.constexpr):
 def online_softmax(s, o, row_max, row_sum, scale):
     """Weights of one more tile of scores; o and row_sum are rescaled to the new maximum.
 
-    ``exp(s - max)`` is ``exp2(s * scale - max * scale)`` with a factor log2(e) in scale: one FFMA per score.
+    ``exp(s - max)`` is ``exp2(s * scale - max)`` with a factor log2(e) in scale: one FFMA per score.  row_max
+    is that of ``s * scale``: where it stays, rescale is exactly 1.  With the maximum of s, it would be of
+    ``row_max * scale - shift``, an FFMA that leaves the rounding of shift: lse would drift with every tile.
     """
-    new_max = tl.maximum(row_max, tl.max(s, axis=1))
-    shift = tl.where(new_max == -float("inf"), 0.0, new_max * scale)  # no key seen yet: -inf - -inf is NaN
+    new_max = tl.maximum(row_max, tl.max(s, axis=1) * scale)
+    shift = tl.where(new_max == -float("inf"), 0.0, new_max)  # no key seen yet: -inf - -inf is NaN
     p = tl.exp2(s * scale - shift[:, None])
-    rescale = tl.exp2(row_max * scale - shift)
+    rescale = tl.exp2(row_max - shift)
     row_sum = row_sum * rescale + tl.sum(p, axis=1)
     return p, o * rescale[:, None], new_max, row_sum
 
 
 @triton.jit
-def finish(o, row_max, row_sum, scale):
+def finish(o, row_max, row_sum):
     """The output and lse.  A row that sees no key has a sum of 0."""
-    shift = tl.where(row_max == -float("inf"), 0.0, row_max * scale)
+    shift = tl.where(row_max == -float("inf"), 0.0, row_max)
     inverse_sum = 1.0 / tl.where(row_sum == 0.0, 1.0, row_sum)
     return o * inverse_sum[:, None], (shift + tl.log2(row_sum)) * LN_2
 
@@ -229,7 +231,7 @@ def attention_tensor_core_kernel(
         q, k_ptr, v_ptr, o, row_max, row_sum, m, whole, seen, Sq, Skv, scale,
         stride_kn, stride_kd, stride_vn, stride_vd, CAUSAL, True, D, BLOCK_N,
     )  # fmt: skip
-    o, lse = finish(o, row_max, row_sum, scale)
+    o, lse = finish(o, row_max, row_sum)
     o_ptrs = o_ptr + ((b * Sq + m[:, None]) * Hq + h) * D + d[None, :]
     tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=m[:, None] < Sq)
     tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
@@ -241,74 +243,58 @@ def attention_tensor_core_kernel(
 @triton.jit
 def visit_by_tma(
     q, k_desc, v_desc, o, row_max, row_sum, m, b, h, begin, end, Sq, Skv, scale,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, SPECIALIZED: tl.constexpr,
-    D: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """As `visit`; TMA loads are issued num_stages tiles ahead, and fill rows behind the end with zeros."""
-    for key in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZED):
-        k = k_desc.load([b, key, h, 0]).reshape([BLOCK_N, D])
+    for key in tl.range(begin, end, BLOCK_N):
+        k = k_desc.load([b, h, key, 0]).reshape([BLOCK_N, D])
         s = tl.dot(q, k.T)
         if MASKED:
             s = hide(s, key, m, Sq, Skv, CAUSAL, BLOCK_N)
         p, o, row_max, row_sum = online_softmax(s, o, row_max, row_sum, scale)
-        v = v_desc.load([b, key, h, 0]).reshape([BLOCK_N, D])
+        v = v_desc.load([b, h, key, 0]).reshape([BLOCK_N, D])
         o = tl.dot(p.to(v.dtype), v, o)
     return o, row_max, row_sum
 
 
 @triton.jit
-def attention_tma_kernel(
-    q_ptr, k_desc, v_desc, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
-    stride_qb, stride_qm, stride_qh,
-    CAUSAL: tl.constexpr, RAGGED: tl.constexpr, SPECIALIZED: tl.constexpr,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def attention_pipelined_kernel(
+    q_desc, k_desc, v_desc, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
+    CAUSAL: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per tile of BLOCK_M queries of one head.  Descriptors have tiles of one head.
-
-    If SPECIALIZED, the compiler gives the loads to a producer warpgroup and half of the rows to each of two
-    consumer warpgroups.  It takes one loop only, so all tiles are masked there.
-    """
+    """Grid: one program per tile of BLOCK_M queries of one head.  Descriptors: [B,H,S,D], tiles of a head."""
     b, h, first = tile_of_queries(Sq, Hq, CAUSAL, BLOCK_M)
     m, d = first + tl.arange(0, BLOCK_M), tl.arange(0, D)
-    q_ptr += b * stride_qb + h * stride_qh
-    q_desc = tl.make_tensor_descriptor(q_ptr, [Sq, D], [stride_qm, 1], [BLOCK_M, D])
-    q = q_desc.load([first, 0])
+    q = q_desc.load([b.to(tl.int32), h.to(tl.int32), first, 0]).reshape([BLOCK_M, D])
     o, row_max, row_sum = start(BLOCK_M, D)
     whole, seen = visible_keys(first, Sq, Skv, CAUSAL, BLOCK_M, BLOCK_N)
     kb, kh = b.to(tl.int32), (h // group).to(tl.int32)
-    if SPECIALIZED:
-        o, row_max, row_sum = visit_by_tma(
-            q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, 0, seen, Sq, Skv, scale,
-            CAUSAL, CAUSAL or RAGGED, True, D, BLOCK_N,
-        )  # fmt: skip
-    else:
-        o, row_max, row_sum = visit_by_tma(
-            q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, 0, whole, Sq, Skv, scale,
-            CAUSAL, False, False, D, BLOCK_N,
-        )  # fmt: skip
-        o, row_max, row_sum = visit_by_tma(
-            q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, whole, seen, Sq, Skv, scale,
-            CAUSAL, True, False, D, BLOCK_N,
-        )  # fmt: skip
-    o, lse = finish(o, row_max, row_sum, scale)
+    o, row_max, row_sum = visit_by_tma(
+        q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, 0, whole, Sq, Skv, scale,
+        CAUSAL, False, D, BLOCK_N,
+    )  # fmt: skip
+    o, row_max, row_sum = visit_by_tma(
+        q, k_desc, v_desc, o, row_max, row_sum, m, kb, kh, whole, seen, Sq, Skv, scale,
+        CAUSAL, True, D, BLOCK_N,
+    )  # fmt: skip
+    o, lse = finish(o, row_max, row_sum)
     o_ptrs = o_ptr + ((b * Sq + m[:, None]) * Hq + h) * D + d[None, :]
     tl.store(o_ptrs, o.to(o_ptr.dtype.element_ty), mask=m[:, None] < Sq)
     tl.store(lse_ptr + (b * Hq + h) * Sq + m, lse, mask=m < Sq)
 
 
 # --------------------------------------------------------------------------- Gluon
-# As CUDA's overlapped: a producer warp, two consumer warpgroups, and softmax(j) under p @ v of tile j - 1.
+# As CUDA's overlapped: a producer warp, CONSUMERS warpgroups, and softmax(j) under p @ v of tile j - 1.
 # Only register allocation and addressing are left to the compiler.  sm_90a.
 
 # Triton 3.9 renamed this.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
 ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
-CONSUMERS = gl.constexpr(2)
 
 
 @gluon.jit
-def work(sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
+def work(sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr):
     """Batch, head and first query of this program's tile, and the tiles of keys it visits.
 
     Causal tiles with the most keys come first, so that no long tile is left for the end.
@@ -327,13 +313,15 @@ def work(sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def produce(
-    ring, operands, sizes, CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
-):
+def produce(ring, operands, sizes, CAUSAL: gl.constexpr):
     """Producer, one warp: loads q once, then a tile of k and of v per stage."""
     q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty = ring
     q_desc, k_desc, v_desc = operands
-    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N)
+    CONSUMERS: gl.constexpr = q_tiles.shape[0]
+    STAGES: gl.constexpr = k_tiles.shape[0]
+    BLOCK_N: gl.constexpr = k_tiles.shape[3]
+    D: gl.constexpr = k_tiles.shape[4]
+    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N, CONSUMERS)
     mbarrier.expect(q_full.index(0), CONSUMERS * ROWS * D * 2)
     for i in gl.static_range(CONSUMERS):
         async_load(q_desc, [b, h, first + i * ROWS, 0], q_full.index(0), q_tiles.index(i))
@@ -361,28 +349,32 @@ def softmax_step(
         if CAUSAL:
             last = gl.minimum(last, m + Skv - Sq)
         s = gl.where(n[None, :] <= last[:, None], s, float("-inf"))
-    new_max = gl.maximum(row_max, gl.max(s, 1))
-    shift = gl.where(new_max == float("-inf"), 0.0, new_max * scale)
+    new_max = gl.maximum(row_max, gl.max(s, 1) * scale)
+    shift = gl.where(new_max == float("-inf"), 0.0, new_max)
     p = gl.exp2(s * scale - shift[:, None])
-    keep = gl.exp2(row_max * scale - shift)
+    keep = gl.exp2(row_max - shift)
     return p, keep, new_max, row_sum * keep + gl.sum(p, 1)
 
 
 @gluon.jit
 def consume(
-    ring, output, sizes, scale, CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, CONSUMER: gl.constexpr,
+    ring, output, sizes, scale, CAUSAL: gl.constexpr, CONSUMER: gl.constexpr
 ):  # fmt: skip
     """Consumer warpgroup: 64 queries.  The softmax of a tile runs under the previous tile's p v."""
     q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty = ring
     o_ptr, lse_ptr = output
     Sq, _, Hq, _ = sizes
+    CONSUMERS: gl.constexpr = q_tiles.shape[0]
+    STAGES: gl.constexpr = k_tiles.shape[0]
+    BLOCK_N: gl.constexpr = k_tiles.shape[3]
+    D: gl.constexpr = k_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     T: gl.constexpr = o_ptr.dtype.element_ty
-    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N)
-    m = first + CONSUMER * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N, CONSUMERS)
+    first += CONSUMER * ROWS
+    m = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
     row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
     o = gl.zeros([ROWS, D], gl.float32, SUMS)
@@ -422,10 +414,10 @@ def consume(
         last = (steps - 1) % STAGES
         o_next = hopper.warpgroup_mma(p16, v_tiles.index(last).reshape([BLOCK_N, D]), o, is_async=True)
         o = hopper.warpgroup_mma_wait(0, [o_next])
-    lse = gl.where(row_sum == 0, float("-inf"), (row_max * scale + gl.log2(row_sum)) * 0.6931471805599453)
+    lse = gl.where(row_sum == 0, float("-inf"), (row_max + gl.log2(row_sum)) * 0.6931471805599453)
     gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
     inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, SUMS))
-    rows = first + CONSUMER * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))[:, None]
+    rows = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))[:, None]
     columns = gl.arange(0, D, gl.SliceLayout(0, SUMS))[None, :]
     at = ((b.to(gl.int64) * Sq + rows) * Hq + h) * D + columns
     gl.store(o_ptr + at, (o * inverse[:, None]).to(T), mask=(rows < Sq) & (columns < D))
@@ -435,8 +427,9 @@ def consume(
 def attention_gluon_kernel(
     q_desc, k_desc, v_desc, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
     CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    CONSUMERS: gl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per 128 queries of a head.  Descriptors are of [B,H,S,D], blocks [1,1,rows,D]."""
+    """Grid: one program per CONSUMERS * 64 queries of a head.  Descriptors: [B,H,S,D], tiles of a head."""
     T: gl.constexpr = o_ptr.dtype.element_ty
     q_tiles = gl.allocate_shared_memory(T, [CONSUMERS, 1, 1, ROWS, D], q_desc.layout)
     k_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
@@ -456,21 +449,33 @@ def attention_gluon_kernel(
     ring = (q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty)
     sizes = (Sq, Skv, Hq, group)
     output = (o_ptr, lse_ptr)
-    gl.warp_specialize(
-        [
-            (consume, (ring, output, sizes, scale, CAUSAL, D, BLOCK_N, STAGES, 0)),
-            (consume, (ring, output, sizes, scale, CAUSAL, D, BLOCK_N, STAGES, 1)),
-            (produce, (ring, (q_desc, k_desc, v_desc), sizes, CAUSAL, D, BLOCK_N, STAGES)),
-        ],
-        worker_num_warps=[4, 1],
-        worker_num_regs=[240, 24],
-    )
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (consume, (ring, output, sizes, scale, CAUSAL, 0)),
+                (consume, (ring, output, sizes, scale, CAUSAL, 1)),
+                (produce, (ring, (q_desc, k_desc, v_desc), sizes, CAUSAL)),
+            ],
+            worker_num_warps=[4, 1],
+            worker_num_regs=[240, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (ring, output, sizes, scale, CAUSAL, 0)),
+                (consume, (ring, output, sizes, scale, CAUSAL, 1)),
+                (consume, (ring, output, sizes, scale, CAUSAL, 2)),
+                (produce, (ring, (q_desc, k_desc, v_desc), sizes, CAUSAL)),
+            ],
+            worker_num_warps=[4, 4, 1],
+            worker_num_regs=[160, 160, 32],
+        )
 
 
 # --------------------------------------------------------------------------- launch
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
-MOST_SCORES = 1 << 32
+MOST_SCORES = 1 << 28  # 1 GB in fp32
 MOST = (1 << 31) - (1 << 16)
 """Maximum Sq and Skv: positions, up to the end of the last tile, are 32-bit."""
 
@@ -547,41 +552,43 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     return x if good else x.clone(memory_format=torch.contiguous_format)
 
 
-def descriptor(x: torch.Tensor, block: int) -> TensorDescriptor:
-    """The TMA descriptor of ``x[B,S,H,D]`` for tiles of ``block`` rows of a head."""
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, block, 1, x.shape[3]])
+def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """The TMA descriptor of ``x[B,S,H,D]`` as [B,H,S,D], for tiles of ``rows`` rows of a head."""
+    x = x.permute(0, 2, 1, 3)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]])
 
 
-def scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Memory in which a kernel builds its TMA descriptor of q."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-def by_tma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, *, SPECIALIZED: bool) -> Outputs:
+@implementation(
+    "attention",
+    "triton.pipelined",
+    level="hopper",
+    requires="sm_90",
+    tunable={"BLOCK_M": (64, 128), "WARPS": (4, 8), "STAGES": (2, 3, 4)},
+)
+def pipelined(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    BLOCK_M: int = 64,
+    WARPS: int = 4,
+    STAGES: int = 3,
+) -> Outputs:
     (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
     if q.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
-    q, k, v = for_tma(q), for_tma(k), for_tma(v)
-    BLOCK_M, BLOCK_N = 128, 128
-    triton.set_allocator(scratch)
-    attention_tma_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
-        q, descriptor(k, BLOCK_N), descriptor(v, BLOCK_N), o, lse, Sq, Skv, Hq, group, scale_of(D),
-        *q.stride()[:3], CAUSAL=causal, RAGGED=Skv % BLOCK_N != 0, SPECIALIZED=SPECIALIZED,
-        D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4 if SPECIALIZED else 8, num_stages=2,
+    BLOCK_N = 8192 // D
+    q_desc, k_desc, v_desc = (
+        descriptor(for_tma(x), rows) for x, rows in ((q, BLOCK_M), (k, BLOCK_N), (v, BLOCK_N))
+    )
+    attention_pipelined_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+        q_desc, k_desc, v_desc, o, lse, Sq, Skv, Hq, group, scale_of(D),
+        CAUSAL=causal, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return o, lse
-
-
-@implementation("attention", "triton.pipelined", level="hopper", requires="sm_90")
-def pipelined(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
-    return by_tma(q, k, v, causal, SPECIALIZED=False)
-
-
-@implementation("attention", "triton.specialized", level="hopper", requires="sm_90")
-def specialized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
-    return by_tma(q, k, v, causal, SPECIALIZED=True)
 
 
 def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
@@ -591,18 +598,30 @@ def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
     return GluonDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]], layout)
 
 
-@implementation("attention", "triton.gluon", level="hopper", requires="sm_90a", without_gpu=False)
-def in_gluon(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) -> Outputs:
+@implementation(
+    "attention",
+    "triton.gluon",
+    level="hopper",
+    requires="sm_90a",
+    without_gpu=False,
+    tunable={"STAGES": (2, 3, 4), "CONSUMERS": (2, 3)},
+)
+def in_gluon(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, STAGES: int = 2, CONSUMERS: int = 2
+) -> Outputs:
+    """With three consumers, registers hold 64 rows of D=64 each."""
     (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
     if q.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    if CONSUMERS == 3 and D > 64:
+        raise NotImplementedError(f"CONSUMERS=3, D={D}: registers hold rows of D=64")
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
-    BLOCK_M, BLOCK_N, STAGES = 128, 128, 2
-    q_desc = gluon_descriptor(for_tma(q), BLOCK_M // 2)
+    BLOCK_N = 128
+    q_desc = gluon_descriptor(for_tma(q), ROWS.value)
     k_desc, v_desc = gluon_descriptor(for_tma(k), BLOCK_N), gluon_descriptor(for_tma(v), BLOCK_N)
-    attention_gluon_kernel[(B * Hq * triton.cdiv(Sq, BLOCK_M),)](
+    attention_gluon_kernel[(B * Hq * triton.cdiv(Sq, CONSUMERS * ROWS.value),)](
         q_desc, k_desc, v_desc, o, lse, Sq, Skv, Hq, group, scale_of(D),
-        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, num_warps=4,
+        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,
     )  # fmt: skip
     return o, lse

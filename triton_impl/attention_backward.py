@@ -28,7 +28,7 @@ HEAD_SIZES = (64, 128)
 BLOCK_OWN = 128
 """Rows of a program's own tile: queries for dq, keys for dk and dv."""
 BLOCK_LOOP = 64
-"""Rows of the tiles that its loop loads; half as many queries if D = 128, where 64 would spill."""
+"""Rows of the tiles that its loop loads; of queries D / 2, and D / 16 warps: 64 by 8, or 32 by 4."""
 LARGEST_STRIDE = 1 << 23
 """Between positions: offsets within a tile are 32-bit."""
 
@@ -255,7 +255,7 @@ def prepare(
     strides = [step for x in (q, k, v, do) for step in x.stride()[:3]]
     diagonal = Skv - Sq if causal else Skv
     FULL = Sq % BLOCK_OWN == Skv % BLOCK_OWN == 0
-    constants = {"D": D, "FULL": FULL, "MASKED": causal or not FULL, "num_warps": 8, "num_stages": 3}
+    constants = {"D": D, "FULL": FULL, "MASKED": causal or not FULL, "num_warps": D // 16, "num_stages": 3}
     return Call(
         (q, k, v, do, lse2, delta),
         gradients,
@@ -263,7 +263,7 @@ def prepare(
         triton.cdiv(Skv, BLOCK_OWN) * B * Hk,
         triton.cdiv(Sq, BLOCK_OWN) * B * Hq,
         constants,
-        BLOCK_LOOP * 64 // D,
+        D // 2,
     )
 
 

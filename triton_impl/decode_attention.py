@@ -15,6 +15,7 @@ behind the end of a sequence.  Softmax is in base 2: ``scale_log2`` is log2(e) /
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -210,7 +211,7 @@ def layout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tenso
     return table.shape[1], scale_log2, q.stride(0), q.stride(2), *k.stride()[:3], *v.stride()[:3]
 
 
-BLOCK_N, HEADS, WAVES = 64, 16, 2
+BLOCK_N, HEADS = 64, 16
 
 
 @implementation("decode_attention", "triton.naive", level="naive")
@@ -263,23 +264,33 @@ def grouped(
     return o
 
 
-def splits_of(units: int, tiles: int, programs: int) -> int:
-    """How many programs share a unit's tiles: so many that there are up to ``programs`` in all.
+@functools.cache
+def splits_of(units: int, tiles: int, resident: int) -> int:
+    """How many programs share a unit's tiles: the fewest with which the last wave is nearly full.
+
+    Args:
+        resident: programs that run at once.
 
     Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for them.
     """
-    return max(1, min(programs // units, tiles))
+
+    def efficiency(splits: int) -> float:
+        return units * splits / (triton.cdiv(units * splits, resident) * resident)
+
+    candidates = range(1, max(1, min(tiles, 4 * triton.cdiv(resident, units))) + 1)
+    best = max(map(efficiency, candidates))
+    return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
 
-def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES: int, WAVES: int) -> None:
-    """Launch split's kernel in WAVES waves of resident programs, and the one that combines its parts."""
+def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES: int) -> None:
+    """Launch split's kernel, and the one that combines its parts."""
     q, k, _, table, _ = inputs
     B, _, Hq, D = q.shape
     _, PAGE, Hk, _ = k.shape
     groups = triton.cdiv(Hq // Hk, HEADS)
     units, tiles = B * groups * Hk, triton.cdiv(table.shape[1] * PAGE, BLOCK_N)
     BLOCKS = 384 // D  # per multiprocessor, limited by registers and shared memory
-    splits = splits_of(units, tiles, WAVES * BLOCKS * multiprocessors(q.device))
+    splits = splits_of(units, tiles, BLOCKS * multiprocessors(q.device))
     o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=q.device)
     lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=q.device)
     sizes = (splits, Hk, Hq // Hk, groups, *layout(*inputs[:4]))
@@ -315,7 +326,7 @@ def split(
     inputs, o = ready(q, k_pages, v_pages, block_table, lengths)
     check_tensor_cores(q)
     if o.numel() > 0:
-        split_and_combine(inputs, o, 1, WAVES)
+        split_and_combine(inputs, o, 1)
     return o
 
 
@@ -324,7 +335,7 @@ def split(
     "triton.pipelined",
     level="tensor_core",
     requires="sm_80",
-    tunable={"STAGES": (2, 3, 4), "WAVES": (1, 2, 4)},
+    tunable={"STAGES": (2, 3, 4)},
 )
 def pipelined(
     q: torch.Tensor,
@@ -334,11 +345,10 @@ def pipelined(
     lengths: torch.Tensor,
     *,
     STAGES: int = 3,
-    WAVES: int = WAVES,
 ) -> torch.Tensor:
     """As split, with STAGES tiles of keys and values: one is multiplied while the next are loaded."""
     inputs, o = ready(q, k_pages, v_pages, block_table, lengths)
     check_tensor_cores(q)
     if o.numel() > 0:
-        split_and_combine(inputs, o, STAGES, WAVES)
+        split_and_combine(inputs, o, STAGES)
     return o

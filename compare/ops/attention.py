@@ -29,11 +29,18 @@ def make_inputs(
     if causal not in (0, 1):
         raise UsageError(f"case {case}: causal={causal}. Choose 0 or 1")
     usual = replace(case, fill="normal")
+    k = _heads("k", (B, Skv, Hk, D), usual, generator, device)
+    if 0 not in k.stride():
+        k[:, _OUTLIERS] *= 6
     return (
         _heads("q", (B, Sq, Hq, D), case, generator, device),
-        _heads("k", (B, Skv, Hk, D), usual, generator, device),
+        k,
         _heads("v", (B, Skv, Hk, D), usual, generator, device),
     )
+
+
+_OUTLIERS = slice(66, None, 97)
+"""Keys of long vectors: a row's maximum grows by much in a later tile, so earlier sums must be rescaled."""
 
 
 def _heads(
@@ -225,13 +232,13 @@ CASES = Cases(
         heads("bf16", 1, 16, 0, B=65537, Hq=16, Hk=16, D=128),
     ),
     sweep=(
-        *(of_16k_tokens("bf16", S, causal) for S in (1024, 2048, 4096, 16384) for causal in (0, 1)),
+        *(of_16k_tokens("bf16", S, causal) for S in (16384, 4096, 1024, 2048) for causal in (0, 1)),
         *(of_16k_tokens("bf16", 16384, causal, D=64) for causal in (0, 1)),
         *(heads("bf16", 4099, 4099, causal, B=4, Hq=16, Hk=16, D=128) for causal in (0, 1)),
-        heads("bf16", 799, 3, 0, B=16, Hq=16, Hk=16, D=128),
         # Eight query heads share a key head.
         of_16k_tokens("bf16", 4096, 1, Hk=2),
         of_16k_tokens("fp16", 4096, 1),
+        heads("bf16", 799, 3, 0, B=16, Hq=16, Hk=16, D=128),
         heads("fp32", 1024, 1024, 1, B=4, Hq=16, Hk=16),
     ),
 )

@@ -230,8 +230,9 @@ CASES = Cases(
         heads("fp16", 7, 2**20 + 3, 1, Hq=32, Hk=32),
     ),
     sweep=(
-        *(of_16k_tokens("bf16", S, causal) for S in (4096, 16384) for causal in (0, 1)),
+        *(of_16k_tokens("bf16", S, causal) for S in (16384, 4096) for causal in (0, 1)),
         *(of_16k_tokens("bf16", 16384, causal, D=64) for causal in (0, 1)),
+        of_16k_tokens("bf16", 1024, 0),
         # Eight query heads share a key head.
         of_16k_tokens("bf16", 4096, 1, Hk=2),
         of_16k_tokens("fp16", 4096, 0),

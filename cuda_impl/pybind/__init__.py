@@ -49,6 +49,7 @@ def register(op: str, implementations: Iterable[Implementation]) -> None:
                 deterministic=impl.deterministic,
                 emulated=impl.emulated,
                 algorithm=impl.algorithm,
+                prepare=impl.prepare and _lazy(op, impl.prepare.__name__, op),
             )
             declare(_lazy(op, impl.variant, op))
     for name in _exported(f"{LIBRARY}/{op}"):

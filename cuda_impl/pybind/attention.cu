@@ -57,22 +57,6 @@ static py::object without_keys(const Attention& a) {
 
 constexpr int THREADS = 256;
 
-// Calls `function` with a value of the elements' type and D: both are template parameters.
-template <typename Function>
-static void with_type_and_heads(const Attention& a, Function function) {
-    dispatch(a.q, [&](auto zero) {
-        if (a.D == 64) return function(zero, std::integral_constant<int, 64>());
-        function(zero, std::integral_constant<int, 128>());
-    });
-}
-
-// x, or a contiguous copy unless heads are contiguous and aligned to so many elements.
-static Tensor readable(const Tensor& x, int alignment = 1) {
-    bool good = x.strides[3] == 1 && x.address / x.element_size % alignment == 0;
-    for (int i = 0; i < 3; ++i) good = good && x.strides[i] % alignment == 0;
-    return good ? x : Tensor(call(x.object, Torch::get().contiguous));
-}
-
 static Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
     const auto strides = [](const Tensor& x) { return Strides{x.strides[0], x.strides[1], x.strides[2]}; };
     return {strides(q),      strides(k),      strides(v),      int(q.shape[1]),
@@ -83,7 +67,7 @@ static Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, boo
 static py::object naive(py::object q_object, py::object k_object, py::object v_object, bool causal) {
     const Attention a = checked(q_object, k_object, v_object);
     if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
-    constexpr std::int64_t MOST_SCORES = std::int64_t(1) << 32;
+    constexpr std::int64_t MOST_SCORES = std::int64_t(1) << 28;  // 1 GB in fp32
     const std::int64_t rows = a.B * a.Hq * a.Sq;
     if (rows * a.Skv > MOST_SCORES) {
         not_implemented("B*Hq*Sq*Skv=" + std::to_string(rows * a.Skv) + ": scores in memory, at most " +
@@ -92,7 +76,7 @@ static py::object naive(py::object q_object, py::object k_object, py::object v_o
     const Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
     const Tensor s = new_empty_fp32(k, {a.B, a.Hq, a.Sq, a.Skv});
     const Problem problem = problem_of(q, k, v, causal);
-    with_type_and_heads(a, [&](auto zero, auto D) {
+    dispatch_heads(a.q, [&](auto zero, auto D) {
         using T = decltype(zero);
         launch(q, {a.B * a.Hq * ceil_div(a.Sq, 16) * ceil_div(a.Skv, 16), THREADS},
                attention_scores_kernel<T, D>, q.data<const T>(), k.data<const T>(), s.data<float>(), problem);
@@ -109,7 +93,7 @@ static py::object online(py::object q_object, py::object k_object, py::object v_
     const Attention a = checked(q_object, k_object, v_object);
     if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
     const Tensor q = readable(a.q), k = readable(a.k), v = readable(a.v);
-    with_type_and_heads(a, [&](auto zero, auto D) {
+    dispatch_heads(a.q, [&](auto zero, auto D) {
         using T = decltype(zero);
         constexpr int BLOCK_M = 64, BLOCK_N = 32, shared_bytes = (BLOCK_M + BLOCK_N) * (D + 4) * 4;
         launch(q, {a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), BLOCK_M * 4, shared_bytes},
@@ -130,7 +114,7 @@ static py::object on_tensor_cores(const py::object& q, const py::object& k, cons
         not_implemented("fp32: tensor cores would multiply it as TF32");
     }
     if (a.o.numel() == 0 || a.Skv == 0) return without_keys(a);
-    with_type_and_heads(a, [&](auto zero, auto D) {
+    dispatch_heads(a.q, [&](auto zero, auto D) {
         if constexpr (sizeof(zero) == 2) launch(a, zero, D);
     });
     return a.outputs();
@@ -142,7 +126,7 @@ static py::object tensor_core(py::object q_object, py::object k_object, py::obje
         using T = decltype(zero);
         constexpr int BLOCK_M = 128, BLOCK_N = 64, shared_bytes = (BLOCK_M + 4 * BLOCK_N) * D * 2;
         const Tensor q = readable(a.q, 8), k = readable(a.k, 8), v = readable(a.v, 8);
-        launch(q, {a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), THREADS, shared_bytes},
+        launch(q, {a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), BLOCK_M, shared_bytes},
                attention_tensor_core_kernel<T, D, BLOCK_N>, q.data<const T>(), k.data<const T>(),
                v.data<const T>(), a.o.data<T>(), a.lse.data<float>(), problem_of(q, k, v, causal));
     });
@@ -176,16 +160,18 @@ static py::object wgmma_(py::object q, py::object k, py::object v, bool causal) 
 // As specialized's, with two or three consumer warpgroups: registers hold three times 64 rows of D=64.
 template <int D>
 constexpr int CONSUMERS = D == 64 ? 3 : 2;
-constexpr int BLOCK_N = 128, STAGES = 4;
+constexpr int BLOCK_N = 128;
+template <int D>
+constexpr int STAGES = 4 * (128 / D);
 
 // A producer warpgroup, and consumers that multiply in turn.
 static py::object specialized(py::object q, py::object k, py::object v, bool causal) {
     return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
         using T = decltype(zero);
         constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
-        launch_hopper<T>(a, attention_specialized_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal,
-                         BLOCK_M, BLOCK_N, BLOCK_M + STAGES * BLOCK_N, a.B * a.Hq * ceil_div(a.Sq, BLOCK_M),
-                         (1 + CONSUMERS<D>)*WARPGROUP);
+        launch_hopper<T>(a, attention_specialized_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES<D>>, causal,
+                         BLOCK_M, BLOCK_N, BLOCK_M + STAGES<D> * BLOCK_N,
+                         a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), (1 + CONSUMERS<D>)*WARPGROUP);
     });
 }
 
@@ -194,9 +180,9 @@ static py::object overlapped(py::object q, py::object k, py::object v, bool caus
     return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
         using T = decltype(zero);
         constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
-        launch_hopper<T>(a, attention_overlapped_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal, BLOCK_M,
-                         BLOCK_N, BLOCK_M + STAGES * BLOCK_N, a.B * a.Hq * ceil_div(a.Sq, BLOCK_M),
-                         (1 + CONSUMERS<D>)*WARPGROUP);
+        launch_hopper<T>(a, attention_overlapped_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES<D>>, causal,
+                         BLOCK_M, BLOCK_N, BLOCK_M + STAGES<D> * BLOCK_N,
+                         a.B * a.Hq * ceil_div(a.Sq, BLOCK_M), (1 + CONSUMERS<D>)*WARPGROUP);
     });
 }
 
@@ -204,11 +190,11 @@ static py::object overlapped(py::object q, py::object k, py::object v, bool caus
 static py::object persistent(py::object q, py::object k, py::object v, bool causal) {
     return on_tensor_cores(q, k, v, [&](const Attention& a, auto zero, auto D) {
         using T = decltype(zero);
-        constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M;
+        constexpr int BLOCK_M = CONSUMERS<D> * GROUP_M, STAGES = 5 * (128 / D);
         const std::int64_t tiles = a.B * a.Hq * ceil_div(a.Sq, BLOCK_M);
         const Tensor next_tile = a.q.zeros(1);
         launch_hopper<T>(a, attention_persistent_kernel<T, D, CONSUMERS<D>, BLOCK_N, STAGES>, causal, BLOCK_M,
-                         BLOCK_N, BLOCK_M + STAGES * BLOCK_N,
+                         BLOCK_N, 2 * BLOCK_M + STAGES * BLOCK_N,
                          std::min(tiles, std::int64_t(multiprocessors(a.q))), (1 + CONSUMERS<D>)*WARPGROUP,
                          next_tile.data<unsigned long long>(), int(a.B));
     });

@@ -23,25 +23,10 @@ struct Backward {
     std::int64_t key_blocks() const { return ceil_div(problem.Skv, BLOCK_N) * batches * problem.Hk; }
 };
 
-// x, or a contiguous copy unless heads are contiguous and aligned to so many elements.
-static Tensor readable(const Tensor& x, int alignment) {
-    bool good = x.strides[3] == 1 && x.address / x.element_size % alignment == 0;
-    for (int i = 0; i < 3; ++i) good = good && x.strides[i] % alignment == 0;
-    return good ? x : Tensor(call(x.object, Torch::get().contiguous));
-}
-
-// Calls `function` with a value of the tensors' type and D.
-template <typename Function>
-static void dispatch_heads(const Backward& call, Function function) {
-    dispatch(call.q, [&](auto zero) {
-        if (call.D == 64) return function(zero, std::integral_constant<int, 64>());
-        function(zero, std::integral_constant<int, 128>());
-    });
-}
 // The same for types that tensor cores multiply.
 template <typename Function>
 static void dispatch_halves(const Backward& call, Function function) {
-    dispatch_heads(call, [&](auto zero, auto D) {
+    dispatch_heads(call.q, [&](auto zero, auto D) {
         if constexpr (sizeof(zero) == 2) function(zero, D);
     });
 }
@@ -83,6 +68,12 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
         not_taken("Sq=" + std::to_string(of_q[1]) + ", Skv=" + std::to_string(of_k[1]) + ": at most " +
                   std::to_string(LARGEST) + " together");
     }
+    constexpr std::int64_t MOST_SCORES = std::int64_t(1) << 28;  // of naive, which takes seconds for more
+    const std::int64_t scores = of_q[0] * of_q[2] * of_q[1] * of_k[1];
+    if (!tensor_cores && scores > MOST_SCORES) {
+        not_taken("B*Hq*Sq*Skv=" + std::to_string(scores) + ": it takes at most " +
+                  std::to_string(MOST_SCORES) + " scores");
+    }
     call.dq = call.q.empty_like(), call.dk = call.k.empty_like(), call.dv = call.v.empty_like();
     for (Tensor* x : {&call.q, &call.k, &call.v, &call.o, &call.d_o}) *x = readable(*x, tensor_cores ? 8 : 1);
     call.lse = call.lse.contiguous();
@@ -105,7 +96,7 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
     call.delta = call.lse2 = new_empty_fp32(call.q, {2, rows});
     call.lse2.address += std::uintptr_t(rows) * sizeof(float);
     if (rows == 0) return call;
-    dispatch_heads(call, [&](auto zero, auto D) {
+    dispatch_heads(call.q, [&](auto zero, auto D) {
         using T = decltype(zero);
         launch(call.q, {ceil_div(rows, THREADS / WARP), THREADS},
                attention_backward_delta_kernel<T, D, THREADS>, call.o.data<T>(), call.d_o.data<T>(),
@@ -129,7 +120,7 @@ static py::object naive(py::object q, py::object k, py::object v, py::object o, 
     const Backward call = prepare(q, k, v, o, lse, d_o, causal, false);
     const std::int64_t queries = call.dq.numel() / call.D, keys = call.dk.numel() / call.D;
     constexpr int ROWS = THREADS / WARP;
-    dispatch_heads(call, [&](auto zero, auto D) {
+    dispatch_heads(call.q, [&](auto zero, auto D) {
         using T = decltype(zero);
         launch_on<T>(call, {ceil_div(queries, ROWS), THREADS},
                      attention_backward_naive_dq_kernel<T, D, THREADS>, call.dq.data<T>(), index_t(queries));

@@ -8,6 +8,7 @@
 
 #include "fresh.h"
 #include "product.h"
+#include "readable.h"
 
 struct Decoding {
     Tensor q, k, v, table, lengths, o;
@@ -79,28 +80,8 @@ static Decoding checked(const py::object& q, const py::object& k, const py::obje
     return d;
 }
 
-// `x`, or a copy where its heads are not contiguous, or with `vectors` not 16-byte aligned.
-static Tensor readable(const Tensor& x, bool vectors) {
-    bool good = x.strides[3] == 1;
-    for (int i = 0; i < 3; ++i) good = good && (!vectors || x.strides[i] % (16 / x.element_size) == 0);
-    if (good && (!vectors || x.address % 16 == 0)) return x;
-    static const py::str& clone = *new py::str(Torch::name("clone"));
-    PyObject* arguments[] = {x.object.ptr(), Torch::get().dense.ptr()};
-    PyObject* keywords = Torch::get().of_empty_like.ptr();
-    return Tensor(made(PyObject_VectorcallMethod(clone.ptr(), arguments, 1, keywords)));
-}
-
-static void make_readable(Decoding& d, bool vectors) {
-    for (Tensor* x : {&d.q, &d.k, &d.v}) *x = readable(*x, vectors);
-}
-
-// Calls `function` with a value of the element type and D as a constant.
-template <typename Function>
-static void dispatch_heads(const Decoding& d, Function function) {
-    dispatch(d.q, [&](auto zero) {
-        if (d.q.shape[3] == 64) return function(zero, std::integral_constant<int, 64>());
-        function(zero, std::integral_constant<int, 128>());
-    });
+static void make_readable(Decoding& d, int alignment) {
+    for (Tensor* x : {&d.q, &d.k, &d.v}) *x = readable(*x, alignment);
 }
 
 // Launches a kernel on the inputs, `outputs` and `sizes`, then page sizes, the scale and strides.
@@ -122,8 +103,8 @@ static void launch_on(const Decoding& d, const LaunchShape& shape, Kernel kernel
 static py::object naive(py::object q, py::object k, py::object v, py::object table, py::object lengths) {
     Decoding d = checked(q, k, v, table, lengths);
     if (d.o.numel() == 0) return d.o.object;
-    make_readable(d, false);
-    dispatch_heads(d, [&](auto zero, auto D) {
+    make_readable(d, 1);
+    dispatch_heads(d.q, [&](auto zero, auto D) {
         using T = decltype(zero);
         launch_on<T>(d, {d.B * d.q.shape[2], THREADS}, decode_attention_naive_kernel<T, D>,
                      std::make_tuple(d.o.data<T>()), d.q.shape[2], d.G);
@@ -141,8 +122,8 @@ template <typename Function>
 static py::object with_tensor_cores(Decoding d, Function function) {
     check_tensor_cores(d.q);
     if (d.o.numel() == 0) return d.o.object;
-    make_readable(d, true);
-    dispatch_heads(d, [&](auto zero, auto D) {
+    make_readable(d, 8);
+    dispatch_heads(d.q, [&](auto zero, auto D) {
         if constexpr (sizeof(zero) == 2) function(d, zero, D);
     });
     return d.o.object;
@@ -157,18 +138,26 @@ static py::object grouped(py::object q, py::object k, py::object v, py::object t
     });
 }
 
-// How many blocks share a unit's tiles: so many that there are up to `blocks` in all. Chosen from shapes
-// alone: lengths are on the GPU, and the launch does not wait for them.
-static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64_t blocks) {
-    return std::max<std::int64_t>(1, std::min(blocks / units, tiles));
+// How many blocks share a unit's tiles, where `resident` blocks run at once: the fewest with which the last
+// wave is nearly full. Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for
+// them.
+static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64_t resident) {
+    const auto efficiency = [&](std::int64_t splits) {
+        return double(units * splits) / double(ceil_div(units * splits, resident) * resident);
+    };
+    const std::int64_t most = std::max<std::int64_t>(1, std::min(tiles, 4 * ceil_div(resident, units)));
+    double best = 0;
+    for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, efficiency(splits));
+    std::int64_t splits = 1;
+    while (efficiency(splits) < 0.95 * best) ++splits;
+    return splits;
 }
 
-// Launches a kernel in WAVES waves of resident blocks, and the one that combines its parts.
+// Launches a kernel, and the one that combines its parts.
 template <typename T, int D, typename Kernel>
 static void split_and_combine(const Decoding& d, Kernel kernel, int STAGES) {
-    constexpr int WAVES = 2;
     const std::int64_t Hq = d.q.shape[2], tiles = ceil_div(d.pages * d.k.shape[1], BLOCK_N);
-    const std::int64_t splits = splits_of(d.units(), tiles, WAVES * BLOCKS<D> * multiprocessors(d.q));
+    const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS<D> * multiprocessors(d.q));
     // o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     const std::int64_t rows = d.B * Hq * splits;
     const Tensor workspace = new_empty_fp32(d.q, {rows * (D + 1)});
@@ -191,7 +180,7 @@ static py::object split(py::object q, py::object k, py::object v, py::object tab
 static py::object pipelined(py::object q, py::object k, py::object v, py::object table, py::object lengths) {
     return with_tensor_cores(checked(q, k, v, table, lengths), [](const Decoding& d, auto zero, auto D) {
         using T = decltype(zero);
-        constexpr int STAGES = 3;
+        constexpr int STAGES = 2;
         split_and_combine<T, D>(d, decode_attention_pipelined_kernel<T, D, STAGES>, STAGES);
     });
 }

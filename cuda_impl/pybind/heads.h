@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tensor.h"
+#include "readable.h"
 #include "wgmma.cuh"
 
 // x if its rows of D are contiguous, 16-byte aligned and apart, as TMA requires, else a contiguous copy.
@@ -19,9 +19,7 @@ inline Tensor for_tma(const Tensor& x) {
         const bool apart = x.strides[i] > 0 && x.strides[i] * x.element_size % 16 == 0;
         good = good && (apart || x.shape[i] <= 1);
     }
-    if (good) return x;
-    static const py::dict& contiguous = *new py::dict(py::arg("memory_format") = Torch::get().dense);
-    return Tensor(x.object.attr("clone")(**contiguous));
+    return good ? x : contiguous_copy(x);
 }
 
 // The map's dimensions are D % 64, S, D / 64, H and B. A copy moves a box of 64, `rows`, D / 64, 1 and 1:

@@ -11,14 +11,14 @@ import torch
 from compare.arguments import check_queries
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
-from cuda_impl.heads_map import for_tma, heads_map
+from cuda_impl.heads_map import for_tma, heads_map, readable
 from cuda_impl.loader import kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
 MOST = (1 << 31) - (1 << 16)
 """Maximum Sq and Skv: positions, up to the end of the last tile, are 32-bit."""
-MOST_SCORES = 1 << 32
+MOST_SCORES = 1 << 28  # 1 GB in fp32
 THREADS = 256
 
 
@@ -41,12 +41,6 @@ def without_keys(o: torch.Tensor, lse: torch.Tensor) -> Outputs:
 
 
 # --------------------------------------------------------------------------- any GPU
-
-
-def readable(x: torch.Tensor, alignment: int = 1) -> torch.Tensor:
-    """x, or a contiguous copy unless heads are contiguous and aligned to so many elements."""
-    steps = (*x.stride()[:3], x.data_ptr() // x.element_size())
-    return x if x.stride(3) == 1 and all(step % alignment == 0 for step in steps) else x.contiguous()
 
 
 def problem_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> np.void:
@@ -121,7 +115,7 @@ def tensor_core(
     run = kernel("attention", f"attention_tensor_core_kernel<{CTYPES[q.dtype]}, {D}, {BLOCK_N}>", q.device)
     pointers = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
     blocks = B * Hq * ceil_div(Sq, BLOCK_M)
-    run((blocks,), (THREADS,), (*pointers, problem_of(q, k, v, causal)), shared_mem=shared_bytes)
+    run((blocks,), (BLOCK_M,), (*pointers, problem_of(q, k, v, causal)), shared_mem=shared_bytes)
     return o, lse
 
 
@@ -150,7 +144,7 @@ def launch_hopper(
 
     Args:
         variant: of the kernel. q, k, v, causal: as of every implementation. BLOCK_N: keys of a tile.
-        STAGES: tiles of k or v in flight.
+        STAGES: tiles of k or v in flight, of D=128; of D=64 twice as many.
         specialized: a producer and two or three consumer warpgroups; else two that do both, and a stage is
             a tile of k and one of v.
         persistent: one block per multiprocessor.
@@ -164,6 +158,8 @@ def launch_hopper(
         raise NotImplementedError(f"BLOCK_N={BLOCK_N}: with D=64, registers hold 128")
     if D == 64 and not specialized:
         BLOCK_N = 64  # half the registers, so that two blocks share a multiprocessor
+    if specialized:
+        STAGES *= 128 // D  # of half the size
     CONSUMERS = 3 if specialized and D == 64 else 2  # registers hold three times 64 rows of D=64
     tile = f"{CONSUMERS}, {BLOCK_N}, {STAGES}" if specialized else f"{BLOCK_N}, {STAGES}"
     run = kernel("attention", f"attention_{variant}_kernel<{CTYPES[q.dtype]}, {D}, {tile}>", q.device)
@@ -174,12 +170,16 @@ def launch_hopper(
     tiles = B * Hq * ceil_div(Sq, BLOCK_M)
     blocks = min(tiles, multiprocessors(q.device)) if persistent else tiles
     threads = (CONSUMERS + specialized) * WARPGROUP
-    rows = BLOCK_M + STAGES * BLOCK_N * (1 if specialized else 2)
+    rows = (2 if persistent else 1) * BLOCK_M + STAGES * BLOCK_N * (1 if specialized else 2)
+    shared_bytes, most = rows * D * 2 + SWIZZLED_BYTES, shared_bytes_of_a_block(q.device)
+    if shared_bytes > most:
+        tile = f"BLOCK_N={BLOCK_N}, STAGES={STAGES}"
+        raise NotImplementedError(f"{tile}: {shared_bytes} bytes of shared memory, at most {most}")
     pointers = [o.data_ptr(), lse.data_ptr()]
     if persistent:
         next_tile = torch.zeros(1, dtype=torch.int64, device=q.device)
         pointers.append(next_tile.data_ptr())
-    run((blocks,), (threads,), (*maps, *pointers, *sizes), shared_mem=rows * D * 2 + SWIZZLED_BYTES)
+    run((blocks,), (threads,), (*maps, *pointers, *sizes), shared_mem=shared_bytes)
     return o, lse
 
 
@@ -189,7 +189,7 @@ def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
     return launch_hopper("wgmma", q, k, v, causal, BLOCK_N=128, STAGES=2, specialized=False)
 
 
-TILES = {"BLOCK_N": (64, 128, 192), "STAGES": (3, 4)}
+TILES = {"BLOCK_N": (128, 192), "STAGES": (3, 4, 5)}
 
 
 @implementation(
@@ -216,7 +216,7 @@ def overlapped(
     "attention", "cupy.persistent", level="hopper", requires="sm_90a", emulated=True, tunable=TILES
 )
 def persistent(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 4
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 5
 ) -> Outputs:
     """One block per multiprocessor; longest tiles first."""
     return launch_hopper("persistent", q, k, v, causal, BLOCK_N=BLOCK_N, STAGES=STAGES, persistent=True)

@@ -12,7 +12,7 @@ import torch
 from compare.arguments import check_gradients
 from compare.device import shared_bytes_of_a_block
 from compare.registry import implementation
-from cuda_impl.heads_map import for_tma, heads_map
+from cuda_impl.heads_map import for_tma, heads_map, readable
 from cuda_impl.loader import kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 
@@ -23,6 +23,8 @@ BLOCK_M = BLOCK_N = 128
 """A block's queries (in the kernel for dq) or keys (for dk and dv), 16 a warp."""
 BLOCK = 64
 """Rows of the tiles that its loop fetches."""
+MOST_SCORES = 1 << 28
+"""Of naive, which takes seconds for more."""
 
 MOST = (1 << 31) - (1 << 16)
 """Maximum Sq + Skv: positions are 32-bit."""
@@ -64,12 +66,6 @@ class Call:
         return ceil_div(Sq, BLOCK_M) * B * Hq
 
 
-def readable(x: torch.Tensor, alignment: int) -> torch.Tensor:
-    """x, or a contiguous copy unless heads are contiguous and aligned to so many elements."""
-    steps = (*x.stride()[:3], x.data_ptr() // x.element_size())
-    return x if x.stride(3) == 1 and all(step % alignment == 0 for step in steps) else x.contiguous()
-
-
 def prepare(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -88,6 +84,8 @@ def prepare(
     Skv, Hk = k.shape[1], k.shape[2]
     if Sq + Skv > MOST:
         raise NotImplementedError(f"Sq={Sq}, Skv={Skv}: at most {MOST} together")
+    if not tensor_cores and B * Hq * Sq * Skv > MOST_SCORES:
+        raise NotImplementedError(f"B*Hq*Sq*Skv={B * Hq * Sq * Skv}: it takes at most {MOST_SCORES} scores")
     gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     alignment = 8 if tensor_cores else 1
     q, k, v, o, do = (readable(x, alignment) for x in (q, k, v, o, do))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -14,26 +15,14 @@ import torch
 from compare.arguments import check_pages
 from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
+from cuda_impl.heads_map import readable
 from cuda_impl.loader import Argument, kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 
 HEADS, TOKENS, WARPS = 16, 16, 4
 THREADS, BLOCK_N = WARPS * 32, WARPS * TOKENS
-WAVES = 2
 STATIC_BYTES = 2 * WARPS * HEADS * 4
 """Shared memory for the warps' maxima and sums."""
-
-
-def vectors(x: torch.Tensor) -> torch.Tensor:
-    """``x``, or a copy where its heads are not contiguous 16-byte vectors."""
-    pack = 16 // x.element_size()
-    aligned = x.data_ptr() % 16 == 0 and all(stride % pack == 0 for stride in x.stride()[:-1])
-    return x if aligned and x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format)
-
-
-def contiguous_rows(x: torch.Tensor) -> torch.Tensor:
-    """``x``, or a copy where its heads are not contiguous."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ def checked(
 def for_tensor_cores(*arguments: torch.Tensor) -> Decoding:
     d = checked(*arguments)
     check_tensor_cores(d.q)
-    return Decoding(vectors(d.q), vectors(d.k), vectors(d.v), d.table, d.lengths, d.o)
+    return Decoding(readable(d.q, 8), readable(d.k, 8), readable(d.v, 8), d.table, d.lengths, d.o)
 
 
 @implementation("decode_attention", "cupy.naive", level="naive")
@@ -103,7 +92,7 @@ def naive(
     d = checked(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    d = Decoding(contiguous_rows(d.q), contiguous_rows(d.k), contiguous_rows(d.v), d.table, d.lengths, d.o)
+    d = Decoding(readable(d.q), readable(d.k), readable(d.v), d.table, d.lengths, d.o)
     B, _, Hq, _ = q.shape
     run = kernel("decode_attention", d.name("naive"), q.device)
     run((B * Hq,), (THREADS,), (*d.pointers(), d.o.data_ptr(), *d.layout(Hq, d.G)))
@@ -133,20 +122,30 @@ def grouped(
     return d.o
 
 
-def splits_of(units: int, tiles: int, blocks: int) -> int:
-    """How many blocks share a unit's tiles: so many that there are up to ``blocks`` in all.
+@functools.cache
+def splits_of(units: int, tiles: int, resident: int) -> int:
+    """How many blocks share a unit's tiles: the fewest with which the last wave is nearly full.
+
+    Args:
+        resident: blocks that run at once.
 
     Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for them.
     """
-    return max(1, min(blocks // units, tiles))
+
+    def efficiency(splits: int) -> float:
+        return units * splits / (ceil_div(units * splits, resident) * resident)
+
+    candidates = range(1, max(1, min(tiles, 4 * ceil_div(resident, units))) + 1)
+    best = max(map(efficiency, candidates))
+    return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
 
-def split_and_combine(d: Decoding, variant: str, STAGES: int, WAVES: int) -> torch.Tensor:
-    """Launch a variant's kernel in WAVES waves of resident blocks, and the one that combines its parts."""
+def split_and_combine(d: Decoding, variant: str, STAGES: int) -> torch.Tensor:
+    """Launch a variant's kernel, and the one that combines its parts."""
     B, _, Hq, D = d.q.shape
     tiles = ceil_div(d.table.shape[1] * d.k.shape[1], BLOCK_N)
     BLOCKS = 256 // D  # per multiprocessor
-    splits = splits_of(d.units, tiles, WAVES * BLOCKS * multiprocessors(d.q.device))
+    splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device))
     # o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     rows = B * Hq * splits
     workspace = torch.empty(rows * (D + 1), dtype=torch.float32, device=d.q.device)
@@ -173,7 +172,7 @@ def split(
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    return split_and_combine(d, "split", 1, WAVES)
+    return split_and_combine(d, "split", 1)
 
 
 @implementation(
@@ -181,7 +180,7 @@ def split(
     "cupy.pipelined",
     level="tensor_core",
     requires="sm_80",
-    tunable={"STAGES": (2, 3, 4), "WAVES": (1, 2, 4)},
+    tunable={"STAGES": (2, 3, 4)},
 )
 def pipelined(
     q: torch.Tensor,
@@ -190,8 +189,7 @@ def pipelined(
     block_table: torch.Tensor,
     lengths: torch.Tensor,
     *,
-    STAGES: int = 3,
-    WAVES: int = WAVES,
+    STAGES: int = 2,
 ) -> torch.Tensor:
     """As split, and each warp keeps the next STAGES - 1 tiles in flight."""
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
@@ -202,4 +200,4 @@ def pipelined(
         raise NotImplementedError(
             f"STAGES={STAGES}: {taken} bytes of shared memory a block, and this GPU has {most}"
         )
-    return split_and_combine(d, "pipelined", STAGES, WAVES)
+    return split_and_combine(d, "pipelined", STAGES)

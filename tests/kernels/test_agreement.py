@@ -253,10 +253,10 @@ BAD: dict[str, Any] = {
     "0-d": lambda x: x.flatten()[0],
     "one dimension more": lambda x: x[None],
     "int64": lambda x: x.long(),
-    "bool": lambda x: x > 0,
+    "bool": lambda x: x.bool(),
     "fp64": lambda x: x.double(),
     "complex": lambda x: x.to(torch.complex64),
-    "sparse": lambda x: x.to_sparse(),
+    "sparse": lambda x: (x.float() if x.itemsize == 1 else x).to_sparse(),
 }
 
 ODD_ONE_OUT: dict[str, Any] = {

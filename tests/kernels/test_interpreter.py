@@ -153,3 +153,34 @@ def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) 
         comparison = running.run(described, options, results=tmp_path)
     wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
     assert wrong == {}
+
+
+def test_e4m3_rounds_to_nearest_even_and_saturates() -> None:
+    values = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    middle = (values[1:] + values[:-1]) / 2
+    x = torch.cat((values, middle, -middle, torch.tensor([448.1, 500.0, 1e9, torch.inf, 1e-30])))
+    y = copied(x, torch.float8_e4m3fn)
+    assert torch.equal(y.float(), x.clamp(-448, 448).to(torch.float8_e4m3fn).float())
+    assert copied(torch.tensor([torch.nan]), torch.float8_e4m3fn).float().isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_widening_e4m3_is_exact(dtype: torch.dtype) -> None:
+    x = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    y, wide = copied(x, dtype).float(), x.float()
+    assert torch.equal(y.isnan(), wide.isnan())
+    assert torch.equal(y[~y.isnan()], wide[~wide.isnan()])
+
+
+@triton.jit
+def fma_kernel(x_ptr, y_ptr, z_ptr, out_ptr, N: tl.constexpr):
+    n = tl.arange(0, N)
+    tl.store(out_ptr + n, tl.fma(tl.load(x_ptr + n), tl.load(y_ptr + n), tl.load(z_ptr + n)))
+
+
+def test_fma_rounds_once() -> None:
+    x, y = (torch.rand(64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    z, out = -(x * y), torch.empty(64)
+    fma_kernel[(1,)](x, y, z, out, N=64)
+    assert torch.equal(out.double(), x.double() * y.double() + z.double())
+    assert out.any()

@@ -1,17 +1,19 @@
-// attention, level 3, tensor_core. Change: mma.sync multiplies. A warp has 16 rows of q, whose fragments stay
-// in registers; its scores become p in the layout of the second product's left operand, so p does not pass
-// through shared memory. cp.async fetches the next tiles of k and v meanwhile. 16-bit elements, sm_80.
+// attention, level 3, tensor_core. Change: mma.sync multiplies. A warp has 32 rows of q, so each fragment of
+// k and v that it loads serves two products. Scores become p in the layout of the second product's left
+// operand, so p does not pass through shared memory. cp.async fetches the next tiles of k and v meanwhile.
+// 16-bit elements, sm_80.
 #pragma once
 
 #include "attention/mma_tile.cuh"
 #include "attention/online_softmax.cuh"
 
-// Grid: one block per 128 rows of q of a head, 8 warps. Two stages of BLOCK_N rows of k and of v.
+// Grid: one block per 128 rows of q of a head, 4 warps; two blocks share a multiprocessor, and one multiplies
+// during the other's softmax. Two stages of BLOCK_N rows of k and of v.
 template <typename T, int D, int BLOCK_N>
-__global__ __launch_bounds__(256, 1) void attention_tensor_core_kernel(const T* q_ptr, const T* k_ptr,
+__global__ __launch_bounds__(128, 2) void attention_tensor_core_kernel(const T* q_ptr, const T* k_ptr,
                                                                        const T* v_ptr, T* o_ptr,
                                                                        float* lse_ptr, Problem p) {
-    constexpr int THREADS = 256, BLOCK_M = 128;
+    constexpr int THREADS = 128, BLOCK_M = 128, COUNT = 2;
     DYNAMIC_SHARED(T, q_tile);
     T* const stages = q_tile + BLOCK_M * D;  // k, v; k, v
     const Tile at = longest_first(p, BLOCK_M);
@@ -29,23 +31,27 @@ __global__ __launch_bounds__(256, 1) void attention_tensor_core_kernel(const T* 
     fetch(0);
     cp_async_wait<0>();
     __syncthreads();
-    unsigned q[D / 16][4];
-    load_left<D>(q, q_tile, warp * 16);
 
-    Softmax<T, D> softmax(at, at.m + warp / 4 * GROUP_M);
-    const int tiles_n = at.tiles_n(BLOCK_M, BLOCK_N), unmasked = at.keys_of(at.m + warp * 16);
-    float o[D / 2] = {}, s[BLOCK_N / 2];
-    unsigned weights[BLOCK_N / 4];
+    // A Softmax has 16 rows of each warp, from its own first row on.
+    const int first = at.m + warp * 16;
+    Softmax<T, D> softmax[COUNT] = {{at, first}, {at, first + 16}};
+    const int tiles_n = at.tiles_n(BLOCK_M, BLOCK_N), unmasked = at.keys_of(at.m + warp * 32);
+    float o[COUNT][D / 2] = {}, s[COUNT][BLOCK_N / 2];
+    unsigned weights[COUNT][BLOCK_N / 4];
     for (int n = 0; n < tiles_n; ++n) {
         if (n + 1 < tiles_n) fetch(n + 1);  // all have read the other stage
         const T* const k_tile = stages + n % 2 * 2 * BLOCK_N * D;
-        multiply_transposed<D, BLOCK_N>(s, q, k_tile);
-        softmax.update(s, n * BLOCK_N, unmasked);
-        softmax.rescale(o);
-        round_p<T>(weights, s);
+        multiply_transposed<D, BLOCK_N>(s, q_tile, warp * 32, k_tile);
+#pragma unroll
+        for (int r = 0; r < COUNT; ++r) {
+            softmax[r].update(s[r], n * BLOCK_N, unmasked);
+            softmax[r].rescale(o[r]);
+            round_p<T>(weights[r], s[r]);
+        }
         multiply_add<D, BLOCK_N>(o, weights, k_tile + BLOCK_N * D);
         cp_async_wait<0>();
         __syncthreads();  // the next stage has landed, and all have read this one
     }
-    softmax.finish(o, o_ptr, lse_ptr, p.Hq);
+#pragma unroll
+    for (int r = 0; r < COUNT; ++r) softmax[r].finish(o[r], o_ptr, lse_ptr, p.Hq);
 }

@@ -38,16 +38,18 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     static_assert(STAGES >= 3, "v's stage is released after the next tile of v has landed");
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const q = align_1024(shared);
-    unsigned char* const stages = q + Q_BYTES;
-    __shared__ mbarrier_t q_full, q_empty, full[STAGES], empty[STAGES];
-    __shared__ int taken;  // the tile of q; it is valid while q is
+    unsigned char* const stages = q + 2 * Q_BYTES;
+    __shared__ mbarrier_t q_full[2], q_empty[2], full[STAGES], empty[STAGES];
+    __shared__ int taken[2];  // the tile of each q; it is valid while q is
     const Order<BLOCK_M> order = {Sq, Skv, B * Hq, Hq, causal != 0};
     Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
-        mbarrier_init(&q_full, 1);
-        mbarrier_init(&q_empty, CONSUMERS);
+        for (int i = 0; i < 2; ++i) {
+            mbarrier_init(&q_full[i], 1);
+            mbarrier_init(&q_empty[i], CONSUMERS);
+        }
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS);
@@ -57,18 +59,19 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     __syncthreads();
 
     Ring<STAGES> ring;
-    Ring<1> q_ring;
+    Ring<2> q_ring;  // the next tile's q is fetched while this one's is used
     if (group == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS<CONSUMERS>>();
         if (threadIdx.x > 0) return;
         int t = blockIdx.x;
         for (;; t = gridDim.x + int(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
-            mbarrier_wait(&q_empty, q_ring.parity ^ 1);
-            taken = t;
-            if (t >= order.tiles()) return mbarrier_arrive(&q_full);  // the consumers see that none is left
+            mbarrier_t* const q_landed = &q_full[q_ring.stage];
+            mbarrier_wait(&q_empty[q_ring.stage], q_ring.parity ^ 1);
+            taken[q_ring.stage] = t;
+            if (t >= order.tiles()) return mbarrier_arrive(q_landed);  // the consumers see that none is left
             tile = order.tile(t);
-            mbarrier_arrive_expect_bytes(&q_full, Q_BYTES);
-            head_copy_to_shared(q, &q_map, tile.m, tile.head, tile.batch, &q_full);
+            mbarrier_arrive_expect_bytes(q_landed, Q_BYTES);
+            head_copy_to_shared(q + q_ring.stage * Q_BYTES, &q_map, tile.m, tile.head, tile.batch, q_landed);
             const int rows = tile.tiles_n(BLOCK_M, BLOCK_N) * BLOCK_N, k_head = tile.head / (Hq / Hk);
             const auto fetch = [&](const TensorMap* map, int row) {
                 mbarrier_t* const landed = &full[ring.stage];
@@ -86,7 +89,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS<CONSUMERS>>();
         const int consumer = group - 1;
-        const unsigned char* const q_group = q + consumer * GROUP_M * LINE_BYTES;
+        const unsigned char* q_group;
+        int q_stage;
         const auto next_stage = [&] {
             // The same in all lanes: the shuffle tells the compiler, which then keeps wgmma's descriptors in
             // uniform registers.
@@ -102,25 +106,29 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
 
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
-        int first;  // stage of the first tile of k
-        // Waits for the next tile and starts q @ its first tile of k; false if no tile is left.
-        const auto begin = [&] {
-            mbarrier_wait(&q_full, q_ring.parity);
+        int first;                         // stage of the first tile of k
+        const auto next_tile_of_q = [&] {  // false if no tile is left
+            q_stage = __shfl_sync(FULL_WARP, q_ring.stage, 0);
+            mbarrier_wait(&q_full[q_stage], q_ring.parity);
             q_ring.advance();
-            const int t = __shfl_sync(FULL_WARP, taken, 0);
+            const int t = __shfl_sync(FULL_WARP, taken[q_stage], 0);
             if (t >= order.tiles()) return false;
             tile = order.tile(t);
-            first = next_stage();
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
+            q_group = q + q_stage * Q_BYTES + consumer * GROUP_M * LINE_BYTES;
             return true;
         };
-        begin();  // every block has a tile
+        const auto start = [&] {  // q @ its first tile of k
+            first = next_stage();
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
+        };
+        next_tile_of_q();  // every block has a tile
+        start();
         wgmma_wait_group<0>(s);
         while (true) {
             const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
+            float o[D / 2] = {};
             Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
             const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
-            float o[D / 2] = {};
             release(&empty[first]);
             softmax.update(s, 0, unmasked);
             round_p<T>(p, s);
@@ -141,11 +149,12 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
                 softmax.rescale(o);
                 round_p<T>(p, s);
             }
-            release(&q_empty);
+            release(&q_empty[q_stage]);
             multiply_pv<T>(o, p, stages + v * BYTES);
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            if (!begin()) return softmax.finish(o, o_ptr, lse_ptr, Hq);
+            if (!next_tile_of_q()) return softmax.finish(o, o_ptr, lse_ptr, Hq);
+            start();
             softmax.finish(o, o_ptr, lse_ptr, Hq);  // while the next tile's first product runs
             wgmma_wait_group<0>(s);
         }

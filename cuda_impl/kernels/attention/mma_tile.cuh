@@ -19,20 +19,15 @@ __device__ __forceinline__ void fetch_rows(T* tile, const T* head, index_t strid
     const int row = threadIdx.x / VECTORS, vector = threadIdx.x % VECTORS;
     const T* from = head + (begin + row) * stride_s + vector * 8;
     T* to = tile + place<D>(row, vector);
+    if (begin + ROWS <= end) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i += STEP, from += STEP * stride_s) cp_async_16(to + i * D, from, 16);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP, from += STEP * stride_s, to += STEP * D) {
         const bool inside = begin + row + i < end;
         cp_async_16(to, inside ? from : head, inside ? 16 : 0);
-    }
-}
-
-// A warp's left operand, rows `row` to row + 15 of a tile.
-template <int D, typename T>
-__device__ __forceinline__ void load_left(unsigned (&a)[D / 16][4], const T* tile, int row) {
-    const int lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
-        ldmatrix_x4(a[k], tile + place<D>(row + lane % 16, 2 * k + lane / 16));
     }
 }
 
@@ -41,28 +36,39 @@ __device__ __forceinline__ void mma(float* c, const unsigned* a, unsigned b0, un
     mma_m16n8k16<T>(*reinterpret_cast<float (*)[4]>(c), *reinterpret_cast<const unsigned (*)[4]>(a), b0, b1);
 }
 
-// c[16,COLUMNS] = a[16,D] @ b[COLUMNS,D]^T.
-template <int D, int COLUMNS, typename T>
-__device__ __forceinline__ void multiply_transposed(float (&c)[COLUMNS / 2], const unsigned (&a)[D / 16][4],
+// c[16 * COUNT,COLUMNS] = a[16 * COUNT,D] @ b[COLUMNS,D]^T, a's rows from `row` on. Each fragment of b serves
+// COUNT products.
+template <int D, int COLUMNS, int COUNT, typename T>
+__device__ __forceinline__ void multiply_transposed(float (&c)[COUNT][COLUMNS / 2], const T* a_tile, int row,
                                                     const T* b_tile) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; ++i) c[i] = 0.0f;
+    for (int r = 0; r < COUNT; ++r) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) c[r][i] = 0.0f;
+    }
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
+        unsigned a[COUNT][4], b[4];
+#pragma unroll
+        for (int r = 0; r < COUNT; ++r) {
+            ldmatrix_x4(a[r], a_tile + place<D>(row + r * 16 + lane % 16, 2 * k + lane / 16));
+        }
 #pragma unroll
         for (int n = 0; n < COLUMNS / 16; ++n) {
-            unsigned b[4];
             ldmatrix_x4(b, b_tile + place<D>(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-            mma<T>(c + n * 8, a[k], b[0], b[1]);
-            mma<T>(c + n * 8 + 4, a[k], b[2], b[3]);
+#pragma unroll
+            for (int r = 0; r < COUNT; ++r) {
+                mma<T>(c[r] + n * 8, a[r], b[0], b[1]);
+                mma<T>(c[r] + n * 8 + 4, a[r], b[2], b[3]);
+            }
         }
     }
 }
 
-// c[16,D] += a[16,ROWS] @ b[ROWS,D].
-template <int D, int ROWS, typename T>
-__device__ __forceinline__ void multiply_add(float (&c)[D / 2], const unsigned (&a)[ROWS / 4],
+// c[16 * COUNT,D] += a[16 * COUNT,ROWS] @ b[ROWS,D].
+template <int D, int ROWS, int COUNT, typename T>
+__device__ __forceinline__ void multiply_add(float (&c)[COUNT][D / 2], const unsigned (&a)[COUNT][ROWS / 4],
                                              const T* b_tile) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -71,8 +77,11 @@ __device__ __forceinline__ void multiply_add(float (&c)[D / 2], const unsigned (
         for (int n = 0; n < D / 16; ++n) {
             unsigned b[4];
             ldmatrix_x4_trans(b, b_tile + place<D>(k * 16 + lane % 16, 2 * n + lane / 16));
-            mma<T>(c + n * 8, a + k * 4, b[0], b[1]);
-            mma<T>(c + n * 8 + 4, a + k * 4, b[2], b[3]);
+#pragma unroll
+            for (int r = 0; r < COUNT; ++r) {
+                mma<T>(c[r] + n * 8, a[r] + k * 4, b[0], b[1]);
+                mma<T>(c[r] + n * 8 + 4, a[r] + k * 4, b[2], b[3]);
+            }
         }
     }
 }

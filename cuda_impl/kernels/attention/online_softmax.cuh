@@ -7,6 +7,21 @@
 
 constexpr int GROUP_M = 64;  // rows of q of four warps
 
+// Among the four lanes of a row, lane l's word w becomes lane w's word l: stores are then of 16 bytes.
+__device__ __forceinline__ void transpose_4x4(unsigned* words) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i & step) continue;
+            const unsigned other = __shfl_xor_sync(FULL_WARP, upper ? words[i] : words[i + step], step);
+            words[i] = upper ? other : words[i];
+            words[i + step] = upper ? words[i + step] : other;
+        }
+    }
+}
+
 // The online softmax of a thread's two rows. A row's sum is that of this thread's columns until `finish`.
 template <typename T, int D>
 struct Softmax {
@@ -22,6 +37,9 @@ struct Softmax {
         : row(first_row + threadIdx.x / WARP % 4 * 16 + threadIdx.x % WARP / 4), tile(tile) {}
 
     // s becomes exp2(s * SCALE_LOG2 - max): one FFMA and one MUFU.EX2 per element. n: the tile's first key.
+    // Lazy rescaling (FlashAttention-4): max follows the row's maximum only when that is more than 8 above
+    // it. p is then at most 2^8, which its formats hold with the same relative error, and most tiles need no
+    // rescaling of o.
     template <int COUNT>
     __device__ __forceinline__ void update(float (&s)[COUNT], int n, int unmasked) {
         if (n + 2 * COUNT > unmasked) mask(s, n);
@@ -33,7 +51,8 @@ struct Softmax {
                 highest = fmaxf(highest, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
             }
             const float before = max[h];
-            max[h] = fmaxf(before, warp_reduce<Max, 4>(highest) * SCALE_LOG2);
+            const float in_tile = warp_reduce<Max, 4>(highest) * SCALE_LOG2;
+            max[h] = in_tile > before + 8.0f ? in_tile : before;
             const float subtract = max[h] == negative_infinity() ? 0.0f : max[h];  // no key yet: no NaN
             factor[h] = exp2f(before - subtract);
             sum[h] *= factor[h];
@@ -67,6 +86,7 @@ struct Softmax {
 
     template <int COUNT>
     __device__ __forceinline__ void rescale(float (&o)[COUNT]) const {
+        if (!__any_sync(FULL_WARP, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) o[i] *= factor[i / 2 % 2];
     }
@@ -78,14 +98,22 @@ struct Softmax {
         for (int h = 0; h < 2; ++h) {
             const float total = warp_reduce<Sum, 4>(sum[h]);
             const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
-            const int m = row + 8 * h;
-            if (m >= tile.Sq) continue;
-            const index_t at = (static_cast<index_t>(tile.batch) * tile.Sq + m) * Hq + tile.head;
-            T* const to = o_ptr + at * D + threadIdx.x % 4 * 2;
+            unsigned words[D / 8];
 #pragma unroll
             for (int j = 0; j < D / 8; ++j) {
                 const float* const two = o + 4 * j + 2 * h;
-                *reinterpret_cast<unsigned*>(to + 8 * j) = pack(T(), two[0] * inverse, two[1] * inverse);
+                words[j] = pack(T(), two[0] * inverse, two[1] * inverse);
+            }
+#pragma unroll
+            for (int j = 0; j < D / 8; j += 4) transpose_4x4(words + j);
+            const int m = row + 8 * h;
+            if (m >= tile.Sq) continue;
+            const index_t at = (static_cast<index_t>(tile.batch) * tile.Sq + m) * Hq + tile.head;
+            T* const to = o_ptr + at * D + threadIdx.x % 4 * 8;
+#pragma unroll
+            for (int j = 0; j < D / 8; j += 4) {
+                *reinterpret_cast<uint4*>(to + 8 * j) =
+                    make_uint4(words[j], words[j + 1], words[j + 2], words[j + 3]);
             }
             if (threadIdx.x % 4 == 0) {
                 const index_t row_of_lse = static_cast<index_t>(tile.batch) * Hq + tile.head;
