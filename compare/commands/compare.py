@@ -67,6 +67,7 @@ def _check_crossover(arguments: argparse.Namespace) -> None:
         (arguments.record, "--record"),
         (len(arguments.case) > 1, "a second --case"),
         (arguments.tune, "--tune"),
+        (arguments.matched, "--matched"),
     ):
         if given:
             raise UsageError(f"--crossover goes with one op and one case; leave out {option}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -139,6 +140,31 @@ def test_a_command_refuses_what_is_none_of_its_options(
     assert says in complaint(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["cache", "", "--clear"], "argument 2 is empty"),
+        (["pipeline", "softmax", "--stage", ""], "argument 4 is empty"),
+        (["aot", "softmax", "--out="], "argument 3 is empty"),
+        (["softmax", "--load", "a\x1b[2Jb.py"], "argument 3.*cannot be printed"),
+        (["softmax", "--load", "\udcff.py"], "argument 3.*cannot be printed"),
+        (["softmax", "--arch", "sm_" + "7" * 5000], "argument 3 has 5003 characters"),
+        (["softmax", "--arch", "sm_7777"], "reads like sm_90"),
+        (["softmax", "--arch", "sm_75a"], "reads like sm_90"),
+        (["softmax", "--arch", "sm_\uff17\uff15"], "reads like sm_90"),
+        (["softmax", "--crossover", "N", "--matched"], "leave out --matched"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert re.search(says, error)
+    assert len(error.splitlines()) == 1
+    assert len(error) < 500
+
+
 def test_options_may_come_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--device", "cpu", "--only", "*.gluon", "list"]) == SUCCESS
     assert "layer_norm" in capsys.readouterr().out
@@ -215,20 +241,22 @@ def test_ctrl_c_while_it_starts_ends_it(imported: str) -> None:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"
+    os.mkfifo(called)  # an isolated process may read: that blocks, and can be seen
     mine.write_text(
-        "import pathlib, time\n"
+        "import pathlib\n"
         "from compare.registry import implementation\n"
         "@implementation('vector_add', 'triton.hangs', level='tiled')\n"
         "def hangs(x, y):\n"
-        f"    pathlib.Path({str(called)!r}).touch()\n"
-        "    time.sleep(1000)\n"
+        f"    pathlib.Path({str(called)!r}).read_text()\n"
     )
     arguments = ("vector_add", "--load", str(mine), "--only", "triton.*", "--case", "N=64,fp32")
     run = started(*arguments, "--device", "cpu", "--json", str(out), PYTHONFAULTHANDLER="1")
     until = time.monotonic() + 200
-    while not called.exists() and run.poll() is None and time.monotonic() < until:
+    written = None
+    while written is None and run.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError):  # nothing reads it yet
+            written = os.open(called, os.O_WRONLY | os.O_NONBLOCK)
         time.sleep(0.05)
-    was_called = called.exists()
     run.send_signal(ending)
     try:
         stdout, stderr = run.communicate(timeout=60)
@@ -237,7 +265,8 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
         run.send_signal(signal.SIGABRT)  # has it say where each thread is
         stdout, stderr = run.communicate(timeout=60)
     assert run.returncode == INCONCLUSIVE, stderr
-    assert was_called, stderr
+    assert written is not None, stderr
+    os.close(written)
     assert "Traceback" not in stderr
     assert "INTERRUPTED" in stdout
     (comparison,) = archive.read(out)

@@ -12,12 +12,13 @@ and of code sizes, ``implementations`` the list of everything there is, ``figure
 of each op are, ``pages FOLDER`` the pages of a folder of docs/, ``map`` the fastest way on every op and case,
 ``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
-``exploits`` the files that try to cheat and what catches those, ``switch VARIABLE OP`` what an environment
+``exploits`` the files that try to cheat and what catches those, ``quantization`` the error of quantized
+matrices' products, ``switch VARIABLE OP`` what an environment
 variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
 the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``step FILE FILE`` or ``step OP VARIANT
 VARIANT`` what changes from one level to the next, ``gain OP VARIANT-OR-WAY [CASE]`` a level's times and its
-speedup over the level before.  ``all`` in place of an op means each in turn.  `PICTURES` are files of their
-own.
+speedup over the level before, ``lab NUMBER`` what a lab's predictions and references measure, ``labs`` a line
+for each lab.  ``all`` in place of an op means each in turn.  `PICTURES` are files of their own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,18 @@ from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
-from tools.docs import banks, effort, exploits, levels, mutations, pictures, timing
+from tools.docs import (
+    banks,
+    effort,
+    exploits,
+    labs,
+    levels,
+    mutations,
+    notebooks,
+    pictures,
+    quantization,
+    timing,
+)
 from tools.docs.toolchain_variables import examples
 
 SCREEN_WIDTH = 80
@@ -51,7 +63,8 @@ _BLOCK = re.compile(r"(?ms)^<!-- generated: (?P<what>[^\n]*?) -->\n(?P<body>.*?)
 
 def documents(root: Path = ROOT) -> list[Path]:
     """The files that may hold generated blocks."""
-    return [path for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))] if path.is_file()]
+    pages = (path for folder in ("docs", "labs") for path in sorted((root / folder).rglob("*.md")))
+    return [path for path in (root / "README.md", *pages) if path.is_file()]
 
 
 def _rooms(part: str) -> str:
@@ -67,7 +80,9 @@ PICTURES: dict[Path, Callable[[], str]] = {
     Path("docs/rounds.svg"): timing.rounds,
     **pictures.pictures(),
 }
-"""Files that are generated whole, relative to the root."""
+"""Drawn files, relative to the root."""
+FILES = {**PICTURES, **notebooks.every_notebook()}
+"""All that are generated whole."""
 
 
 def rewritten(text: str, results: Path = archive.RESULTS) -> str:
@@ -86,7 +101,7 @@ def rewritten(text: str, results: Path = archive.RESULTS) -> str:
 def stale(root: Path = ROOT) -> dict[Path, str]:
     """The files that are not what would be generated now, and what would be."""
     fresh = {path: rewritten(path.read_text()) for path in documents(root)}
-    fresh |= {root / path: draw() for path, draw in PICTURES.items()}
+    fresh |= {root / path: make() for path, make in FILES.items()}
     return {path: text for path, text in fresh.items() if not path.is_file() or path.read_text() != text}
 
 
@@ -113,7 +128,9 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "figures": _figures,
         "mutations": lambda: mutations.block(results),
         "exploits": exploits.block,
+        "quantization": quantization.block,
         "rooms": lambda: _rooms("block"),
+        "labs": labs.block,
     }
     if what in whole:
         return whole[what]()
@@ -129,6 +146,8 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         return levels.excerpt(name)
     if kind == "step":
         return levels.step(name)
+    if kind == "lab":
+        return labs.expected(name, functools.partial(recorded, results=results))
     if kind == "gain":
         return levels.gain(name, functools.partial(recorded, results=results))
     if kind in _OF_AN_OP and name == "all":

@@ -12,6 +12,7 @@ from compare.capture import meta_inputs
 from compare.command_line import comparison
 from compare.command_line import options as common
 from compare.run import tuned
+from compare.sandbox import isolation
 from compare.spec import Case, Comparison, Op, Options, UsageError
 from compare.timing import nvbench
 from compare.tuning import sweep
@@ -36,6 +37,7 @@ def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[
         if op in (None, name):
             registry.implementations(name)
     if files:
+        isolation.protect_judge()
         user_files.load(files, timeout_s, op)
         for name in {"all", *comparison.COMMANDS}.intersection(registry.op_names()):
             raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")

@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
         print(_estimate(work, device), file=sys.stderr, flush=True)
 
     done: list[Comparison] = []
+    statuses: list[int] = []
     failures: list[str] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: results so far are written
     try:
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
             if len(done) > 1:
                 print("\n")
             yours = frozenset(impl.label for impl in registry.implementations(op.name) if impl.foreign)
+            statuses.append(status.of(comparison, yours))
             view = View(arguments.every, arguments.explain, arguments.details, bool(html), yours)
             terminal.show(comparison, view)
             sys.stdout.flush()
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
             failures += outputs.failures(writes)
     if failures:
         raise UsageError("; ".join(failures))
-    return status.worst(map(status.of, done))
+    return status.worst(statuses)
 
 
 def _estimate(work: Sequence[tuple[Op, Options]], device: torch.device) -> str:

@@ -1,0 +1,201 @@
+"""A lab, as ``labs/NN_name/lab.toml`` describes it: tasks with points, predictions, questions and hints."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from compare import registry
+from compare.records.encoding import decode
+from compare.spec import Case, Op, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = registry.ROOT / "labs"
+SOLUTIONS = FOLDER / "solutions"
+
+TIERS = ("cpu", "t4", "ampere", "hopper")
+"""No GPU; sm_75; sm_80 or later; sm_90."""
+
+Measure = Literal["fastest", "binding", "speedup", "share", "time_us", "registers", "shared_bytes", "lines"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that test one step, with its points."""
+
+    name: str
+    points: float
+    cases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Points for a speed relative to the reference's, both timed in the same run."""
+
+    case: str
+    at_least: float
+    """The reference's time over the student's."""
+    points: float
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Points for a figure of the kernel or its code."""
+
+    figure: Literal["lines", "tokens", "registers", "shared_bytes", "spilled_bytes"]
+    at_most: float
+    points: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """One file that the student completes."""
+
+    title: str
+    file: str
+    label: str
+    """Of the implementation that the file registers; ``*.mine`` leaves the way open."""
+    reference: str
+    """The project's implementation that its speed is compared with."""
+    group: tuple[Group, ...]
+    speed: tuple[Speed, ...] = ()
+    limit: tuple[Limit, ...] = ()
+    op: str = ""
+    """Empty: the lab's."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A figure that the student predicts before it is measured."""
+
+    name: str
+    """Its key in ``answers.toml``."""
+    question: str
+    measure: Measure
+    case: str
+    label: str = ""
+    """Whose figure; empty for ``fastest`` and ``binding``."""
+    against: str = ""
+    """``speedup``: over whose time."""
+    choices: tuple[str, ...] = ()
+    """``fastest``: among which implementations."""
+    op: str = ""
+    """Empty: the lab's."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question answered in writing; points are given by an instructor, by the rubric."""
+
+    name: str
+    text: str
+    points: float
+    rubric: str
+    words: int = 25
+    """A shorter answer counts as missing."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    title: str
+    op: str
+    hours: float
+    tiers: dict[str, str]
+    """By tier: what differs there."""
+    task: tuple[Task, ...]
+    prediction: tuple[Prediction, ...]
+    question: tuple[Question, ...]
+    hint: tuple[str, ...]
+    path: Path = field(default=Path(), compare=False)
+
+    @property
+    def name(self) -> str:
+        """``09_odd_shapes``."""
+        return self.path.parent.name
+
+    @property
+    def number(self) -> str:
+        return self.name.partition("_")[0]
+
+    @property
+    def starters(self) -> list[Path]:
+        return [self.path.parent / "starter" / task.file for task in self.task]
+
+
+def every(folder: Path = FOLDER) -> list[Lab]:
+    """All labs, in order."""
+    return [read(path) for path in sorted(folder.glob("[0-9][0-9]_*/lab.toml"))]
+
+
+def find(word: str, folder: Path = FOLDER) -> Lab:
+    """The lab of a number or name, as ``04``, ``4`` or ``09_odd_shapes``.
+
+    Raises:
+        UsageError: there is no such lab, or its description is wrong.
+    """
+    paths = sorted(folder.glob("[0-9][0-9]_*/lab.toml"))
+    for path in paths:
+        number, _, name = path.parent.name.partition("_")
+        if word in (number, number.lstrip("0"), name, path.parent.name):
+            return read(path)
+    raise UsageError(registry.unknown("lab", word, [path.parent.name for path in paths]))
+
+
+def read(path: Path) -> Lab:
+    """The lab that a file describes.
+
+    Raises:
+        UsageError: the file cannot be read, or describes no lab.
+    """
+    try:
+        found = decode(Lab, {**toml(path), "path": str(path)}, path.name)
+        for group in (group for task in found.task for group in task.group):
+            if not group.cases:
+                raise ValueError(f"{path.name}: group {group.name!r} has no cases")
+        for task in found.task:
+            count = sum(len(group.cases) for group in task.group)
+            if count > _INSPECTED and any(limit.figure in _RESOURCES for limit in task.limit):
+                raise ValueError(
+                    f"{path.name}: {task.title!r} limits resources, and has {count} cases: they are read for "
+                    f"{_INSPECTED} at most. Make it a task of its own"
+                )
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    for task in found.task:
+        op = op_of(found, task)
+        for text in (*(text for group in task.group for text in group.cases), *(s.case for s in task.speed)):
+            Case.parse(text, op)
+    return found
+
+
+def op_of(lab: Lab, part: Task | Prediction) -> Op:
+    """The op that a task or a prediction is about."""
+    return registry.get_op(part.op or lab.op)
+
+
+def toml(path: Path) -> dict[str, Any]:
+    """A TOML file's content.
+
+    Raises:
+        UsageError: the file cannot be read, or is not TOML.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{path} has {path.stat().st_size} bytes; the most is {_LARGEST}")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f'{path} is not TOML: {error}. Text goes between quotes: name = "..."') from None
+
+
+_LARGEST = 1 << 20
+_INSPECTED = 3
+"""A run of more cases reads no registers or shared memory of them: `compare.run`."""
+_RESOURCES = ("registers", "shared_bytes", "spilled_bytes")

@@ -1,0 +1,283 @@
+"""Marks of one submission: points for each part, and words for each part that got none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from compare.labs import prediction
+from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
+from compare.labs.running import Run, run
+from compare.labs.work import Work
+from compare.spec import OWN_WORK, Case, Mismatch, Row
+from compare.timing import figures
+
+Result = Literal[
+    "passed",
+    "wrong",
+    "error",
+    "timeout",
+    "refused",
+    "not started",
+    "inconclusive",
+    "machine",
+    "left out",
+]
+"""``error``: the code raised or did not compile. ``refused``: it cheated. ``machine``: the reference failed
+too. ``left out``: this tier cannot show it."""
+
+NOT_COUNTED = ("inconclusive", "machine", "left out")
+"""Parts with such a result cost no points: they are not in the total either."""
+NOT_WRITTEN = "not written yet"
+"""Starters raise a `NotImplementedError` with these words."""
+_AT_ONCE = 2
+"""Tasks of a submission that are tested at a time."""
+_TRIES = 3
+"""Runs of what stays inconclusive."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    points: float
+    of: float
+    result: Result
+    detail: str = ""
+    mismatch: Mismatch | None = None
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a submission got, part by part."""
+
+    student: str
+    lab: str
+    device: str
+    """Its name; empty where nothing ran."""
+    gpu: bool
+    created: str
+    """ISO 8601, UTC."""
+    digest: str
+    """`Work.digest` of what was marked."""
+    parts: tuple[Part, ...]
+
+    @property
+    def points(self) -> float:
+        return sum(part.points for part in self.parts if part.result not in NOT_COUNTED)
+
+    @property
+    def of(self) -> float:
+        return sum(part.of for part in self.parts if part.result not in NOT_COUNTED)
+
+    @property
+    def share(self) -> float:
+        return self.points / self.of if self.of else 0.0
+
+
+def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
+    """Marks for the tests: everything but speed and what is written."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        tested = list(pool.map(lambda task: _tested(work, task, device, timeout_s, say), work.lab.task))
+    seen = [done.comparison.environment for _, done in tested if done.comparison]
+    return Marks(
+        work.name,
+        work.lab.name,
+        seen[0].device if seen else "",
+        any(environment.device_type == "cuda" for environment in seen),
+        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        work.digest,
+        tuple(part for parts, _ in tested for part in parts),
+    )
+
+
+def _tested(work: Work, task: Task, device: str, timeout_s: float, say: Say) -> tuple[list[Part], Run]:
+    say(f"{work.name}: testing {task.file}")
+    cases = [case for group in task.group for case in group.cases]
+    done = _tried(work, task, cases, [task.label], device, timeout_s)
+    parts = [_group(work, task, group, done) for group in task.group]
+    right = all(part.result == "passed" for part in parts)
+    return [*parts, *(_limit(task, limit, done, right) for limit in task.limit)], done
+
+
+def speeds(work: Work, marks: Marks, device: str, timeout_s: float, say: Say) -> Marks:
+    """``marks`` with the other parts: speed, which is left out without a GPU, predictions and answers."""
+    parts: list[Part] = []
+    for task in work.lab.task:
+        right = all(p.result == "passed" for p in marks.parts if p.name.startswith(f"{task.title}: "))
+        if marks.gpu and right and task.speed:
+            say(f"{work.name}: timing {task.file}")
+        parts += [_speed(work, task, each, right, marks.gpu, device, timeout_s) for each in task.speed]
+    return replace(marks, parts=(*marks.parts, *parts, *_written(work)))
+
+
+def best(old: Marks, new: Marks) -> Marks:
+    """The better of each part: a submission after the first never loses points."""
+    before = {part.name: part for part in old.parts}
+
+    def better(part: Part) -> Part:
+        other = before.get(part.name, part)
+        counted = other.result not in NOT_COUNTED
+        if counted and (part.result in NOT_COUNTED or other.points > part.points) and other.of == part.of:
+            return other
+        return part
+
+    return replace(new, parts=tuple(map(better, new.parts))) if old.lab == new.lab else new
+
+
+def nothing(student: str, reason: str, lab: Lab | None = None, digest: str = "") -> Marks:
+    """Marks of a folder that cannot be marked at all."""
+    made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    part = Part("submission", 0.0, total(lab) if lab else 1.0, "error", reason)
+    return Marks(student, lab.name if lab else "", "", False, made, digest, (part,))
+
+
+def total(lab: Lab, speed: bool = False) -> float:
+    """The points of a lab; those for speed need a GPU."""
+    found = [group.points for task in lab.task for group in task.group]
+    found += [limit.points for task in lab.task for limit in task.limit]
+    found += [question.points for question in lab.question]
+    found += [1.0] * bool(lab.prediction)
+    return sum(found) + (sum(s.points for task in lab.task for s in task.speed) if speed else 0.0)
+
+
+# --------------------------------------------------------------------------- parts
+
+
+def _tried(
+    work: Work, task: Task, cases: Sequence[str], only: Sequence[str], device: str, timeout_s: float
+) -> Run:
+    """A run of the student's file; once more where nothing came of it.
+
+    The file is to blame if the reference runs without it, and the machine if not.
+    """
+    file = work.folder / task.file
+    if not file.is_file():
+        return Run(None, f"there is no {task.file}", refused=True)
+    op, budget_s = op_of(work.lab, task), 0.1 * len(cases)
+    for _ in range(2):
+        done = run(op.name, cases, only, device, timeout_s, file, budget_s)
+        if done.comparison or done.refused:
+            return done
+    alone = run(op.name, cases[:1], [task.reference], device, timeout_s, budget_s=budget_s)
+    return replace(done, refused=alone.comparison is not None)
+
+
+def _group(work: Work, task: Task, group: Group, done: Run) -> Part:
+    name, op = f"{task.title}: {group.name}", op_of(work.lab, task)
+    if done.comparison is None:
+        return Part(name, 0.0, group.points, "error" if done.refused else "machine", done.error)
+    cases = [str(Case.parse(text, op)) for text in group.cases]
+    rows = ((case, done.row(case, task.label), done.row(case, op.baseline)) for case in cases)
+    parts = [_checked(name, group, *row) for row in rows]
+    failed = [part for part in parts if part.result != "passed"]
+    return failed[0] if failed else parts[0]
+
+
+def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row | None) -> Part:
+    """The part as one case has it."""
+
+    def part(result: Result, detail: str = "") -> Part:
+        mismatch = row.agreement.mismatch if row and row.agreement else None
+        points = group.points if result == "passed" else 0.0
+        return Part(name, points, group.points, result, f"{case}: {detail}" if detail else "", mismatch)
+
+    if row is None:
+        return part("error", "the file registers no implementation of this label and op")
+    if row.status == "ok":
+        return part("passed")
+    if baseline is None or baseline.status == "failed":
+        why = baseline.reason if baseline else "it has no row"
+        return part("machine", f"the reference failed too: {why}")
+    if row.status == "disagrees":
+        failed = {f.name for f in row.agreement.findings if not f.passed} if row.agreement else set()
+        return part("wrong" if failed - {OWN_WORK} else "refused", row.reason)
+    if row.status == "impossible":
+        return part("refused", row.reason)
+    if NOT_WRITTEN in row.reason:
+        return part("not started", row.reason)
+    if row.status == "unavailable":
+        return part("left out" if row.reason.startswith(("needs ", "it needs ")) else "wrong", row.reason)
+    return part("timeout" if "took longer than" in row.reason else "error", row.reason)
+
+
+def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
+    name = f"{task.title}: at most {limit.at_most:g} {limit.figure.replace('_', ' ')}"
+    comparison = done.comparison
+    if not right or comparison is None:
+        return Part(name, 0.0, limit.points, "not started", "first make every case correct")
+    every = [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, task.label)]
+    found: float | None
+    if limit.figure in ("lines", "tokens"):
+        size = comparison.code_sizes.get(every[0].label)
+        found = float(getattr(size, limit.figure)) if size else None
+    else:
+        arch = prediction.arch_of(comparison)
+        read = (prediction.resource(row, limit.figure, arch) for row in every)
+        found = next((each for each in read if each is not None), None)
+    if found is None:
+        return Part(name, 0.0, limit.points, "left out", "the figure could not be read")
+    if found <= limit.at_most:
+        return Part(name, limit.points, limit.points, "passed", f"{found:g}")
+    return Part(name, 0.0, limit.points, "wrong", f"got {found:g}, allowed {limit.at_most:g}")
+
+
+def _speed(
+    work: Work, task: Task, speed: Speed, right: bool, gpu: bool, device: str, timeout_s: float
+) -> Part:
+    name = f"{task.title}: speed of at least {speed.at_least:g}x {task.reference}"
+
+    def part(result: Result, detail: str) -> Part:
+        return Part(name, speed.points if result == "passed" else 0.0, speed.points, result, detail)
+
+    if not gpu:
+        return part("left out", "speed needs a GPU")
+    if not right:
+        return part("not started", "first make every case correct")
+    op = op_of(work.lab, task)
+    case = str(Case.parse(speed.case, op))
+    found = part("machine", "it was not timed")
+    for _ in range(_TRIES):
+        done = run(op.name, [case], [task.label, task.reference], device, timeout_s, work.folder / task.file)
+        row, reference = done.row(case, task.label), done.row(case, task.reference)
+        if row is None or reference is None or reference.status != "ok":
+            found = part("machine", done.error or "the reference was not timed")
+            continue
+        if row.status != "ok":
+            return replace(_checked(name, Group(name, speed.points, ()), case, row, reference), points=0.0)
+        ratio = figures.ratio(row, reference)
+        if ratio is None:
+            found = part("inconclusive", "too few samples")
+            continue
+        told = f"{ratio.median:.2f}x {task.reference} (95% interval {ratio.low:.2f} to {ratio.high:.2f})"
+        if ratio.median >= speed.at_least:
+            return part("passed", told)
+        if ratio.high < speed.at_least:
+            return part("wrong", f"{told}; {speed.at_least:g}x is needed")
+        found = part("inconclusive", f"{told}: too close to {speed.at_least:g}x to tell")
+    return found
+
+
+def _written(work: Work) -> Iterator[Part]:
+    """Predictions and answers."""
+    if work.lab.prediction:
+        missing = [each.name for each in work.lab.prediction if each.name not in work.predictions]
+        told = work.problem or f"not made: {', '.join(missing)}" * bool(missing)
+        result: Result = "not started" if missing else "passed"
+        yield Part("predictions made", float(not missing), 1.0, result, told)
+    for question in work.lab.question:
+        words = len(work.answers[question.name].split())
+        done = words >= question.words
+        told = "" if done else work.problem or f"{words} words; {question.words} are asked for"
+        yield Part(
+            f"answer {question.name}",
+            question.points if done else 0.0,
+            question.points,
+            "passed" if done else "not started",
+            told,
+        )

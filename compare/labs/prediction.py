@@ -1,0 +1,206 @@
+"""Predictions beside what was measured, and how good they were."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from compare.labs.lab import Prediction
+from compare.labs.running import Run, run
+from compare.spec import WAYS, CaseComparison, Comparison, KernelResources, Op, Row, way_of
+from compare.timing import figures
+
+BINDING = ("memory", "compute", "neither")
+"""What limits the fastest implementation: bandwidth, arithmetic, or latency and launch overhead."""
+CLOSE = 1.1
+"""A prediction within this factor scores 1; each further factor of 2 costs 1."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A prediction, and what came of it."""
+
+    prediction: Prediction
+    predicted: str | float | None
+    """None: not made."""
+    measured: str | float | None
+    """None: not measured."""
+    origin: str
+    """Where the measurement is from, or why there is none."""
+    score: float | None
+    """0 to 1; None where a side is missing."""
+
+
+def standard(op: Op) -> tuple[Prediction, ...]:
+    """What ``python -m compare predict OP`` asks."""
+    case = str(op.cases.default)
+    ways = ", ".join(WAYS)
+    return (
+        Prediction("fastest", f"Which way is the fastest on {case}: {ways}?", "fastest", case, choices=WAYS),
+        Prediction("binding", f"What limits it: {', '.join(BINDING)}?", "binding", case),
+        Prediction(
+            "speedup",
+            f"The speedup of the fastest implementation vs {op.baseline}, e.g. 1.5?",
+            "speedup",
+            case,
+            against=op.baseline,
+        ),
+        Prediction(
+            "registers",
+            "Registers per thread of the fastest Triton kernel?",
+            "registers",
+            case,
+            label="triton",
+        ),
+    )
+
+
+def read(prediction: Prediction, text: str | float) -> str | float:
+    """An answer as its measure has it: a choice or a number.
+
+    Raises:
+        ValueError: the answer is neither.
+    """
+    choices = BINDING if prediction.measure == "binding" else prediction.choices
+    if prediction.measure in ("fastest", "binding"):
+        if str(text).strip() in choices:
+            return str(text).strip()
+        raise ValueError(f"{prediction.name}: got {text!r}, expected one of {', '.join(choices)}")
+    try:
+        number = float(re.sub(r"\s*(x|us|%|B)$", "", str(text).strip()))
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{prediction.name}: got {text!r}, expected a number of 0 or more")
+    return number
+
+
+def outcomes(
+    predictions: Sequence[Prediction],
+    answers: Mapping[str, str | float],
+    default: str,
+    device: str,
+    timeout_s: float,
+) -> list[Outcome]:
+    """Measure what was predicted: one run for each op.
+
+    Args:
+        answers: by the prediction's name.
+        default: the op of predictions that name none.
+    """
+    runs: dict[str, Run] = {}
+    for op in dict.fromkeys(each.op or default for each in predictions):
+        mine = [each for each in predictions if (each.op or default) == op]
+        cases = list(dict.fromkeys(each.case for each in mine))
+        runs[op] = run(op, cases, _needed(mine), device, timeout_s)
+    return [outcome(each, answers.get(each.name), runs[each.op or default]) for each in predictions]
+
+
+def _needed(predictions: Sequence[Prediction]) -> list[str]:
+    """The labels that a run is limited to; none where a prediction is about whole ways.
+
+    ``binding`` is of the fastest of those.
+    """
+    labels = [label for each in predictions for label in (each.label, each.against, *each.choices) if label]
+    named = all(each.label or each.choices or each.measure == "binding" for each in predictions)
+    return list(dict.fromkeys(labels)) if named and not set(labels) & set(WAYS) else []
+
+
+def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> Outcome:
+    """A prediction beside what a run measured."""
+    comparison = done.comparison
+    case = next((c for c in comparison.cases if c.case == prediction.case), None) if comparison else None
+    if comparison is None or case is None:
+        return Outcome(prediction, answer, None, done.error or "the case was not run", None)
+    measured, accepted, row = _measured(prediction, comparison, case)
+    if measured is None:
+        return Outcome(prediction, answer, None, "not measured here, and no record has it", None)
+    recorded = f"recorded on {row.replayed}" if row and row.replayed and _timed(prediction) else ""
+    origin = recorded or _compiled(prediction, comparison)
+    try:
+        predicted = None if answer is None else read(prediction, answer)
+    except ValueError as error:
+        return Outcome(prediction, answer, measured, str(error), 0.0)
+    score = None if predicted is None else _score(predicted, measured, accepted)
+    return Outcome(prediction, predicted, measured, origin, score)
+
+
+def _timed(prediction: Prediction) -> bool:
+    return prediction.measure not in ("registers", "shared_bytes", "lines")
+
+
+def _compiled(prediction: Prediction, comparison: Comparison) -> str:
+    if _timed(prediction) or comparison.environment.device_type == "cuda":
+        return "measured now"
+    return "counted" if prediction.measure == "lines" else f"compiled for {arch_of(comparison)}"
+
+
+def arch_of(comparison: Comparison) -> str:
+    """This GPU; without one, the newest architecture that was compiled for."""
+    found = {k.arch for case in comparison.cases for row in case.rows for k in row.resources}
+    return comparison.environment.arch or max(found, key=lambda arch: (len(arch), arch), default="")
+
+
+def _measured(
+    prediction: Prediction, comparison: Comparison, case: CaseComparison
+) -> tuple[str | float | None, tuple[str, ...], Row | None]:
+    """The measurement, other answers that are as good, and the row that it is from."""
+    if prediction.measure == "fastest":
+        rows = {row.label: choice for row in case.rows for choice in prediction.choices if _is(row, choice)}
+        best = figures.fastest(row for row in case.rows if row.label in rows)
+        if best is None:
+            return None, (), None
+        level = [row for row in case.rows if row.label in rows and figures.ratio(row, best)]
+        ties = (rows[row.label] for row in level if figures.stands(row) and not figures.differs(row, best))
+        return rows[best.label], tuple(dict.fromkeys(ties)), best
+    if prediction.measure == "binding":
+        best = figures.fastest(case.rows)
+        return figures.binding(case), (), best
+    row = figures.fastest(row for row in case.rows if not prediction.label or _is(row, prediction.label))
+    row = row or next((row for row in case.rows if prediction.label and _is(row, prediction.label)), None)
+    return (None, (), None) if row is None else (_figure(prediction, comparison, case, row), (), row)
+
+
+def _is(row: Row, word: str) -> bool:
+    """Whether a row is meant by a label, or belongs to a way."""
+    return word in (row.label, way_of(row.label))
+
+
+def _figure(prediction: Prediction, comparison: Comparison, case: CaseComparison, row: Row) -> float | None:
+    if prediction.measure == "lines":
+        size = comparison.code_sizes.get(row.label)
+        return float(size.lines) if size else None
+    if prediction.measure in ("registers", "shared_bytes"):
+        return resource(row, prediction.measure, arch_of(comparison))
+    if prediction.measure == "speedup":
+        other = figures.row_of(case, prediction.against)
+        found = figures.ratio(row, other) if other else None
+        return found.median if found else None
+    if prediction.measure == "share":
+        share = figures.share(case, row)
+        return None if share is None else 100 * share
+    time = figures.cold_us(row)
+    return None if time == math.inf else time
+
+
+def resource(row: Row, name: str, arch: str) -> float | None:
+    """The largest figure among a row's kernels: registers, bytes of shared memory or of spills."""
+
+    def of(kernel: KernelResources) -> int | None:
+        if name == "shared_bytes":
+            return kernel.static_shared_bytes + kernel.dynamic_shared_bytes
+        return kernel.registers if name == "registers" else kernel.spilled_bytes
+
+    found = [of(kernel) for kernel in row.resources if kernel.arch == arch]
+    return max((float(each) for each in found if each is not None), default=None)
+
+
+def _score(predicted: str | float, measured: str | float, accepted: Sequence[str]) -> float:
+    if isinstance(measured, str) or isinstance(predicted, str):
+        return float(predicted == measured or predicted in accepted)
+    if min(predicted, measured) <= 0:
+        return float(predicted == measured)
+    factor = max(predicted / measured, measured / predicted)
+    return 1.0 if factor <= CLOSE else max(0.0, 1 - math.log2(factor))

@@ -1,0 +1,65 @@
+"""Pairs of submissions with similar code, by token fingerprints (winnowing, Schleimer et al. 2003)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from compare.labs.lab import Lab
+from compare.spec import UsageError
+
+try:
+    import copydetect
+except ImportError:  # only a class needs it
+    copydetect = None
+
+SHOWN = 0.6
+"""Pairs below this share are not listed."""
+_NOISE, _GUARANTEE = 15, 25
+"""Tokens: shorter matches are ignored; matches of the second length are always found."""
+_LEAST = 60
+"""A file with fewer tokens of its own is alike in any class."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two submissions' files of one task."""
+
+    file: str
+    first: str
+    second: str
+    share: float
+    """Of the shorter file's own tokens that the other has as well, 0 to 1; starter code is left out."""
+
+
+def pairs(lab: Lab, folders: Iterable[Path]) -> list[Pair]:
+    """Similar pairs, most similar first.
+
+    Raises:
+        UsageError: the library is missing.
+    """
+    if copydetect is None:
+        raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt")
+    found = []
+    folders = list(folders)
+    for starter in lab.starters:
+        window = _GUARANTEE - _NOISE + 1
+        boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)
+        prints: dict[str, Any] = {}
+        for folder in folders:
+            file = folder / starter.name
+            if file.is_file() and file.stat().st_size < 1 << 20:
+                try:
+                    one = copydetect.CodeFingerprint(str(file), _NOISE, window, boilerplate)
+                    prints[folder.resolve().name] = one
+                except (OSError, UnicodeDecodeError, ValueError):
+                    continue
+        for (first, a), (second, b) in combinations(prints.items(), 2):
+            if min(a.token_coverage, b.token_coverage) >= _LEAST:
+                share = max(copydetect.compare_files(a, b)[1])
+                if share >= SHOWN:
+                    found.append(Pair(starter.name, first, second, float(share)))
+    return sorted(found, key=lambda pair: -pair.share)

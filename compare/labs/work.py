@@ -1,0 +1,126 @@
+"""A student's folder: written by ``lab start``, read by ``check``, ``report`` and ``grade``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.labs.lab import FOLDER, Lab, find, read, toml
+from compare.records.encoding import write_whole
+from compare.spec import UsageError
+
+ANSWERS = "answers.toml"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a student has handed in."""
+
+    lab: Lab
+    folder: Path
+    predictions: dict[str, str | float]
+    """By name; only those that are filled in."""
+    answers: dict[str, str]
+    """By the question's name; empty text: not answered."""
+    problem: str = ""
+    """Why ``answers.toml`` could not be used."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def digest(self) -> str:
+        """Changes with any file that counts: the tasks' files, the answers, the lab's description."""
+        files = [self.folder / ANSWERS, self.lab.path, *(self.folder / task.file for task in self.lab.task)]
+        texts = [path.read_bytes() if path.is_file() else b"" for path in files]
+        return hashlib.sha256(json.dumps([text.hex() for text in texts]).encode()).hexdigest()
+
+
+def start(lab: Lab, folder: Path) -> list[Path]:
+    """Copy the hand-out, the starters and the answer form into an empty folder; the files written.
+
+    Raises:
+        UsageError: the folder has files, or cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is not empty: name a new folder, so that no work is overwritten")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in [lab.path.parent / "README.md", *lab.starters, *lab.path.parent.glob("*.ipynb")]:
+            shutil.copyfile(path, folder / path.name)
+        write_whole(folder / ANSWERS, form(lab))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}. Name another folder") from None
+    return sorted(folder.iterdir())
+
+
+def form(lab: Lab) -> str:
+    """An ``answers.toml`` to be filled in."""
+    lines = [
+        f"# {lab.title}: your predictions and answers. Text goes between the quotes.",
+        f'lab = "{lab.name}"',
+        "",
+        "# Fill in the predictions before you measure: 'lab check' shows no figures until then.",
+        "[predictions]",
+    ]
+    for asked in lab.prediction:
+        lines += ["", *(f"# {line}" for line in asked.question.strip().split("\n"))]
+        if asked.choices:
+            lines.append(f"# One of: {', '.join(asked.choices)}")
+        lines.append(f'{asked.name} = ""')
+    lines += ["", "[answers]"]
+    for question in lab.question:
+        lines += ["", f"# {question.points:g} points, {question.words} words at least."]
+        lines += [
+            *(f"# {line}" for line in question.text.strip().split("\n")),
+            f'{question.name} = """',
+            '"""',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def read_folder(folder: Path, rubric: Path | None = None, labs: Path = FOLDER) -> Work:
+    """A student's folder; mistakes in its answers are in `Work.problem`.
+
+    Args:
+        folder: with ``answers.toml`` and the tasks' files.
+        rubric: the lab's description; None: of the lab that ``answers.toml`` names.
+        labs: where the labs are.
+
+    Raises:
+        UsageError: it is no folder, or no lab is named.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder; 'python -m compare lab start 01 DIR' makes one")
+    content, problem = {}, ""
+    try:
+        content = toml(folder / ANSWERS)
+    except UsageError as error:
+        problem = str(error)
+    named = content.get("lab")
+    if rubric:
+        lab = read(rubric)
+    elif isinstance(named, str):
+        lab = find(named, labs)
+    else:
+        raise UsageError(problem or f'{folder / ANSWERS} names no lab: add a line, lab = "04"')
+    predictions, answers = content.get("predictions", {}), content.get("answers", {})
+    if not (isinstance(predictions, dict) and isinstance(answers, dict)):
+        predictions, answers = {}, {}
+        problem = f"{folder / ANSWERS}: [predictions] and [answers] are tables"
+    known = {asked.name for asked in lab.prediction}
+    return Work(
+        lab,
+        folder,
+        {
+            name: value if isinstance(value, str) else float(value)
+            for name, value in predictions.items()
+            if name in known and isinstance(value, (str, int, float)) and value != ""
+        },
+        {question.name: str(answers.get(question.name, "")).strip() for question in lab.question},
+        problem,
+    )

@@ -1,0 +1,68 @@
+"""Comparisons in a notebook: ``from compare.notebook import run``, then ``run("softmax")`` in a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from compare import registry
+from compare import run as driver
+from compare.report import terminal
+from compare.report.summary import View
+from compare.spec import Case, Comparison, Options
+from compare.worker import user_files
+from compare.worker.start import prepare
+
+_WIDTH = 88
+_SECONDS_A_CASE = 3.0
+
+
+@dataclass(frozen=True, repr=False)
+class Shown:
+    """A comparison that a notebook shows as the command's screen."""
+
+    comparison: Comparison
+    yours: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return terminal.render(self.comparison, _WIDTH, View(yours=self.yours))
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height: 1.2">{escape(repr(self))}</pre>'
+
+
+def run(
+    op: str, *cases: str, only: Sequence[str] = (), load: Sequence[str] = (), device: str = "auto"
+) -> Shown:
+    """Compare the implementations of ``op``, as ``python -m compare OP`` does, with a progress bar.
+
+    Args:
+        cases: sizes and dtype, as ``M=4096,N=781,fp16``; none: the op's default case.
+        only: labels or patterns; the baseline is always among the rows.
+        load: files with implementations of your own.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+
+    Raises:
+        UsageError: there is no such op, case, implementation or device, or a file cannot be loaded.
+    """
+    from IPython.display import ProgressBar  # import-linter: only a notebook has it
+
+    prepare(device, [op])
+    for name in [op] if op in registry.op_names() else []:
+        registry.implementations(name)
+    if load:
+        user_files.load(load, Options.timeout_s, op)
+    found = registry.get_op(op)
+    asked = tuple(Case.parse(case, found) for case in cases)
+    options = Options(asked, tuple(only), device=device, budget_s=_SECONDS_A_CASE * max(1, len(asked)))
+    bar: Any = ProgressBar(100)  # type: ignore[no-untyped-call]
+    bar.display()
+
+    def progress(what: str, done: float) -> None:
+        bar.progress = round(100 * done)
+
+    comparison = driver.run(found, options, progress)
+    yours = frozenset(impl.label for impl in registry.implementations(op) if impl.foreign)
+    return Shown(comparison, yours)

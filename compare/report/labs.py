@@ -1,0 +1,229 @@
+"""Labs for readers: marks, predictions and classes as tables, pages, and the files that graders import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+from xml.etree import ElementTree
+
+from jinja2 import Environment
+from markdown_it import MarkdownIt
+
+from compare.labs.lab import Lab
+from compare.labs.marking import NOT_COUNTED, Marks, Part
+from compare.labs.prediction import Outcome
+from compare.labs.similarity import Pair
+from compare.labs.work import Work
+from compare.report import csv_file, markdown
+from compare.report.sentences import sentences
+from compare.report.tables import Table
+from compare.spec import Comparison
+
+WORDS = {
+    "passed": "passed",
+    "wrong": "WRONG",
+    "error": "ERROR",
+    "timeout": "TIMED OUT",
+    "refused": "REFUSED",
+    "not started": "not started",
+    "inconclusive": "inconclusive",
+    "machine": "machine fault",
+    "left out": "not on this machine",
+}
+_STYLE = Path(__file__).with_name("html") / "style.css"
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{{ title }}</title><style>{{ style }}</style></head>
+<body><main>{{ body }}</main></body></html>
+"""
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def marks_table(marks: Marks) -> Table:
+    rows = tuple((part.name, _points(part), WORDS[part.result], detail(part)) for part in marks.parts)
+    title = f"{marks.student}: {marks.points:g} of {marks.of:g} points"
+    return Table(title, ("part", "points", "result", "detail"), rows, ("result", "detail"))
+
+
+def class_table(all_marks: Sequence[Marks], title: str) -> Table:
+    """A line for each submission, the best first."""
+    rows = (
+        (marks.student, f"{marks.points:g}/{marks.of:g}", f"{marks.share:.0%}", _first_problem(marks))
+        for marks in sorted(all_marks, key=lambda marks: (-marks.share, marks.student))
+    )
+    return Table(title, ("student", "points", "share", "first problem"), tuple(rows), ("first problem",))
+
+
+def detail(part: Part) -> str:
+    """Why a part did not pass, with the first mismatch; empty if it did."""
+    if part.result == "passed" and not part.detail:
+        return ""
+    found = part.mismatch
+    if found is None:
+        return part.detail
+    where = f"first at {list(found.index)}: got {found.got:.6g}, expected {found.expected:.6g}"
+    pattern = f"; {found.pattern}" if found.pattern else ""
+    return f"{part.detail}; {where}; {found.count} of {found.of} elements{pattern}"
+
+
+def _points(part: Part) -> str:
+    return "-" if part.result in NOT_COUNTED else f"{part.points:g}/{part.of:g}"
+
+
+def outcomes_table(outcomes: Sequence[Outcome]) -> Table:
+    """Predictions beside measurements."""
+    rows = (
+        (
+            each.prediction.name,
+            shown(each.predicted),
+            shown(each.measured),
+            "-" if each.score is None else f"{each.score:.2f}",
+            each.origin,
+        )
+        for each in outcomes
+    )
+    scores = [each.score for each in outcomes if each.score is not None]
+    title = f"Predictions: {sum(scores) / len(scores):.2f} of 1 on average" if scores else "Predictions"
+    legend = "score: 1 within 10% of the measurement, or the right choice; each further factor of 2 costs 1."
+    headers = ("prediction", "predicted", "measured", "score", "from")
+    return Table(title, headers, tuple(rows), ("predicted", "measured", "from"), (legend,))
+
+
+def flat(text: str) -> str:
+    """Text on one line."""
+    return " ".join(text.split())
+
+
+def shown(value: str | float | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+
+# --------------------------------------------------------------------------- pages
+
+
+def student_page(work: Work, outcomes: Sequence[Outcome], runs: Sequence[tuple[str, Comparison]]) -> str:
+    """Markdown: predictions beside measurements, the student's rows among ours, the answers.
+
+    Args:
+        runs: for each task its title and a comparison.
+    """
+    parts = [f"# Lab {work.lab.number}: {work.lab.title}", f"By {work.name}."]
+    if outcomes:
+        table = outcomes_table(outcomes)
+        parts += ["## Predictions", markdown.table(table), *table.legend]
+        parts += [f"- {each.prediction.name}: {flat(each.prediction.question)}" for each in outcomes]
+    for title, comparison in runs:
+        parts += [f"## {title}", *_among_ours(comparison)]
+    parts.append("## Answers")
+    for question in work.lab.question:
+        parts += [f"**{question.text.strip()}**", work.answers[question.name] or "*Not answered.*"]
+    return markdown.document(parts)
+
+
+def _among_ours(comparison: Comparison) -> list[str]:
+    section = markdown.section(comparison).partition("\n\n")[2]
+    return [section, *sentences(comparison)] if not section else [section]
+
+
+def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequence[Pair] | None) -> str:
+    """Markdown: every submission's points, how they are distributed, what fails, similar code."""
+    title = ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs) or "No lab"
+    students = class_table(all_marks, "Submissions")
+    tenths = [min(9, int(10 * marks.share)) for marks in all_marks]
+    counts = ((f"{10 * tenth}-{10 * tenth + 10}%", tenths.count(tenth)) for tenth in reversed(range(10)))
+    distribution = Table(
+        "Distribution",
+        ("share of the points", "students", ""),
+        tuple((name, str(count), "#" * count) for name, count in counts),
+        ("",),
+    )
+    names = dict.fromkeys(part.name for marks in all_marks for part in marks.parts)
+    by_part = Table("By part", ("part", *WORDS.values()), tuple(_counts(all_marks, name) for name in names))
+    parts = [f"# {title}", f"{len(all_marks)} submissions."]
+    parts += map(markdown.table, (students, distribution, by_part))
+    if similar is not None:
+        rows = tuple((p.file, p.first, p.second, f"{p.share:.0%}") for p in similar)
+        table = Table("Similar code", ("file", "student", "and", "share"), rows, ("student", "and"))
+        parts.append(markdown.table(table) if rows else "No two submissions have similar code.")
+        parts.append("Similar code is a reason to look, and no proof.")
+    for lab in labs:
+        parts += [f"## Rubric of lab {lab.number}'s written answers"]
+        parts += [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question]
+    return markdown.document(parts)
+
+
+def _counts(all_marks: Sequence[Marks], name: str) -> tuple[str, ...]:
+    found = [part.result for marks in all_marks for part in marks.parts if part.name == name]
+    return (name, *(str(sum(each == result for each in found) or "") for result in WORDS))
+
+
+def _first_problem(marks: Marks) -> str:
+    part = next((part for part in marks.parts if part.result not in ("passed", "left out")), None)
+    return shorten(f"{part.name}: {WORDS[part.result]}: {detail(part)}", 160) if part else ""
+
+
+def html(text: str, title: str) -> str:
+    """A Markdown page as one self-contained HTML file."""
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    page = Environment(autoescape=False).from_string(_PAGE)
+    safe = Environment(autoescape=True).from_string("{{ t }}").render(t=title)
+    return page.render(title=safe, style=_STYLE.read_text(), body=reader.render(text))
+
+
+# --------------------------------------------------------------------------- files for graders
+
+
+def csv(all_marks: Sequence[Marks]) -> str:
+    """One line for each submission, one column for each part."""
+    fixed = ("student", "lab", "points", "of", "share", "device", "created")
+    lines = [
+        {**{name: getattr(marks, name) for name in fixed}, "share": round(marks.share, 4)}
+        | {part.name: part.points if part.result not in NOT_COUNTED else part.result for part in marks.parts}
+        for marks in all_marks
+    ]
+    return csv_file.table(lines, list(dict.fromkeys([*fixed, *(name for line in lines for name in line)])))
+
+
+def gradescope(marks: Marks) -> str:
+    """Gradescope's ``results.json`` (its documentation: Autograder specifications, output format)."""
+    tests: list[dict[str, Any]] = [
+        {
+            "name": part.name,
+            "score": part.points if part.result not in NOT_COUNTED else 0,
+            "max_score": part.of if part.result not in NOT_COUNTED else 0,
+            "status": "passed" if part.result == "passed" or part.result in NOT_COUNTED else "failed",
+            "output": f"{WORDS[part.result]}. {detail(part)}".strip(),
+            "visibility": "visible",
+        }
+        for part in marks.parts
+    ]
+    found = {"score": round(marks.points, 2), "output": f"Marked on {marks.device}.", "tests": tests}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def junit(all_marks: Sequence[Marks]) -> str:
+    """JUnit XML: a suite for each submission, a test case for each part."""
+    suites = ElementTree.Element("testsuites")
+    for marks in all_marks:
+        results = [part.result for part in marks.parts]
+        errors = sum(result in ("error", "timeout", "machine") for result in results)
+        skipped = sum(result in ("inconclusive", "left out") for result in results)
+        failed = len(results) - errors - skipped - results.count("passed")
+        counts = {"tests": len(results), "failures": failed, "errors": errors, "skipped": skipped}
+        attributes = {name: str(count) for name, count in counts.items()}
+        attributes |= {"name": marks.student, "timestamp": marks.created}
+        suite = ElementTree.SubElement(suites, "testsuite", attributes)
+        for part in marks.parts:
+            case = ElementTree.SubElement(suite, "testcase", classname=marks.lab, name=part.name)
+            if part.result == "passed":
+                continue
+            kind = "error" if part.result in ("error", "timeout", "machine") else "failure"
+            kind = "skipped" if part.result in ("inconclusive", "left out") else kind
+            ElementTree.SubElement(case, kind, message=f"{WORDS[part.result]}. {detail(part)}".strip())
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"

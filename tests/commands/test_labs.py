@@ -1,0 +1,141 @@
+"""``lab``, ``predict`` and ``grade``: what they refuse, and a lab from start to marks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compare.commands.running import marked
+from compare.labs import lab as labs
+from compare.labs.marking import Marks, Part
+from compare.sandbox import isolation
+from processes import command
+
+Complaint = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("lab", "begin"), "invalid choice"),
+        (("lab", "start", "01"), "lab start: got 1 words behind it; write lab start LAB DIR"),
+        (("lab", "start", "77", "x"), "no lab '77'"),
+        (("lab", "check", "/nowhere"), "/nowhere: there is no such folder"),
+        (("lab", "hint", "01", "99"), "hints 1 to 6, not 99"),
+        (("lab", "hint", "01", "first"), "not first"),
+        (("lab", "list", "--seed", "3"), "--seed goes with an op"),
+        (("predict",), "predict takes an op"),
+        (("predict", "softmx"), "did you mean softmax"),
+        (("predict", "softmax", "--answers", "/nowhere"), "/nowhere cannot be read"),
+        (("predict", "softmax", "--device", "tpu"), "tpu"),
+        (("grade",), "grade takes a folder"),
+        (("grade", "/nowhere"), "/nowhere: there is no such folder"),
+        (("grade", "/tmp", "--jobs", "0"), "--jobs 0: give a number from 1"),
+        (("grade", "/tmp", "--csv", "/nowhere/x.csv"), "there is no directory /nowhere"),
+        (("grade", "/tmp", "--rubric", "/nowhere"), "/nowhere cannot be read"),
+    ],
+)
+def test_what_they_refuse(words: tuple[str, ...], says: str, complaint: Complaint) -> None:
+    if words == ("lab", "begin"):
+        with pytest.raises(SystemExit):
+            complaint(*words)
+        return
+    assert says in complaint(*words)
+
+
+def test_grade_refuses_without_isolation(
+    complaint: Complaint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "found", lambda: isolation.Isolation(refused=("seccomp: not here",)))
+    said = complaint("grade", str(tmp_path))
+    assert "no isolation (seccomp: not here). --unsafe marks them all the same" in said
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [
+        ((), 0),
+        (("passed", "left out"), 0),
+        (("passed", "wrong"), 1),
+        (("not started",), 1),
+        (("inconclusive", "passed"), 3),
+        (("wrong", "error"), 4),
+        (("error", "timeout"), 5),
+        (("timeout", "machine"), 6),
+    ],
+)
+def test_the_exit_status_is_of_the_weightiest_result(results: tuple[str, ...], status: int) -> None:
+    parts = tuple(Part("x", 0, 1, result) for result in results)  # type: ignore[arg-type]
+    assert marked.status_of([Marks("a", "01", "", False, "", "", parts)]) == status
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('fastest = "cupy"', "got 'cupy', expected one of torch, triton, cuda"),
+        ("speed = 3", "speed is no prediction; there are fastest, binding, speedup, registers"),
+        ('registers = "lots"', "got 'lots', expected a number"),
+    ],
+)
+def test_predictions_in_a_file_are_checked(
+    text: str, says: str, tmp_path: Path, complaint: Complaint
+) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    assert says in complaint("predict", "softmax", "--answers", str(tmp_path / "mine.toml"))
+
+
+def test_predictions_are_measured_and_scored(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('fastest = "triton"\nregisters = 30\n')
+    done = command("predict", "vector_add", "--answers", tmp_path / "mine.toml", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "Predictions: " in done.stdout
+    assert "recorded" in done.stdout  # without a GPU
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
+    mine = tmp_path / "class" / "alice"
+    started = command("lab", "start", "01", mine)
+    assert started.returncode == 0, started.stderr
+    assert "lab check" in started.stdout
+    early = command("lab", "report", mine)
+    assert early.returncode == 2
+    assert "predict first: fill in fastest" in early.stderr
+
+    shutil.copytree(labs.SOLUTIONS / "01_programs_and_threads", mine, dirs_exist_ok=True)
+    wrong = (labs.FOLDER / "01_programs_and_threads" / "starter" / "torch_add.py").read_text()
+    (mine / "torch_add.py").write_text(wrong.partition("    raise")[0] + "    return x - y\n")
+    checked = command("lab", "check", mine, "--device", "cpu")
+    assert checked.returncode == 1, checked.stderr
+    assert "10 of 11 points" in checked.stdout
+    assert "first at [" in checked.stdout
+    assert " us" not in checked.stdout  # no speed
+
+    reported = command("lab", "report", mine, "--device", "cpu")
+    assert reported.returncode == 0, reported.stderr
+    assert "triton.mine" in (mine / "report.md").read_text()
+    assert "<table>" in (mine / "report.html").read_text()
+
+    shutil.copytree(mine, mine.with_name("bob"))
+    (mine.with_name("bob") / "torch_add.py").write_text("this is not Python")
+    files = {name: tmp_path / name for name in ("marks.json", "marks.csv", "marks.xml", "class.html")}
+    graded = command(
+        *("grade", mine.parent, "--device", "cpu", "--jobs", "2", "--similar"),
+        *("--json", files["marks.json"], "--csv", files["marks.csv"]),
+        *("--junit", files["marks.xml"], "--html", files["class.html"]),
+    )
+    assert graded.returncode == 4, graded.stderr
+    marks = {each["student"]: each for each in json.loads(files["marks.json"].read_text())}
+    assert {name: each["parts"][0]["result"] for name, each in marks.items()} == {
+        "alice": "wrong",
+        "bob": "error",
+    }
+    assert all(file.is_file() for file in files.values())
+    one = command("grade", mine, "--device", "cpu", "--keep", mine.parent / "_marks")
+    assert one.returncode == 1
+    assert "unchanged since" in one.stderr

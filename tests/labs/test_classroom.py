@@ -1,0 +1,128 @@
+"""A class: what one submission does costs that one only, and a stopped run is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compare.labs import classroom, similarity
+from compare.labs import lab as labs
+from compare.labs.marking import Marks, Part
+from compare.labs.work import Work, start
+
+LAB = labs.find("01")
+
+
+@pytest.fixture
+def students(tmp_path: Path) -> Path:
+    folder = tmp_path / "class"
+    for name in ("alice", "bob", "carol"):
+        start(LAB, folder / name)
+    (folder / "_marks").mkdir()
+    (folder / ".git").mkdir()
+    return folder
+
+
+def marks_of(work: Work, *parts: Part) -> Marks:
+    return Marks(work.name, work.lab.name, "a CPU", False, "2026-11-24", work.digest, parts)
+
+
+Mark = Callable[..., list[Marks]]
+
+
+@pytest.fixture
+def mark(students: Path, monkeypatch: pytest.MonkeyPatch) -> Mark:
+    """Mark the class; what a student gets is in ``results``."""
+
+    def marked(results: dict[str, Part | BaseException], said: list[str] | None = None) -> list[Marks]:
+        def correctness(work: Work, *_: object) -> Marks:
+            (said if said is not None else []).append(f"ran {work.name}")
+            result = results.get(work.name, Part("x", 2, 2, "passed"))
+            if isinstance(result, BaseException):
+                raise result
+            return marks_of(work, result)
+
+        monkeypatch.setattr(classroom, "correctness", correctness)
+        monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
+        folders = classroom.submissions(students)
+        return classroom.mark(folders, None, "cpu", 2, 1.0, students / "_marks", lambda what: None)
+
+    return marked
+
+
+def test_folders_are_students(students: Path) -> None:
+    assert [path.name for path in classroom.submissions(students)] == ["alice", "bob", "carol"]
+    assert classroom.is_class(students)
+    assert not classroom.is_class(students / "alice")
+
+
+def test_a_crash_costs_one_submission(mark: Mark) -> None:
+    found = mark({"bob": OSError("disk on fire")})
+    assert [(m.student, m.points) for m in found] == [("alice", 2), ("bob", 0), ("carol", 2)]
+    assert found[1].parts[0].detail == "OSError: disk on fire"
+
+
+def test_a_stopped_run_is_resumed(mark: Mark, students: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        mark({"carol": KeyboardInterrupt()})
+    said: list[str] = []
+    mark({}, said)
+    assert "ran carol" in said
+    again: list[str] = []
+    mark({}, again)
+    assert again == []
+    (students / "bob" / "cuda_add.py").write_text("else")
+    mark({}, again)
+    assert again == ["ran bob"]
+
+
+def test_what_is_undecided_is_marked_again(mark: Mark) -> None:
+    mark({"alice": Part("x", 0, 2, "machine", "no compiler")})
+    said: list[str] = []
+    assert mark({}, said)[0].points == 2
+    assert said == ["ran alice"]
+
+
+def test_marks_never_fall(mark: Mark, students: Path) -> None:
+    mark({})
+    (students / "bob" / "cuda_add.py").write_text("worse")
+    assert mark({"bob": Part("x", 0, 2, "wrong", "tail")})[1].points == 2
+
+
+def test_damaged_marks_are_made_anew(mark: Mark, students: Path) -> None:
+    mark({})
+    (students / "_marks" / "bob.json").write_text('{"student": 3}')
+    said: list[str] = []
+    mark({}, said)
+    assert said == ["ran bob"]
+
+
+def test_a_folder_that_names_no_lab_gets_that_of_the_class(mark: Mark, students: Path) -> None:
+    (students / "bob" / "answers.toml").unlink()
+    assert [m.lab for m in mark({})] == [LAB.name] * 3
+
+
+def test_a_class_without_a_lab(mark: Mark, students: Path) -> None:
+    for folder in classroom.submissions(students):
+        (folder / "answers.toml").write_text("")
+    found = mark({})
+    assert [m.points for m in found] == [0, 0, 0]
+    assert "names no lab" in found[0].parts[0].detail
+
+
+def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
+    pytest.importorskip("copydetect", reason="copydetect is not installed")
+    folders = classroom.submissions(students)
+    assert similarity.pairs(LAB, folders) == []
+    starter = (students / "alice" / "triton_add.py").read_text()
+    own = "\n".join(
+        f"    part{i} = tl.load(x_ptr + n * {i}, mask=n + {i} < N) * part{i - 1}" for i in range(30)
+    )
+    (students / "alice" / "triton_add.py").write_text(starter + own)
+    renamed = own.replace("part", "piece").replace("x_ptr", "source")
+    (students / "bob" / "triton_add.py").write_text(starter + renamed)
+    (pair,) = similarity.pairs(LAB, folders)
+    assert (pair.file, pair.first, pair.second) == ("triton_add.py", "alice", "bob")
+    assert pair.share > 0.9

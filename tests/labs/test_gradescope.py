@@ -1,0 +1,54 @@
+"""The autograder's archive, unpacked and run as Gradescope does, but for the installation of packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from compare.labs import lab as labs
+from compare.registry import ROOT
+
+pytestmark = [
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="archives are made of git's last commit"),
+    pytest.mark.long,
+]
+
+
+@pytest.fixture
+def autograder(tmp_path: Path) -> Path:
+    """Gradescope's folder: the archive's files in ``source``, a submission in ``submission``."""
+    archive = ROOT / "build" / "gradescope_01.zip"
+    subprocess.run(["make", f"PY={sys.executable}", "gradescope", "LAB=01"], cwd=ROOT, check=True)
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(tmp_path / "source")
+    (tmp_path / "source" / "project" / ".venv").symlink_to(sys.prefix)
+    shutil.copytree(labs.SOLUTIONS / "01_programs_and_threads", tmp_path / "submission")
+    return tmp_path
+
+
+def marked(autograder: Path) -> dict[str, object]:
+    script = autograder / "source" / "run_autograder"
+    environment = {**os.environ, "AUTOGRADER": str(autograder)}
+    subprocess.run(["bash", str(script)], env=environment, check=True, capture_output=True)
+    found = json.loads((autograder / "results" / "results.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_archive_marks_a_submission(autograder: Path) -> None:
+    project = autograder / "source" / "project"
+    assert (autograder / "source" / "setup.sh").is_file()
+    assert not (project / "labs" / "solutions").exists()
+    assert not [*project.rglob("instructor.md")]
+    found = marked(autograder)
+    assert found["score"] == sum(test["max_score"] for test in found["tests"]) > 0  # type: ignore[attr-defined]
+    for file in (autograder / "submission").iterdir():
+        file.unlink()
+    assert marked(autograder)["score"] == 0

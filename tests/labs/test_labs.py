@@ -1,0 +1,148 @@
+"""The labs as they are handed out: each description is whole, and everything that it names exists."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+
+import pytest
+
+from compare import cli, registry
+from compare.command_line.status import SUCCESS
+from compare.labs import lab as labs
+from compare.labs import prediction
+from compare.labs.lab import Lab
+from compare.labs.marking import NOT_WRITTEN, correctness, speeds, total
+from compare.labs.work import ANSWERS, read_folder, start
+from compare.spec import UsageError
+from conftest import HAS_GPU
+
+LABS = labs.every()
+EVERY_RUN = ("01", "04")
+"""Labs whose solutions `make test` marks; `make test-all` marks all."""
+every_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
+marked = pytest.mark.parametrize(
+    "lab",
+    [
+        pytest.param(lab, id=lab.name, marks=() if lab.number in EVERY_RUN else pytest.mark.thorough)
+        for lab in LABS
+    ],
+)
+
+
+def test_each_has_its_number() -> None:
+    assert LABS
+    assert len({lab.number for lab in LABS}) == len(LABS)
+
+
+@every_lab
+def test_it_is_whole(lab: Lab) -> None:
+    folder = lab.path.parent
+    assert lab.hours <= 4
+    assert set(lab.tiers) == set(labs.TIERS)
+    assert 3 <= len(lab.prediction) <= 6
+    assert len(lab.hint) >= 4
+    assert lab.question
+    assert 15 <= total(lab, speed=True) <= 30
+    readme = (folder / "README.md").read_text()
+    assert all(task.file in readme for task in lab.task)
+    assert f"<!-- generated: lab {lab.number} -->" in (folder / "instructor.md").read_text()
+    names = {file.name for file in (labs.SOLUTIONS / lab.name).iterdir() if file.is_file()}
+    assert names == {ANSWERS, *(task.file for task in lab.task)}
+
+
+@every_lab
+def test_what_it_names_exists(lab: Lab) -> None:
+    for task in lab.task:
+        known = {impl.label for impl in registry.implementations(task.op or lab.op)}
+        assert task.reference in known
+        assert task.label not in known
+        starter = (lab.path.parent / "starter" / task.file).read_text()
+        assert fnmatch.filter(re.findall(r'"(\w+\.\w+)"', starter), task.label)
+        assert NOT_WRITTEN in starter
+    for asked in lab.prediction:
+        known = {impl.label for impl in registry.implementations(asked.op or lab.op)}
+        assert {asked.label, asked.against, *asked.choices} - {""} <= known | set(prediction.WAYS)
+    parts = [f"{task.title}: {group.name}" for task in lab.task for group in task.group]
+    assert len(set(parts)) == len(parts)
+
+
+@every_lab
+def test_the_model_answers_are_predictions_and_answers(lab: Lab) -> None:
+    work = read_folder(labs.SOLUTIONS / lab.name)
+    assert work.lab.name == lab.name
+    assert not work.problem
+    for asked in lab.prediction:
+        prediction.read(asked, work.predictions[asked.name])
+    for question in lab.question:
+        assert len(work.answers[question.name].split()) >= question.words, question.name
+
+
+@marked
+@pytest.mark.long
+def test_its_solution_gets_full_points(lab: Lab, tmp_path: Path) -> None:
+    work = read_folder(labs.SOLUTIONS / lab.name)
+    device = "auto" if HAS_GPU else "cpu"
+    marks = speeds(work, correctness(work, device, 120.0, print), device, 120.0, print)
+    assert [part for part in marks.parts if part.result not in ("passed", "left out")] == []
+    assert marks.points == marks.of > 0
+    if not HAS_GPU:
+        assert {p.name.partition(": ")[2][:5] for p in marks.parts if p.result == "left out"} <= {"speed"}
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.timeout(900)
+@every_lab
+def test_its_solution_is_fast_enough_on_a_gpu(lab: Lab, tmp_path: Path) -> None:
+    test_its_solution_gets_full_points(lab, tmp_path)
+
+
+@pytest.mark.thorough
+@every_lab
+def test_its_starters_are_marked_as_not_started(lab: Lab, tmp_path: Path) -> None:
+    start(lab, tmp_path / "mine")
+    marks = correctness(read_folder(tmp_path / "mine"), "cpu", 120.0, print)
+    assert {part.result for part in marks.parts} == {"not started"}
+    assert all(NOT_WRITTEN in part.detail or "first make" in part.detail for part in marks.parts)
+
+
+def test_a_lab_is_found_by_number_or_name() -> None:
+    assert {labs.find(word).name for word in ("01", "1", LABS[0].name)} == {LABS[0].name}
+    with pytest.raises(UsageError, match="programs_and_threads"):
+        labs.find("programs")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (("hours = 2", 'hours = "two"'), "lab.toml.hours: got str"),
+        (('op = "vector_add"', 'op = "vector_ad"'), "did you mean vector_add"),
+        (('"N=4096,fp32"', '"M=4096,fp32"'), "'M' is no dimension"),
+        (("points = 2", "pints = 2"), "unknown pints"),
+        (("[tiers]", "[tiers"), "is not TOML"),
+        (
+            (
+                "[[prediction]]",
+                '[[task.limit]]\nfigure = "registers"\nat_most = 9\npoints = 1\n[[prediction]]',
+            ),
+            "'CUDA' limits resources, and has 9 cases",
+        ),
+        (('measure = "binding"', 'measure = "smell"'), "got 'smell', expected one of"),
+    ],
+)
+def test_a_mistake_in_a_description_is_named(changed: tuple[str, str], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "01_mine" / "lab.toml"
+    path.parent.mkdir()
+    text = LABS[0].path.read_text()
+    assert changed[0] in text
+    path.write_text(text.replace(*changed))
+    with pytest.raises(UsageError, match=re.escape(says)):
+        labs.read(path)
+
+
+def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lab", "list"]) == SUCCESS
+    printed = capsys.readouterr().out
+    assert all(lab.title in printed for lab in LABS)

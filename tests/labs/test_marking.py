@@ -1,0 +1,221 @@
+"""Marks: the words and points of every way in which a part may pass or fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import made_up
+from compare.labs import lab as labs
+from compare.labs import marking
+from compare.labs.marking import Marks, Part, best, correctness, speeds
+from compare.labs.running import Run
+from compare.labs.work import read_folder
+from compare.spec import Finding, Mismatch, Row
+
+SMALL, ODD, BIG = "M=4,N=8,fp32", "M=4,N=9,fp32", made_up.CASE
+LAB = """
+title = "Made up"
+op = "softmax"
+hours = 1
+prediction = []
+hint = []
+tiers = {}
+[[task]]
+title = "T"
+file = "mine.py"
+label = "triton.mine"
+reference = "triton.onepass"
+speed = [{ case = "M=4096,N=4096,fp32", at_least = 0.9, points = 4 }]
+limit = [{ figure = "registers", at_most = 40, points = 1 }]
+group = [{ name = "small", points = 2, cases = ["M=4,N=8,fp32", "M=4,N=9,fp32"] }]
+[[question]]
+name = "why"
+text = "Why?"
+points = 3
+rubric = "Because."
+words = 2
+"""
+BASELINE = Row("torch.eager", "vendor", "ok", agreement=made_up.AGREEMENT)
+MINE = replace(BASELINE, label="triton.mine", resources=(made_up.kernel("triton.mine"),))
+
+
+@pytest.fixture
+def submission(tmp_path: Path) -> Path:
+    rubric = tmp_path / "01_made_up" / "lab.toml"
+    rubric.parent.mkdir()
+    rubric.write_text(LAB)
+    folder = tmp_path / "alice"
+    folder.mkdir()
+    (folder / "mine.py").touch()
+    (folder / "answers.toml").write_text('[answers]\nwhy = "Bandwidth binds."')
+    return folder
+
+
+Ran = Callable[..., Run]
+
+
+def graded(folder: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> dict[str, Part]:
+    """The parts by name, where every comparison gives what ``ran`` makes of its cases and labels."""
+    monkeypatch.setattr(marking, "run", ran)
+    work = read_folder(folder, rubric=folder.parent / "01_made_up" / "lab.toml")
+    marks = correctness(work, "auto", 1.0, lambda what: None)
+    return {part.name: part for part in speeds(work, marks, "auto", 1.0, lambda what: None).parts}
+
+
+def rows(*found: Row, environment: Any = made_up.LAPTOP) -> Ran:
+    """A run with these rows on every case."""
+
+    def ran(op: str, cases: list[str], *_: Any, **__: Any) -> Run:
+        made = (made_up.case(case, tuple(found)) for case in cases)
+        return Run(made_up.comparison(*made, environment=environment))
+
+    return ran
+
+
+GROUP, LIMIT, SPEED = "T: small", "T: at most 40 registers", "T: speed of at least 0.9x triton.onepass"
+
+
+def test_everything_right(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = graded(submission, monkeypatch, rows(BASELINE, MINE))
+    assert {name: (part.result, part.points) for name, part in parts.items()} == {
+        GROUP: ("passed", 2),
+        LIMIT: ("passed", 1),
+        SPEED: ("left out", 0),
+        "answer why": ("passed", 3),
+    }
+
+
+WRONG = replace(
+    MINE,
+    status="disagrees",
+    reason="values: 3 elements are wrong",
+    agreement=replace(made_up.DISAGREEMENT, mismatch=Mismatch((0, 5), 1.0, 2.0, 3, 32, "tail mask?")),
+)
+BORROWED = replace(made_up.DISAGREEMENT, findings=(Finding("own work", False, "it called aten::softmax"),))
+
+
+@pytest.mark.parametrize(
+    ("row", "result", "says"),
+    [
+        (WRONG, "wrong", "3 elements"),
+        (replace(WRONG, agreement=BORROWED, reason="own work: aten"), "refused", "aten"),
+        (replace(MINE, status="impossible", reason="faster than the floor"), "refused", "floor"),
+        (replace(MINE, status="failed", reason="mine.py:3: NameError: x"), "error", "mine.py:3"),
+        (replace(MINE, status="failed", reason="it took longer than 10 s"), "timeout", "10 s"),
+        (replace(MINE, status="unavailable", reason="not written yet: step 1"), "not started", "step 1"),
+        (replace(MINE, status="unavailable", reason="multiples of 64 only"), "wrong", "multiples"),
+        (replace(MINE, status="unavailable", reason="needs sm_90, this is sm_75"), "left out", "sm_90"),
+    ],
+)
+def test_a_row_s_result(
+    row: Row, result: str, says: str, submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = graded(submission, monkeypatch, rows(BASELINE, row))
+    assert (parts[GROUP].result, parts[GROUP].points) == (result, 0)
+    assert says in parts[GROUP].detail
+    assert (parts[LIMIT].result, parts[LIMIT].points) == ("not started", 0)
+
+
+def test_a_group_needs_all_its_cases(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ran(op: str, cases: list[str], *_: Any, **__: Any) -> Run:
+        made = (made_up.case(case, (BASELINE, WRONG if case == ODD else MINE)) for case in cases)
+        return Run(made_up.comparison(*made, environment=made_up.LAPTOP))
+
+    part = graded(submission, monkeypatch, ran)[GROUP]
+    assert (part.result, part.points) == ("wrong", 0)
+    assert part.detail.startswith(ODD)
+    assert part.mismatch
+
+
+def test_a_failed_reference_is_the_machine_s_fault(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(BASELINE, status="failed", reason="CUDA error")
+    part = graded(submission, monkeypatch, rows(broken, replace(MINE, status="failed", reason="x")))[GROUP]
+    assert part.result == "machine"
+    assert "CUDA error" in part.detail
+
+
+@pytest.mark.parametrize(("alone", "result"), [(True, "error"), (False, "machine")])
+def test_where_no_comparison_came_of_it(
+    alone: bool, result: str, submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference without the file decides whose fault it is."""
+
+    def ran(op: str, cases: list[str], only: list[str], *more: Any, **__: Any) -> Run:
+        works = alone and only == ["triton.onepass"] and len(more) < 3
+        return rows(BASELINE)(op, cases) if works else Run(None, "killed")
+
+    assert graded(submission, monkeypatch, ran)[GROUP].result == result
+
+
+def test_a_file_that_is_missing_or_cannot_be_loaded(
+    submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Run(None, "--load mine.py: SyntaxError at line 1", refused=True)
+    part = graded(submission, monkeypatch, lambda *_, **__: refused)[GROUP]
+    assert (part.result, part.detail) == ("error", refused.error)
+    (submission / "mine.py").unlink()
+    assert graded(submission, monkeypatch, rows(BASELINE))[GROUP].detail == "there is no mine.py"
+
+
+def test_a_label_that_is_not_registered(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = graded(submission, monkeypatch, rows(BASELINE))[GROUP]
+    assert part.result == "error"
+    assert "registers no implementation" in part.detail
+
+
+@pytest.mark.parametrize(
+    ("us", "result", "points"), [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)]
+)
+def test_speed_is_relative_to_the_reference(
+    us: float, result: str, points: float, submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", us)}
+    part = graded(submission, monkeypatch, rows(*made_up.rows(medians), environment=made_up.H100))[SPEED]
+    assert (part.result, part.points) == (result, points)
+    assert "triton.onepass (95% interval" in part.detail
+
+
+def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(
+    submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = made_up.rows({"triton.onepass": ("tiled", 86.0)})[0]
+    noisy = made_up.samples(100.0, "noisy", spread=0.3)
+    timed = made_up.timing("triton.mine", 100.0, None)
+    mine = replace(MINE, timing=replace(timed, cold_us=made_up.estimate(noisy)))
+    runs: list[str] = []
+
+    def ran(op: str, cases: list[str], *more: Any, **keywords: Any) -> Run:
+        runs.append(op)
+        return rows(BASELINE, reference, mine, environment=made_up.H100)(op, cases)
+
+    part = graded(submission, monkeypatch, ran)[SPEED]
+    assert (part.result, part.points) == ("inconclusive", 0)
+    assert len(runs) == 1 + 3
+    marks = Marks("alice", "01", "", True, "", "", (part, Part("other", 1, 2, "wrong")))
+    assert (marks.points, marks.of, marks.share) == (1, 2, 0.5)
+
+
+def test_a_later_submission_never_loses_points() -> None:
+    old = Marks("alice", "01", "", True, "1", "a", (Part("x", 2, 2, "passed"), Part("y", 0, 3, "wrong")))
+    new = replace(old, digest="b", parts=(Part("x", 0, 2, "error"), Part("y", 3, 3, "passed")))
+    assert best(old, new).points == 5
+    assert best(old, new).digest == "b"
+    unsure = replace(new, parts=(Part("x", 0, 2, "inconclusive"), Part("y", 0, 3, "machine")))
+    assert best(old, unsure).parts == old.parts
+    assert best(replace(old, lab="02"), new) == new
+
+
+def test_short_or_missing_answers(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (submission / "answers.toml").write_text('[answers]\nwhy = "Because."')
+    part = graded(submission, monkeypatch, rows(BASELINE, MINE))["answer why"]
+    assert (part.result, part.detail) == ("not started", "1 words; 2 are asked for")
+
+
+def test_the_total_has_speed_only_on_a_gpu() -> None:
+    lab = labs.find("01")
+    assert marking.total(lab, speed=True) > marking.total(lab)

@@ -1,0 +1,57 @@
+"""The labs' notebooks run from top to bottom, and a comparison shows itself in a cell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import made_up
+from compare import notebook
+from compare.labs import lab as labs
+from compare.registry import ROOT
+
+NOTEBOOKS = sorted(labs.FOLDER.glob("*/lab.ipynb"))
+EVERY_RUN = NOTEBOOKS[:1]
+
+
+def test_a_comparison_is_shown_as_on_the_screen() -> None:
+    shown = notebook.Shown(made_up.comparison(op="soft<max"))
+    assert "CORRECT" in repr(shown)
+    assert "soft&lt;max" in shown._repr_html_()
+    assert shown._repr_html_().startswith("<pre")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.parent.name, marks=() if path in EVERY_RUN else pytest.mark.thorough)
+        for path in NOTEBOOKS
+    ],
+)
+def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("nbmake", reason="nbmake is not installed")
+    copy = tmp_path / "lab.ipynb"
+    copy.write_text(path.read_text())
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--nbmake",
+            "--nbmake-timeout=300",
+            "-p",
+            "no:cacheprovider",
+            str(copy),
+        ],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "answers.toml").is_file()

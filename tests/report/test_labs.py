@@ -1,0 +1,128 @@
+"""What graders import, and the pages: valid, and with nothing of a student's that a reader would run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+import made_up
+from compare.labs import lab as labs
+from compare.labs.lab import Prediction
+from compare.labs.marking import Marks, Part
+from compare.labs.prediction import outcome
+from compare.labs.running import Run
+from compare.labs.similarity import Pair
+from compare.labs.work import read_folder
+from compare.report import labs as pages
+from compare.spec import Mismatch
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+
+EVIL = "<img src=x onerror=alert(1)>"
+MARKS = Marks(
+    "alice",
+    "01_programs_and_threads",
+    "AMD EPYC",
+    False,
+    "2026-11-24T03:00:00+00:00",
+    "d",
+    (
+        Part("Triton: small", 2, 2, "passed"),
+        Part("Triton: odd", 0, 1, "wrong", f"1 of 2 {EVIL}", Mismatch((0, 5), 1.5, 2.0, 3, 32, "tail mask?")),
+        Part("CUDA: small", 0, 2, "error", "=cmd|'/c calc'"),
+        Part("CUDA: speed", 0, 4, "left out", "speed needs a GPU"),
+    ),
+)
+GRADESCOPE = {
+    "type": "object",
+    "required": ["tests"],
+    "additionalProperties": False,
+    "properties": {
+        "score": {"type": "number", "minimum": 0},
+        "output": {"type": "string"},
+        "execution_time": {"type": "number"},
+        "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
+        "stdout_visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
+        "extra_data": {"type": "object"},
+        "leaderboard": {"type": "array"},
+        "tests": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["name", "score", "max_score"],
+                "additionalProperties": False,
+                "properties": {
+                    "name": {"type": "string"},
+                    "number": {"type": "string"},
+                    "score": {"type": "number", "minimum": 0},
+                    "max_score": {"type": "number", "minimum": 0},
+                    "status": {"enum": ["passed", "failed"]},
+                    "output": {"type": "string"},
+                    "tags": {"type": "array", "items": {"type": "string"}},
+                    "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
+                },
+            },
+        },
+    },
+}
+"""What Gradescope's documentation says of ``results.json``."""
+
+
+def test_gradescope_takes_the_results() -> None:
+    found = json.loads(pages.gradescope(MARKS))
+    jsonschema.validate(found, GRADESCOPE)
+    assert found["score"] == 2
+    assert sum(test["max_score"] for test in found["tests"]) == 5
+    assert [test["status"] for test in found["tests"]] == ["passed", "failed", "failed", "passed"]
+    assert "first at [0, 5]: got 1.5, expected 2; 3 of 32 elements; tail mask?" in found["tests"][1]["output"]
+
+
+def test_junit_counts() -> None:
+    suite = ElementTree.fromstring(pages.junit([MARKS]))[0]
+    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
+    assert counts == {"name": "alice", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
+    assert [child.tag for case in suite for child in case] == ["failure", "error", "skipped"]
+
+
+def test_csv_has_a_line_for_each_and_runs_nothing() -> None:
+    evil = replace(MARKS, student="=1+1", parts=(Part("x", 0, 1, "machine"),))
+    lines = pages.csv([MARKS, evil]).splitlines()
+    assert lines[0].startswith("student,lab,points,of,share,device,created,Triton: small")
+    assert lines[1].startswith("alice,01_programs_and_threads,2,5,0.4,")
+    assert lines[2].startswith("'=1+1,")
+    assert lines[2].endswith("machine")
+
+
+def test_the_class_page() -> None:
+    lab = labs.find("01")
+    other = replace(MARKS, student="bob", parts=MARKS.parts[:1])
+    text = pages.class_page([lab], [MARKS, other], [Pair("a.py", "alice", "bob", 0.9)])
+    assert text.index("bob") < text.index("alice")  # the best first
+    assert "| 90-100%" in text
+    assert "90%" in text
+    assert all(question.name or question.rubric[:20] in text for question in lab.question)
+    page = pages.html(text, "Marks")
+    assert EVIL not in page
+    assert "&lt;img" in page
+    assert "<table>" in page
+    assert "http" not in page
+
+
+@pytest.mark.parametrize("answer", [EVIL, "[click](javascript:alert(1))", "```\nopen fence", "# heading"])
+def test_a_student_s_page_runs_nothing(answer: str) -> None:
+    work = read_folder(labs.SOLUTIONS / "01_programs_and_threads")
+    work = replace(work, answers={**work.answers, "lanes": answer})
+    asked = Prediction(
+        "fastest", "Which?", "fastest", made_up.CASE, choices=("torch.eager", "triton.onepass")
+    )
+    found = outcome(asked, "torch.eager", Run(made_up.comparison()))
+    page = pages.html(pages.student_page(work, [found], [("Triton", made_up.comparison())]), "<Lab>")
+    assert "<img" not in page
+    assert 'href="javascript' not in page
+    assert "&lt;Lab&gt;" in page
+    assert "triton.onepass" in page
+    assert "0.00" in page

@@ -1,0 +1,45 @@
+"""The generated parts of the labs' pages: a list of all, and the figures that a lab's students will see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from compare import registry
+from compare.labs import lab as labs
+from compare.labs.prediction import outcome
+from compare.labs.running import Run
+from compare.report import markdown, tables
+from compare.report.labs import shown
+from compare.report.tables import Table
+from compare.spec import Comparison, Op
+
+
+def block() -> str:
+    """A line for each lab."""
+    found = labs.every()
+    rows = tuple((f"[{each.number}](../labs/{each.name}/README.md)", each.title, each.op) for each in found)
+    headers = ("lab", "title", "op")
+    return markdown.table(Table("Labs", headers, rows, headers))
+
+
+def expected(number: str, recorded: Callable[[Op], Comparison | None]) -> str:
+    """What the record says of a lab's predictions and of its references."""
+    lab = labs.find(number)
+    runs = {op: recorded(registry.get_op(op)) for op in dict.fromkeys(e.op or lab.op for e in lab.prediction)}
+    device = next((run.environment.device for run in runs.values() if run), "")
+    rows = tuple(
+        (each.name, each.case, shown(outcome(each, None, Run(runs[each.op or lab.op])).measured))
+        for each in lab.prediction
+    )
+    title = f"Predictions, as recorded on {device}"
+    parts = [markdown.table(Table(title, ("prediction", "case", "measured"), rows, ("case", "measured")))]
+    for task in lab.task:
+        for text in dict.fromkeys(speed.case for speed in task.speed):
+            run = recorded(labs.op_of(lab, task))
+            for case in run.cases if run else ():
+                chosen = tuple(row for row in case.rows if row.label in (task.reference, "torch.eager"))
+                if case.case == text and chosen:
+                    entry = tables.speed(replace(case, rows=chosen))
+                    parts.append(markdown.table(replace(entry, title=f"{task.title}: {entry.title}")))
+    return "\n\n".join(parts)
