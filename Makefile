@@ -3,8 +3,11 @@
 # make test-all           the same without leaving out `thorough` tests (before a release or a change of compilers)
 # make test-gpu           the tests that need a GPU; fails if none ran                       (LESS= for all of them)
 # make lint | format      check | fix the style; lint checks types and imports too
+# make fuzz               five minutes of hostile arguments, records and answers of workers
 # make mutations          seed every bug of tests/mutations/, and record what catches it     (ARGS=--missing)
 # make docs               write the generated tables and pictures of README.md and docs/
+# make handout            build/handout.tar.gz: the project without the labs' solutions and instructors' notes
+# make gradescope LAB=01  build/gradescope_01.zip: Gradescope's autograder of a lab, for the tier without a GPU
 # make clean              remove what make has made
 #
 # Each makes .venv and installs what it needs first.  Two switches:
@@ -18,12 +21,15 @@ SHELL := /bin/bash
 .SECONDARY:
 
 OP ?= softmax
+LAB ?= 01
+FOR_INSTRUCTORS := ':!labs/solutions' ':!labs/*/instructor.md'
 ARGS ?=
 PY ?=
 JOBS ?= 2
 GPU_JOBS ?= 4
 PYTEST_ARGS ?=
 LESS := not thorough
+FUZZ_EXAMPLES ?= 5000
 
 # torch 2.13's own Triton is in .venv; these legs run beside it.
 TRITONS ?= 3.6.0 newest
@@ -42,8 +48,8 @@ endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/toolchain/aot/program/*.[ch] tests/support/fake_cuda/*.c)
 
-.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style imports types format mutations \
-	docs clean
+.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style imports types format fuzz mutations \
+	docs handout gradescope clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -90,11 +96,26 @@ format: $(ENV)
 	$(RUN) -m ruff format
 	$(CLANG_FORMAT) -i $(CXX_FILES)
 
+fuzz: $(ENV)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(RUN) -m pytest -n $(JOBS) --timeout 900 tests/test_fuzz.py $(PYTEST_ARGS)
+
 mutations: $(ENV)
 	PYTHONPATH=$(CURDIR):$(CURDIR)/tests:$(CURDIR)/tests/support $(RUN) -m mutations $(ARGS)
 
 docs: $(ENV)
 	$(RUN) -m tools.docs.blocks
+
+# Both hold the last commit, and so no file that is not in git.
+handout: | build
+	git archive --format=tar.gz -o build/handout.tar.gz --prefix=gpu-three-ways/ HEAD . $(FOR_INSTRUCTORS)
+
+gradescope: | build
+	git archive --format=zip -o build/gradescope_$(LAB).zip --add-virtual-file=lab:$(LAB) \
+		--add-file=labs/gradescope/setup.sh --add-file=labs/gradescope/run_autograder \
+		--prefix=project/ HEAD . $(FOR_INSTRUCTORS)
+
+build:
+	mkdir -p build
 
 clean:
 	rm -rf .venv .tritons build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

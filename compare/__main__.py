@@ -1,6 +1,10 @@
 """``python -m compare softmax``."""
 
 import sys
+from pathlib import Path
+
+if sys.path[0] in ("", str(Path.cwd())):  # a secrets.py there must not replace Python's
+    sys.path.append(sys.path.pop(0))
 
 try:
     from compare.cli import main

@@ -317,3 +317,114 @@ def check_gradients(
     for name, tensor in (("o", o), ("lse", lse)):
         if tensor.device != q.device:
             raise _on_two_devices(op, {name: tensor, "q": q})
+
+
+def check_groups(op: str, x: torch.Tensor, group: int) -> None:
+    """Check that ``x[M,K]`` are rows whose columns can be taken by ``group``, or all together if it is 0.
+
+    Raises:
+        TypeError: as `check_same`, or group is no int.
+        ValueError: as `check_same`, or group is negative.
+    """
+    check_same(op, 2, x=x)
+    if type(group) is not int:
+        raise TypeError(f"{op}: group is a {type(group).__name__}; it takes an int")
+    if group < 0:
+        raise ValueError(f"{op}: group is {group}; it takes 0, for a whole row, or a number of columns")
+
+
+def check_block_product(
+    op: str, a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+) -> None:
+    """Check that ``a[M,K]`` and ``b[N,K]`` are e4m3 with fp32 scales of each 1 x 128 and 128 x 128.
+
+    Raises:
+        TypeError: as `check_same`: a or b is not of e4m3, or a scale not of fp32.
+        ValueError: as `check_same`, b has not as many columns as a, a scale's shape does not go with its
+            matrix, or one is on another device than a.
+    """
+    e4m3, fp32 = (torch.float8_e4m3fn,), (torch.float32,)
+    check_same(op, 2, e4m3, a=a)
+    check_same(op, 2, e4m3, b=b)
+    check_same(op, 2, fp32, scale_a=scale_a)
+    check_same(op, 2, fp32, scale_b=scale_b)
+    (M, K), N = a.shape, b.shape[0]
+    if b.shape[1] != K:
+        raise _of_two_shapes(op, {"b": b, "a": a}, "as many columns of b as a has")
+    blocks = -(-K // 128)
+    if scale_a.shape != (M, blocks):
+        raise _of_two_shapes(op, {"scale_a": scale_a, "a": a}, f"{(M, blocks)} for scale_a")
+    if scale_b.shape != (-(-N // 128), blocks):
+        raise _of_two_shapes(op, {"scale_b": scale_b, "b": b}, f"{(-(-N // 128), blocks)} for scale_b")
+    for name, tensor in (("b", b), ("scale_a", scale_a), ("scale_b", scale_b)):
+        if tensor.device != a.device:
+            raise _on_two_devices(op, {name: tensor, "a": a})
+
+
+MOST_EXACT_TERMS = 2**17 - 1
+"""Of products of int8, whose sum is below 2^31 then."""
+
+
+def check_scaled_product(
+    op: str,
+    taken: torch.dtype,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+) -> None:
+    """Check that ``a[M,K]`` and ``b[N,K]`` are of an 8-bit dtype, with fp32 ``scale_a[M]``, ``scale_b[N]``.
+
+    Raises:
+        TypeError: as `check_same`: a or b is not of the dtype ``taken``, or a scale not of fp32.
+        ValueError: as `check_same`, b has not as many columns as a, a scale has not as many elements as its
+            matrix has rows, one is on another device than a, or int32 sums of K products may overflow.
+    """
+    check_same(op, 2, (taken,), a=a)
+    check_same(op, 2, (taken,), b=b)
+    check_same(op, 1, (torch.float32,), scale_a=scale_a)
+    check_same(op, 1, (torch.float32,), scale_b=scale_b)
+    K = a.shape[1]
+    if b.shape[1] != K:
+        raise _of_two_shapes(op, {"b": b, "a": a}, "as many columns of b as a has")
+    for name, scale, of, matrix in (("scale_a", scale_a, "a", a), ("scale_b", scale_b, "b", b)):
+        if scale.shape[0] != matrix.shape[0]:
+            takes = f"as many elements of {name} as {of} has rows"
+            raise _of_two_shapes(op, {name: scale, of: matrix}, takes)
+    for name, tensor in (("b", b), ("scale_a", scale_a), ("scale_b", scale_b)):
+        if tensor.device != a.device:
+            raise _on_two_devices(op, {name: tensor, "a": a})
+    if taken is torch.int8 and K > MOST_EXACT_TERMS:
+        raise ValueError(
+            f"{op}: a has shape {tuple(a.shape)}; it takes at most {MOST_EXACT_TERMS} columns, whose "
+            "products int32 can sum"
+        )
+
+
+def check_quantized_linear(
+    op: str, a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> None:
+    """Check ``a[M,K]``, ``packed[N,K/8]``, ``scales[N,K/128]`` and ``zeros[N,K/128]``, sizes rounded up.
+
+    Raises:
+        TypeError: as `check_same`: a is not of fp16 or bf16, packed not of int32, zeros not of uint8, or
+            scales of another dtype than a.
+        ValueError: as `check_same`, a shape does not go with a's, or a device is another than a's.
+    """
+    check_same(op, 2, TAKEN[1:], a=a)
+    check_same(op, 2, (torch.int32,), packed=packed)
+    check_same(op, 2, TAKEN[1:], scales=scales)
+    check_same(op, 2, (torch.uint8,), zeros=zeros)
+    if scales.dtype is not a.dtype:
+        raise _of_two_dtypes(op, {"scales": scales, "a": a})
+    K, N = a.shape[1], packed.shape[0]
+    if packed.shape[1] != -(-K // 8):
+        takes = f"(any, {-(-K // 8)}) for packed, 8 weights in a word"
+        raise _of_two_shapes(op, {"packed": packed, "a": a}, takes)
+    wanted = (N, -(-K // 128))
+    for name, tensor in (("scales", scales), ("zeros", zeros)):
+        if tensor.shape != wanted:
+            raise _of_two_shapes(op, {name: tensor, "packed": packed}, f"{wanted} for {name}")
+    for name, tensor in (("packed", packed), ("scales", scales), ("zeros", zeros)):
+        if tensor.device != a.device:
+            raise _on_two_devices(op, {name: tensor, "a": a})

@@ -23,6 +23,9 @@ MODULES = {
     "diff": "compare.commands.diff",
     "map": "compare.commands.map",
     "new-op": "compare.commands.new_op",
+    "lab": "compare.commands.lab",
+    "predict": "compare.commands.predict",
+    "grade": "compare.commands.grade",
     "pipeline": "compare.toolchain.pipeline.command",
     "aot": "compare.toolchain.aot.command",
     "cache": "compare.toolchain.caches.command",
@@ -30,6 +33,8 @@ MODULES = {
 """By command: its module, whose ``main`` takes the words that follow the command."""
 
 _OF_AN_OP = "compare.commands.compare"
+_LONGEST = 4096
+"""Characters of an argument: as many as a path may have."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,6 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> int:
+    for i, word in enumerate(words, 1):
+        if not word or (word.startswith("--") and word.endswith("=")):
+            raise UsageError(f"argument {i} is empty: give {word or 'it'} a value, or leave it out")
+        if len(word) > _LONGEST:
+            raise UsageError(f"argument {i} has {len(word)} characters; the most is {_LONGEST}")
+        if not word.isprintable():
+            raise UsageError(f"argument {i}, {word!a}, has characters that cannot be printed")
     name = words[0] if words else ""
     if name.startswith("-"):  # options may come before the command
         name = comparison.parser().parse_known_args(words)[0].what

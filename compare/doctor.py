@@ -89,6 +89,7 @@ def diagnose() -> list[Capability]:
         _look("matplotlib", "'map --plot', effort against speed", _matplotlib, optional=True),
         _look("vl-convert", "'--html', the figures of the report", _vl_convert, optional=True),
         _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
+        _look("isolation", "files given with --load", _isolation, optional=True),
         _look("cache", "compiled kernels between runs", _cache),
         _look("calibration", "what counts as a difference in speed", _calibration, optional=True),
         _look("results", "recorded speeds; --record writes here", _results, optional=True),
@@ -319,6 +320,14 @@ def _nvbench() -> str:
         return importlib.metadata.version("cuda-bench")
     except importlib.metadata.PackageNotFoundError:
         raise Missing("not installed", f"{PIP} 'cuda-bench[cu13]>=0.3'") from None
+
+
+def _isolation() -> str:
+    found = importlib.import_module("compare.sandbox.isolation").found()
+    why = f" ({'; '.join(found.refused)})" if found.refused else ""
+    if not found.holds:
+        raise Missing(f"a user's file runs with all your rights{why}")
+    return f"{found}{why}"
 
 
 def _cache() -> str:

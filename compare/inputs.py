@@ -19,7 +19,9 @@ TORCH_DTYPES = {
     "fp32": torch.float32,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
     "uint8": torch.uint8,
+    "int8": torch.int8,
     "int64": torch.int64,
 }
 
@@ -123,9 +125,13 @@ def _values(
 ) -> torch.Tensor:
     """Contiguous values on the generator's device, filled row by row (a row: along the last dimension)."""
     device = generator.device
-    values = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+    if not dtype.is_floating_point:
+        return _whole_values(shape, dtype, generator)
+    # e4m3 has few operators: its values are drawn in fp32 and rounded.
+    drawn_in = torch.float32 if dtype is torch.float8_e4m3fn else dtype
+    values = torch.randn(shape, dtype=drawn_in, device=device, generator=generator)
     if values.numel() == 0:
-        return values
+        return values.to(dtype)
     rows = values.view(-1, shape[-1])
     row = torch.arange(rows.shape[0], device=device)
     inner = (row * 7919 + 13) % rows.shape[1]
@@ -136,10 +142,10 @@ def _values(
         # Every third row has nothing above 0: a maximum that starts there shows.
         choice[2::3] = 2 + choice[2::3] % 2
         rows.copy_(levels[choice])
-        return values
+        return values.to(dtype)
     rows[:, 0] = -5.0
     rows[:, -1] = 6.0
-    rows[row, inner] = (8.0 + (row % 8) / 4).to(dtype)  # exact in every dtype
+    rows[row, inner] = (8.0 + (row % 8) / 4).to(drawn_in)  # exact in every dtype but e4m3
     if fill == "neg_inf":
         # Every third row nothing but -inf; every third -inf in its first half and in half of the rest.
         rows[0::3] = -math.inf
@@ -147,11 +153,21 @@ def _values(
         rows[1::3, ::2] = -math.inf
     elif fill == "nan":
         rows[row[0::3], inner[0::3]] = math.nan
-        rows[row[1::3], inner[1::3]] = math.inf
+        rows[row[1::3], inner[1::3]] = math.nan if dtype is torch.float8_e4m3fn else math.inf
     elif fill == "zero":
         # As where a batch is padded: every third row nothing but 0, every third 0 in its first half.
         rows[0::3] = 0.0
         rows[1::3, : rows.shape[1] // 2] = 0.0
+    return values.to(dtype)
+
+
+def _whole_values(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Bytes, each value as likely as another; a row's first and last are the least and the largest."""
+    least, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    device = generator.device
+    values = torch.randint(least, largest + 1, shape, dtype=dtype, device=device, generator=generator)
+    if values.numel() > 0:
+        values[..., 0], values[..., -1] = least, largest
     return values
 
 

@@ -68,6 +68,7 @@ def implementation(
     tunable: Mapping[str, Sequence[int]] = MappingProxyType({}),
     untuned: str = "",
     matches: str = "",
+    prepare: Callable[..., tuple[torch.Tensor, ...]] | None = None,
 ) -> Callable[[Run], Run]:
     """Register a function as an implementation of ``op``.
 
@@ -80,7 +81,7 @@ def implementation(
             and ``_``.
         level: the optimisation level, one of ``naive tiled tensor_core hopper vendor``.
         requires: the least compute capability, ``sm_90``.
-        accumulator: the precision it computes in: ``fp32``, or ``tf32``, ``fp16``, ``bf16``.
+        accumulator: the precision it computes in: ``fp32``, or another one of `compare.spec.ROUNDOFF`.
         deterministic: whether it gives the same bits for the same inputs, every time and by every route.
         without_gpu: whether a CPU runs it too; Triton's interpreter, for one, does not know Gluon.
         emulated: whether the CPU build of kernels emulates the units of the architecture it requires.
@@ -91,6 +92,7 @@ def implementation(
             default; it may do without for what has one value only.
         untuned: of an implementation that tunes itself, the label of the same with the default configuration.
         matches: the label of the implementation whose configuration ``--matched`` runs it with.
+        prepare: rearranges the op's weights outside of timed calls; see `compare.spec.Implementation`.
 
     Raises:
         UsageError: one of these is not of that form, a tunable is none, or the label is taken.
@@ -143,6 +145,7 @@ def implementation(
             without_gpu=without_gpu,
             emulated=emulated,
             algorithm=algorithm,
+            prepare=prepare,
         )
         return run
 
@@ -360,6 +363,11 @@ def load(path: str) -> Loaded:
             raise UsageError(
                 f"--load {path}: {impl.label}: {impl.route} is for what the project builds itself; begin the "
                 f"label with one of {', '.join(_OF_USERS)}"
+            )
+        if impl.prepare is not None:
+            raise UsageError(
+                f"--load {path}: {impl.label}: prepare is for what the project builds itself; prepare within "
+                "the call, where it is timed"
             )
     if not ops and not new:
         raise UsageError(

@@ -38,7 +38,9 @@ from compare.stages.resources import (
     Found,
     compile_case,
     inspectable,
+    launches_nothing,
     profile_case,
+    with_needs,
     with_resources,
 )
 from compare.stages.sources import read_sources
@@ -46,7 +48,6 @@ from compare.stages.timing import WEIGHT, replay_case, retime_case, time_case, w
 from compare.timing import calibration, speed_of_light
 from compare.timing.rounds import Result
 from compare.tuning import matching, sweep
-from compare.worker.checking import Changed
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
 from compare.worker.start import prepare
@@ -54,6 +55,8 @@ from compare.worker.timing import Cheated
 
 _CPU_CHECK_BYTES = 32 << 20
 """The most memory traffic of a case to interpret: some ten seconds for an implementation."""
+_CPU_CHECK_FLOPS = 1 << 28
+"""The most operations."""
 _INSPECT = 3
 """Resources are read for every case of a list this short, and for the default case of a longer one."""
 
@@ -215,11 +218,13 @@ def _take(
         compiled = [one for one in found.checked.values() if inspectable(one.row)]
         for label, kernels in compile_case(context, step.case, compiled, compilation).items():
             found.take_resources(label, kernels, on_gpu=context.on_gpu)
-    foreign = [impl.label for impl in context.impls if impl.foreign]
-    if foreign and (changed := context.crew.tree.changed()):
-        problem = Changed(f"{changed} while it was timed or looked at, by it or by a file beside it")
-        blamed = [label for label in foreign if found.checked[label].row.status == "ok"] or foreign
-        found.take_results(dict.fromkeys(blamed, problem))
+            impl, row = found.checked[label].impl, found.checked[label].row
+            own = impl.foreign and impl.has_own_kernels and not context.on_gpu
+            if own and row.status == "ok" and launches_nothing(kernels):
+                name = {"triton": "Triton", "cuda": "CUDA"}[impl.way]
+                found.take_results({label: Cheated(f"own work: it launches no {name} kernel")})
+        for label, one in found.checked.items():
+            found.checked[label] = replace(one, row=with_needs(one.row, one.impl, context.archs))
 
 
 def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: _Found) -> None:
@@ -281,7 +286,8 @@ def _chosen(op: Op, only: Sequence[str]) -> list[Implementation]:
 
 
 def _interpretable(op: Op, case: Case) -> bool:
-    return op.cost(case).bytes <= _CPU_CHECK_BYTES
+    cost = op.cost(case)
+    return cost.bytes <= _CPU_CHECK_BYTES and cost.flops <= _CPU_CHECK_FLOPS
 
 
 def _fits(op: Op, case: Case, memory_bytes: int) -> None:

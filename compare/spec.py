@@ -22,16 +22,31 @@ LIBRARY = "library"
 written here."""
 LEVELS = ("naive", "tiled", "tensor_core", "hopper", "vendor")
 DTYPES = ("fp32", "fp16", "bf16")
-WHOLE = ("uint8", "int64")
+FP8 = "fp8"
+"""e4m3: 4 bits of exponent, 3 of mantissa, NaN but no infinity, at most 448."""
+WHOLE = ("uint8", "int8", "int64")
 """Dtypes of whole numbers: right to the last digit, or wrong.  They have no `FILLS` but the usual one."""
+QUANTIZED = ("int8", FP8)
+"""What 8-bit tensor cores multiply, twice as fast as fp16."""
 LAYOUTS = ("contiguous", "padded", "transposed", "sliced", "misaligned", "expanded")
 FILLS = ("normal", "huge", "neg_inf", "nan", "zero")
+NO_INFINITY = tuple(fill for fill in FILLS if fill != "neg_inf")
+"""The fills of `FP8`."""
 
-ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
+ROUNDOFF = {
+    "fp32": 2.0**-24,
+    "int32": 2.0**-24,
+    "fp22": 2.0**-14,
+    "tf32": 2.0**-11,
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-8,
+}
 """What one rounding may lose, relative to the value.  ``tf32``: fp32 inputs whose products tensor cores make
-from their leading 10 bits, with sums in fp32."""
+from their leading 10 bits, with sums in fp32.  ``int32``: exact sums of whole numbers, converted to fp32 at
+the end.  ``fp22``: sums with 13 bits behind the leading one, as Hopper's tensor cores add products of fp8;
+PyTorch calls it fast accumulation."""
 
-ARCHITECTURE = re.compile(r"sm_(\d+)[af]?")
+ARCHITECTURE = re.compile(r"sm_(\d{2,3})(?:(?<!sm_[78]\d)[af])?", re.ASCII)
 """``sm_90``, or with what only that one has ``sm_90a``: 90 is its compute capability."""
 
 TOO_MUCH = 2**60
@@ -42,6 +57,9 @@ Status = Literal["ok", "disagrees", "impossible", "failed", "unavailable"]
 
 WRONG: tuple[Status, ...] = ("disagrees", "impossible")
 """What is wrong with an implementation itself: it disagrees, or its time is below what its work takes."""
+
+UNREAD = "resources unread"
+"""How the reason of a row begins whose kernels could not be compiled for an architecture."""
 
 
 class UsageError(ValueError):
@@ -87,7 +105,7 @@ class Case:
 
         sizes: dict[str, int] = {}
         choices: dict[str, str] = {}
-        kinds = {"dtype": (*DTYPES, *WHOLE), "layout": op.layouts, "fill": FILLS}
+        kinds = {"dtype": (*DTYPES, FP8, *WHOLE), "layout": op.layouts, "fill": FILLS}
         for word in (part.strip() for part in text.split(",")):
             name, equals, value = word.partition("=")
             if equals:
@@ -115,6 +133,8 @@ class Case:
             raise wrong(f"{', '.join(missing)} is missing")
         if choices.setdefault("dtype", op.dtypes[0]) not in op.dtypes:
             raise wrong(f"{op.name} takes {', '.join(op.dtypes)}, not {choices['dtype']}")
+        if choices["dtype"] == FP8 and choices.get("fill") not in (None, *NO_INFINITY):
+            raise wrong(f"fp8 (e4m3) has no infinity; its fills are {', '.join(NO_INFINITY)}")
         found = cls(tuple((name, sizes[name]) for name in op.dims), **choices)
         # Sizes count in what is empty or expanded as well: strides are made of them.
         dims = tuple((name, max(size, 1)) for name, size in found.dims)
@@ -171,9 +191,15 @@ class Tolerance:
     least_rounded: float | None = None
     """The same for one that computes in less than fp32 and says so: how many roundings of what it computes
     in.  None: as many."""
+    from_baseline: bool = True
+    """Whether twice the error of PyTorch's own implementation is allowed as well.  Not where the baseline
+    sums in less than fp32: then its error says nothing of the others."""
     reduced_dim: int | None = None
     floor: float = 1.0
     """How far below ``scale`` elements may lie and still have to be right to their own last digits."""
+    exact: bool = False
+    """Whether the oracle returns values of the output's dtype, of which each has to be met: of a quantizer,
+    rounding is the work.  Without it an output may round to either neighbour of a tie."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +230,7 @@ class Output:
     tolerance: Callable[[Case], Tolerance]
     magnitude: Callable[..., torch.Tensor] | None = None
     dtype: str | None = None
-    """One of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
+    """One of `DTYPES` or `WHOLE`, or `FP8`, whatever the case's.  None: the case's."""
 
 
 def no_options(case: Case) -> dict[str, Any]:
@@ -245,7 +271,7 @@ class Op:
     """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
     output_dtype: str | None = None
-    """The output's dtype, one of `DTYPES` or `WHOLE`, whatever the case's.  None: the case's."""
+    """The output's dtype, one of `DTYPES` or `WHOLE`, or `FP8`, whatever the case's.  None: the case's."""
     options: Callable[[Case], Mapping[str, Any]] = no_options
     """What a case passes beside the tensors, as keywords that JSON can hold: ``{"causal": True}``.  Oracles,
     magnitudes and implementations take them."""
@@ -254,6 +280,14 @@ class Op:
     independent: str | None = None
     """A dimension whose slices have nothing to do with each other, as softmax's rows: the checker works
     through a big case piece by piece along it.  None: the whole case at once."""
+
+    weights: tuple[str, ...] = ()
+    """Inputs that stay the same from call to call, which `Implementation.prepare` may rearrange offline."""
+
+    def weights_of(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Its ``weights`` among the inputs."""
+        names = re.findall(r"(\w+)\[", self.signature.rpartition("->")[0])
+        return tuple(x for name, x in zip(names, inputs, strict=True) if name in self.weights)
 
     @property
     def output(self) -> str:
@@ -349,6 +383,10 @@ class Implementation:
     algorithm: str = ""
     """What it shares with implementations of other ways that declare the same: ``online: max and sum in one
     read``.  Empty: nothing is said of that."""
+    prepare: Callable[..., tuple[torch.Tensor, ...]] | None = None
+    """Offline preparation: takes the op's ``weights``, and returns what ``run`` takes as its keyword
+    ``prepared``.  It is never part of a timed call; its own time is a note of the row.  Without the keyword
+    ``run`` prepares by itself."""
     options: tuple[tuple[str, Any], ...] = ()
     """The case's, by `given`: what `call` adds to the tensors."""
 
@@ -360,6 +398,12 @@ class Implementation:
     def call(self) -> Callable[..., Any]:
         """``run`` with the options: tensors in, a fresh tensor or a tuple of several out."""
         return functools.partial(self.run, **dict(self.options)) if self.options else self.run
+
+    def ready(self, op: Op, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+        """A call on these inputs, with its weights prepared."""
+        if self.prepare is None:
+            return functools.partial(self.call, *inputs)
+        return functools.partial(self.call, *inputs, prepared=self.prepare(*op.weights_of(inputs)))
 
     @property
     def stand_in(self) -> bool:
@@ -453,7 +497,8 @@ class Finding:
     detail: str = ""
 
 
-CONDUCT = ("inputs unchanged", "guard zones", "own work", "output is fresh", "other sizes")
+OWN_WORK = "own work"
+CONDUCT = ("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", "other sizes")
 """Names of findings on how an output came about, or on other cases: it may hold the right values all the
 same."""
 

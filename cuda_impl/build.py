@@ -27,7 +27,7 @@ from typing import Any
 
 import pybind11
 from cuda import pathfinder
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from cuda_impl import flags
 from cuda_impl.source import by_users_lines, errors_in, for_host
@@ -244,23 +244,67 @@ _CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQ
 
 
 def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None) -> Path:
-    """The file ``name`` in the cache; if it is missing, ``make`` writes it to the path that it receives."""
+    """The file ``name`` in the cache; if missing or damaged, ``make`` writes it to a given path."""
+    shared = os.environ.get("COMPARE_CACHE_SHARED")  # to read from only, where user code runs
+    if folder is None and shared and _is_whole(Path(shared, name)):
+        return Path(shared, name)
     folder = folder or cache_dir()
     path = folder / name
-    if path.exists():
+    if _is_whole(path):
         return path
+    lock = folder / f"{name}.lock"
     try:
-        with FileLock(folder / f"{name}.lock"):
-            if not path.exists():
+        with FileLock(lock, timeout=_LOCK_S):
+            if not _is_whole(path):
                 with tempfile.TemporaryDirectory(dir=folder) as scratch:
                     product = Path(scratch) / name
                     make(product)
+                    _seal(product)
                     product.replace(path)
+    except Timeout:
+        raise BuildError(
+            f"{lock} has been held for {_LOCK_S} s: another process builds {name}, or hangs. End it"
+        ) from None
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise
         raise BuildError(f"cannot write {folder} ({error.strerror}): set COMPARE_CACHE_DIR") from error
     return path
+
+
+_LOCK_S = 900
+_SEAL = b"\n// sealed "
+_SEAL_BYTES = len(_SEAL) + 65
+_MOST_HASHED = 1 << 25
+"""Larger files, which are precompiled headers, are only checked for the seal at their end."""
+
+
+def _seal(product: Path) -> None:
+    """Append a line with the hash of what stands before: to C++ a comment, to loaders of objects nothing."""
+    with product.open("ab") as file:
+        file.write(_SEAL + hashlib.sha256(product.read_bytes()).hexdigest().encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file exists and ends as `_seal` left it, with the contents of then."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END) - _SEAL_BYTES
+            file.seek(max(size, 0))
+            seal = file.read()
+            file.seek(0)
+            if size < 0:
+                return False
+            found = hashlib.sha256(file.read(size)).hexdigest().encode() if size <= _MOST_HASHED else b""
+    except FileNotFoundError:
+        return False
+    return seal.startswith(_SEAL) and found in seal
+
+
+def _unsealed(path: Path) -> bytes:
+    return path.read_bytes()[:-_SEAL_BYTES]
 
 
 def run(command: Iterable[str | Path], what: str, text: str = "") -> str:
@@ -387,7 +431,8 @@ def host_kernel(source: str, name: str) -> Path:
     text = f"{for_host(users)}\nHOST_ENTRY({name})\n"
     runtime, header = host_runtime(), host_header()
     command = [*_host_command(sanitizing()), "-include", str(header)]
-    key = digest(_contents(text, (flags.KERNELS,)), command, runtime.name, _identity(gxx()))
+    folders = flags.KERNELS, flags.HOST
+    key = digest(_contents(text, folders), command, runtime.name, _identity(gxx()))
 
     def make(product: Path) -> None:
         file = product.with_suffix(".cpp")
@@ -449,7 +494,7 @@ def _image(name: str, make: Callable[[Path], tuple[bytes, dict[str, Any]]]) -> t
         image, facts = make(product.parent)
         product.write_bytes(json.dumps(facts).encode() + b"\n" + image)
 
-    header, _, image = _cached(name, write).read_bytes().partition(b"\n")
+    header, _, image = _unsealed(_cached(name, write)).partition(b"\n")
     return image, json.loads(header)
 
 
@@ -510,6 +555,11 @@ def instances(source: str, names: Sequence[str]) -> str:
     return f"{source_text(source)}\n{pointers}\n"
 
 
+SIDE_BY_SIDE = ("--threads", "--split-compile")
+"""Options by which nvcc compiles a module of many kernels in parallel.  ``--split-compile`` changes some
+instructions, as it optimises parts of a module apart; NVRTC does not split."""
+
+
 def nvcc_cubin(source: str, names: Sequence[str], arch: str) -> bytes:
     """Compile the same kernels with nvcc, to compare its machine code with NVRTC's."""
     return _nvcc("cubin", source, names, arch)[0]
@@ -540,7 +590,8 @@ def fatbin(source: str, name: str, arch: str) -> tuple[bytes, str]:
 def _nvcc(kind: str, source: str, names: Sequence[str], arch: str) -> tuple[bytes, str]:
     """Kernels as a ``cubin`` or a ``fatbin``, and ptxas's output."""
     text = instances(source, names)
-    command = [str(nvcc()), f"-{kind}", *flags.nvcc((arch,))]
+    options = [word for word in flags.nvcc((arch,)) if not word.startswith(SIDE_BY_SIDE)]
+    command = [str(nvcc()), f"-{kind}", *options]
     key = digest(_identity(nvcc()), command, _contents(text, (flags.KERNELS,)))
 
     def make(folder: Path) -> tuple[bytes, dict[str, Any]]:
@@ -624,7 +675,8 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
             _compiled_header(*header)
         _make_module(op, command, libraries, product)
 
-    key = digest(_pybind_sources(op), target, command, libraries, compiler)
+    sources = _pybind_sources(op, *((flags.HOST,) if target == "host" else ()))
+    key = digest(sources, target, command, libraries, compiler)
     return _pybind_name(op, target, key), make
 
 
@@ -645,9 +697,10 @@ def _pybind_name(op: str, targets: str, key: str) -> str:
     return f"{op.replace('/', '-')}-{targets}-{key}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-def _pybind_sources(op: str) -> str:
+def _pybind_sources(op: str, *more: Path) -> str:
+    """Hash of everything that the module's source includes, from further folders as well."""
     text = (PYBIND / f"{op}.cu").read_text()
-    return digest(_contents(text, (PYBIND, flags.KERNELS)), flags.DEVICE, pybind11.__version__)
+    return digest(_contents(text, (PYBIND, flags.KERNELS, *more)), flags.DEVICE, pybind11.__version__)
 
 
 def _pybind_includes() -> list[str]:

@@ -99,12 +99,15 @@ class RequireGpu:
 
 
 @pytest.fixture(autouse=True)
-def tritons_own_ptxas() -> Generator[None, None, None]:
-    """Undo torch.compile's choice of PyTorch's ptxas for Triton, so that the next test gets Triton's own."""
-    before = os.environ.get("TRITON_PTXAS_PATH")
+def tritons_environment() -> Generator[None, None, None]:
+    """Undo torch.compile's choice of PyTorch's ptxas for Triton; fail a test that leaves the interpreter."""
+    ptxas, interpreted = (os.environ.get(name) for name in ("TRITON_PTXAS_PATH", "TRITON_INTERPRET"))
     yield
-    if before is None:
+    if ptxas is None:
         os.environ.pop("TRITON_PTXAS_PATH", None)
+    if interpreted is not None and os.environ.get("TRITON_INTERPRET") != interpreted:
+        os.environ["TRITON_INTERPRET"] = interpreted
+        pytest.fail("it changed TRITON_INTERPRET, which later tests read: use the fixture `decorated`")
 
 
 @pytest.fixture

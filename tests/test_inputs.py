@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compare.inputs import ITEM_BYTES, TORCH_DTYPES, indices, stored_bytes, tensor
-from compare.spec import DTYPES, FILLS, LAYOUTS, Case, UsageError, case
+from compare.spec import DTYPES, FILLS, FP8, LAYOUTS, NO_INFINITY, WHOLE, Case, UsageError, case
 
 SHAPE = (6, 130)
 CPU = torch.device("cpu")
@@ -18,15 +18,21 @@ def make(c: Case, shape: tuple[int, ...] = SHAPE, seed: int = 0, device: torch.d
     return tensor(shape, c, torch.Generator().manual_seed(seed), device)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fill", FILLS)
+FILLED = [
+    *((dtype, fill) for dtype in DTYPES for fill in FILLS),
+    *((FP8, fill) for fill in NO_INFINITY),
+    ("int8", "normal"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "fill"), FILLED)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_hold_the_same_values(layout: str, fill: str, dtype: str) -> None:
     x = make(case(dtype, layout, fill))
     assert x.shape == SHAPE
     assert x.dtype is TORCH_DTYPES[dtype]
     plain = make(case(dtype, fill=fill), (1, *SHAPE[1:]) if layout == "expanded" else SHAPE)
-    assert torch.equal(x.nan_to_num(nan=3.0), plain.expand(SHAPE).nan_to_num(nan=3.0))
+    assert torch.equal(*(y.double().nan_to_num(nan=3.0) for y in (x, plain.expand(SHAPE))))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +58,10 @@ def test_padded_rows_lie_further_apart_and_off_alignment() -> None:
 
 
 @pytest.mark.parametrize("layout", ["padded", "sliced"])
-def test_gaps_are_nan(layout: str) -> None:
-    x = make(case("fp32", layout))
-    everything = torch.empty(0).set_(x.untyped_storage())
+@pytest.mark.parametrize("dtype", ["fp32", "fp8"])
+def test_gaps_are_nan(dtype: str, layout: str) -> None:
+    x = make(case(dtype, layout))
+    everything = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
     assert int(everything.isnan().sum()) == len(everything) - x.numel() > 0
 
 
@@ -70,12 +77,33 @@ def test_normal_values_are_varied_and_every_row_has_its_outliers(dtype: str) -> 
     assert len({tuple(row.tolist()) for row in x}) == len(x)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def test_bytes_take_every_value_and_reach_both_ends_in_every_row() -> None:
+    for dtype in ("int8", "uint8"):
+        assert dtype in WHOLE
+        x = make(case(dtype), (9, 4000))
+        limits = torch.iinfo(x.dtype)
+        assert len(x.unique()) == 256
+        assert (x[:, 0] == limits.min).all()
+        assert (x[:, -1] == limits.max).all()
+        assert abs(float(x[:, 1:-1].double().mean()) - (limits.min + limits.max) / 2) < 2
+
+
+def test_values_of_fp8_are_rounded_normal_ones_with_subnormals() -> None:
+    x = make(case(FP8), (9, 4000))
+    wide = x.float()
+    assert len(x.view(torch.uint8).unique()) > 150
+    assert ((wide != 0) & (wide.abs() < 2.0**-6)).sum() > 100
+    assert 0.9 < float(wide[:, 1:-1].std()) < 1.1
+    assert make(case(FP8, fill="nan")).isnan().any(dim=1).sum() == 4
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, FP8])
 def test_huge_values_reach_the_largest_finite(dtype: str) -> None:
     x = make(case(dtype, fill="huge"))
+    limits, x = torch.finfo(x.dtype), x.float()
     assert x.isfinite().all()
-    assert float(x.max()) == torch.finfo(x.dtype).max
-    assert float(x.min()) == torch.finfo(x.dtype).min
+    assert float(x.max()) == limits.max
+    assert float(x.min()) == limits.min
     assert (x.amax(dim=1) < 0).tolist() == [row % 3 == 2 for row in range(len(x))]
 
 
@@ -93,15 +121,17 @@ def test_some_rows_hold_nan_some_infinity_and_some_neither() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (0, 5), (5, 0), (1, 1), (2, 3, 4)])
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize(("dtype", "fill"), [each for each in FILLED if each[0] in ("bf16", FP8, "int8")])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_shape_on_meta_as_on_the_cpu(layout: str, fill: str, shape: tuple[int, ...]) -> None:
+def test_every_shape_on_meta_as_on_the_cpu(
+    layout: str, dtype: str, fill: str, shape: tuple[int, ...]
+) -> None:
     if layout in ("padded", "transposed") and len(shape) < 2:
         with pytest.raises(UsageError, match="needs two dimensions"):
-            make(case("bf16", layout, fill), shape)
+            make(case(dtype, layout, fill), shape)
         return
-    x = make(case("bf16", layout, fill), shape)
-    meta = make(case("bf16", layout, fill), shape, device=torch.device("meta"))
+    x = make(case(dtype, layout, fill), shape)
+    meta = make(case(dtype, layout, fill), shape, device=torch.device("meta"))
     assert (x.shape, x.stride(), x.storage_offset()) == (shape, meta.stride(), meta.storage_offset())
     assert meta.device.type == "meta"
 
@@ -142,7 +172,7 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(make(case()), make(case(), seed=1))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, FP8, *WHOLE])
 def test_stored_bytes_count_each_element_once(dtype: str) -> None:
     for layout in LAYOUTS:
         elements = SHAPE[1] if layout == "expanded" else math.prod(SHAPE)

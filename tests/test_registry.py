@@ -115,7 +115,7 @@ def refused(folder: Path, text: str, op: str = "vector_add") -> str:
     [
         ("requires=90", "line 5: cupy.mine: requires=90 is no architecture; write it as 'sm_90'"),
         ("requires='sm_9x'", "requires='sm_9x' is no architecture"),
-        ("accumulator='fp64'", "accumulator 'fp64' is none of fp32, tf32, fp16, bf16"),
+        ("accumulator='fp64'", "accumulator 'fp64' is none of fp32, int32, fp22, tf32, fp16, bf16"),
         ("tunable={'WIDTH': '128'}", "WIDTH='128': write a tunable's values as (64, 128), each once"),
         ("tunable={'WIDTH': (1, 128.5)}", "each once"),
         ("tunable={'WIDTH': (1, True)}", "each once"),
@@ -182,6 +182,11 @@ def test_what_ends_python_and_what_needs_another_file_are_told_apart(tmp_path: P
     (tmp_path / "beside_it.py").write_text("")
     assert "put what it needs of beside_it.py into it" in refused(tmp_path, "import beside_it")
     assert "shows the whole traceback" in refused(tmp_path, "import no_such_module")
+
+
+def test_a_file_prepares_nothing_outside_of_its_timed_call(tmp_path: Path) -> None:
+    row = ROW.format("").replace("level=", "prepare=lambda x: (x,), level=")
+    assert "prepare is for what the project builds itself" in refused(tmp_path, row)
 
 
 # --------------------------------------------------------------------------- ops of a user's

@@ -19,6 +19,7 @@ from compare.command_line import status
 from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
+from compare.sandbox.isolation import Isolation
 from compare.spec import Case, KernelResources, Op, Options, Row, UsageError, case
 from compare.stages.checking import SEEDS
 from compare.stages.context import Checked, Context, Sources
@@ -328,7 +329,7 @@ adding("triton.c")(added)
 
 def test_a_case_beyond_the_memory_is_refused(op: Op, tmp_path: Path) -> None:
     with (
-        mock.patch.object(running, "_CPU_CHECK_BYTES", 2**80),
+        mock.patch.multiple(running, _CPU_CHECK_BYTES=2**80, _CPU_CHECK_FLOPS=2**80),
         pytest.raises(UsageError, match="Give a smaller --case"),
     ):
         compare(op, tmp_path, case("fp32", N=2**50))
@@ -547,3 +548,9 @@ def test_every_implementation_is_a_row_on_this_machine(name: str, device: torch.
     assert {row.status for row in rows} <= {"ok", "unavailable"}, [row.reason for row in rows]
     assert comparison.code_sizes.keys() == {row.label for row in rows}
     assert all(row.source_hash for row in rows)
+
+
+@pytest.fixture(autouse=True)
+def _files_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of these tests write down their calls; tests/test_sandbox.py isolates others."""
+    monkeypatch.setattr("compare.sandbox.isolation.found", Isolation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compare import registry
-from compare.spec import DTYPES, FILLS, Agreement, Case, Cost, Finding, UsageError, case
+from compare.spec import DTYPES, FILLS, FP8, NO_INFINITY, Agreement, Case, Cost, Finding, UsageError, case
 
 OPS = registry.op_names()
 
@@ -19,12 +20,9 @@ OPS = registry.op_names()
 def ops_and_cases(draw: Any) -> tuple[Any, Case]:
     op = registry.get_op(draw(st.sampled_from(OPS)))
     dims = tuple((name, draw(st.integers(0, 2**13))) for name in op.dims)
-    return op, Case(
-        dims,
-        draw(st.sampled_from(op.dtypes)),
-        draw(st.sampled_from(op.layouts)),
-        draw(st.sampled_from(FILLS)),
-    )
+    dtype = draw(st.sampled_from(op.dtypes))
+    fills = NO_INFINITY if dtype == FP8 else FILLS
+    return op, Case(dims, dtype, draw(st.sampled_from(op.layouts)), draw(st.sampled_from(fills)))
 
 
 @given(ops_and_cases())
@@ -102,6 +100,13 @@ def test_a_huge_case_whose_tensors_can_be_is_a_case(name: str, text: str) -> Non
     meta = torch.device("meta")
     inputs = op.make_inputs(parsed, torch.Generator(), meta)
     assert all(x.to(torch.float64).device == meta for x in inputs)
+
+
+def test_fp8_has_no_infinity() -> None:
+    op = dataclasses.replace(registry.get_op("softmax"), dtypes=("fp8",))
+    assert Case.parse("M=4,N=2,fp8,nan", op).fill == "nan"
+    with pytest.raises(UsageError, match="no infinity; its fills are normal, huge, nan, zero"):
+        Case.parse("M=4,N=2,fp8,neg_inf", op)
 
 
 def test_dtype_defaults_to_the_ops_first() -> None:

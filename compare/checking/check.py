@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.checking.errors import Errors, errors_of, mismatch_of
-from compare.checking.guarded_memory import changed, is_copy, memory_of, untouched
+from compare.checking.guarded_memory import (
+    SECOND_POISON,
+    changed,
+    is_copy,
+    memory_of,
+    untouched,
+    untouched_in_both,
+)
 from compare.checking.probes import Probe, Probes, Wanted, with_one_element_changed
 from compare.checking.reference import Outputs, expected_outputs
 from compare.checking.stage import CallResult, LocalStage, Stage, threads_for
@@ -33,7 +40,7 @@ class CheckOptions:
     probes: Probes | None = None
     """Inputs of this case by seed, shared between checks; None: made for this check."""
     one_element_changed: bool = False
-    """Call it once more with one element changed: this exposes results cached by content."""
+    """Call it twice more with one element changed: this exposes results cached by content."""
     own_work: bool = False
     """PyTorch's operators may compute nothing, and copy nothing where the op only moves data."""
 
@@ -67,8 +74,7 @@ def check(
             probe = probes.of(seed)
             trials += calls.trials(probe)
         if options.one_element_changed:
-            one_changed = with_one_element_changed(probe)
-            if one_changed is not None:
+            for one_changed in with_one_element_changed(probe):
                 trials += calls.trials(one_changed)
     return _summary(trials, len(seeds))
 
@@ -107,7 +113,7 @@ class _Calls:
     def trials(self, probe: Probe) -> list[_Trial]:
         """The results of one call, by output."""
         findings = _Findings(probe.name)
-        called = self._call(probe, findings)
+        called, again = self._call(probe, findings)
         where = "around the output" if called.guarded else "none around the output"
         findings.add("guard zones", "; ".join(called.violations) or None, where)
         if self.own_work:
@@ -116,13 +122,15 @@ class _Calls:
             return [_Trial(Errors(score=math.inf, compared=1), 0.0, tuple(findings.all))]
         findings.add("output is fresh", called.shared)
         trials = []
-        for wanted, output in zip(probe.wanted, called.outputs.values(), strict=True):
+        for wanted, (name, output) in zip(probe.wanted, called.outputs.items(), strict=True):
             with _COMPARING:
-                trials.append(self._compare(probe, wanted, output, findings))
+                twice = again.get(name) if output.itemsize == 1 else None
+                trials.append(self._compare(probe, wanted, output, twice, findings))
             findings = _Findings(probe.name)
         return trials
 
-    def _call(self, probe: Probe, findings: _Findings) -> CallResult:
+    def _call(self, probe: Probe, findings: _Findings) -> tuple[CallResult, Outputs]:
+        """The result of a call; where outputs have one-byte elements, also those over the other poison."""
         made = probe.inputs
         inputs = self.stage.place(made)
         memory = [memory_of(x) for x in inputs]
@@ -132,19 +140,29 @@ class _Calls:
             for x, placed, x_made in zip(memory, inputs, made, strict=True)
         ]
         called = self.stage.call(self.expected)
+        again: Outputs = {}
+        if called.outputs is not None and any(x.itemsize == 1 for x in self.expected.values()):
+            again = self.stage.call(self.expected, SECOND_POISON).outputs or {}
         findings.add("output", called.problem)
         written = changed(memory, copies)
         findings.add("inputs unchanged", f"argument {written[0]} was written to" if written else None)
         for i in written:
             memory[i].copy_(copies[i])
-        return called
+        return called, again
 
-    def _compare(self, probe: Probe, wanted: Wanted, output: torch.Tensor, findings: _Findings) -> _Trial:
+    def _compare(
+        self,
+        probe: Probe,
+        wanted: Wanted,
+        output: torch.Tensor,
+        again: torch.Tensor | None,
+        findings: _Findings,
+    ) -> _Trial:
         reference, accumulator = wanted.reference, self.impl.accumulator
         op, which = reference.op, f"{reference.op.output}: " if len(self.expected) > 1 else ""
         limit = limit_of(op.tolerance(self.case), accumulator, wanted.limit)
         op.settle(probe.inputs, output)
-        unwritten = int(untouched(output).sum())
+        unwritten = int((untouched(output) if again is None else untouched_in_both(output, again)).sum())
         findings.add(
             "all written",
             f"{which}{unwritten} of {output.numel()} elements were not written" if unwritten else None,

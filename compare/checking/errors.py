@@ -116,16 +116,16 @@ class _Comparison:
             self._add_integers(ref, out)
             return
         # A value that rounds to infinity in the output's dtype must be infinite there.
-        rounded = ref.to(out.dtype)
-        both = rounded.isfinite() & out.isfinite()
-        same_special = ((rounded.isnan() & out.isnan()) | (rounded == out)) & ~both
+        rounded, got = ref.to(out.dtype).double(), out.double()
+        both = rounded.isfinite() & got.isfinite()
+        same_special = ((rounded.isnan() & got.isnan()) | (rounded == got)) & ~both
         # Only two finite numbers have an error; others count as 0, and in no quantile.
         magnitude = torch.where(both, ref.abs(), 0.0)
-        difference = torch.where(both, (out.double() - ref).abs(), 0.0)
+        difference = torch.where(both, (got - ref).abs(), 0.0)
         half_ulp = _half_ulp(magnitude, out.dtype)
-        excess = difference - half_ulp
+        excess = difference if self.tolerance.exact else difference - half_ulp
         allowed = self.unit * (magnitude if scale is None else magnitude + scale)
-        score = torch.where(excess > 0, excess / allowed, 0.0)
+        score = torch.where(excess > 0, excess / allowed, 0.0)  # infinite where nothing is allowed
         accepted = (score <= self.limit) & both
         if self.located is not None:
             self.located.mark(out, ref, ~(accepted | same_special))
@@ -172,12 +172,12 @@ def _together(*scalars: torch.Tensor) -> list[float]:
 def _half_ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Half a unit in the last place of ``dtype`` at these fp64 values: the error of correct rounding.
 
-    Below the smallest normal number of fp32 and bf16 it is that number: GPUs flush subnormals to zero.
+    Below the smallest normal number of fp32 and bf16 it is that number: GPUs flush their subnormals to zero.
     """
     finfo = torch.finfo(dtype)
     exponent_bits = 0x7FF0000000000000
     binade = (magnitude.view(torch.int64) & exponent_bits).view(torch.float64)
     half = (binade * (finfo.eps / 2)).clamp(min=finfo.smallest_normal * finfo.eps / 2)
-    if dtype is torch.float16:
+    if dtype in (torch.float16, torch.float8_e4m3fn):
         return half
     return torch.where(magnitude < finfo.smallest_normal, finfo.smallest_normal, half)

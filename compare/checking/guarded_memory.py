@@ -3,6 +3,9 @@
 While `GuardedMemory` is on, ``torch.empty`` and its variants return the inside of a larger buffer that is
 filled with `POISON`.  Poison left in the output marks unwritten elements; poison missing from a guard zone
 marks an out-of-bounds write.
+
+Of one byte, every pattern is a value.  An element of one byte is unwritten if it holds `POISON` after one
+call and `SECOND_POISON` after another on the same inputs.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 POISON = 0x7FDE
 """Every two bytes of poisoned memory: a NaN in fp16, bf16 and fp32 that arithmetic does not produce."""
+
+SECOND_POISON = 0xFFB7 - 0x10000
+"""Such a NaN too, of other bytes; below 0, as int16 holds it."""
 
 ZONE_BYTES = 1 << 16
 
@@ -75,6 +81,7 @@ class Allocation:
 
     buffer: torch.Tensor
     bytes: int
+    poison: int = POISON
 
     @property
     def zones(self) -> dict[str, torch.Tensor]:
@@ -82,9 +89,19 @@ class Allocation:
         end = ZONE_BYTES + self.bytes + self.bytes % 2
         return {"before": self.buffer[: ZONE_BYTES // 2], "past": self.buffer[end // 2 :]}
 
+    def written(self, place: str) -> torch.Tensor:
+        """Whether something was written into one of the zones, as a tensor."""
+        found = (self.zones[place] != self.poison).any()
+        if place == "past" and self.bytes % 2 == 1:  # the second byte of the last one's pair
+            spare = self.buffer.view(torch.uint8)[ZONE_BYTES + self.bytes]
+            found = found | (spare != self.poison >> 8 & 0xFF)
+        return found
+
     def violation(self, place: str) -> str:
         """A write into one of the zones, in words."""
-        written = (self.zones[place] != POISON).nonzero()
+        written = (self.zones[place] != self.poison).nonzero()
+        if len(written) == 0:
+            return f"wrote past its {self.bytes} bytes, 1 byte off"
         at = int(written[-1] if place == "before" else written[0]) * 2
         distance = ZONE_BYTES - at if place == "before" else at + 2
         return f"wrote {place} its {self.bytes} bytes, about {distance} bytes off"
@@ -98,9 +115,9 @@ class GuardedMemory(TorchDispatchMode):
     under it.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, poison: int = POISON) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device = device
+        self.device, self.poison = device, poison
         self.allocations: list[Allocation] = []
         self.borrowed: dict[str, None] = {}
         """PyTorch's operators that computed or copied something while the mode was on."""
@@ -131,8 +148,8 @@ class GuardedMemory(TorchDispatchMode):
         if plan.numel() > 0:
             extent = 1 + sum((n - 1) * s for n, s in zip(plan.shape, plan.stride(), strict=True))
         size = extent * plan.itemsize
-        buffer = poisoned(2 * ZONE_BYTES + size, self.device)
-        self.allocations.append(Allocation(buffer, size))
+        buffer = poisoned(2 * ZONE_BYTES + size, self.device, self.poison)
+        self.allocations.append(Allocation(buffer, size, self.poison))
         inside = torch.empty(0, dtype=plan.dtype, device=self.device)
         storage = buffer.untyped_storage()
         # set_ instead of a view, so that it looks like any fresh tensor.
@@ -140,25 +157,38 @@ class GuardedMemory(TorchDispatchMode):
 
     def violations(self) -> list[str]:
         """The out-of-bounds writes since the mode was turned on, in words."""
-        zones = [(each, *zone) for each in self.allocations for zone in each.zones.items()]
+        zones = [(each, place) for each in self.allocations for place in each.zones]
         if not zones:
             return []
         # One synchronization of the GPU for all zones.
-        written = torch.stack([(zone != POISON).any() for _, _, zone in zones]).tolist()
-        return [each.violation(place) for (each, place, _), hit in zip(zones, written, strict=True) if hit]
+        written = torch.stack([each.written(place) for each, place in zones]).tolist()
+        return [each.violation(place) for (each, place), hit in zip(zones, written, strict=True) if hit]
 
     def owns(self, tensor: torch.Tensor) -> bool:
         pointer = tensor.untyped_storage().data_ptr()
         return any(each.buffer.untyped_storage().data_ptr() == pointer for each in self.allocations)
 
 
-def poisoned(size: int, device: torch.device) -> torch.Tensor:
+def poisoned(size: int, device: torch.device, poison: int = POISON) -> torch.Tensor:
     """At least ``size`` bytes of poison, as int16."""
-    return torch.full((math.ceil(size / 2),), POISON, dtype=torch.int16, device=device)
+    return torch.full((math.ceil(size / 2),), poison, dtype=torch.int16, device=device)
+
+
+def untouched_in_both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Which one-byte elements hold `POISON` in ``first`` and `SECOND_POISON` in ``second``.
+
+    They are outputs of two calls on the same inputs, each with its poison.  Either byte of a poison counts: a
+    copy may begin at another one.  What is written has the same value twice, and the poisons share no byte.
+    """
+    found = torch.ones(first.shape, dtype=torch.bool, device=first.device)
+    for output, poison in ((first, POISON), (second, SECOND_POISON)):
+        bits = output.view(torch.uint8)
+        found &= (bits == poison & 0xFF) | (bits == poison >> 8 & 0xFF)
+    return found
 
 
 def untouched(tensor: torch.Tensor) -> torch.Tensor:
-    """Which elements still hold poison, bit for bit; none where an element is smaller than two bytes."""
+    """Which elements still hold `POISON`, bit for bit; none where an element is a byte."""
     if tensor.itemsize == 2:
         return tensor.view(torch.int16) == POISON
     if tensor.itemsize == 4:

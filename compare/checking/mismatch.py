@@ -114,7 +114,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
 
 def _values(output: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
     """The pattern of the wrong values; empty where none is seen."""
-    got, want = output[wrong].double(), expected[wrong]
+    got, want = output.double()[wrong], expected[wrong]
     everything = "all" if len(got) == wrong.numel() else "there"
     for name, holds in (("NaN", got.isnan()), ("infinity", got.isinf()), ("zero", got == 0)):
         if holds.all() and not (name == "zero" and (want == 0).any()):

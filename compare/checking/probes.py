@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from compare.checking.guarded_memory import memory_of
-from compare.checking.reference import Reference
+from compare.checking.reference import Reference, expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Op, by_output
 
-_KEPT_ELEMENTS = 1 << 25
-"""Inputs of up to this many elements are kept with their fp64 reference."""
+_KEPT_BYTES = 1 << 29
+"""Inputs of up to this size with their fp64 reference are kept; on a GPU up to 1/64 of its memory."""
+
+_TRIES = 64
+"""Elements of a tensor that are looked at for a byte unlike another."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Probes:
     def _make(self, seed: int) -> Probe:
         generator = torch.Generator(self._device).manual_seed(seed)
         inputs = self._op.make_inputs(self._case, generator, self._device)
-        keep = seed in self._kept and sum(x.numel() for x in inputs) <= _KEPT_ELEMENTS
+        keep = seed in self._kept and self._bytes(inputs) <= _most_kept(self._device)
         wanted = []
         for op in by_output(self._op, self._case):
             reference = Reference(op, inputs, keep)
@@ -81,30 +86,57 @@ class Probes:
             self._probes[seed] = probe
         return probe
 
+    def _bytes(self, inputs: tuple[torch.Tensor, ...]) -> int:
+        """Of the inputs, and of each output's reference and magnitude in fp64."""
+        outputs = expected_outputs(self._op, self._case, self._device).values()
+        return sum(x.numel() * x.itemsize for x in inputs) + sum(16 * x.numel() for x in outputs)
 
-def with_one_element_changed(probe: Probe) -> Probe | None:
-    """The probe with one random element changed visibly; None where none may change.
 
-    Floating-point elements and bytes may change.  Other integers stay: only the op knows their valid values.
+def _most_kept(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _KEPT_BYTES
+    return max(_KEPT_BYTES, torch.cuda.get_device_properties(device).total_memory // 64)
+
+
+def with_one_element_changed(probe: Probe) -> Iterator[Probe]:
+    """The probe with one random element changed visibly, twice; nothing where none may change.
+
+    Once it is in the first half of a tensor, once in the second half, of another tensor where there are two:
+    a cache whose key is the first few elements, or all of one tensor, misses one of these changes.
+
+    A byte gets the value of another element of its tensor.  Wider integers stay: only the op knows which are
+    valid.
     """
-    sizes = [x.numel() if x.is_floating_point() or x.dtype is torch.uint8 else 0 for x in probe.inputs]
-    if sum(sizes) == 0:
-        return None
-    inputs = tuple(_copy_with_layout(x) for x in probe.inputs)
-    which = secrets.choice([i for i, size in enumerate(sizes) if size > 0])
-    x = inputs[which]
-    at = tuple(secrets.randbelow(size) for size in x.shape)
+    sizes = [x.numel() if x.is_floating_point() or x.itemsize == 1 else 0 for x in probe.inputs]
+    changeable = [i for i, size in enumerate(sizes) if size > 0]
+    if not changeable:
+        return
+    order = random.SystemRandom().sample(changeable, len(changeable))
+    for which, part in ((order[0], "first half"), (order[-1], "second half")):
+        half = sizes[which] // 2
+        begin, length = (0, max(half, 1)) if part == "first half" else (half, sizes[which] - half)
+        inputs = tuple(_copy_with_layout(x) for x in probe.inputs)
+        if _change(inputs[which], begin + secrets.randbelow(length)):
+            wanted = tuple(
+                Wanted(Reference(old.reference.op, inputs, by_row=old.reference.by_row), old.limit)
+                for old in probe.wanted
+            )
+            yield Probe(f"{probe.name}, one element changed", inputs, wanted)
+
+
+def _change(x: torch.Tensor, number: int) -> bool:
+    """Change the element with this number, row by row; whether its tensor has another value for it."""
+    at = tuple(map(int, np.unravel_index(number, x.shape)))  # torch.unravel_index imports sympy
     if x.is_floating_point():
         # As large as the planted outliers, and of the other sign, so that it differs.
         value = 4.0 + secrets.randbelow(1 << 10) / 256
         x[at] = -value if float(x[at]) > 0 else value
-    else:
-        x[at] = (int(x[at]) + 1 + secrets.randbelow(255)) % 256
-    wanted = tuple(
-        Wanted(Reference(old.reference.op, inputs, by_row=old.reference.by_row), old.limit)
-        for old in probe.wanted
-    )
-    return Probe(f"{probe.name}, one element changed", inputs, wanted)
+        return True
+    found = (x[tuple(map(secrets.randbelow, x.shape))] for _ in range(_TRIES))
+    other = next((value for value in found if value != x[at]), None)
+    if other is not None:
+        x[at] = other
+    return other is not None
 
 
 def _copy_with_layout(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from compare.checking.guarded_memory import GuardedMemory, memory_of, poisoned
+from compare.checking.guarded_memory import POISON, GuardedMemory, memory_of, poisoned
 from compare.checking.reference import Outputs
 from compare.spec import Implementation
 
@@ -49,11 +49,12 @@ class Stage(Protocol):
     def place(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """The inputs that the implementation will get, with the same strides and offsets."""
 
-    def call(self, expected: Outputs) -> CallResult:
+    def call(self, expected: Outputs, poison: int = POISON) -> CallResult:
         """Call it on the inputs placed last.
 
         Args:
             expected: meta tensors of the outputs' shapes and dtypes.
+            poison: what its memory holds before.
 
         Raises:
             Exception: what the implementation raised.
@@ -72,8 +73,8 @@ class LocalStage:
         self._inputs = inputs
         return inputs
 
-    def call(self, expected: Outputs) -> CallResult:
-        guard = GuardedMemory(self._device)
+    def call(self, expected: Outputs, poison: int = POISON) -> CallResult:
+        guard = GuardedMemory(self._device, poison)
         nbytes = sum(x.numel() * x.itemsize for x in (*self._inputs, *expected.values()))
         with threads_for(nbytes) if self._device.type == "cpu" else contextlib.nullcontext():
             returned, delivered = self._run(guard, expected)
@@ -98,7 +99,7 @@ class LocalStage:
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             # Freed at once: the caching allocator reuses it for the next request of that size.
-            memory = [poisoned(x.numel() * x.itemsize, self._device) for x in expected.values()]
+            memory = [poisoned(x.numel() * x.itemsize, self._device, guard.poison) for x in expected.values()]
             del memory
             self._delay_inputs()
         # The mode does not see allocations inside PyTorch's operators, and torch.compile does not compile

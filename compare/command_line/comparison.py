@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compare.command_line import options
-from compare.spec import Options, UsageError
+from compare.spec import UsageError
 
-COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map", "new-op")
+COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map", "new-op", "lab", "predict", "grade")
 """Words that name no op; `compare.cli` has their modules."""
 
 CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
@@ -34,12 +34,16 @@ examples:
   python -m compare cache vector_add
   python -m compare map
   python -m compare new-op squared
+  python -m compare predict softmax
+  python -m compare lab start 01 my_lab/
+  python -m compare grade my_lab/
 
 exit status of a comparison (of a command: COMMAND --help):
   0  every implementation that this machine can run is correct: it matches fp64 within tolerance
   1  at least one is wrong, or faster than the lower bound on its time
   2  a mistake in the command, its files or the machine's setup, or a file could not be written
-  3  inconclusive: interrupted, an implementation raised an error or does not compile, or none could be run
+  3  inconclusive: interrupted, an implementation raised an error or does not compile, none could be run,
+     or one of a --load file was not run
 
 COMPARE_TRACEBACK=1 shows where an error was raised.
 """
@@ -58,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
         help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
         "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
         "(pipeline), its kernels as programs without Python (aot), the compilers' caches (cache), the "
-        "fastest way over all records (map), or the files of a new op (new-op). COMMAND --help shows its "
-        "options",
+        "fastest way over all records (map), the files of a new op (new-op), predictions before measurements "
+        "(predict), or labs of a course (lab) and their marks (grade). COMMAND --help shows its options",
     )
     # Hidden: given by mistake, they are refused in a sentence.
     found.add_argument("files", nargs="*", help=argparse.SUPPRESS)
@@ -108,14 +112,7 @@ def parser() -> argparse.ArgumentParser:
         default="events",
         help="measure cold GPU times by CUDA events or by nvbench (default: events)",
     )
-    add(
-        "--timeout",
-        type=float,
-        default=Options.timeout_s,
-        metavar="SECONDS",
-        help="time limit of one step of an implementation: build and first call, a check, a round of "
-        f"timing, compiling for one architecture (default: {Options.timeout_s:.0f})",
-    )
+    options.add_timeout(add)
     add = found.add_argument_group("screen").add_argument
     add("--all", action="store_true", dest="every", help="every row and case, not only the best of each way")
     add("--explain", action="store_true", help="each column's meaning and how it was measured")

@@ -9,7 +9,7 @@ from typing import Any
 
 from compare import registry
 from compare.resources.occupancy import limits
-from compare.spec import ARCHITECTURE, UsageError
+from compare.spec import ARCHITECTURE, Options, UsageError
 
 
 def parser(command: str, description: str, epilog: str) -> argparse.ArgumentParser:
@@ -37,6 +37,17 @@ def add_load(add: Callable[..., Any]) -> None:
 
 def add_device(add: Callable[..., Any]) -> None:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER (default: a GPU if there is one)")
+
+
+def add_timeout(add: Callable[..., Any]) -> None:
+    add(
+        "--timeout",
+        type=float,
+        default=Options.timeout_s,
+        metavar="SECONDS",
+        help="time limit of one step of an implementation: build and first call, a check, a round of "
+        f"timing, compiling for one architecture (default: {Options.timeout_s:.0f})",
+    )
 
 
 def add_verbose(add: Callable[..., Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from compare.spec import WRONG, Comparison
 
@@ -16,11 +16,18 @@ def worst(statuses: Iterable[int]) -> int:
     return max(statuses, key=_SEVERITY.index, default=INCONCLUSIVE)
 
 
-def of(comparison: Comparison) -> int:
-    """0 if every row that ran is correct, 1 if one is wrong, 3 if inconclusive."""
+def of(comparison: Comparison, yours: Collection[str] = ()) -> int:
+    """0 if every row that ran is correct, 1 if one is wrong, 3 if inconclusive.
+
+    Args:
+        comparison: the rows.
+        yours: labels from a user's files, each of which has to run on one case at least.
+    """
     rows = [row for case in comparison.cases for row in case.rows]
     if any(row.status in WRONG for row in rows):
         return FAILURE
     checked = any(row.agreement for row in rows)
     failed = any(row.status == "failed" for row in rows)
-    return INCONCLUSIVE if comparison.interrupted or failed or not checked else SUCCESS
+    ran = {row.label for row in rows if row.agreement}
+    missed = {row.label for row in rows} & set(yours) - ran
+    return INCONCLUSIVE if comparison.interrupted or failed or not checked or missed else SUCCESS

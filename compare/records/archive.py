@@ -11,6 +11,7 @@ with the environment, date and ceilings of their own run.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -24,13 +25,15 @@ from filelock import FileLock
 
 from compare.records.encoding import decode, encode, flat, nested, write_whole
 from compare.registry import ROOT
-from compare.spec import WRONG, CaseComparison, Comparison, Row, UsageError
+from compare.spec import WRONG, CaseComparison, Comparison, Estimate, Row, UsageError
 
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
 RECORD_SCHEMA = 2
 _DECIMALS = 3
 """Decimals of a recorded sample in microseconds: the event clock's tick is 0.032 us."""
+
+_MOST_BYTES = 1 << 28
 
 CHANGED = "its source changed since"
 
@@ -125,7 +128,7 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
             if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
                 raise UsageError(f"{origin} is no record of comparisons: 'schema' or 'runs' is missing")
             schema, runs = document["schema"], document["runs"]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{origin} is incomplete, or not written by --json or --record: {error}. git checkout restores "
             "a file of results/"
@@ -142,9 +145,9 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
             runs = [{**run, "cases": [c for c in run["cases"] if c["case"] == case]} for run in runs]
         found = tuple(decode(Comparison, run, f"runs[{i}]") for i, run in enumerate(runs))
         for run in found:
-            _check_times(run)
+            _check_figures(run)
         return found
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise UsageError(f"{origin} is damaged: {error}. Restore it (git checkout) or delete it") from None
 
 
@@ -171,13 +174,31 @@ def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
     return runs
 
 
-def _check_times(run: Comparison) -> None:
-    """Check that cold times are above 0: ratios divide by them."""
+def _check_figures(run: Comparison) -> None:
+    """Check that figures can be: ratios divide by times, and limits are shares."""
     for case in run.cases:
+        where = f"{run.op} on {case.case}"
+        if case.ceilings:
+            _check_finite(where, "a ceiling", encode(case.ceilings).values())
         for row in case.rows:
-            cold = row.timing.cold_us if row.timing else None
-            if cold and not all(time > 0 for time in (cold.median, cold.low, *cold.samples)):
-                raise ValueError(f"{run.op} on {case.case}: {row.label} has a cold time that is not above 0")
+            if row.timing is None:
+                continue
+            for name, found in vars(row.timing).items():
+                if isinstance(found, Estimate):
+                    figures = (found.median, found.low, found.high, *found.samples)
+                    _check_finite(f"{where}: {row.label}", name, figures, above=name != "launch_us")
+            for ratio in row.timing.ratios:
+                _check_finite(f"{where}: {row.label}", "a ratio", (ratio.value.median,))
+            if not 0 <= (row.timing.detectable or 0.0) <= 1:
+                raise ValueError(f"{where}: {row.label} has a least difference that is no share of 1")
+
+
+def _check_finite(where: str, what: str, figures: Iterable[float | None], above: bool = True) -> None:
+    """Check that figures are finite, and above 0 or, unless ``above``, not below it."""
+    for figure in figures:
+        good = figure is None or (isinstance(figure, float) and math.isfinite(figure) and figure >= 0)
+        if not good or (above and figure == 0):
+            raise ValueError(f"{where} has {what} of {figure}: it takes a number above 0")
 
 
 def _on_one_line(match: re.Match[str]) -> str:
@@ -194,6 +215,12 @@ def read(path: Path, case: str | None = None) -> tuple[Comparison, ...]:
         UsageError: the file cannot be read.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path} cannot be read: it is no regular file")
+        if path.exists() and path.stat().st_size > _MOST_BYTES:
+            raise UsageError(
+                f"{path} cannot be read: it has more than {_MOST_BYTES >> 20} MB, as no record has"
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
@@ -212,18 +239,21 @@ def path_of(device: str, op: str, root: Path = RESULTS) -> Path:
 def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     """Add a run to its device's record; returns the file's path.
 
-    Only rows that this run measured are added: no replayed ones, and none that an interruption left without a
-    time.  A file lock orders runs that record at once.
+    Only rows that this run measured are added: no replayed ones, and none of the case that an interruption
+    ended, which may have few samples.  A file lock orders runs that record at once.
 
     Raises:
-        UsageError: the record cannot be written, or the present one cannot be read.
+        UsageError: no case was finished, the record cannot be written, or the present one cannot be read.
     """
+    new = _measured(comparison)
+    if not new.cases:
+        raise UsageError(f"nothing is recorded: no case of {comparison.op} was measured to its end")
     path = path_of(comparison.environment.device, comparison.op, root)
     lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{device_slug(str(path.resolve()))}.lock"
     try:
         with FileLock(lock):
             older = read(path) if path.exists() else ()
-            write_whole(path, dumps_record(merge(_measured(comparison), older)))
+            write_whole(path, dumps_record(merge(new, older)))
     except OSError as error:
         raise UsageError(
             f"{path} could not be written: {error}. Fix that and run this again to record it"
@@ -242,7 +272,8 @@ def _measured(comparison: Comparison) -> Comparison:
     def finished(row: Row) -> bool:
         return not row.replayed and (row.timing is not None or row.status in (*WRONG, "failed"))
 
-    kept = _filter(comparison, lambda case, row: finished(row))
+    whole = comparison.cases[:-1] if comparison.interrupted else comparison.cases
+    kept = _filter(replace(comparison, cases=whole), lambda case, row: finished(row))
     cases = tuple(replace(case, rows=tuple(map(_lean, case.rows))) for case in kept.cases)
     return replace(kept, cases=cases)
 

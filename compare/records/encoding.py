@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import math
 import os
-import tempfile
+import secrets
+import shutil
 import types
 import typing
 from collections.abc import Mapping
@@ -37,6 +39,8 @@ def encode(value: Any, *, lean: bool = False) -> Any:
         return [encode(item, lean=lean) for item in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, float):
         if math.isnan(value):
             return "NaN"
@@ -112,7 +116,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{where}: got {len(value)} items, expected {len(arguments)}")
         items = enumerate(zip(arguments, value, strict=True))
         return tuple(_decode(argument, item, f"{where}[{i}]") for i, (argument, item) in items)
-    if origin is dict:
+    if origin in (dict, Mapping):
         _expect(dict, value, where)
         return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float:
@@ -120,10 +124,15 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             return _NON_FINITE[value]
         if isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+    if kind is bytes:
+        _expect(str, value, where)
+        return base64.b64decode(value, validate=True)
     if kind is Path:
         _expect(str, value, where)
         return Path(value)
     _expect(kind, value, where)
+    if kind is str and not all(c.isprintable() or c in "\n\t" for c in value):
+        raise ValueError(f"{where}: {value[:80]!a} has characters that cannot be printed")
     return value
 
 
@@ -165,14 +174,17 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader finds the old text or all of the new."""
+    """Write a file atomically: a reader finds the old text or all of the new.  Its mode stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with part.open("x", encoding="utf-8") as file:
             file.write(text)
-        Path(name).chmod(0o644)  # mkstemp makes it 0600
-        Path(name).replace(path)
+            file.flush()
+            os.fsync(file.fileno())  # a crash of the machine leaves no empty file under the new name
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise

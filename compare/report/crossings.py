@@ -26,7 +26,7 @@ def render(found: Crossover, width: int) -> str:
 
 
 def as_markdown(found: Crossover) -> str:
-    return "\n\n".join([*_head(found), markdown.table(table(found)), *findings(found), _LEGEND]) + "\n"
+    return markdown.document([*_head(found), markdown.table(table(found)), *findings(found), _LEGEND])
 
 
 def table(found: Crossover) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from compare.spec import CaseComparison, Comparison, Estimate, Row
 from compare.timing import figures
@@ -18,11 +18,20 @@ def dumps(comparisons: Sequence[Comparison]) -> str:
         for case in comparison.cases
         for row in case.rows
     ]
+    return table(lines, list(dict.fromkeys(name for line in lines for name in line)))
+
+
+def table(lines: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
+    """Lines under a header.  A text that a spreadsheet would run as a formula begins with an apostrophe."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for line in lines for name in line)), restval="")
+    writer = csv.DictWriter(out, columns, restval="")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({name: _harmless(value) for name, value in line.items()} for line in lines)
     return out.getvalue()
+
+
+def _harmless(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[tuple[str, object]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 from compare.history.diff import WORSE, Change, Diff, Outcome
 from compare.records.encoding import encode
-from compare.report import markdown, terminal
+from compare.report import csv_file, markdown, terminal
 from compare.report.tables import NOTHING, Table, number, times
 from compare.spec import Estimate
 
@@ -54,16 +52,12 @@ def render(found: Diff, width: int, *, every: bool = False) -> str:
 def as_markdown(found: Diff) -> str:
     parts = ["## What changed", "\n".join(f"- {line}" for line in _machines(found))]
     parts += [markdown.table(table) for table in tables(found, every=True)]
-    return "\n\n".join([*parts, _sum(found, every=True), _LEGEND]) + "\n"
+    return markdown.document([*parts, _sum(found, every=True), _LEGEND])
 
 
 def as_csv(found: Diff) -> str:
-    lines = [dict(_cells(change)) for change in found.changes]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [name for name, _ in _cells(Change("", "", "", "same"))])
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    columns = [name for name, _ in _cells(Change("", "", "", "same"))]
+    return csv_file.table([dict(_cells(change)) for change in found.changes], columns)
 
 
 def as_json(found: Diff) -> str:

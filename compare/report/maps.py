@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 
 from compare.history.map.summary import Summary, summaries
 from compare.history.map.survey import Best, Map, Place, Point
-from compare.report import markdown, terminal
+from compare.report import csv_file, markdown, terminal
 from compare.report.tables import NOTHING, SAME, Table, number, percent, times
 from compare.spec import WAYS
 
@@ -94,17 +92,13 @@ def as_markdown(found: Map) -> str:
     legends = (ops_legend(found), legend(found), FRONT_LEGEND)
     choice = "\n".join(f"- {line}" for line in choices(found))
     parts = ["## The map", *_head(found), choice, *map(markdown.table, shown), *legends]
-    return "\n\n".join(parts) + "\n"
+    return markdown.document(parts)
 
 
 def as_csv(found: Map) -> str:
     """One line for each op and case; of every way its fastest implementation."""
     lines = [dict(_cells(place)) for place in found.places]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(lines[0]))
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_file.table(lines, list(lines[0]))
 
 
 # --------------------------------------------------------------------------- tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
@@ -16,7 +16,12 @@ from compare.timing import figures
 
 def dumps(comparisons: Sequence[Comparison]) -> str:
     """A document: a section for each comparison."""
-    return "\n\n".join(map(section, comparisons)) + "\n"
+    return document(map(section, comparisons))
+
+
+def document(parts: Iterable[str]) -> str:
+    """Paragraphs as a document, in which a name from a file is no HTML."""
+    return "\n\n".join(parts).replace("<", "&lt;") + "\n"
 
 
 def section(comparison: Comparison) -> str:

@@ -63,7 +63,7 @@ def _verdict(summary: Summary, width: int) -> list[str]:
     if rest := [label for failure in summary.failures[_FAILURES:] for label in failure.labels]:
         lines.append(_wrapped(f"and {len(rest)} more (--details): {', '.join(rest)}", width, _INDENT))
     lines.append(_wrapped(f"CORRECT  {summary.correct}", width, "         "))
-    lines += [_wrapped(f"not run: {text}", width, "  ") for text in summary.not_run]
+    lines += [_wrapped(text, width, "  ") for text in summary.not_run]
     return lines
 
 

@@ -18,8 +18,6 @@ MOST = 4
 
 CLOSE = 0.9
 """A kernel at this share of the ceiling has little left to gain."""
-FAR = 0.6
-"""Below this share of it, the ceiling does not bind."""
 _TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTCHMMA")
 
 
@@ -69,7 +67,7 @@ def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     ridge, name = figures.ridge(case), figures.represented(case, best)[0]
     at = f" ({number(figures.intensity(case), 2)} FLOP/B, ridge {ridge:.0f})" if ridge else ""
     reach = f"{percent(share)} of {figures.share_of(case).removesuffix(' (measured)')}"
-    if share < FAR:
+    if share < figures.FAR:
         kind = "compute" if figures.compute_bound(case) else "memory"
         text = f"Not {kind} bound at this size{at}: {name} at {reach}."
     elif figures.compute_bound(case):

@@ -12,6 +12,7 @@ from compare.records.archive import Recorded
 from compare.report.sentences import evidence
 from compare.report.tables import number, percent
 from compare.spec import (
+    UNREAD,
     WAYS,
     WRONG,
     CaseComparison,
@@ -236,22 +237,26 @@ def _failures(comparison: Comparison) -> tuple[Failure, ...]:
     return tuple(sorted(made, key=lambda failure: not failure.wrong))
 
 
-def _not_run(comparison: Comparison) -> list[str]:
-    """``label: reason`` of rows that ran nowhere, equal reasons together."""
+def _not_run(comparison: Comparison) -> Iterable[str]:
+    """``not run: label: reason`` of rows that ran nowhere, and ``not compiled: ...`` of those that an
+    architecture does not have; equal reasons together."""
     ran = {v.label for v in figures.verdicts(comparison) if v.status != "unavailable"}
     groups: dict[str, list[str]] = {}
     for case in comparison.cases:
         for row in case.rows:
             if row.status == "unavailable" and row.label not in ran:
-                labels = groups.setdefault(row.reason, [])
-                if row.label not in labels:
-                    labels.append(row.label)
-    return [
-        f"{labels[0]}: {reason}"
-        if len(labels) == 1
-        else f"{reason}: {len(labels)} rows" + (f" ({', '.join(labels)})" if len(labels) <= _NAMED else "")
-        for reason, labels in groups.items()
-    ]
+                reason = f"not run: {row.reason}"
+            elif row.reason.startswith(UNREAD):
+                reason = f"not compiled{row.reason.removeprefix(UNREAD)}"
+            else:
+                continue
+            labels = groups.setdefault(reason, [])
+            if row.label not in labels:
+                labels.append(row.label)
+    for reason, labels in groups.items():
+        what, _, why = reason.partition(": ")
+        named = f" ({', '.join(labels)})" if len(labels) <= _NAMED else ""
+        yield f"{what}: {labels[0]}: {why}" if len(labels) == 1 else f"{reason}: {len(labels)} rows{named}"
 
 
 # --------------------------------------------------------------------------- where and with what

@@ -27,9 +27,11 @@ from compare import registry
 from compare.code_size.sources import rests_on
 from compare.device import lacks
 from compare.records import result_cache
+from compare.records.encoding import decode
 from compare.resources.occupancy import limits
+from compare.sandbox.launch import Launched
 from compare.sandbox.limits import kept as needed
-from compare.sandbox.words import printable
+from compare.sandbox.words import printable, read_json
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
 _CODE = (
@@ -40,6 +42,10 @@ _CODE = (
 
 _COMPILERS = ("torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc")
 
+_PROCESS = "compare.resources.compiler_process"
+
+_EXITING_S = 1.0
+_LONGEST_LINE = 4 << 20
 _STARTING_S = 120.0
 """What importing the compilers may take at least, before anything is done for a request."""
 
@@ -174,6 +180,7 @@ class _Compiler:
         self._noise = Path(self._scratch.name, "noise")
         self._stopping = threading.Lock()
         self._stopped = False
+        self._launched: list[Launched] = []
         self._process = self._started(missing)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -197,24 +204,30 @@ class _Compiler:
             self._end()
         self._reader.join()
         self._process.wait()
+        for launched in self._launched:
+            launched.close()
         self._scratch.cleanup()
 
     def _started(self, missing: Mapping[str, Request]) -> subprocess.Popen[bytes]:
         """The process, with its orders."""
         # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
-        environment = {name: value for name, value in os.environ.items() if needed(name)}
-        environment |= {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
-        environment.pop("TRITON_INTERPRET", None)
-        with self._noise.open("w") as noise:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "compare.resources.compiler_process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=noise,
-                cwd=registry.ROOT,
-                env=environment,
-                start_new_session=True,
-            )
+        variables = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
+        variables["TRITON_INTERPRET"] = "0"
+        files = _loaded_files(missing.values())
+        with self._noise.open("wb") as noise:
+            if files:
+                self._launched.append(Launched(_PROCESS, [], variables, noise))
+                process = self._launched[-1].process
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", _PROCESS],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=noise,
+                    cwd=registry.ROOT,
+                    env={name: value for name, value in os.environ.items() if needed(name)} | variables,
+                    start_new_session=True,
+                )
         orders = [
             {
                 "key": key,
@@ -226,7 +239,7 @@ class _Compiler:
             }
             for key, r in missing.items()
         ]
-        message = {"nice": self._nice, "load": _loaded_files(missing.values()), "orders": orders}
+        message = {"nice": self._nice, "load": files, "orders": orders}
         assert process.stdin is not None
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -258,11 +271,15 @@ class _Compiler:
             did not come to an end with that.
         """
         busy: str | None = None
+        steps, most = 0, 8 * (len(left) + 8)  # more lines are not ours
         step, late = "importing the compilers", False
         self._limit_s = max(_STARTING_S, self._timeout_s)
         try:
             for line in self._lines():
-                told = printable(json.loads(line))
+                told = read_json(line)
+                steps += 1
+                if steps > most:
+                    break
                 if "step" in told:
                     busy = told["of"] if told["of"] in left else None
                     step, self._limit_s = str(told["step"]), self._timeout_s
@@ -274,6 +291,9 @@ class _Compiler:
                     self._answers.put(told)
                     if not left:
                         break
+            else:  # it closed the pipe, and may be about to exit
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_EXITING_S)
         except TimeoutError:
             late = True
         except (ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
@@ -300,6 +320,8 @@ class _Compiler:
                 if not more:
                     return
                 *lines, rest = (rest + more).split(b"\n")
+                if len(rest) > _LONGEST_LINE:
+                    return
                 yield from lines
                 since = time.monotonic() if lines else since
             raise TimeoutError
@@ -317,10 +339,7 @@ def _understood(answer: dict[str, Any]) -> Result:
         return Refused(answer["refused"])
     if "failed" in answer:
         return CompileError(answer["failed"])
-    return tuple(
-        KernelResources(**{**kernel, "grid": tuple(kernel["grid"]), "block": tuple(kernel["block"])})
-        for kernel in answer["kernels"]
-    )
+    return tuple(decode(KernelResources, kernel) for kernel in answer["kernels"])
 
 
 def _loaded_files(requests: Collection[Request]) -> list[str]:

@@ -1,3 +1,3 @@
-"""Limits of any process that runs user code: resources, signals, the project's files.
+"""Isolation of any process that runs user code, and its limits.
 
 Imported by whatever starts such a process; imports nothing of the driver but `compare.registry`."""

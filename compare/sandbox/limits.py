@@ -1,8 +1,4 @@
-"""Limits that a worker sets on itself before it runs user code.
-
-Nothing here needs root, and it is no sandbox: docs/trust.md says what a process with the user's rights can
-still do, and what a grader should add.
-"""
+"""Limits that a worker sets on itself before it runs user code.  `isolation` does the rest."""
 
 from __future__ import annotations
 
@@ -59,11 +55,22 @@ def restrict() -> None:
     """The limits of any process that runs user code: environment, core dumps, file size, privileges."""
     for name in [name for name in os.environ if not kept(name)]:
         del os.environ[name]
+    _forget_environment()
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, FILE_BYTES)
     with suppress(OSError):  # out of memory, the kernel kills this process first, not the judge
         Path("/proc/self/oom_score_adj").write_text("1000")
     ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def _forget_environment() -> None:
+    """Overwrite the variables that are not kept where the kernel put them: ``/proc/self/environ``."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    at = start
+    for entry in ctypes.string_at(start, end - start).split(b"\0"):
+        if not kept(os.fsdecode(entry.partition(b"=")[0])):
+            ctypes.memset(at, 0, len(entry))
+        at += len(entry) + 1
 
 
 def end_with(lifeline: int) -> None:

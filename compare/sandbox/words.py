@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 from compare import registry
 from cuda_impl.source import place
+
+_DEEPEST = 16
+_MOST_VALUES = 1 << 16
+_LONGEST_TEXT = 1 << 20
 
 
 def how_it_ended(code: int) -> str:
@@ -47,6 +52,40 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return ""
+
+
+def read_json(message: bytes, values: int = _MOST_VALUES, text: int = _LONGEST_TEXT) -> Any:
+    """A value that a process with user code sent, with printable text only.
+
+    Args:
+        message: JSON.
+        values: the most in it.
+        text: the most characters of a string.
+
+    Raises:
+        ValueError: it is no JSON, or deeper, longer or more than any honest one.
+    """
+    try:
+        told = json.loads(message)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    count, level, depth = 0, [told], 0
+    while level:
+        count, depth = count + len(level), depth + 1
+        if depth > _DEEPEST or count > values:
+            raise ValueError(f"more than {_DEEPEST} levels or {values} values")
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += [*each.keys(), *each.values()]
+            elif isinstance(each, list):
+                inner += each
+            elif isinstance(each, str) and len(each) > text:
+                raise ValueError(f"a text of more than {text} characters")
+            elif isinstance(each, int) and abs(each) >> 63:
+                raise ValueError("a number of more than 64 bits")
+        level = inner
+    return printable(told)
 
 
 def printable(told: Any) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from compare.device import lacks
 from compare.records.encoding import decode
 from compare.resources.kernels import borrowed
 from compare.resources.static import Compiling, Refused, Request
-from compare.spec import WRONG, Case, Implementation, KernelResources, Row
+from compare.spec import UNREAD, WRONG, Case, Implementation, KernelResources, Row
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
@@ -128,6 +129,11 @@ def compile_case(
     return by_label
 
 
+def launches_nothing(found: Mapping[str, Found]) -> bool:
+    """Whether no kernel was captured for any architecture, though each capture succeeded."""
+    return bool(found) and all(kernels == () for kernels in found.values())
+
+
 def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row:
     """``row`` with the resources of its kernels by architecture, and why some are not known.
 
@@ -150,8 +156,17 @@ def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row
         if nowhere and row.agreement is None and status == "unavailable":
             return replace(row, status=status, reason=reason)
         archs = "" if nowhere else f" for {', '.join(errors)}"
-        return replace(row, reason=f"resources unread{archs}: {reason}")
+        return replace(row, reason=f"{UNREAD}{archs}: {reason}")
     return row
+
+
+def with_needs(row: Row, impl: Implementation, archs: Sequence[str]) -> Row:
+    """``row`` with the reason why none of ``archs``, for which kernels are compiled, has what it needs."""
+    if row.reason or impl.requires is None or impl.way == "torch":
+        return row
+    if not archs or not all(lacks(impl.requires, arch) for arch in archs):
+        return row
+    return replace(row, reason=f"{UNREAD} for {', '.join(archs)}: needs {impl.requires}")
 
 
 def inspectable(row: Row) -> bool:

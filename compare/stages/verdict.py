@@ -8,7 +8,6 @@ import traceback
 
 from compare.resources.static import CompileError, Refused
 from compare.spec import Status, UsageError
-from compare.worker.checking import Changed
 from compare.worker.process import Ended, Raised
 from compare.worker.timing import Cheated, TooFast
 from cuda_impl.build import is_asserted
@@ -32,7 +31,7 @@ def verdict(error: BaseException) -> tuple[Status, str]:
         return "disagrees", text
     if isinstance(error, TooFast):
         return "impossible", text
-    if isinstance(error, (Ended, Changed)):
+    if isinstance(error, Ended):
         return "failed", text
     name = error.name if isinstance(error, Raised) else type(error).__name__
     if name == "BuildError":

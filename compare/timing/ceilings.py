@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from compare.spec import Card, Ceilings, Cost
+from compare.spec import QUANTIZED, Card, Ceilings, Cost
 from compare.timing.gpu_clock import Monitor
 from compare.timing.stopwatch import Call, CudaStopwatch, Stopwatch
 
@@ -19,7 +19,7 @@ CEILING_SAMPLES = 15
 PRODUCT = 4096
 """M = N = K of the timed matrix product."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""Dtypes of the timed matrix product."""
+"""Dtypes of the timed matrix product; of int8 and fp8 see `_quantized_product`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Loads:
     product: Call | None = None
     """torch's product of two `PRODUCT` x `PRODUCT` matrices in fp16; None for a case of little arithmetic."""
     own_product: Call | None = None
-    """The same in the case's dtype; None where that is fp16."""
+    """The same in the case's dtype; None where that is fp16, or one that the library does not multiply."""
 
 
 class CeilingMeter:
@@ -89,6 +89,8 @@ class CeilingMeter:
 
                 product = multiply(torch.float16)
                 own_product = multiply(DTYPES[dtype]) if dtype != "fp16" and dtype in DTYPES else None
+                if dtype in QUANTIZED:
+                    own_product = _quantized_product(dtype, *factors)
             loads = Loads(partial(target.copy_, source), reads, size, product, own_product)
             return cls(CudaStopwatch(device), loads, Monitor.on(device))
 
@@ -130,6 +132,27 @@ class CeilingMeter:
             matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
             product_tflops=2 * PRODUCT**3 / statistics.median(own_us) / 1e6 if own_us else None,
         )
+
+
+def _quantized_product(dtype: str, a: torch.Tensor, b: torch.Tensor) -> Call | None:
+    """The library's product of two matrices in int8 or fp8 (fast accumulation); None where it has none.
+
+    The second operand is given by its columns, as cuBLAS takes it.
+    """
+    if dtype == "int8":
+        narrow, other = ((32 * x).clamp(-128, 127).to(torch.int8) for x in (a, b))
+        product: Call = partial(torch._int_mm, narrow, other.t())
+    else:
+        one = torch.ones((), device=a.device)
+        narrow, other = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+        product = partial(
+            torch._scaled_mm, narrow, other.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    try:
+        product()
+    except (RuntimeError, ValueError):  # fp8 needs sm_89
+        return None
+    return product
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:

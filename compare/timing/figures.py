@@ -13,6 +13,8 @@ from compare.timing import calibration, statistics
 from compare.timing.statistics import estimate
 from compare.tuning.matching import registered_as
 
+FAR = 0.6
+"""Below this share of a ceiling, the ceiling does not bind."""
 LISTED_CASES = 3
 """Up to this many timed cases get a table each; more get one table of the sweep, and one of the first."""
 
@@ -91,6 +93,15 @@ def share(case: CaseComparison, row: Row) -> float | None:
 def share_of(case: CaseComparison) -> str:
     """The ceiling of `share`, in words."""
     return "peak (measured)" if compute_bound(case) else "copy bandwidth"
+
+
+def binding(case: CaseComparison) -> str | None:
+    """What limits the fastest row: ``memory``, ``compute``, or ``neither``; None where none was timed."""
+    best = fastest(case.rows)
+    reached = share(case, best) if best else None
+    if reached is None:
+        return None
+    return "neither" if reached < FAR else "compute" if compute_bound(case) else "memory"
 
 
 def ratio(row: Row, other: Row) -> Estimate | None:

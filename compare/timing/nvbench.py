@@ -163,7 +163,7 @@ def _samples(
     with torch.cuda.device(device):
         inputs = input_sets(op, case, device, seed)
         calls = {
-            impl.label: [partial(impl.given(op.options(case)).call, *tensors) for tensors in inputs]
+            impl.label: [impl.given(op.options(case)).ready(op, tensors) for tensors in inputs]
             for impl in registry.implementations(op_name)
             if impl.label in labels
         }

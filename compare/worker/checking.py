@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -36,10 +35,6 @@ _CPU_BYTES = 4 << 20
 """Largest memory traffic of a case that is checked on nearby sizes too, on a CPU."""
 _TENSORS = 12
 """GPU memory of an implementation and its check, as a multiple of the case's bytes: an estimate."""
-
-
-class Changed(Exception):
-    """Files of the project or of the user were changed; the text is a whole sentence."""
 
 
 @dataclass
@@ -86,7 +81,6 @@ class Checking:
         self._expected = expected_outputs(op, case, device)
         self._probes: Probes | None = None
         self._probed = threading.Event()
-        self._alone: AbstractContextManager[object] = nullcontext()
 
     def run(
         self, impls: Sequence[Implementation], begin: Callable[[Implementation], None]
@@ -102,14 +96,11 @@ class Checking:
         if not self._probed.is_set() and not any(impl.label == self._op.baseline for impl in impls):
             self._probe(None)
         width = self.width(len(impls))
-        if len({impl.origin for impl in impls if impl.foreign}) > 1:
-            # One user's file at a time, so that a changed file can be blamed on one of them.
-            self._alone = threading.Lock()
 
         def job(impl: Implementation) -> Outcome:
             if width == 1:
                 begin(impl)
-            return self._job(impl)
+            return self._outcome(impl)
 
         yield from abreast(job, impls, width, self._crew.close)
 
@@ -125,10 +116,6 @@ class Checking:
     def allowance(self) -> int:
         """GPU memory that an implementation may allocate, in bytes."""
         return (2 << 30) + _TENSORS * self._op.cost(self._case).bytes
-
-    def _job(self, impl: Implementation) -> Outcome:
-        with self._alone if impl.foreign else nullcontext():
-            return self._outcome(impl)
 
     def _outcome(self, impl: Implementation) -> Outcome:
         outcome = Outcome()
@@ -149,9 +136,6 @@ class Checking:
                 self._crew.note(impl, error)
         if impl.label == self._op.baseline and not self._probed.is_set():
             self._probe(None)
-        if impl.foreign and (changed := self._crew.tree.changed()):
-            before = "" if outcome.error is None else f"{outcome.error}; "
-            outcome.error = Changed(f"{before}{changed} while it was checked")
         return outcome
 
     def _check(

@@ -88,9 +88,9 @@ class Exchange:
         """The places of the inputs copied last."""
         return [place.as_json() for place in self.places]
 
-    def poison(self) -> None:
+    def poison(self, poison: int = POISON) -> None:
         """Fill the outputs' memory with poison, and wait for it: CUDA does not order two processes' work."""
-        self.outputs.bytes.view(torch.int16).fill_(POISON)
+        self.outputs.bytes.view(torch.int16).fill_(poison)
         if self.inputs.device.type == "cuda":
             torch.cuda.synchronize(self.inputs.device)
 
@@ -116,16 +116,17 @@ class WorkerStage:
             self._start = secrets.randbelow(_SHIFTS) * ALIGNMENT
         return self._exchange.put(inputs, self._start)
 
-    def call(self, expected: Outputs) -> CallResult:
+    def call(self, expected: Outputs, poison: int = POISON) -> CallResult:
         exchange, worker = self._exchange, self._worker
         exchange.hand_to(worker)
-        exchange.poison()
+        exchange.poison(poison)
         told = worker.ask(
             "call",
             self._step,
             inputs=exchange.as_json(),
             expected=kinds_of(expected),
             options=exchange.options,
+            poison=poison,
         )
         self._step = "a call"
         outputs = exchange.take() if told["problem"] is None else None

@@ -34,8 +34,8 @@ from compare.code_size.sources import code_of
 # Everything needed later is imported here, so that the server imports it once for all workers.
 from compare.records.encoding import decode, encode
 from compare.resources.profiler import from_profiler, kernels_of_its_own
-from compare.sandbox import limits
-from compare.sandbox.project_files import watch_deeds
+from compare.sandbox import isolation, limits
+from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import raised_in
 from compare.spec import Implementation, Tuning, UsageError
 from compare.timing.stopwatch import Reading, Stopwatch, host_ms
@@ -48,18 +48,27 @@ __all__ = ["main"]
 
 _NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """Text of PyTorch's RuntimeError on a CPU that is out of memory."""
-_MOST_DEEDS = 3
-"""Most deeds named in an answer; one is enough to end the worker."""
 
 
-def main(connection: Connection, lifeline: Connection, host_bytes: int | None) -> None:
-    """Handle requests until the judge closes the connection."""
+def main(
+    connection: Connection, lifeline: Connection, host_bytes: int | None, box: tuple[Isolation, Path] | None
+) -> None:
+    """Handle requests until the judge closes the connection.
+
+    Args:
+        connection: to the judge.
+        lifeline: closes when the judge exits.
+        host_bytes: as of `compare.sandbox.limits.confine`.
+        box: the isolation, and the folder to write to, for a user's file.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, until this leaves its terminal
     try:
         output = reduction.recv_handle(connection)
     except (EOFError, OSError):  # the judge has already ended
         return
     limits.confine(connection.fileno(), output, lifeline.fileno(), host_bytes)
+    if box is not None:
+        isolation.enter(*box, lifeline.fileno(), gpu=host_bytes is None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
@@ -75,19 +84,14 @@ class _Desk:
     def __init__(self, connection: Connection, integrity: Integrity) -> None:
         self._connection = connection
         self._integrity = integrity
-        self._did: dict[str, None] = {}
+        self._forked = False
         self._work = _Work(connection)
         integrity.watch("the harness", self._work)
         # A fork could answer in place of this process.
-        os.register_at_fork(
-            before=partial(self._note, "forked its process"), after_in_child=partial(os._exit, 1)
-        )
-        watch_deeds(self._note)
+        os.register_at_fork(before=self._note_fork, after_in_child=partial(os._exit, 1))
 
-    def _note(self, what: str) -> None:
-        """Record a deed that no implementation needs."""
-        if len(self._did) < _MOST_DEEDS:
-            self._did[what] = None
+    def _note_fork(self) -> None:
+        self._forked = True
 
     def serve(self) -> None:
         while True:
@@ -98,7 +102,7 @@ class _Desk:
             answer = self._answer(request["do"], request.get("with", {}))
             quick = request["do"] in _Work.FREQUENT
             changed = self._integrity.changed(quick=quick)
-            answer |= {"number": request["number"], "changed": changed, "did": list(self._did)}
+            answer |= {"number": request["number"], "changed": changed, "forked": self._forked}
             self._connection.send_bytes(json.dumps(answer).encode())
 
     def _answer(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -291,14 +295,14 @@ class _Work:
         return {"ms": ms, "tunings": [encode(tuning) for tuning in dict.fromkeys(found)]}
 
     def call(
-        self, inputs: list[dict[str, Any]], expected: dict[str, Any], options: dict[str, Any]
+        self, inputs: list[dict[str, Any]], expected: dict[str, Any], options: dict[str, Any], poison: int
     ) -> dict[str, Any]:
         """A checked call; its outputs go into the shared memory."""
         assert self._stage is not None
         outputs = of_kinds(expected)
         self._stage.impl = self.impl.given(options)
         self._stage.place(self._tensors(inputs))
-        called = self._stage.call(outputs)
+        called = self._stage.call(outputs, poison)
         if called.outputs is not None:
             for name, mailbox in mailboxes(self._views["outputs"], outputs).items():
                 mailbox.copy_(called.outputs[name])
@@ -348,6 +352,16 @@ class _Work:
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
         self._bench = _Bench(self.impl.given(options), tensors, values, shared, make(self._device), tidy)
+
+    def prepare(self) -> float:
+        """Prepare the weights of all sets of inputs; returns the time that one takes, in ms."""
+        for which in range(len(self.bench.calls)):
+            self.bench.prepare(which)
+        self._synchronize()
+        begin = time.perf_counter()
+        self.bench.prepare(0)
+        self._synchronize()
+        return (time.perf_counter() - begin) * 1e3
 
     def first_again(self) -> str | None:
         dtype = self.bench.first()
@@ -401,21 +415,39 @@ class _Bench:
         tidy: bool,
     ) -> None:
         self._call, self._sets = impl.call, sets
+        self._op, self._prepare = impl.op, impl.prepare
+        self._prepared: list[tuple[torch.Tensor, ...] | None] = [None] * len(sets)
         self._mailboxes, self._watch, self._tidy = mailboxes, watch, tidy
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
         self._of_graph: Any = None
         self._kept: list[Any] = []
-        self.calls = [partial(self._run, tensors) for tensors in sets]
+        self.calls = [partial(self._run, which) for which in range(len(sets))]
         self._graph: Callable[[], object] | None = None
         watch.behind = self._deliver
         gc.collect()
         gc.disable()  # a collection during a launch would delay the host
 
-    def _run(self, tensors: tuple[torch.Tensor, ...]) -> None:
+    def _run(self, which: int) -> None:
         self._output = None  # frees its memory for the next output
-        self._output = self._call(*tensors)
+        prepared = self._prepared[which]
+        if prepared is None:
+            self._output = self._call(*self._sets[which])
+        else:
+            self._output = self._call(*self._sets[which], prepared=prepared)
+
+    def prepare(self, which: int) -> None:
+        """Prepare a set's weights from its present values, at the same addresses: a graph holds them."""
+        if self._prepare is None:
+            return
+        weights = registry.get_op(self._op).weights_of(self._sets[which])
+        old, new = self._prepared[which], self._prepare(*weights)
+        if old is None:
+            self._prepared[which] = new
+        else:
+            for x, value in zip(old, new, strict=True):
+                x.copy_(value)
 
     def _replay(self) -> None:
         assert self._graph is not None
@@ -446,9 +478,11 @@ class _Bench:
             self.calls[which]()
         for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
             x.copy_(value)  # new values: nothing remembered from the untimed call is of use
+        self.prepare(which)
         return self._reading("cold", self._watch.cold("cold", self.calls[which]), which)
 
     def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
+        self.prepare(which)
         return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
 
     def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 import torch
 
-from compare import registry
-from compare.sandbox.limits import kept
-from compare.sandbox.project_files import Tree
 from compare.spec import Implementation, Op
 from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of
@@ -38,7 +34,6 @@ class Crew:
         self.contexts_s: dict[str, float] = {}
         """Seconds that each worker took to create its device's context."""
         self._building: dict[str, Building] = {}
-        self.tree = Tree({impl.origin for impl in registry.implementations(op.name) if impl.foreign})
 
     def __enter__(self) -> Crew:
         return self
@@ -121,11 +116,11 @@ class Crew:
         return len(crashes) >= MOST_CRASHES or any(ended.final for ended in crashes)
 
     def _begin(self, impl: Implementation) -> Worker:
-        worker = Worker(impl.label, self._device, self._timeout_s)
-        environment = {name: value for name, value in os.environ.items() if kept(name)}
+        files = to_load(impl)
+        worker = Worker(impl.label, self._device, self._timeout_s, isolated=bool(files))
         modules = [*modules_of(self._op.name), *_COMPILERS.get(impl.label, ())]
-        worker.send("begin", device=str(self._device), environment=environment, modules=modules)
-        worker.send("load", files=to_load(impl))
+        worker.send("begin", device=str(self._device), environment=worker.environment, modules=modules)
+        worker.send("load", files=files)
         worker.send(
             "choose", op=self._op.name, label=impl.base or impl.label, parameters=dict(impl.parameters)
         )

@@ -11,30 +11,33 @@ import multiprocessing
 import os
 import secrets
 import signal
+import socket
+import struct
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import ceil
 from multiprocessing import connection as connections
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from compare.sandbox import limits
+from compare.sandbox import isolation, limits
 from compare.sandbox.words import how_it_ended, printable
 from compare.spec import Options, UsageError
-from compare.worker import main, server
+from compare.worker import answers, main, server
 from compare.worker.memory import Memory
 
 PRINTED_BYTES = 1 << 20
 """Most output of a worker, in bytes."""
 
-_ANSWER_BYTES = 8 << 20
 _LOOK_S = 0.1
 """Interval at which a busy worker is checked."""
+_LONGEST_ERROR = 2000
 _QUOTED = 300
 """Characters of a worker's output that are quoted."""
 
@@ -61,9 +64,20 @@ class Ended(Exception):
 
 
 class Worker:
-    """A process that holds one implementation."""
+    """A process that holds one implementation.
 
-    def __init__(self, who: str, device: torch.device, timeout_s: float = Options.timeout_s) -> None:
+    Args:
+        isolated: it runs a user's file.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        device: torch.device,
+        timeout_s: float = Options.timeout_s,
+        *,
+        isolated: bool = False,
+    ) -> None:
         self.who, self.device, self.timeout_s = who, device, timeout_s
         self._ended: Ended | None = None
         self._ending = threading.RLock()
@@ -76,14 +90,20 @@ class Worker:
         self._connection, theirs = multiprocessing.Pipe()
         their_end, self._lifeline = multiprocessing.Pipe(duplex=False)
         host_bytes = limits.HOST_BYTES if device.type == "cpu" else None
+        self._private = isolation.private_folder() if isolated else None
+        """Where it may write; None: everywhere."""
+        box = None if self._private is None else (isolation.found(), self._private)
         context = multiprocessing.get_context("forkserver")
         self._process = context.Process(
-            target=main.main, args=(theirs, their_end, host_bytes), name=who, daemon=True
+            target=main.main, args=(theirs, their_end, host_bytes, box), name=who, daemon=True
         )
         with _STARTING, _ctrl_c_held_back():
             self._process.start()
         theirs.close()
         their_end.close()
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as channel:  # one that reads nothing
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", ceil(timeout_s), 0))
+        self._inbox = answers.Inbox(self._connection.fileno())
         reduction.send_handle(self._connection, self._printed.fileno(), self.pid)
 
     @property
@@ -94,6 +114,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         return self._ended is None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that it needs of this process's."""
+        found = {name: value for name, value in os.environ.items() if limits.kept(name)}
+        return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, what: str, step: str = "", **arguments: Any) -> Any:
         """Send a request and wait for the answer.
@@ -114,7 +140,7 @@ class Worker:
         """Send a request without waiting; `receive` returns the answers in the order of the requests."""
         if self._ended is not None:
             raise self._ended
-        if not self._waiting and self._connection.poll(0):
+        if not self._waiting and not self._inbox.empty:
             self._breach()
         number = secrets.token_hex(8)
         message = {"number": number, "do": what, "with": arguments}
@@ -148,55 +174,48 @@ class Worker:
         self._busy = True  # until the answer has come: Ctrl-C may come first
         number, what = self._waiting.pop(0)
         step = step or what
-        answer = self._wait(step)
+        answer = self._wait(step, what)
         self._busy = False
-        if not isinstance(answer, dict) or answer.get("number") != number:
+        if answer.number != number:
             self._breach()
-        changed, did = answer.get("changed"), answer.get("did")
-        if did:
-            raise self.end(f"it {', '.join(map(str, did))}: an implementation may not do this")
-        if changed:
-            raise self.end(f"it replaced {', '.join(map(str, changed))}: its check and times are invalid")
-        if "raised" in answer:
-            self._raise(answer["raised"], answer.get("lost"), step)
-        return answer.get("answer")
+        if answer.forked:
+            raise self.end("it forked its process: an implementation may not do this")
+        if answer.changed:
+            raise self.end(f"it replaced {', '.join(answer.changed)}: its check and times are invalid")
+        if answer.raised:
+            self._raise(answer.raised, answer.lost, step)
+        return answer.answer
 
-    def _raise(self, told: dict[str, str], lost: str | None, step: str) -> None:
-        kind, name, text = told["kind"], told["name"], told["text"]
+    def _raise(self, told: answers.Error, lost: str | None, step: str) -> None:
+        name, text = told.name[:_QUOTED], told.text[:_LONGEST_ERROR]
         if os.environ.get("COMPARE_TRACEBACK"):
-            print(told["trace"], file=sys.stderr)
+            print(told.trace, file=sys.stderr)
         if lost:
             first = text.strip().partition("\n")[0]
-            raise self.end(f"{name} in {step}: {first}. It left its GPU context unusable ({lost})")
-        if kind == "unavailable":
+            raise self.end(f"{name} in {step}: {first}. It left its GPU context unusable ({lost[:_QUOTED]})")
+        if told.kind == "unavailable":
             raise (UsageError if name == "UsageError" else NotImplementedError)(text)
-        if kind == "memory":
+        if told.kind == "memory":
             raise MemoryError(text)
-        raise Raised(name, text, told["where"])
+        raise Raised(name, text, told.where[:_QUOTED])
 
-    def _wait(self, step: str) -> Any:
+    def _wait(self, step: str, what: str) -> answers.Answer:
         until = time.monotonic() + self.timeout_s
-        waited: list[Any] = [self._connection, self._process.sentinel]
-        while True:
-            ready = connections.wait(waited, max(0.0, min(_LOOK_S, until - time.monotonic())))
-            if self._connection in ready:
-                break
-            if ready:  # the process has exited; its last answer may still be in the pipe
-                if self._connection.poll(0):
-                    break
-                raise self._died(step)
-            if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
-                raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
-            if time.monotonic() > until:
-                raise self.end(f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)")
         try:
-            return printable(json.loads(self._connection.recv_bytes(_ANSWER_BYTES)))
+            while (message := self._inbox.message(min(_LOOK_S, max(0.0, until - time.monotonic())))) is None:
+                if os.fstat(self._printed.fileno()).st_size > PRINTED_BYTES:
+                    raise self.end(f"it printed more than {PRINTED_BYTES >> 20} MB in {step}")
+                if time.monotonic() > until:
+                    raise self.end(
+                        f"it took longer than {self.timeout_s:g} s, the limit for {step} (--timeout)"
+                    )
+            return answers.read(message, what)
         except (EOFError, ConnectionResetError):
             raise self._died(step) from None
-        except (OSError, ValueError):
+        except (OSError, TypeError, ValueError):
             self._breach()
 
-    def _breach(self) -> None:
+    def _breach(self) -> NoReturn:
         raise self.end("it wrote into the pipe between its process and the judge's")
 
     def _died(self, step: str) -> Ended:
@@ -228,6 +247,8 @@ class Worker:
             if not self._printed.closed:
                 self._bury()
                 self._printed.close()
+                if self._private is not None:
+                    isolation.remove(self._private)
 
     def _signal(self) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -233,7 +233,9 @@ class Examiner:
     def changes(self, which: int, repeats: int) -> dict[str, Any]:
         """The elements that a worker writes into a set of inputs, one before each of its calls."""
         values = self._values[which]
-        argument = _CHANCE.choice([i for i, x in enumerate(values) if x.numel() > 0])
+        some = [i for i, x in enumerate(values) if x.numel() > 0]
+        # Whole numbers beside others may be indices, of which only the op knows the valid ones.
+        argument = _CHANCE.choice([i for i in some if values[i].is_floating_point()] or some)
         spots = [[_CHANCE.randrange(size) for size in values[argument].shape] for _ in range(SPOTS)]
         # Values like the planted outliers of every row.
         written = [_CHANCE.choice((-1, 1)) * (4 + _CHANCE.randrange(128) / 32) for _ in range(repeats)]
@@ -361,6 +363,7 @@ def measure(
     session = Session(exam)
     remotes: dict[str, Remote] = {}
     refused: dict[str, Result] = {}
+    prepared_ms: dict[str, float] = {}
     for impl in impls:
         worker = subject.workers[impl.label]
         try:
@@ -375,6 +378,8 @@ def measure(
                 expected=kinds_of(exchange.expected),
                 options=exchange.options,
             )
+            if impl.prepare is not None:
+                prepared_ms[impl.label] = worker.ask("prepare", "preparing weights")
         except Exception as error:
             refused[impl.label] = error
         else:
@@ -382,7 +387,14 @@ def measure(
     rounds = Rounds(
         subject.op.baseline,
         [
-            Entry(impl, remotes[impl.label], subject.first_calls_ms.get(impl.label))
+            Entry(
+                impl,
+                remotes[impl.label],
+                subject.first_calls_ms.get(impl.label),
+                notes=[f"weights prepared offline, untimed: {ms:.3g} ms"]
+                if (ms := prepared_ms.get(impl.label)) is not None
+                else [],
+            )
             for impl in impls
             if impl.label in remotes
         ],

@@ -20,9 +20,13 @@ from typing import Any, NoReturn
 import torch
 
 from compare import registry
-from compare.sandbox.project_files import Tree
 from compare.spec import Implementation, UsageError
 from compare.worker.process import Ended, Raised, Worker
+
+_LARGEST_BYTES = 1 << 18
+_MOST_LINES = 10_000
+"""The judge's lexer takes a time that grows faster than a file."""
+_MOST_ROWS = 64
 
 
 def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> None:
@@ -88,16 +92,19 @@ def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
     """Have a worker load a file behind those before it, and tell what it registers."""
     if not Path(path).is_file():
         raise UsageError(f"--load {path}: there is no such file")
-    tree = Tree([path])
-    scout = Worker(path, torch.device("cpu"), timeout_s)
+    if (size := Path(path).stat().st_size) > _LARGEST_BYTES:
+        raise UsageError(f"--load {path}: {size} bytes, and the most is {_LARGEST_BYTES}")
+    if (lines := Path(path).read_bytes().count(b"\n")) > _MOST_LINES:
+        raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
+    scout = Worker(path, torch.device("cpu"), timeout_s, isolated=True)
     try:
         told = scout.ask("load", "loading it", files=[*before, path])
     except (Ended, Raised) as error:
         raise UsageError(f"--load {path}: {error}. Mend the file") from None
     finally:
         scout.close()
-    if changed := tree.changed():
-        raise UsageError(f"--load {path}: {changed} while it was loaded. Mend the file")
+    if (rows := len(told["implementations"])) > _MOST_ROWS:
+        raise UsageError(f"--load {path}: {rows} implementations, and the most is {_MOST_ROWS}")
     with _understood(path):
         named = [{**each, "op": str(each["op"])} for each in told["implementations"]]
         return _Told(path, list(map(str, told["ops"])), named)

@@ -7,6 +7,7 @@ import dataclasses
 import torch
 
 from compare import registry
+from compare.checking.probes import Probe, with_one_element_changed
 from compare.spec import CONDUCT, Finding, Invariant
 from mutants import checked
 
@@ -45,3 +46,20 @@ def test_findings_say_what_was_looked_at(device: torch.device) -> None:
         *("output", "inputs unchanged", "guard zones", "output is fresh", "all written"),
         *("values", "NaN and infinity", "rows sum to 1"),
     ]
+
+
+def test_no_cache_of_a_part_survives_a_changed_element() -> None:
+    """Neither a key of the first elements of all tensors, nor one of a whole tensor."""
+    x, y = torch.randn(4, 16), torch.randn(64)
+    for _ in range(300):
+        changed = [probe.inputs for probe in with_one_element_changed(Probe("seed 0", (x, y), ()))]
+        assert [int((a != x).sum() + (b != y).sum()) for a, b in changed] == [1, 1]
+        for same in (
+            lambda a, b: torch.equal(a.flatten()[:32], x.flatten()[:32]) and torch.equal(b[:32], y[:32]),
+            lambda a, b: torch.equal(a, x),
+            lambda a, b: torch.equal(b, y),
+        ):
+            assert any(same(*inputs) for inputs in changed)
+    (x,) = (torch.ones(1),)
+    assert len([*with_one_element_changed(Probe("seed 0", (x,), ()))]) == 2
+    assert [*with_one_element_changed(Probe("seed 0", (torch.ones(0),), ()))] == []

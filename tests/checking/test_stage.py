@@ -93,12 +93,12 @@ WRONG_KINDS: dict[str, Run] = {
     "nothing": lambda right: None,
     "subclass": lambda right: torch.nn.Parameter(right, requires_grad=right.is_floating_point()),
     "wider": lambda right: right.double(),
-    "narrower": lambda right: right.to(torch.float8_e4m3fn),
+    "narrower": lambda right: right.to(torch.float8_e5m2 if right.itemsize == 1 else torch.float8_e4m3fn),
     "one row more": lambda right: right[None],
     "short": lambda right: right.flatten()[:-1],
     "flat": lambda right: right.new_zeros(right.numel() + 1),
     "elsewhere": lambda right: right.to("meta"),
-    "sparse": lambda right: right.to_sparse(),
+    "sparse": lambda right: (right.float() if right.itemsize == 1 else right).to_sparse(),
 }
 
 

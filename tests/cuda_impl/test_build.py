@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,28 @@ def test_the_cache_knows_headers_and_builds_once(monkeypatch: pytest.MonkeyPatch
 
     paths = {build._cached("thing", make) for _ in range(2)}
     assert len(made) == 1
-    assert [path.read_text() for path in paths] == ["done"]
+    assert [build._unsealed(path) for path in paths] == [b"done"]
+
+
+@pytest.mark.parametrize("damage", [lambda seen: seen[:-1], lambda seen: b"", lambda seen: b"D" + seen[1:]])
+def test_a_damaged_product_is_built_again(damage: Callable[[bytes], bytes], cache: Path) -> None:
+    def make(product: Path) -> None:
+        product.write_text("done")
+
+    path = build._cached("thing", make)
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert build._cached("thing", make).read_bytes() == whole
+
+
+def test_a_lock_that_is_held_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_LOCK_S", 0.1)
+    cache.mkdir(exist_ok=True)
+    with (
+        build.FileLock(cache / "thing.lock"),
+        pytest.raises(build.BuildError, match=r"thing\.lock has been held for 0\.1 s"),
+    ):
+        build._cached("thing", Path.touch)
 
 
 def test_a_build_that_fails_leaves_nothing_behind(cache: Path) -> None:
@@ -175,13 +196,14 @@ def kernels(
 
 
 MOVES = ("NOP", "MOV", "UMOV", "LDC", "ULDC", "R2UR", "S2R", "S2UR")
+SHIFTS = ("SHF", "USHF")
 
 
 def instructions(cubin: bytes, folder: Path) -> dict[str, Counter[str]]:
     """How often each kernel of a cubin has each opcode with its modifiers, as cuobjdump disassembles it.
 
-    Registers, order and moves between registers are left out: these depend on the module's other kernels and,
-    under nvcc, on the file's path as well.
+    Registers, order, moves between registers and kinds of shifts are left out: these depend on the module's
+    other kernels and, under nvcc, on the file's path as well.
     """
     file = folder / "some.cubin"
     file.write_bytes(cubin)
@@ -193,7 +215,10 @@ def instructions(cubin: bytes, folder: Path) -> dict[str, Counter[str]]:
         if header:
             name = header[1]
         elif found := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z]\w*)(\S*)", line):
-            code[name][found[1] + found[2]] += found[1] not in MOVES
+            modifiers = "" if found[1] in SHIFTS else found[2]
+            # A left shift by the multiplier: ptxas's scheduler chooses between the two units.
+            opcode = "SHF" if found[1] + modifiers == "IMAD.SHL.U32" else found[1] + modifiers
+            code[name][opcode] += found[1] not in MOVES
     return dict(code)
 
 
@@ -202,8 +227,9 @@ def dtype_for(op: str, arch: str) -> str:
 
     Turing has no bfloat16: CUDA's header converts in C++, and the two front ends optimise that differently.
     """
-    dtype = {"sm_75": "fp16", "sm_80": "fp32", "sm_90": "bf16"}[arch]
-    return dtype if dtype in registry.get_op(op).dtypes else "fp16"
+    wanted = {"sm_75": "fp16", "sm_80": "fp32", "sm_90": "bf16"}[arch], "fp16"
+    dtypes = registry.get_op(op).dtypes
+    return next((dtype for dtype in wanted if dtype in dtypes), dtypes[0])
 
 
 def together(op: str, arch: str, dtype: str) -> list[list[str]]:
@@ -273,6 +299,8 @@ def test_no_kernel_spills(op: str, arch: str) -> None:
     """Every kernel on every architecture that supports it; on sm_90 in every dtype."""
     dtypes = registry.get_op(op).dtypes if arch == "sm_90" else (dtype_for(op, arch),)
     groups = [names for dtype in dtypes for names in together(op, arch, dtype)]
+    if not groups and arch != "sm_90":
+        pytest.skip("its kernels are for later architectures")
     assert groups
     for names in groups:
         log = build.ptxas_log(op, names, arch)

@@ -113,15 +113,21 @@ def layouts(op: Op) -> set[str]:
 
 
 Spoil = Callable[[tuple[torch.Tensor, ...]], tuple[object, ...]]
+
+
+def for_numpy(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype is torch.float8_e4m3fn else x
+
+
 SPOILED: dict[str, Spoil] = {
     "no tensor": lambda tensors: ([1.0], *tensors[1:]),
-    "array": lambda tensors: (tensors[0].numpy(), *tensors[1:]),
+    "array": lambda tensors: (for_numpy(tensors[0]).numpy(), *tensors[1:]),
     "dtype": lambda tensors: (tensors[0].double(), *tensors[1:]),
     "whole numbers": lambda tensors: tuple(tensor.to(torch.int32) for tensor in tensors),
     "dimensions": lambda tensors: (tensors[0][None], *tensors[1:]),
     "many dimensions": lambda tensors: tuple(tensor[(None,) * 9] for tensor in tensors),
     "0-d": lambda tensors: (torch.tensor(1.0), *tensors[1:]),
-    "sparse": lambda tensors: (tensors[0].to_sparse(), *tensors[1:]),
+    "sparse": lambda tensors: (for_numpy(tensors[0]).to_sparse(), *tensors[1:]),
     "last no tensor": lambda tensors: (*tensors[:-1], None),
     "last dtype": lambda tensors: (*tensors[:-1], tensors[-1].double()),
     "last shape": lambda tensors: (*tensors[:-1], tensors[-1][:-1]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import threading
 from dataclasses import replace
@@ -66,8 +67,21 @@ def test_nan_and_infinity_survive_strict_json() -> None:
         ),
         (
             lambda text: re.sub(r'("cold_us": {[^[]*"samples": \[)[\d.]+', r"\g<1>0", text, count=1),
-            "not above 0",
+            "a number above 0",
         ),
+        (
+            lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', r"\g<1>1e400", text, count=1),
+            "cold_us of inf",
+        ),
+        (
+            lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', rf"\g<1>1{'0' * 400}", text, count=1),
+            "too large",
+        ),
+        (lambda text: re.sub(r'"copy_gbs": [\d.]+', '"copy_gbs": -1.0', text, count=1), "a ceiling of -1"),
+        (lambda text: text.replace('"detectable": null', '"detectable": 1e308', 1), "least difference"),
+        (lambda text: text.replace('"label": "torch.naive"', r'"label": "\u001b[2J"', 1), "printed"),
+        (lambda text: text.replace('"label": "torch.naive"', r'"label": "\ud800"', 1), "printed"),
+        (lambda text: '{"schema": 1, "runs": ' + "[" * 100_000, "recursion"),
     ],
 )
 def test_damage_is_named_with_the_file(tmp_path: Path, damage: object, named: str) -> None:
@@ -79,6 +93,17 @@ def test_damage_is_named_with_the_file(tmp_path: Path, damage: object, named: st
     with pytest.raises(UsageError, match=named) as caught:
         archive.read(file)
     assert str(file) in str(caught.value)
+
+
+def test_what_is_no_file_of_a_sane_size_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(1 << 30)
+    for path, named in ((tmp_path / "fifo", "no regular file"), (tmp_path / "large", "256 MB")):
+        with pytest.raises(UsageError, match=named):
+            archive.read(path)
+    with pytest.raises(UsageError, match="no regular file"):
+        archive.read(Path("/dev/zero"))
 
 
 def test_a_record_holds_what_a_document_holds() -> None:
@@ -140,8 +165,13 @@ def test_only_finished_measurements_are_recorded(tmp_path: Path) -> None:
     path = archive.record(made_up.comparison(), tmp_path)
     cut = made_up.with_row(made_up.case(), "cupy.online", timing=None)
     cut = made_up.with_row(cut, "cupy.onepass", replayed="elsewhere, 2026-01-01")
-    archive.record(made_up.comparison(cut, interrupted=True, created="2026-12-01T00:00:00+00:00"), tmp_path)
+    ended = made_up.case("M=1,N=8,fp32")
+    stopped = made_up.comparison(cut, ended, interrupted=True, created="2026-12-01T00:00:00+00:00")
+    archive.record(stopped, tmp_path)
     newest, older = archive.read(path)
+    assert [case.case for case in newest.cases] == [made_up.CASE]  # the one that was ended has few samples
+    with pytest.raises(UsageError, match="no case of softmax was measured"):
+        archive.record(made_up.comparison(ended, interrupted=True), tmp_path)
     assert {"cupy.online", "cupy.onepass"}.isdisjoint(row.label for row in newest.cases[0].rows)
     assert [row.label for row in older.cases[0].rows] == ["cupy.online", "cupy.onepass"]
     assert older.cases[0].rows[0].timing is not None

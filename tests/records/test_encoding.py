@@ -21,3 +21,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         write_whole(file, "new")
     assert file.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_mode_stays_and_a_new_file_has_that_of_any(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    file = tmp_path / "out.json"
+    write_whole(file, "new")
+    assert file.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    file.chmod(0o640)
+    write_whole(file, "newer")
+    assert file.stat().st_mode & 0o777 == 0o640

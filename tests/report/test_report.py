@@ -569,6 +569,18 @@ def test_csv_has_a_line_for_each_row_with_units() -> None:
     assert int(line["kernel_tokens"]) == 310
 
 
+def test_texts_from_files_are_neither_formulas_nor_html() -> None:
+    entry = made_up.with_row(
+        made_up.case(), "cupy.online", status="failed", reason='=cmd("<img onerror=alert(1)>")', timing=None
+    )
+    comparison = made_up.comparison(entry)
+    reasons = [line["reason"] for line in csv.DictReader(io.StringIO(csv_file.dumps([comparison])))]
+    assert '\'=cmd("<img onerror=alert(1)>")' in reasons
+    text = markdown.dumps([comparison])
+    assert "&lt;img onerror" in text
+    assert "<" not in text
+
+
 def test_csv_of_rows_without_times_is_whole() -> None:
     rows = tuple(replace(row, timing=None, agreement=None) for row in made_up.rows())
     (header, *lines) = csv_file.dumps([made_up.comparison(made_up.case(made=rows))]).splitlines()

@@ -41,7 +41,7 @@ def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
         if impl.level in ("tensor_core", "hopper"):
             assert tensor_cores, (impl.label, found)
         else:
-            assert found & {"FFMA", "HFMA2"}, (impl.label, found)
+            assert found & {"FFMA", "HFMA2", "IDP.4A"}, (impl.label, found)
             assert not tensor_cores, (impl.label, found)
         if impl.level == "hopper":
             assert all("GMMA." in name for name in tensor_cores), (impl.label, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from compare import registry
 from compare.resources import static
 from compare.resources.static import CompileError, Compiling, Request, from_cubin, from_cubins
 from compare.spec import Implementation, Op, case
+from processes import called_with
 
 ADD = registry.get_op("vector_add")
 SMALL = case("fp32", N=4096)
@@ -161,24 +163,17 @@ from compare.registry import implementation
 
 @implementation("vector_add", "triton.busy", level="tiled")
 def busy(x, y):
-    program = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
-    subprocess.run([sys.executable, "-c", program], stdout=open(os.environ["COMPARE_TOLD"], "w"))
+    subprocess.run([sys.executable, "-c", "import signal; signal.pause()", "TOKEN"])
 """
 """In place of a ptxas that takes its time: a program that never ends."""
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_compilers_do_not_outlive_who_started_them(how: signal.Signals, tmp_path: Path) -> None:
-    file, told = tmp_path / "mine.py", tmp_path / "told"
-    file.write_text(BUSY_FILE)
-    os.mkfifo(told)
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(file)],
-        cwd=registry.ROOT,
-        env=os.environ | {"COMPARE_TOLD": str(told)},
-    )
-    with told.open() as told_by:
-        compiler = os.pidfd_open(int(told_by.readline()))
+    file, token = tmp_path / "mine.py", secrets.token_hex()
+    file.write_text(BUSY_FILE.replace("TOKEN", token))
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(file)], cwd=registry.ROOT)
+    compiler = os.pidfd_open(called_with(token))
     try:
         starter.send_signal(how)
         assert starter.wait() == -how

@@ -73,7 +73,10 @@ def compared(
     """The comparison of a file with this text, by default on the CPU."""
     user_files.load([written(path, text)], 60.0)
     asked = Options(cases=cases, only=only, **{"device": "cpu", **options})
-    with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
+    with (
+        mock.patch("compare.stages.resources.Compiling", made_up.Compiled),  # as if it launched nothing
+        mock.patch("compare.run.launches_nothing", return_value=False),
+    ):
         return run.run(registry.get_op("vector_add"), asked, progress, results=path.parent)
 
 

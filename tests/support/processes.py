@@ -18,13 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILING = ("aot", "cache", "pipeline")
 """Commands that never run Triton's interpreter."""
-NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_|. outputs"
+NO_PROGRAM = "launches . kernels|calls PyTorch's|needs sm_|. outputs|of its kernel is a "
 """Reasons for an op's implementation not to become a program of one kernel."""
 
 
@@ -64,6 +65,18 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def called_with(token: str, seconds: float = 60.0) -> int:
+    """The process with this word among its arguments, as it is numbered here; waits for it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has exited
+                if token.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                    return int(folder.name)
+        time.sleep(0.05)
+    raise AssertionError("it was not started")
 
 
 def running(pid: int) -> bool:

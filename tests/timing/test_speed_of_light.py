@@ -77,6 +77,17 @@ def test_calls_back_to_back_may_keep_what_the_cache_holds_and_no_more(field: str
     assert "more than the L2 holds" in why
 
 
+@pytest.mark.parametrize(("dtype", "times"), [("fp16", 1), ("bf16", 1), ("int8", 2), ("fp8", 2)])
+def test_eight_bits_may_be_multiplied_twice_as_fast_as_fp16(dtype: str, times: int) -> None:
+    """An int8 kernel of ours is faster than the library's, whose product alone would call it impossible."""
+    ceilings = Ceilings(3000.0, 2970.0, matmul_tflops=700.0, product_tflops=650.0)
+    flops = Cost(flops=2 * 4096**3, read_bytes=1 << 20, written_bytes=1 << 20)
+    least_us = 2 * 4096**3 / (times * 700e12 * 1.1) * 1e6
+    for us, allowed in ((1.01 * least_us, True), (0.99 * least_us, False)):
+        c = replace(one(flops, us, ceilings=ceilings), case=f"M=4096,N=4096,K=4096,{dtype}")
+        assert (refusal(c) is None) is allowed
+
+
 def test_answers_remembered_now_and_then_move_no_median_and_are_refused() -> None:
     honest, cached = 65.0, 3.0
     assert refusal(one(ADD, *[honest] * 100)) is None
@@ -186,6 +197,6 @@ def test_no_recorded_time_is_refused_nor_close_to_it(op: str) -> None:
 def test_recorded_times_come_near_the_floor() -> None:
     """The bound is tight: the best kernels of most ops reach the ceiling within the bound's margin."""
     nearest = [min(times) for op in registry.op_names() if (times := _times_the_floor(op))]
-    assert statistics.median(nearest) < 1.15
-    assert sorted(nearest)[-2] < 1.3  # all but one
+    assert statistics.median(nearest) < 1.2
+    assert sorted(nearest)[-2] < 1.4  # all but one
     assert max(nearest) < 2

@@ -135,7 +135,7 @@ def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
         if followed and kernel["arch"] == "sm_90" and min(rows) >= 64:  # wgmma needs 64 rows
             assert followed["became"] == "ttng.warp_group_dot"
             assert followed["by_pass"] == "tritongpu-accelerate-matmul"
-            assert all(name.startswith("HGMMA.64x") for name in followed["sass"])
+            assert all(re.match(r"[HIQ]GMMA\.64x", name) for name in followed["sass"])
         elif followed:  # without tensor cores, or by a warp's
             multiplying = "HMMA" if followed["unit"] else "FFMA"
             assert all(name.startswith(multiplying) for name in followed["sass"])

@@ -168,12 +168,15 @@ def test_a_step_between_kernels_of_a_file_is_of_these_alone() -> None:
 @pytest.mark.parametrize("op", registry.op_names())
 def test_every_level_in_cuda_shows_its_change_from_the_level_before(op: str) -> None:
     variants = [impl.variant for impl in registry.implementations(op) if impl.route == "cupy"]
-    files = sorted((KERNELS / op).glob("[0-9]*.cuh"))
+    included = re.findall(r'#include "(\w+/\d\d_\w+\.cuh)"', (KERNELS / f"{op}.cuh").read_text())
+    files = [KERNELS / file for file in included]
     assert [file.stem[3:] for file in files] == (variants if files else [])
     places = [str(file.relative_to(ROOT)) for file in files]
     for one, other, variant in zip(places or variants, (places or variants)[1:], variants[1:], strict=False):
         _, text = sections(op)[variant]
-        assert f"<!-- generated: step {'' if files else op + ' '}{one} {other} -->" in text
+        step = f"<!-- generated: step {'' if files else op + ' '}{one} {other} -->"
+        shared = [name for name in registry.op_names() if name != op and step in page(name)]
+        assert (step in text) != any(f"]({name}.md)" in text for name in shared)
 
 
 def test_a_gain_is_over_the_level_before_it_in_the_same_way(tmp_path: Path) -> None:

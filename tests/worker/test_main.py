@@ -13,6 +13,7 @@ from compare import registry
 from compare.spec import Implementation
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.main import _Bench, first_call_ms
+from host_stopwatch import HostStopwatch
 
 
 @pytest.mark.gpu
@@ -43,3 +44,38 @@ def test_a_captured_call_holds_one_output(card: torch.device) -> None:
     bench.capture()
     assert x.numel() <= torch.cuda.memory_reserved(card) - before < 1.5 * x.numel()
     assert bench.warm("graph", 0, 1)["problem"] is None
+
+
+def test_weights_are_prepared_anew_outside_of_timed_calls() -> None:
+    """From the present values, at the same addresses: a graph holds them."""
+    (fp16,) = registry.implementations("w4a16_matmul", ["torch.fp16"])
+    prepared, seen = [0], set()
+
+    def prepare(*weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        prepared[0] += 1
+        assert fp16.prepare is not None
+        return fp16.prepare(*weights)
+
+    def run(*tensors: torch.Tensor, prepared: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        seen.add(prepared[0].data_ptr())
+        return fp16.run(*tensors, prepared=prepared)
+
+    op = registry.get_op("w4a16_matmul")
+    generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
+    inputs, coming = (op.make_inputs(op.cases.smoke[0], generator, cpu) for _ in range(2))
+    output = torch.empty(16, 48, dtype=torch.float16)
+    impl = dataclasses.replace(fp16, run=run, prepare=prepare)
+    bench = _Bench(impl, [inputs], coming, {"y": output}, HostStopwatch(cpu), False)
+    gc.enable()  # in a worker it is of no more use
+    bench.prepare(0)
+    bench.cold(0)
+    assert torch.equal(output, fp16.run(*coming))
+    inputs[2].mul_(2)
+    for kind in ("warm", "graph"):
+        if kind == "graph":
+            bench.capture()
+        bench.warm(kind, 0, 3)  # type: ignore[arg-type]
+        assert torch.equal(output, fp16.run(*inputs))
+        inputs[2].mul_(2)
+    assert prepared[0] == 4
+    assert len(seen) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from compare.registry import ROOT
 from compare.sandbox import limits
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
-from processes import running, until
+from processes import called_with, running, until
 
 
 @pytest.fixture
@@ -46,18 +47,19 @@ def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
 
 def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
     """Not even a worker that is busy, when the judge is killed by SIGKILL."""
-    pid = tmp_path / "pid"
-    text = f"open({str(pid)!r}, 'w').write(str(os.getpid()))\nctypes.CDLL(None).pause()\n"
+    token = secrets.token_hex()
+    program = [sys.executable, "-c", "import signal; signal.pause()", token]
+    text = f"import subprocess\nsubprocess.run({program})\n"
     file = written(tmp_path / "spin.py", text)
     judge = subprocess.Popen(
         [sys.executable, "-m", "compare", "vector_add", "--device", "cpu", "--load", file],
         cwd=ROOT,
         stderr=subprocess.DEVNULL,
     )
-    assert until(lambda: judge.poll() is None and pid.exists() and pid.read_text() != "")
+    child = called_with(token)
     judge.send_signal(signal.SIGKILL)
     judge.wait()
-    assert until(lambda: not running(int(pid.read_text())))
+    assert until(lambda: not running(child))
 
 
 def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
     ours, theirs = multiprocessing.Pipe()
     their_end, lifeline = multiprocessing.Pipe(duplex=False)
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=inside.main, args=(theirs, their_end, None))
+    process = context.Process(target=inside.main, args=(theirs, their_end, None, None))
     process.start()
     for end in (theirs, their_end, lifeline, ours):
         end.close()

@@ -114,6 +114,21 @@ def test_honest_ones_have_their_times(results: dict[str, Result]) -> None:
     assert [ratio.against for ratio in ratios] == ["torch.eager"]
 
 
+def test_prepared_weights_are_those_of_each_sample_and_a_note() -> None:
+    """The judge's samples have new weights; a call with old ones would be wrong."""
+    op = registry.get_op("w4a16_matmul")
+    labels = ["torch.fp16", "cupy.streamk", "pybind.streamk"]
+    settings = settings_on(CPU, plan=FEW)
+    c = case("fp16", M=3, N=40, K=264)
+    found = timed_in_workers(
+        op, registry.implementations(op.name, labels), c, settings, CPU, dict.fromkeys(labels, 1.0)
+    )
+    for label in labels:
+        timing = found[label]
+        assert isinstance(timing, Timing), timing
+        assert timing.notes[0].startswith("weights prepared offline, untimed: ")
+
+
 @pytest.mark.parametrize("name", CHEATS)
 def test_what_goes_wrong_while_it_is_timed_is_its_own_affair(name: str, results: dict[str, Result]) -> None:
     found = results[f"triton.{name}"]

@@ -127,6 +127,7 @@ def classified(instruction: Instruction) -> tuple[str, str]:
 _MULTIPLY = (
     r"\w*GMMA|UTC\w*MMA",  # by a warpgroup or more, from shared memory
     r"[BDHIOQ]MMA",  # by a warp
+    r"IDP",  # four products of 8-bit numbers
     r"D(FMA|MUL)",
     r"F(FMA|MUL)2?",
     r"H(FMA|MUL)2",
@@ -147,7 +148,7 @@ def multiplications(found: Iterable[Instruction]) -> Counter[str]:
     for pattern in _MULTIPLY:
         fit = [opcode for opcode in opcodes if re.fullmatch(pattern, opcode.partition(".")[0])]
         if fit:
-            parts = 2 if "MMA" in fit[0].partition(".")[0] else 1
+            parts = 2 if "MMA" in fit[0].partition(".")[0] or fit[0].startswith("IDP") else 1
             return Counter(".".join(opcode.split(".")[:parts]) for opcode in fit)
     return Counter()
 

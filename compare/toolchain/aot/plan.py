@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from compare import registry
 from compare.capture import Launch, capture_call, captured_route, meta_inputs
 from compare.device import lacks
+from compare.inputs import ITEM_BYTES
 from compare.spec import Case, CudaLaunch, Implementation, Op
 
 _CTYPES = {f"{kind}{bits}": f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
@@ -101,6 +102,8 @@ def plan(op: Op, impl: Implementation, case: Case, arch: str) -> Plan:
         raise NotImplementedError(f"{op.name} has {1 + len(op.further)} outputs, and the program writes one")
     if op.options(case):
         raise NotImplementedError(f"{op.name} takes more than tensors, and the program reads files of these")
+    if ITEM_BYTES[op.output_dtype or case.dtype] == 1:
+        raise NotImplementedError("its output is of bytes, and the program's check cannot see unwritten ones")
     source = captured_route(impl)
     inputs = meta_inputs(op, case)
     outputs: list[torch.Tensor] = []

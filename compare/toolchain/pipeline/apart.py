@@ -1,101 +1,127 @@
-"""The command in a process of its own, for the user's files (``--load``).
+"""Users' files (``--load``) opened up in an isolated process, which hands over what it found as data.
 
-Such a file may end its process or never return; the command then says so in one sentence.
+Such a file may end its process, never return, or print whatever it likes: this process shows only what has
+the form of `Found`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Protocol
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import connection as connections
 
-from compare.registry import ROOT
-from compare.sandbox.limits import end_with
-from compare.sandbox.words import how_it_ended
+from compare.records.encoding import decode, encode
+from compare.sandbox.isolation import protect_judge
+from compare.sandbox.launch import Launched
+from compare.sandbox.words import how_it_ended, printable, read_json
 from compare.spec import UsageError
+from compare.toolchain.pipeline.records import Found, Opened, Stage, Wanted
+
+_MOST_BYTES = 256 << 20
+_UNLIMITED_S = 1800.0
+"""For all steps in which the project's compilers run, which `--timeout` does not limit."""
+_MOST_STEPS = 10_000
 
 
-class Begin(Protocol):
-    """Called before each step."""
+class Apart:
+    """The process, which starts at once.  Use it as a context manager.
 
-    def __call__(self, step: str, limited: bool = True) -> None:
-        """``compiling triton.online for sm_90``, and whether the time limit holds for it."""
-
-
-def unwatched(step: str, limited: bool = True) -> None:
-    """Without notes and without a limit."""
-
-
-_STEPS = "COMPARE_PIPELINE_STEPS"
-"""Set in that process: the file that gets the name of each step, a pipe that closes with the parent process,
-and the time limit of a step."""
-_OVER = "ending"
-
-
-def is_here() -> bool:
-    """Whether this is that process."""
-    return _STEPS in os.environ
-
-
-def run(words: Sequence[str], timeout_s: float) -> int:
-    """Run the command on ``words`` there; what it prints is printed here.
-
-    Returns:
-        Its exit status.
-
-    Raises:
-        UsageError: it did not finish; the text names the step and the reason.
+    Args:
+        wanted: what to open up.
+        timeout_s: the limit of a step that runs the user's code.
     """
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    theirs, lifeline = os.pipe()
-    with tempfile.TemporaryFile() as steps:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "compare", "pipeline", *words],
-            env=os.environ | {_STEPS: f"{steps.fileno()} {theirs} {timeout_s}", "PYTHONPATH": path},
-            pass_fds=[steps.fileno(), theirs],
-            start_new_session=True,
+
+    def __init__(self, wanted: Wanted, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        protect_judge()
+        self._noise = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        self._launched = Launched(
+            "compare.toolchain.pipeline.opener", [json.dumps(encode(wanted))], {}, self._noise
         )
-        os.close(theirs)
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._launched.close()
+        self._noise.close()
+
+    def found(self) -> Found:
+        """What it found, waited for.
+
+        Raises:
+            UsageError: it did not finish, the text names the step and the reason; or what it raised.
+        """
+        step = "starting"
+        self._limit_s = max(_UNLIMITED_S, self._timeout_s)
         try:
-            status = process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with its child processes
-            process.wait()
-            os.close(lifeline)
-        steps.seek(0)
-        step = os.fsdecode(steps.read()).rpartition("\n")[2]
-    if step == _OVER and status >= 0:
-        return status
-    if status == -signal.SIGALRM:
-        how = f"it took longer than {timeout_s:g} s, the limit (--timeout)"
-    else:
-        how = how_it_ended(status)
-    raise UsageError(f"{step or 'starting'}: {how}. Fix the file given with --load")
+            for count, line in enumerate(self._lines()):
+                told = read_json(line, values=1 << 22, text=_MOST_BYTES)
+                if not isinstance(told, dict) or count > _MOST_STEPS:
+                    break
+                if "refused" in told:
+                    raise UsageError(str(told["refused"])[:2000])
+                if "found" in told:
+                    return _shown(decode(Found, told["found"]))
+                step = str(told["step"])[:300]
+                self._limit_s = self._timeout_s if told["limited"] else max(_UNLIMITED_S, self._timeout_s)
+            how = self._how_it_ended()
+        except TimeoutError:
+            how = f"it took longer than {self._limit_s:g} s, the limit (--timeout)"
+        except (KeyError, TypeError, ValueError) as error:
+            how = f"it wrote into the pipe to this process ({str(error)[:300]})"
+        raise UsageError(f"{step}: {how}. Fix the file given with --load")
+
+    def _lines(self) -> Iterator[bytes]:
+        """Its lines; a `TimeoutError` where the next does not come within the limit."""
+        stream = self._launched.process.stdout
+        assert stream is not None
+        rest, until = bytearray(), time.monotonic() + self._limit_s
+        total_until = time.monotonic() + 2 * _UNLIMITED_S
+        while connections.wait([stream.fileno()], max(0.0, min(until, total_until) - time.monotonic())):
+            more = os.read(stream.fileno(), 1 << 20)
+            if not more:
+                return
+            rest += more
+            if len(rest) > _MOST_BYTES:
+                raise ValueError(f"more than {_MOST_BYTES >> 20} MB")
+            *lines, last = rest.split(b"\n") if b"\n" in more else [rest]
+            for line in lines:
+                yield bytes(line)
+                until = time.monotonic() + self._limit_s
+            rest = bytearray(last)
+        raise TimeoutError
+
+    def _how_it_ended(self) -> str:
+        with suppress(Exception):
+            self._launched.process.wait(2.0)
+        code = self._launched.process.returncode
+        return "it closed the pipe to this process" if code is None else how_it_ended(code)
+
+    def _end(self) -> None:
+        process = self._launched.process
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
 
 
-@contextmanager
-def limited() -> Iterator[Begin]:
-    """In that process: notes each step, and ends the process when a step exceeds the limit."""
-    if not is_here():
-        yield unwatched
-        return
-    steps, lifeline, timeout_s = os.environ.pop(_STEPS).split()
-    for descriptor in (int(steps), int(lifeline)):
-        os.set_inheritable(descriptor, False)
-    end_with(int(lifeline))
+def _shown(found: Found) -> Found:
+    """Without control characters in its texts."""
 
-    def begin(step: str, limited: bool = True) -> None:
-        os.write(int(steps), os.fsencode(f"\n{step}"))
-        # SIGALRM has no handler here, so it ends the process.
-        signal.setitimer(signal.ITIMER_REAL, float(timeout_s) if limited else 0.0)
+    def stage(one: Stage) -> Stage:
+        return one if one.binary else replace(one, content=printable(one.text).encode())
 
-    try:
-        yield begin
-    finally:
-        begin(_OVER)  # a file's atexit functions, limited too
+    def opened(one: Opened) -> Opened:
+        return replace(one, stages=tuple(map(stage, one.stages)))
+
+    return replace(found, opened=tuple(map(opened, found.opened)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from compare.command_line import options, outputs
 from compare.spec import Options, UsageError
 from compare.toolchain.pipeline import apart
+from compare.toolchain.pipeline.records import Wanted
 
 _EPILOG = """\
 examples:
@@ -86,11 +87,24 @@ def main(argv: Sequence[str]) -> int:
     outputs.check({"--json": arguments.json, "--html": arguments.html})
     if arguments.out:
         outputs.made(arguments.out)
-    if arguments.load and not apart.is_here():
-        return apart.run(argv, arguments.timeout)
+    dump = arguments.passes or bool(arguments.pass_name)
+    wanted = Wanted(
+        op=arguments.op,
+        load=tuple(str(Path(path).absolute()) for path in arguments.load),
+        only=tuple(arguments.only),
+        case=arguments.case or "",
+        archs=archs,
+        dump=dump or bool(arguments.html),
+        triton_only=dump or bool(arguments.layout),
+    )
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
-    # Start-up: --help and mistakes need neither PyTorch nor Triton.
-    from compare.toolchain.pipeline import show
+    if arguments.load:
+        with apart.Apart(wanted, arguments.timeout) as started:
+            # Start-up: imported while the other process imports the same.
+            from compare.toolchain.pipeline import show
 
-    with apart.limited() as begin:
-        return show.run(arguments, archs, begin)
+            return show.run(arguments, started.found)
+    # Start-up: --help and mistakes need neither PyTorch nor Triton.
+    from compare.toolchain.pipeline import opener, show
+
+    return show.run(arguments, lambda: opener.found(wanted))

@@ -26,9 +26,6 @@ NVCC_STAGES = (
     *("source", "host-preprocessed", "cudafe", "preprocessed", "ptx", "cubin"),
     *("fatbin", "object", "library", "sass"),
 )
-_SIDE_BY_SIDE = ("--threads", "--split-compile")
-"""Options by which nvcc runs several commands at once; the output stays the same."""
-
 _HOST_HALF = ("host-preprocessed", "cudafe")
 _DEVICE_HALF = ("preprocessed", "ptx", "cubin")
 _JOINED = ("fatbin", "object", "library")
@@ -90,7 +87,7 @@ def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Pa
     archs = tuple(dict.fromkeys(blank.arch for blank in blanks))
     source.write_text(build.instances(launches[0].source, kernels))
     host = ["-ccbin", build.gxx(), "-Xcompiler=-fPIC", "-shared", "-cudart=none"]
-    device = [word for word in flags.nvcc(archs) if not word.startswith(_SIDE_BY_SIDE)]
+    device = [word for word in flags.nvcc(archs) if not word.startswith(build.SIDE_BY_SIDE)]
     command = [str(build.nvcc()), *host, *device, str(source), "-o", str(folder / "kernels.so")]
     plan = subprocess.run(
         [*command, "--dryrun", "--keep", "--keep-dir", str(folder)],

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 from compare import registry
 from compare.capture import Launch, capture
@@ -16,7 +17,6 @@ from compare.device import arch as arch_of
 from compare.device import lacks, pick
 from compare.spec import LIBRARY, Case, CudaLaunch, Implementation, Op, TritonLaunch, UsageError
 from compare.toolchain.pipeline import cuda_way, inductor, triton_way
-from compare.toolchain.pipeline.apart import Begin, unwatched
 from compare.toolchain.pipeline.records import Failure, Opened
 from cuda_impl import build
 
@@ -29,6 +29,17 @@ _BY_TOOL |= {"nvdisasm": "sass", "llvm": "llir", "make_ttir": "ttir", "make_ttgi
 _Place = tuple[int, int]
 """Where a kernel is shown: by architecture, then by implementation."""
 _ForNvcc = tuple[_Place, CudaLaunch, Opened]
+
+
+class Begin(Protocol):
+    """Called before each step."""
+
+    def __call__(self, step: str, limited: bool = True) -> None:
+        """``compiling triton.online for sm_90``, and whether the time limit holds for it."""
+
+
+def unwatched(step: str, limited: bool = True) -> None:
+    """Without notes and without a limit."""
 
 
 def select(name: str) -> str:

@@ -126,6 +126,33 @@ class Opened:
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What to open up."""
+
+    op: str
+    load: tuple[str, ...] = ()
+    """The user's files."""
+    only: tuple[str, ...] = ()
+    """Patterns of labels; empty: all."""
+    case: str = ""
+    """Empty: the op's default."""
+    archs: tuple[str, ...] = ()
+    """Empty: the default ones."""
+    dump: bool = False
+    """With every MLIR pass."""
+    triton_only: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was opened up."""
+
+    signature: str
+    """Of the op."""
+    opened: tuple[Opened, ...]
+
+
 def as_data(opened: Opened) -> dict[str, Any]:
     """For `compare.records.encoding.encode`: all of it, of binaries their size and hash."""
     data = {**vars(opened), "mix": mix(opened.instructions)}

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from compare import registry
 from compare.command_line import outputs
-from compare.device import default_archs, pick
 from compare.report import terminal
-from compare.spec import ROUTES, Case, UsageError
-from compare.toolchain.pipeline.apart import Begin
+from compare.spec import ROUTES, UsageError
 from compare.toolchain.pipeline.layouts import layouts
-from compare.toolchain.pipeline.opening import open_up, select
-from compare.toolchain.pipeline.records import Opened, as_data
+from compare.toolchain.pipeline.opening import select
+from compare.toolchain.pipeline.records import Found, Opened, as_data
 from compare.toolchain.pipeline.report import highlight, page, stages
 from compare.toolchain.pipeline.report import layouts as drawn
 
@@ -35,33 +33,16 @@ _SUFFIXES = {
 """How the file of a stage ends, where that is not the stage's name."""
 
 
-def run(arguments: argparse.Namespace, archs: tuple[str, ...], begin: Begin) -> int:
-    """Compile stage by stage, write and show it; the command's exit status.
-
-    No ``archs``: the default ones.  ``begin`` is called before each step.
-    """
+def run(arguments: argparse.Namespace, find: Callable[[], Found]) -> int:
+    """Write and show what ``find`` returns; the command's exit status."""
     stage = select(arguments.stage) if arguments.stage else ""
-    if arguments.load and arguments.op in registry.op_names():
-        registry.implementations(arguments.op)  # the project's own come first
-    for path in arguments.load:
-        begin(f"loading {path}")
-        registry.load(path).check_has(arguments.op, path)
-    begin(f"opening up {arguments.op}", limited=False)
-    op = registry.get_op(arguments.op)
-    impls = registry.implementations(op.name, arguments.only)
-    case = Case.parse(arguments.case, op) if arguments.case else op.cases.default
+    found = find()
+    opened, signature = found.opened, found.signature
     dump = arguments.passes or bool(arguments.pass_name)
-    if dump or arguments.layout:
-        impls = [impl for impl in impls if impl.way == "triton"]
-        if not impls:
-            raise UsageError(
-                "--layout, --passes and --pass are for Triton kernels, and --only leaves no Triton kernel"
-            )
-    opened = open_up(op, impls, case, archs or default_archs(pick()), dump or bool(arguments.html), begin)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError("the passes that this Triton prints cannot be read here; please report it")
-    writes = _writes(opened, op.signature, arguments)
-    outputs.beside(lambda: _show(opened, op.signature, arguments, stage), writes)
+    writes = _writes(opened, signature, arguments)
+    outputs.beside(lambda: _show(opened, signature, arguments, stage), writes)
     if any(one.failure for one in opened):
         return STOPPED
     return COMPILED if any(one.stages for one in opened) else NOTHING

@@ -1,0 +1,284 @@
+"""Isolation of a process that runs a user's file, by the operating system.
+
+`found` says which of the kernel's mechanisms work here; `enter` applies them.  What each of them guarantees
+is in docs/trust.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from compare.sandbox import kernel
+
+PRIVATE_BYTES = 1 << 30
+"""Size of the private folder."""
+_PRIVATE_FILES = 1 << 16
+_PROCESSES = 4096
+_NAME = "gpu-three-ways-"
+
+_WRITABLE_DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
+_SHARED_MEMORY = Path("/dev/shm")
+
+_NAMESPACES = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_NETWORK
+_OF_PROCESSES = kernel.NEW_PIDS | kernel.NEW_IPC
+"""Not on a GPU: CUDA opens another process's memory within one PID namespace only."""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Which mechanisms work here."""
+
+    namespaces: bool = False
+    """User, mount, network, PID and IPC namespaces."""
+    landlock: int = 0
+    """Version of Landlock's ABI; 0: none."""
+    seccomp: bool = False
+    refused: tuple[str, ...] = ()
+    """Why not more: ``namespaces: Operation not permitted``."""
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Isolation:
+        return cls(**told | {"refused": tuple(told["refused"])})
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a user's file can change no file, reach no other process and no network."""
+        return self.seccomp and (self.namespaces or self.landlock >= 1)
+
+    def __str__(self) -> str:
+        active = ["namespaces"] * self.namespaces
+        active += [f"Landlock {self.landlock}"] * bool(self.landlock) + ["seccomp"] * self.seccomp
+        return ", ".join(active) or "none"
+
+    @property
+    def warning(self) -> str:
+        """One line for whoever gives a user's file; empty where the isolation holds."""
+        if self.holds:
+            return ""
+        return (
+            "a file given with --load runs with all your rights: this machine offers no isolation "
+            f"({'; '.join(self.refused)})"
+        )
+
+
+@functools.cache
+def found() -> Isolation:
+    """The mechanisms that work here, each tried in a child process."""
+    program = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import probe; probe()"
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20, check=True)
+        return Isolation.from_json(json.loads(done.stdout))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
+        return Isolation(refused=(f"the probe failed: {error}",))
+
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def probe() -> None:
+    """Try each mechanism in a child of this process, and print what works as JSON."""
+    version = kernel.landlock_version()
+    with tempfile.TemporaryDirectory(prefix=_NAME) as folder:
+        private, gpu = Path(folder), Path("/dev/nvidiactl").exists()
+        tries: dict[str, Callable[[], object]] = {
+            "namespaces": lambda: _into_namespaces(private, None, gpu=gpu),
+            "Landlock": lambda: _into_landlock(version, private, gpu=gpu),
+            "seccomp": lambda: kernel.seccomp(),
+        }
+        if gpu:
+            tries = {name: partial(_with_cuda, attempt) for name, attempt in tries.items()}
+        why = {name: _why_not(attempt) for name, attempt in tries.items()}
+    refused = tuple(f"{name}: {said}" for name, said in why.items() if said)
+    landlock = 0 if why["Landlock"] else version
+    result = Isolation(not why["namespaces"], landlock, not why["seccomp"], refused)
+    print(json.dumps(result.as_json()))
+
+
+def _with_cuda(attempt: Callable[[], object]) -> None:
+    """Try a mechanism, then CUDA: a container's driver may need what the mechanism refuses."""
+    attempt()
+    cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    if error := cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0):
+        raise OSError(f"CUDA does not start with it (error {error})")
+
+
+def _why_not(attempt: Callable[[], object]) -> str:
+    """Why the kernel refuses; empty if it does not.  What is tried takes effect in a child process only."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            attempt()
+            os._exit(0)
+        except BaseException as error:
+            os.write(sender, str(error).encode()[:300])
+        finally:
+            os._exit(1)
+    os.close(sender)
+    with os.fdopen(receiver, "rb") as said:
+        why = said.read(300).decode(errors="replace")
+    _, status = os.waitpid(child, 0)
+    return why or ("" if status == 0 else f"its process ended with status {status}")
+
+
+def protect_judge() -> None:
+    """Close this process's memory to others, and warn where users' files are not isolated."""
+    with suppress(OSError):
+        kernel.not_dumpable()
+    if warning := found().warning:
+        print(f"python -m compare: {warning}", file=sys.stderr)
+
+
+# --------------------------------------------------------------------------- the private folder
+
+
+def private_folder() -> Path:
+    """A new private folder, for `enter`; also removes those of runs that were killed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_NAME}*-*"):
+        owner = old.name.removeprefix(_NAME).partition("-")[0]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            remove(old)
+    return Path(tempfile.mkdtemp(prefix=f"{_NAME}{os.getpid()}-"))
+
+
+def remove(folder: Path) -> None:
+    """Remove a private folder, whatever modes its folders have."""
+    for parent, folders, _ in os.walk(folder):
+        for path in (Path(parent, name) for name in folders):
+            if not path.is_symlink():
+                with suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment(private: Path) -> dict[str, str]:
+    """Variables that send what compilers and libraries write into the private folder."""
+    shared = os.environ.get("COMPARE_CACHE_DIR") or str(Path.home() / ".cache" / "gpu-three-ways")
+    folders = {
+        "TMPDIR": "tmp",
+        "XDG_CACHE_HOME": "cache",
+        "COMPARE_CACHE_DIR": "compare",
+        "TRITON_CACHE_DIR": "triton",
+        "TRITON_DUMP_DIR": "triton-dump",
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "CUPY_CACHE_DIR": "cupy",
+        "CUDA_CACHE_PATH": "cuda",
+    }
+    found = {name: str(private / folder) for name, folder in folders.items()}
+    return found | {"COMPARE_CACHE_SHARED": os.environ.get("COMPARE_CACHE_SHARED", shared)}
+
+
+# --------------------------------------------------------------------------- inside
+
+
+def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> None:
+    """Isolate this process and all that it will start; the caller continues inside.
+
+    With a PID namespace the caller's process stays outside: it waits, and ends as the isolated one ends.
+
+    Args:
+        isolation: as `found` it.
+        private: an empty folder, the only one that can be written to.
+        lifeline: a descriptor that becomes readable when the judge has exited.
+        gpu: whether CUDA is used; its memory is shared with the judge.
+
+    Raises:
+        OSError: a mechanism that was found does not work.
+    """
+    if isolation.namespaces:
+        _into_namespaces(private, lifeline, gpu=gpu)
+    inner = environment(private)
+    for name, folder in inner.items():
+        if name != "COMPARE_CACHE_SHARED":
+            Path(folder).mkdir()
+    os.environ.update(inner)
+    tempfile.tempdir = None
+    sys.dont_write_bytecode = True
+    if isolation.landlock:
+        _into_landlock(isolation.landlock, private, gpu=gpu or isolation.namespaces)
+    if isolation.seccomp:
+        kernel.seccomp()
+
+
+def _into_landlock(version: int, private: Path, *, gpu: bool) -> None:
+    devices = (file for pattern in _WRITABLE_DEVICES for file in Path("/dev").glob(pattern))
+    shared = [_SHARED_MEMORY] if gpu and _SHARED_MEMORY.is_dir() else []
+    kernel.landlock(version, [private, *shared], [file for file in devices if not file.is_dir()])
+
+
+def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:
+    kernel.unshare(_NAMESPACES if gpu else _NAMESPACES | _OF_PROCESSES)
+    shared = [_SHARED_MEMORY] if gpu and os.path.ismount(_SHARED_MEMORY) else []
+    kernel.read_only_but(private, PRIVATE_BYTES, _PRIVATE_FILES, shared)
+    if not gpu:
+        if _SHARED_MEMORY.is_dir():
+            (private / "shm").mkdir()
+            kernel.bind(private / "shm", _SHARED_MEMORY)
+        _continue_as_child(lifeline)
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = _PROCESSES if hard == resource.RLIM_INFINITY else min(_PROCESSES, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    kernel.drop_capabilities()
+
+
+def _continue_as_child(lifeline: int | None) -> None:
+    """Return in a process of the new PID namespace; the kernel kills all others in it with its first one."""
+    receiver, sender = os.pipe()
+    first = os.fork()
+    if first:
+        watched = [receiver] if lifeline is None else [receiver, lifeline]
+        _close_all_but(*watched)
+        if receiver not in select.select(watched, [], [])[0]:
+            os._exit(1)
+        status = os.read(receiver, 4)
+        os.waitpid(first, 0)
+        _end_like(int.from_bytes(status, "little") if status else signal.SIGKILL)
+    kernel.end_with_parent()
+    with suppress(OSError):  # refused in some containers, which show the processes but let none be reached
+        kernel.mount_proc(_PROCESSES)
+    inner = os.fork()
+    if inner:
+        _close_all_but(sender)
+        while (ended := os.wait())[0] != inner:
+            pass
+        os.write(sender, ended[1].to_bytes(4, "little"))
+        os._exit(0)
+    os.close(receiver)
+    os.close(sender)
+
+
+def _close_all_but(*kept: int) -> None:
+    begin = 0
+    for descriptor in sorted(kept):
+        os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    os.closerange(begin, 1 << 16)
+
+
+def _end_like(status: int) -> NoReturn:
+    """End as a process with this wait status ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)

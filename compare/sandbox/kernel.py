@@ -1,0 +1,228 @@
+"""The calls of the Linux kernel that isolate a process, through ctypes: namespaces, Landlock, seccomp.
+
+Sources: landlock(7), seccomp(2), user_namespaces(7), mount_setattr(2).  Every function raises `OSError` where
+the kernel, or the container around this process, refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+NEW_USER, NEW_MOUNTS, NEW_NETWORK = 0x10000000, 0x20000, 0x40000000
+NEW_IPC, NEW_PIDS = 0x8000000, 0x20000000
+
+_SET_PARENT_DEATH_SIGNAL, _SET_DUMPABLE, _SET_SECCOMP, _DROP_BOUNDING = 1, 4, 22, 24
+_SET_NO_NEW_PRIVILEGES = 38
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _MOUNT_SETATTR = 444, 445, 446, 442
+
+_PRIVATE, _RECURSIVE, _BIND = 1 << 18, 1 << 14, 1 << 12
+_READ_ONLY = 1
+_AT_RECURSIVE = 0x8000
+
+_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_WRITES = 0b11_1111_1111_0010 | _TRUNCATE
+"""Landlock's rights that change files: write, remove, make (each kind), refer, truncate."""
+_SCOPES = 0b11  # abstract Unix sockets, signals
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, value: int = 0) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+
+
+def not_dumpable() -> None:
+    """Close this process's memory and environment to other processes of the user (``/proc/PID``, ptrace)."""
+    prctl(_SET_DUMPABLE, 0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent exits."""
+    prctl(_SET_PARENT_DEATH_SIGNAL, 9)
+
+
+# --------------------------------------------------------------------------- namespaces
+
+
+def unshare(namespaces: int) -> None:
+    """Enter new namespaces under the user and group that this process has.  It must have one thread."""
+    user, group = os.geteuid(), os.getegid()
+    prctl(_SET_DUMPABLE, 1)  # or the files below belong to root
+    _check(_libc.unshare(namespaces), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    with contextlib.suppress(OSError):
+        Path("/proc/sys/user/max_user_namespaces").write_text("0")  # nested ones: of this namespace only
+
+
+def read_only_but(private: Path, size: int, files: int, writable: Iterable[Path] = ()) -> None:
+    """Make all mounts read-only in a new mount namespace, but for a new file system in memory on ``private``.
+
+    Args:
+        private: a folder.
+        size: of the file system, in bytes.
+        files: the most files in it.
+        writable: mount points that stay writable.
+    """
+    _mount("none", Path("/"), "", _PRIVATE | _RECURSIVE)
+    _mount("tmpfs", private, "tmpfs", 0, f"size={size},nr_inodes={files},mode=700")
+    _set(Path("/"), _READ_ONLY, 0, _AT_RECURSIVE)
+    for folder in (private, *writable):
+        _set(folder, 0, _READ_ONLY, 0)
+
+
+def bind(source: Path, target: Path) -> None:
+    """Show a folder in the place of another."""
+    _mount(str(source), target, "", _BIND)
+
+
+def mount_proc(most: int) -> None:
+    """Show the processes of a new PID namespace only, and allow it so many."""
+    _mount("proc", Path("/proc"), "proc", 0)
+    with contextlib.suppress(OSError):  # before Linux 6.14 the limit is of the machine
+        Path("/proc/sys/kernel/pid_max").write_text(str(most))
+
+
+def _mount(source: str, target: Path, kind: str, flags: int, data: str = "") -> None:
+    words = source.encode(), os.fsencode(target), kind.encode()
+    done = _libc.mount(*words, ctypes.c_ulong(flags), data.encode())
+    _check(done, f"mount on {target}")
+
+
+def _set(target: Path, added: int, cleared: int, flags: int) -> None:
+    attributes = struct.pack("QQQQ", added, cleared, 0, 0)
+    done = _libc.syscall(_MOUNT_SETATTR, -100, os.fsencode(target), flags, attributes, len(attributes))
+    _check(done, f"mount_setattr of {target}")
+
+
+def drop_capabilities() -> None:
+    """Give up what a new user namespace gave, for programs that this process starts too."""
+    for capability in range(64):
+        if _libc.prctl(_DROP_BOUNDING, capability, 0, 0, 0) < 0:
+            break  # the kernel knows no more
+    header = struct.pack("Ii", 0x20080522, 0)
+    _check(_libc.syscall(_numbers()["capset"], header, bytes(24)), "capset")
+
+
+# --------------------------------------------------------------------------- Landlock
+
+
+def landlock_version() -> int:
+    """Landlock's ABI; 0 where the kernel has none, or a container refuses it."""
+    return max(0, int(_libc.syscall(_CREATE_RULESET, None, 0, 1)))
+
+
+def landlock(version: int, folders: Iterable[Path], files: Iterable[Path]) -> None:
+    """Allow this process to change files in these folders and to write to these files, and no others.
+
+    Landlock also keeps it from tracing processes outside, and from version 6 on from signalling them.
+    """
+    handled = _WRITES
+    if version < 3:
+        handled &= ~_TRUNCATE
+    if version < 2:
+        handled &= ~(1 << 13)  # refer: moving files between folders, refused anyway
+    attributes = struct.pack("QQQ", handled, 0, _SCOPES if version >= 6 else 0)
+    size = 24 if version >= 6 else 8
+    ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
+    try:
+        for path, rights in [*((p, handled) for p in folders), *((p, _WRITE_FILE) for p in files)]:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                rule = struct.pack("=Qi", rights, descriptor)
+                _check(_libc.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock_add_rule for {path}")
+            finally:
+                os.close(descriptor)
+        prctl(_SET_NO_NEW_PRIVILEGES, 1)
+        _check(_libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+
+
+# --------------------------------------------------------------------------- seccomp
+
+_X86_64 = {
+    "socket": 41, "connect": 42, "kill": 62, "fcntl": 72, "setpgid": 109, "setsid": 112, "capset": 126,
+    "rt_sigqueueinfo": 129, "tkill": 200, "tgkill": 234, "rt_tgsigqueueinfo": 297,
+}  # fmt: skip
+_AARCH64 = {
+    "fcntl": 25, "capset": 91, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
+    "setpgid": 154, "setsid": 157, "socket": 198, "connect": 203, "rt_tgsigqueueinfo": 240,
+}  # fmt: skip
+_BOTH = {"pidfd_send_signal": 424, "io_uring_setup": 425}
+_MACHINES = {"x86_64": (0xC000003E, _X86_64 | _BOTH), "aarch64": (0xC00000B7, _AARCH64 | _BOTH)}
+
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of a classic BPF program
+_ALLOW = 0x7FFF0000
+_DENY = 0x00050000 | errno.EACCES
+_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+_X32 = 0x40000000
+
+
+def _numbers() -> dict[str, int]:
+    if platform.machine() not in _MACHINES:
+        raise OSError(errno.ENOSYS, f"no table of system calls for {platform.machine()}")
+    return _MACHINES[platform.machine()][1]
+
+
+def seccomp() -> None:
+    """Refuse this process and all that it starts sockets (but pairs), signals to others, and own sessions.
+
+    What stays in its process group ends with it where there is no PID namespace.
+    """
+    numbers, architecture = _numbers(), _MACHINES[platform.machine()][0]
+    denied = (
+        *("socket", "connect", "io_uring_setup", "setsid", "setpgid"),
+        *("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
+    )
+    program = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _DENY),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32),  # x86's second table of calls
+        (_RETURN, 0, 0, _DENY),
+    ]
+    for name in denied:
+        program += [(_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _DENY)]
+    for name in ("kill", "tgkill"):
+        program += _only(numbers[name], 0, allowed=[os.getpid(), 0])
+    program += _only(numbers["fcntl"], 1, denied=[8, 15])  # F_SETOWN: signals by way of a pipe
+    program.append((_RETURN, 0, 0, _ALLOW))
+    _install(program)
+
+
+def _only(
+    number: int, argument: int, allowed: Iterable[int] = (), denied: Iterable[int] = ()
+) -> list[tuple[int, int, int, int]]:
+    """Judge a call by its argument, an int: refuse all but ``allowed``, or ``denied`` only."""
+    values = [*allowed] or [*denied]
+    hit, otherwise = (_ALLOW, _DENY) if [*allowed] else (_DENY, _ALLOW)
+    body = [(_LOAD, 0, 0, _ARGUMENT + 8 * argument)]
+    for value in values:
+        body += [(_EQUAL, 0, 1, value & 0xFFFFFFFF), (_RETURN, 0, 0, hit)]
+    body.append((_RETURN, 0, 0, otherwise))
+    return [(_EQUAL, 0, len(body), number), *body]
+
+
+def _install(program: list[tuple[int, int, int, int]]) -> None:
+    code = b"".join(struct.pack("HBBI", *step) for step in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer))
+    prctl(_SET_NO_NEW_PRIVILEGES, 1)
+    _check(_libc.prctl(_SET_SECCOMP, 2, filter_, 0, 0), "prctl SECCOMP")

@@ -1,0 +1,70 @@
+"""A module run in isolation: ``python -m compare.sandbox.launch MODULE ORDER WORDS``.
+
+Isolated before anything large is imported, and while the process has one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from compare.registry import ROOT
+from compare.sandbox import isolation
+from compare.sandbox.limits import end_with, kept, restrict
+
+
+class Launched:
+    """A process that runs a module in isolation, in a process group of its own.
+
+    Args:
+        module: ``compare.resources.compiler_process``.
+        words: its arguments.
+        variables: environment variables beside those that building needs.
+        noise: where what it prints to stderr goes.
+    """
+
+    def __init__(
+        self, module: str, words: Sequence[str], variables: Mapping[str, str], noise: IO[bytes] | None = None
+    ) -> None:
+        self.private = isolation.private_folder()
+        theirs, self._lifeline = os.pipe()
+        order = {"lifeline": theirs, "private": str(self.private), "isolation": isolation.found().as_json()}
+        environment = {name: value for name, value in os.environ.items() if kept(name)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__, module, json.dumps(order), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            cwd=ROOT,
+            env={**environment, **variables},
+            pass_fds=[theirs],
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def close(self) -> None:
+        """Free what it used, when it has ended."""
+        os.close(self._lifeline)
+        isolation.remove(self.private)
+
+
+def main(module: str, order: str, *words: str) -> None:
+    """Isolate this process, and run the module."""
+    told = json.loads(order)
+    lifeline = int(told["lifeline"])
+    end_with(lifeline)
+    restrict()
+    found = isolation.Isolation.from_json(told["isolation"])
+    isolation.enter(found, Path(told["private"]), lifeline, gpu=False)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,308 @@
+"""Hostile arguments, damaged records and workers' answers: one sentence and a documented exit status, always.
+
+``make fuzz`` runs more examples for five minutes, drawn anew each time; here they are few and the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import made_up
+from compare.cli import MODULES, main
+from compare.records import archive
+from compare.records.encoding import encode
+from compare.registry import ROOT
+from compare.spec import Tuning
+from compare.worker import answers
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+FUZZED = settings(
+    max_examples=EXAMPLES or 60,
+    derandomize=not EXAMPLES,
+    database=None,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+)
+
+DOCUMENTED = {0, 1, 2, 3}
+NASTY: list[Any] = [
+    *(0, -1, 10**18, 10**400, True, None, 1e308, -1e308, 5e-324, float("nan"), float("inf")),
+    *("", "NaN", "-Infinity", "\x1b[2J", "\ud800", "\u202e", "x" * 100_000, "../../etc/passwd", "| a | =1+1"),
+    *([], {}, [[]], {"": {}}, [None] * 1000, {"__class__": "x"}),
+]
+nasty = st.sampled_from(NASTY) | st.text(max_size=20) | st.floats() | st.integers()
+"""Beside these a value may be missing, doubled, or nested a hundred levels deep."""
+
+
+def damaged(draw: st.DrawFn, value: Any) -> Any:
+    """A JSON value with one to three of its parts replaced, removed or nested."""
+    value = copy.deepcopy(value)
+    for _ in range(draw(st.integers(1, 3))):
+        holder, key = None, None
+        part = value
+        for _ in range(draw(st.integers(1, 9))):
+            if not isinstance(part, (dict, list)) or not part:
+                break
+            holder = part
+            key = draw(st.sampled_from(sorted(part) if isinstance(part, dict) else range(len(part))))
+            part = part[key]
+        if holder is None:
+            return draw(nasty)
+        kind = draw(st.sampled_from(("replace", "remove", "nest", "double")))
+        if kind == "remove":
+            del holder[key]
+        elif kind == "double":
+            holder[key] = [part, part]
+        elif kind == "nest":
+            for _ in range(100):
+                part = [part]
+            holder[key] = part
+        else:
+            holder[key] = draw(nasty)
+    return value
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[tuple[io.StringIO, io.StringIO]]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield out, err
+
+
+def check_said(status: object, out: str, err: str) -> None:
+    assert status in DOCUMENTED, status
+    assert "Traceback" not in out + err
+    assert "error of the tool itself" not in err, err
+    assert all(c.isprintable() or c in "\n\t" for c in out + err), (out + err)[:500]
+
+
+RECORD = json.loads(archive.dumps([made_up.comparison()]))
+LINES = archive.dumps_record([archive._measured(made_up.comparison())]).splitlines()
+
+
+@FUZZED
+@given(data=st.data())
+def test_damaged_records(data: st.DataObject, tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("records")
+    whole, other = folder / "whole.json", folder / "other.json"
+    whole.write_text(json.dumps(RECORD))
+    how = data.draw(st.sampled_from(("document", "lines", "bytes")))
+    if how == "document":
+        other.write_text(json.dumps(damaged(data.draw, RECORD)))
+    elif how == "lines":
+        lines = list(LINES)
+        at = data.draw(st.integers(0, len(lines) - 1))
+        lines[at] = json.dumps(damaged(data.draw, json.loads(lines[at])))
+        other.write_text("\n".join(lines))
+    else:
+        text = bytearray(json.dumps(RECORD).encode())
+        begin = data.draw(st.integers(0, len(text)))
+        text[begin : begin + data.draw(st.integers(0, 50))] = data.draw(st.binary(max_size=50))
+        other.write_bytes(text)
+    files = data.draw(st.permutations([str(whole), str(other)]))
+    with captured() as (out, err):
+        status = main(["diff", *files, "--csv", str(folder / "out.csv"), "--json", str(folder / "out.json")])
+    check_said(status, out.getvalue(), err.getvalue())
+    assert {path.name for path in folder.iterdir()} <= {"whole.json", "other.json", "out.csv", "out.json"}
+    assert json.loads(whole.read_text()) == RECORD
+
+
+WORDS = st.sampled_from(
+    [
+        *(
+            "softmax",
+            "vector_add",
+            "all",
+            "list",
+            "diff",
+            "map",
+            "cache",
+            "pipeline",
+            "aot",
+            "new-op",
+            "doctor",
+            "grade",
+            "predict",
+        ),
+        *(
+            "lab",
+            "start",
+            "check",
+            "hint",
+            "report",
+            "01",
+            "99",
+            "--answers",
+            "--rubric",
+            "--jobs",
+            "--similar",
+        ),
+        *("--case", "--only", "--arch", "--seed", "--budget", "--timeout", "--load", "--json", "--csv"),
+        *("--markdown", "--html", "--device", "--tune", "--stage", "--pass", "--layout", "--out", "--clear"),
+        *("--all", "--explain", "--details", "--sweep", "--matched", "--record", "--crossover", "--passes"),
+        *(
+            "--case=M=1,N=1,fp32",
+            "M=1,N=1,fp32",
+            "M=-1",
+            "M=" + "9" * 5000,
+            "N=\uff11,fp32",
+            "sm_90",
+            "sm_75a",
+        ),
+        *(
+            "sm_" + "1" * 5000,
+            "cpu",
+            "cuda:99",
+            "",
+            "-",
+            "--",
+            "=",
+            "--case=",
+            "/dev/zero",
+            "/dev/stdin",
+            ".",
+        ),
+        *(
+            "/proc/self/mem",
+            "\x1b[2J",
+            "\ud800",
+            "1e999",
+            "nan",
+            "-1",
+            "0",
+            "x" * 5000,
+            "*",
+            "[",
+            "a\nb",
+            "'",
+        ),
+    ]
+)
+
+WORK = (
+    *(
+        f"compare.commands.running.{name}.run"
+        for name in ("compare", "crossover", "grade", "list_ops", "map", "new_op", "predict")
+    ),
+    *(f"compare.commands.running.lab.{name}" for name in ("check", "report", "start")),
+    *("compare.toolchain.aot.show.run", "compare.toolchain.caches.show.run"),
+    *("compare.toolchain.pipeline.show.run", "compare.toolchain.pipeline.apart.Apart"),
+    "compare.doctor.report",
+)
+"""What the arguments are for: not done here."""
+
+
+@FUZZED
+@given(words=st.lists(WORDS | st.text(max_size=8), max_size=7))
+def test_arguments(words: list[str], tmp_path_factory: Any) -> None:
+    assume(not any(word.startswith("COMPARE") for word in words))
+    folder = tmp_path_factory.mktemp("arguments")
+    before = {path: path.stat().st_mtime_ns for path in ROOT.iterdir()}
+    with contextlib.ExitStack() as stack:
+        for name in WORK:
+            stack.enter_context(mock.patch(name, return_value=0))
+        stack.enter_context(mock.patch.dict(os.environ))  # TRITON_INTERPRET: some commands change it
+        stack.enter_context(mock.patch("compare.worker.start.prepare", return_value=torch.device("cpu")))
+        stack.enter_context(
+            contextlib.chdir(folder) if sys.version_info >= (3, 11) else contextlib.nullcontext()
+        )
+        out, err = stack.enter_context(captured())
+        try:
+            status: object = main(words)
+        except SystemExit as ended:  # argparse: --help, or its own message
+            status = ended.code or 0
+    check_said(status, out.getvalue(), err.getvalue())
+    assert {path: path.stat().st_mtime_ns for path in ROOT.iterdir()} == before
+    assert set(MODULES) >= {"diff", "map"}
+
+
+SAMPLE = {"gpu_us": 1.0, "host_us": 2.0, "exposed": False, "problem": None}
+CALL = {"problem": None, "violations": [], "guarded": True, "shared": None, "borrowed": []}
+IMPLEMENTATION = {
+    "op": "vector_add", "label": "triton.mine", "level": "tiled", "requires": None, "accumulator": "fp32",
+    "without_gpu": True, "algorithm": "", "tunable": {"BLOCK": [1, 2]}, "defaults": {"BLOCK": 1}, "line": 3,
+}  # fmt: skip
+KERNELS = encode(made_up.rows()[1].resources)
+TUNING = encode(Tuning("k", "key", "found", ("a", "b"), 2, 0.5))
+ANSWERS: dict[str, Any] = {
+    "begin": 0.25,
+    "prepare": 2.5,
+    "load": {"ops": [], "implementations": [IMPLEMENTATION]},
+    "rest": {"held_bytes": 0, "kept_bytes": 0},
+    "first": {"ms": 1.5, "tunings": [TUNING]},
+    "call": CALL,
+    "profile": {"kernels": KERNELS, "own": ["k"]},
+    "launched": {"kernels": [{"name": "k", "source": "", "instance": None}], "fallbacks": []},
+    "first_again": "torch.float32",
+    "cold": SAMPLE,
+    "warm": SAMPLE,
+    "enter": None,
+}
+ERROR = {"kind": "failed", "name": "ValueError", "text": "no", "where": "", "trace": ""}
+
+
+def test_honest_answers_are_read() -> None:
+    for what, value in ANSWERS.items():
+        message = {"answer": value, "number": "7", "changed": [], "forked": False}
+        assert answers.read(json.dumps(message).encode(), what).answer == value
+    raised = {"raised": ERROR, "lost": None, "number": "7", "changed": [], "forked": False}
+    found = answers.read(json.dumps(raised).encode(), "call").raised
+    assert found is not None
+    assert found.name == "ValueError"
+
+
+@FUZZED
+@given(data=st.data())
+def test_workers_answers(data: st.DataObject) -> None:
+    what = data.draw(st.sampled_from(sorted(ANSWERS)))
+    honest = {"answer": ANSWERS[what], "number": "7", "changed": [], "forked": False}
+    if data.draw(st.booleans()):
+        honest = {"raised": ERROR, "lost": None, "number": "7", "changed": [], "forked": False}
+    message = json.dumps(damaged(data.draw, honest)).encode()
+    if data.draw(st.booleans()):
+        message = message[: data.draw(st.integers(0, len(message)))] + data.draw(st.binary(max_size=9))
+    with contextlib.suppress(ValueError, TypeError):
+        found = answers.read(message, what)
+        assert all(c.isprintable() or c in "\n\t" for c in json.dumps(found.answer, ensure_ascii=False))
+
+
+@FUZZED
+@given(chunks=st.lists(st.binary(max_size=20), max_size=6), size=st.integers(-(2**31), 2**31 - 1))
+def test_what_comes_through_the_pipe(chunks: list[bytes], size: int) -> None:
+    receiver, sender = os.pipe()
+    inbox = answers.Inbox(receiver)
+    try:
+        for chunk in (struct.pack("!i", size), *chunks):
+            os.write(sender, chunk)
+        with contextlib.suppress(ValueError):
+            message = inbox.message(0.0)
+            assert message is None or len(message) == size
+        os.close(sender)
+        sender = -1
+        with contextlib.suppress(ValueError, EOFError):
+            while inbox.message(0.0) is not None:
+                pass
+    finally:
+        os.close(receiver)
+        if sender >= 0:
+            os.close(sender)
+
+
+def test_the_record_is_one(tmp_path: Path) -> None:
+    for text in (json.dumps(RECORD), "\n".join(LINES)):
+        (tmp_path / "r.json").write_text(text)
+        assert archive.read(tmp_path / "r.json")
