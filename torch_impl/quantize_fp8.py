@@ -30,9 +30,10 @@ def _grouped(x: torch.Tensor, group: int) -> torch.Tensor:
 
 def _quantized(x: torch.Tensor, largest: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and scales, from the largest magnitude of each group: ``[M, groups]``."""
-    largest = largest.clamp(min=LEAST)
+    # In the dtype of x, if that is wider: what it divides in.
+    largest = largest.clamp(min=LEAST).to(torch.promote_types(x.dtype, torch.float32))
     # PyTorch multiplies by the reciprocal of a number on a GPU, and divides by a tensor.
-    scales = largest / torch.full_like(largest, LARGEST)
+    scales = (largest / torch.full_like(largest, LARGEST)).float()
     if not group:
         return (x / scales).float().to(torch.float8_e4m3fn), scales[:, 0]
     of_column = scales[:, torch.arange(x.shape[1], device=x.device) // group]

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from compare.arguments import check_groups
+from compare.device import multiprocessors
 from compare.registry import implementation
 from triton_impl.norm import INTERPRETED
 
@@ -97,6 +98,27 @@ def quantize_fp8_packed_kernel(
     tl.store(values_ptr + m * K + k, codes, mask=inside)
 
 
+@triton.jit
+def quantize_fp8_pipelined_kernel(
+    x_ptr, values_ptr, scales_ptr, count, K, stride_xm, group, of_row,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """As packed, by persistent programs: groups on their way to shared memory while others are converted."""
+    for first in tl.range(
+        tl.program_id(0) * BLOCK_M, count, tl.num_programs(0) * BLOCK_M, num_stages=STAGES
+    ):
+        g = first + tl.arange(0, BLOCK_M)[:, None]
+        m = (g // of_row).to(tl.int64)
+        k = g % of_row * group + tl.arange(0, BLOCK_N)[None, :]
+        inside = (g < count) & (tl.arange(0, BLOCK_N)[None, :] < group) & (k < K)
+        x = tl.load(x_ptr + m * stride_xm + k, mask=inside, other=0.0)
+        bits = stay_as_loaded(x).to(tl.float32).to(tl.int32, bitcast=True) & MAGNITUDE
+        scale = scale_of(tl.max(bits, axis=1, keep_dims=True))
+        tl.store(scales_ptr + g, scale, mask=g < count)
+        codes = quotient(stay_as_loaded(x).to(tl.float32), scale).to(tl.float8e4nv)
+        tl.store(values_ptr + m * K + k, codes, mask=inside)
+
+
 class Groups(NamedTuple):
     """The arguments, the outputs, and how many groups there are."""
 
@@ -166,3 +188,26 @@ def onepass(x: torch.Tensor, *, group: int) -> tuple[torch.Tensor, torch.Tensor]
 def packed(x: torch.Tensor, *, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A group stays in registers as loaded: up to 16384 columns."""
     return launch(quantize_fp8_packed_kernel, x, group)
+
+
+@implementation(
+    "quantize_fp8",
+    "triton.pipelined",
+    level="tiled",
+    requires="sm_89",
+    tunable={"PROGRAMS": (1, 2, 3, 4, 6), "STAGES": (2, 3, 4)},
+)
+def pipelined(
+    x: torch.Tensor, *, group: int, PROGRAMS: int = 3, STAGES: int = 3
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """PROGRAMS per multiprocessor, STAGES tiles in shared memory each: up to 16384 columns."""
+    g = checked(x, group)
+    if g.count > 0:
+        BLOCK_N = max(16, triton.next_power_of_2(g.columns))
+        BLOCK_M = max(1, 8192 // BLOCK_N)
+        programs = min(triton.cdiv(g.count, BLOCK_M), multiprocessors(x.device) * PROGRAMS)
+        quantize_fp8_pipelined_kernel[(programs,)](
+            g.x, g.values, g.scales, g.count, x.size(1), g.x.stride(0), g.columns, g.of_row,
+            BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, STAGES=STAGES, num_warps=max(8, BLOCK_N // 1024),
+        )  # fmt: skip
+    return g.values, g.scales

@@ -128,14 +128,9 @@ __device__ __forceinline__ void store_codes(unsigned char* ptr, const unsigned s
 }
 
 template <typename T, int PACKS, int THREADS, int BLOCK_M>
-__global__ __launch_bounds__(THREADS,
-                             (PACKS <= 2 ? MOST_THREADS : 1024) /
-                                 THREADS) void quantize_fp8_vectorized_kernel(const T* x_ptr,
-                                                                              unsigned char* values_ptr,
-                                                                              float* scales_ptr,
-                                                                              unsigned count, index_t K,
-                                                                              index_t stride_xm, int columns,
-                                                                              unsigned of_row) {
+__global__ __launch_bounds__(THREADS, MOST_THREADS / THREADS) void quantize_fp8_vectorized_kernel(
+    const T* x_ptr, unsigned char* values_ptr, float* scales_ptr, unsigned count, index_t K,
+    index_t stride_xm, int columns, unsigned of_row) {
     constexpr int VEC = 16 / sizeof(T), GROUP_THREADS = THREADS / BLOCK_M;
     const int thread = threadIdx.x % GROUP_THREADS;
     const unsigned g = blockIdx.x * BLOCK_M + threadIdx.x / GROUP_THREADS;

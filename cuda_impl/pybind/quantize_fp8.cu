@@ -97,15 +97,15 @@ static py::object vectorized(py::object x, py::object group) {
     const std::int64_t packs = g.columns / VEC;
     if (g.count == 0) return py::make_tuple(g.values.object, g.scales.object);
     if (packs <= 16) {
-        launch_vectorized<1, 128, 8>(g);
+        launch_vectorized<2, 128, 16>(g);
     } else if (packs <= 32) {
         launch_vectorized<1, 128, 4>(g);  // one group per warp
     } else if (packs <= 128) {
         launch_vectorized<4, 128, 4>(g);
     } else if (packs <= 512) {
-        launch_vectorized<2, 256, 1>(g);
+        launch_vectorized<4, 128, 1>(g);
     } else if (packs <= 1024) {
-        launch_vectorized<2, 512, 1>(g);
+        launch_vectorized<4, 256, 1>(g);
     } else if (packs <= 2048) {
         launch_vectorized<4, 512, 1>(g);
     } else {

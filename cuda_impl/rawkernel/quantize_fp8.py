@@ -95,12 +95,10 @@ VECTORIZED_BYTES = 1 << 16
 def vectorized_shape(packs: int) -> tuple[int, int, int]:
     """PACKS, THREADS and BLOCK_M for groups of so many vectors."""
     if packs <= 16:
-        return 1, 128, 8
+        return 2, 128, 16
     if packs <= 128:  # one group per warp
         return 1 if packs <= 32 else 4, 128, 4
-    if packs <= 1024:
-        return 2, 256 if packs <= 512 else 512, 1
-    return 4, 512 if packs <= 2048 else 1024, 1
+    return 4, next(threads for threads in (128, 256, 512, 1024) if packs <= 4 * threads), 1
 
 
 @implementation("quantize_fp8", "cupy.vectorized", level="tiled")
