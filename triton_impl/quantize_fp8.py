@@ -5,6 +5,7 @@ Variants; ``cuda_impl/kernels/quantize_fp8.cuh`` has the first under the same na
 * ``onepass``: a group stays in registers between its maximum and its values, so it is read once
 * ``packed``: 16-bit elements stay two to a register, as loaded, and a reciprocal per group takes the place
   of a division per element, as in CUDA's ``vectorized``; Triton makes 16-byte loads in both
+* ``pipelined``: persistent programs; the next groups are fetched while one is converted
 
 Triton converts to e4m3 by the GPU's own instruction, two elements at a time: sm_89.
 """
@@ -103,7 +104,7 @@ def quantize_fp8_pipelined_kernel(
     x_ptr, values_ptr, scales_ptr, count, K, stride_xm, group, of_row,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As packed, by persistent programs: groups on their way to shared memory while others are converted."""
+    """As packed, by persistent programs: the compiler fetches STAGES - 1 tiles ahead, into shared memory."""
     for first in tl.range(
         tl.program_id(0) * BLOCK_M, count, tl.num_programs(0) * BLOCK_M, num_stages=STAGES
     ):
@@ -195,10 +196,10 @@ def packed(x: torch.Tensor, *, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     "triton.pipelined",
     level="tiled",
     requires="sm_89",
-    tunable={"PROGRAMS": (1, 2, 3, 4, 6), "STAGES": (2, 3, 4)},
+    tunable={"PROGRAMS": (1, 2, 3, 4), "STAGES": (2, 3, 4)},
 )
 def pipelined(
-    x: torch.Tensor, *, group: int, PROGRAMS: int = 3, STAGES: int = 3
+    x: torch.Tensor, *, group: int, PROGRAMS: int = 2, STAGES: int = 3
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """PROGRAMS per multiprocessor, STAGES tiles in shared memory each: up to 16384 columns."""
     g = checked(x, group)
