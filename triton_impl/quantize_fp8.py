@@ -105,9 +105,7 @@ def quantize_fp8_pipelined_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """As packed, by persistent programs: the compiler fetches STAGES - 1 tiles ahead, into shared memory."""
-    for first in tl.range(
-        tl.program_id(0) * BLOCK_M, count, tl.num_programs(0) * BLOCK_M, num_stages=STAGES
-    ):
+    for first in tl.range(tl.program_id(0) * BLOCK_M, count, tl.num_programs(0) * BLOCK_M, num_stages=STAGES):
         g = first + tl.arange(0, BLOCK_M)[:, None]
         m = (g // of_row).to(tl.int64)
         k = g % of_row * group + tl.arange(0, BLOCK_N)[None, :]
