@@ -11,7 +11,7 @@ from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
 from cuda_impl.ahead import Building
-from cuda_impl.pybind import building, module_of
+from cuda_impl.pybind import building, module_of, target_of
 
 _COMPILERS = {"torch.compile": ("torch._inductor.compile_fx",)}
 """Modules that take seconds to import and that one implementation needs: not imported by the server."""
@@ -33,7 +33,7 @@ class Crew:
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
         """Seconds that each worker took to create its device's context."""
-        self._building: dict[str, Building] = {}
+        self._building: dict[tuple[str, str | None], Building] = {}
 
     def __enter__(self) -> Crew:
         return self
@@ -50,17 +50,18 @@ class Crew:
         for worker in self._workers.values():
             worker.close()
 
-    def build(self, impls: Iterable[Implementation]) -> None:
-        """Start building the modules that ``impls`` load, where they are not built yet."""
-        self._building = building(impls, self._device)
+    def build(self, impls: Iterable[Implementation], dtypes: Iterable[str]) -> None:
+        """Start building the modules that ``impls`` load for ``dtypes``, where they are not built yet."""
+        self._building = building(impls, self._device, dtypes)
 
-    def built_s(self, impl: Implementation) -> float:
-        """Wait for the build of what ``impl`` loads; returns its seconds, 0 where nothing was built.
+    def built_s(self, impl: Implementation, dtype: str) -> float:
+        """Wait for the build of what ``impl`` loads for ``dtype``; returns its seconds, 0 where nothing was
+        built.
 
         Raises:
             Exception: what the build raised.
         """
-        one = self._building.get(module_of(impl))
+        one = self._building.get((module_of(impl), target_of(self._device, dtype)))
         return one.wait() if one is not None else 0.0
 
     def start(self, impls: Iterable[Implementation]) -> None:
