@@ -248,6 +248,7 @@ class Op:
 
     name: str
     summary: str
+    """What is computed, as a formula if there is one; behind a colon, what else there is to say."""
     signature: str
     """Shapes in and out: ``x[M,N] -> y[M,N]``; of several outputs ``-> y[M,N], scale[M]``."""
     dims: tuple[str, ...]
@@ -288,6 +289,11 @@ class Op:
         """Its ``weights`` among the inputs."""
         names = re.findall(r"(\w+)\[", self.signature.rpartition("->")[0])
         return tuple(x for name, x in zip(names, inputs, strict=True) if name in self.weights)
+
+    @property
+    def formula(self) -> str:
+        """What is computed: the summary without what else there is to say."""
+        return self.summary.partition(": ")[0]
 
     @property
     def output(self) -> str:
