@@ -248,7 +248,7 @@ class Op:
 
     name: str
     summary: str
-    """What is computed, as a formula if there is one; behind a colon, what else there is to say."""
+    """A formula, then what else there is to say: ``y = x: ...``, ``c = a @ b, with ...``."""
     signature: str
     """Shapes in and out: ``x[M,N] -> y[M,N]``; of several outputs ``-> y[M,N], scale[M]``."""
     dims: tuple[str, ...]
@@ -292,8 +292,8 @@ class Op:
 
     @property
     def formula(self) -> str:
-        """What is computed: the summary without what else there is to say."""
-        return self.summary.partition(": ")[0]
+        """What is computed: the summary up to what says how, along what or from what."""
+        return re.split(r": |,? (?:along|for|with|without|\w+ing)\b", self.summary)[0]
 
     @property
     def output(self) -> str:

@@ -245,7 +245,7 @@ CASES = Cases(
 
 OP = Op(
     name="attention",
-    summary="o = softmax(q @ k.T / sqrt(D)) @ v of each head: the scores are not written to memory",
+    summary="o = softmax(q @ k.T / sqrt(D)) @ v for each head, without writing the scores to memory",
     signature="q[B,Sq,Hq,D], k[B,Skv,Hk,D], v[B,Skv,Hk,D] -> o[B,Sq,Hq,D], lse[B,Hq,Sq]",
     dims=("B", "Sq", "Skv", "Hq", "Hk", "D", "causal"),
     dtypes=DTYPES,

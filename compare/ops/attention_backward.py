@@ -241,7 +241,7 @@ CASES = Cases(
 
 OP = Op(
     name="attention_backward",
-    summary="dq, dk, dv of softmax(q @ k.T / sqrt(D)) @ v: the probabilities are recomputed from lse",
+    summary="gradients dq, dk, dv of softmax(q k^T / sqrt(D)) v, recomputing the probabilities from lse",
     signature=(
         "q[B,Sq,Hq,D], k[B,Skv,Hk,D], v[B,Skv,Hk,D], o[B,Sq,Hq,D], lse[B,Hq,Sq], do[B,Sq,Hq,D] "
         "-> dq[B,Sq,Hq,D], dk[B,Skv,Hk,D], dv[B,Skv,Hk,D]"

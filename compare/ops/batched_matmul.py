@@ -116,7 +116,7 @@ CASES = Cases(
 
 OP = Op(
     name="batched_matmul",
-    summary="c = a @ b of each pair: small square matrices, of sizes that are no powers of two",
+    summary="c = a @ b for many small square matrices, of sizes that are no powers of two",
     signature="a[B,N,N], b[B,N,N] -> c[B,N,N]",
     dims=("B", "N"),
     dtypes=DTYPES,

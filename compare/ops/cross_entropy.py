@@ -104,7 +104,7 @@ CASES = Cases(
 
 OP = Op(
     name="cross_entropy",
-    summary="loss = log(sum(exp(x))) - x[target]: x is a row of logits",
+    summary="loss = log(sum(exp(logits))) - logits[target] of each row",
     signature="logits[M,V], targets[M] -> loss[M]",
     dims=("M", "V"),
     dtypes=DTYPES,

@@ -203,7 +203,7 @@ CASES = Cases(
 
 OP = Op(
     name="decode_attention",
-    summary="o = softmax(q @ k.T / sqrt(D)) @ v of one query: a new token a sequence, keys, values in pages",
+    summary="o = softmax(q @ k.T / sqrt(D)) @ v for one new token a sequence, keys and values in pages",
     signature="q[B,1,Hq,D], k_pages[B*S/PAGE,PAGE,Hk,D], v_pages[B*S/PAGE,PAGE,Hk,D], "
     "block_table[B,S/PAGE], lengths[B] -> o[B,1,Hq,D]",
     dims=("B", "S", "Hq", "Hk", "D", "PAGE"),

@@ -125,7 +125,7 @@ CASES = Cases(
 
 OP = Op(
     name="fp8_block_matmul",
-    summary="c = a @ b.T of fp8 matrices: a scale for each 1 x 128 of a and 128 x 128 of b",
+    summary="c = a @ b.T of fp8 matrices, with a scale for each 1 x 128 of a and 128 x 128 of b",
     signature="a[M,K], b[N,K], scale_a[M,K/128], scale_b[N/128,K/128] -> c[M,N]",
     dims=("M", "N", "K"),
     dtypes=(FP8,),

@@ -48,7 +48,7 @@ def tolerance(case: Case) -> Tolerance:
 
 OP = Op(
     name="fp8_matmul",
-    summary="c = a @ b.T of fp8 matrices: a scale for each row of a and of b",
+    summary="c = a @ b.T of fp8 matrices, with a scale for each row of a and of b",
     signature="a[M,K], b[N,K], scale_a[M], scale_b[N] -> c[M,N]",
     dims=("M", "N", "K"),
     dtypes=(FP8,),

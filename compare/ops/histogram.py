@@ -101,7 +101,7 @@ CASES = Cases(
 
 OP = Op(
     name="histogram",
-    summary="y[b] = how many x[n] are b: many threads update the same counters",
+    summary="y[b] = how many x[n] are b: counters that all want at the same time",
     signature="x[N], SKEW of 100 of them equal -> y[256]",
     dims=("N", "SKEW"),
     dtypes=("uint8",),

@@ -103,7 +103,7 @@ def cases_of(dtype: str, fills: tuple[str, ...]) -> Cases:
 
 OP = Op(
     name="int8_matmul",
-    summary="c = a @ b.T of int8 matrices: exact sums, and a scale for each row of a and of b",
+    summary="c = a @ b.T of int8 matrices with exact sums, and a scale for each row of a and of b",
     signature="a[M,K], b[N,K], scale_a[M], scale_b[N] -> c[M,N]",
     dims=("M", "N", "K"),
     dtypes=("int8",),

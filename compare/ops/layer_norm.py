@@ -121,7 +121,7 @@ CASES = Cases(
 
 OP = Op(
     name="layer_norm",
-    summary="y = (x - mean) / sqrt(var + eps) * w + b: mean and variance of each row, weight w, bias b",
+    summary="y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias along each row",
     signature="x[M,N], weight[N], bias[N] -> y[M,N]",
     dims=("M", "N"),
     dtypes=DTYPES,

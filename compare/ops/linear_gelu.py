@@ -125,7 +125,7 @@ CASES = Cases(
 
 OP = Op(
     name="linear_gelu",
-    summary="y = gelu(x @ w + bias): fp32 sums; what it saves to finish y before it is written",
+    summary="y = gelu(x @ w + bias), with fp32 sums: what it saves to finish y before it is written",
     signature="x[M,K], w[K,N], bias[N] -> y[M,N]",
     dims=("M", "N", "K"),
     dtypes=DTYPES,

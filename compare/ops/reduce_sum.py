@@ -73,7 +73,7 @@ CASES = Cases(
 
 OP = Op(
     name="reduce_sum",
-    summary="y = sum of all x[n]: reading, then combining what threads have read",
+    summary="y = sum of all x[n]: reading, and threads that meet",
     signature="x[N] -> y[]",
     dims=("N",),
     dtypes=DTYPES,

@@ -52,7 +52,7 @@ def cost(case: Case) -> Cost:
 
 OP = Op(
     name="rms_norm",
-    summary="y = x / sqrt(mean(x^2) + eps) * weight: the mean of each row",
+    summary="y = x / sqrt(mean(x^2) + eps) * weight along each row",
     signature="x[M,N], weight[N] -> y[M,N]",
     dims=("M", "N"),
     dtypes=DTYPES,

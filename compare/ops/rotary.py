@@ -125,7 +125,7 @@ CASES = Cases(
 
 OP = Op(
     name="rotary",
-    summary="out = q and k, pairs of elements rotated: by an angle for each position and pair",
+    summary="out = heads of q and k, their halves turned by an angle for each position",
     signature="q[B,S,H,D], k[B,S,Hk,D], cos[S,D/2], sin[S,D/2] -> out[B,S,H+Hk,D]",
     dims=("B", "S", "H", "Hk", "D"),
     dtypes=DTYPES,

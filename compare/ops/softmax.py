@@ -102,7 +102,7 @@ CASES = Cases(
 
 OP = Op(
     name="softmax",
-    summary="y[m,n] = exp(x[m,n] - max) / sum: maximum and sum of row m",
+    summary="y = exp(x - max(x)) / sum(exp(x - max(x))) along each row",
     signature="x[M,N] -> y[M,N]",
     dims=("M", "N"),
     dtypes=DTYPES,

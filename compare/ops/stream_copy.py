@@ -64,7 +64,7 @@ CASES = Cases(
 
 OP = Op(
     name="stream_copy",
-    summary="y = x: widths of loads and stores, cache hints, asynchronous copies",
+    summary="y = x: what there is to say to the memory, and what it buys",
     signature="x[N] -> y[N]",
     dims=("N",),
     dtypes=DTYPES,

@@ -74,7 +74,7 @@ CASES = Cases(
 
 OP = Op(
     name="transpose",
-    summary="y[n,m] = x[m,n]: coalesced loads, coalesced stores, or both",
+    summary="y[n,m] = x[m,n]: what the order of accesses costs",
     signature="x[M,N] -> y[N,M]",
     dims=("M", "N"),
     dtypes=DTYPES,

@@ -60,7 +60,7 @@ CASES = Cases(
 
 OP = Op(
     name="vector_add",
-    summary="z = x + y: memory traffic only",
+    summary="z = x + y, element by element: pure memory traffic",
     signature="x[N], y[N] -> z[N]",
     dims=("N",),
     dtypes=DTYPES,

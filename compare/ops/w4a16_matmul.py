@@ -190,7 +190,7 @@ CASES = Cases(
 
 OP = Op(
     name="w4a16_matmul",
-    summary="y = a @ w.T of weights in int4: a scale and a zero point for each 128 of K",
+    summary="y = a @ w.T of weights in int4 with a scale and a zero point for each 128 of K",
     signature="a[M,K], packed[N,K/8], scales[N,K/128], zeros[N,K/128] -> y[M,N]",
     dims=("M", "N", "K"),
     dtypes=DTYPES,
