@@ -33,6 +33,8 @@ from cuda_impl import flags
 from cuda_impl.source import by_users_lines, errors_in, for_host
 
 PYBIND = flags.KERNELS.parent / "pybind"
+_ONLY = PYBIND / "only.h"
+"""Included before the source of a module for one dtype."""
 PREBUILT = PYBIND / "prebuilt"
 """Where setup.py puts the modules that it builds ahead of time."""
 
@@ -670,8 +672,8 @@ def _pybind(op: str, target: str) -> tuple[str, Callable[[Path], None]]:
     else:
         arch, _, dtype = target.partition("-")
         command, libraries = _nvcc_module_command(op, (arch,)), []
-        command += [f"-DONLY={dtype.upper()}"] if dtype else []
-        compiler = _identity(nvcc()) + _identity(gxx())
+        command += [f"-DONLY={dtype.upper()}", "-include", str(_ONLY)] if dtype else []
+        compiler = _identity(nvcc()) + _identity(gxx()) + (_ONLY.read_text() if dtype else "")
 
     def make(product: Path) -> None:
         if target == "host":

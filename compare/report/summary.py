@@ -335,10 +335,10 @@ def no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
         return f"No speed: nothing on {main.case} was timed."
     if all(row.status in (*WRONG, "failed") for row in main.rows):
         return "No speed: no row is correct here, and a wrong one shows no recorded time either."
-    return (
-        f"No speed: there is no GPU here, and results/ holds no times for {main.case}. "
-        f"On a machine with one: python -m compare {comparison.op} --case {main.case} --record"
-    )
+    known = comparison.op in registry.op_names()
+    usual = known and main.case == str(registry.get_op(comparison.op).cases.default)
+    command = f"python -m compare {comparison.op}{'' if usual else f' --case {main.case}'} --record"
+    return f"No speed: there is no GPU here, and results/ holds no times. On a machine with one: {command}"
 
 
 def _next(comparison: Comparison, failures: Sequence[Failure], view: View) -> Iterable[str]:

@@ -129,15 +129,10 @@ static void launch_stages(const Product& p, const Operand& a, const Operand& b, 
     constexpr int BLOCK_M = 128, BLOCK_K = 16, THREAD_M = 8;
     constexpr int threads = BLOCK_M * BLOCK_N / (THREAD_M * THREAD_N);
     constexpr int shared_bytes = STAGES * BLOCK_K * (BLOCK_M + 4 + BLOCK_N + 4) * 4;
-    dispatch(p.a, [&](auto zero) {
-        if constexpr (sizeof(zero) == 4) {
-            dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
-                launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), threads, shared_bytes},
-                       kernel_of(A_BY_ROWS, B_BY_ROWS, std::integral_constant<int, STAGES>()),
-                       a.tensor.data<float>(), b.tensor.data<float>(), p.c.data<float>(), p.M, p.N, p.K, a.ld,
-                       b.ld);
-            });
-        }
+    dispatch_layouts(a, b, [&](auto A_BY_ROWS, auto B_BY_ROWS) {
+        launch(p.a, {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), threads, shared_bytes},
+               kernel_of(A_BY_ROWS, B_BY_ROWS, std::integral_constant<int, STAGES>()), a.tensor.data<float>(),
+               b.tensor.data<float>(), p.c.data<float>(), p.M, p.N, p.K, a.ld, b.ld);
     });
 }
 

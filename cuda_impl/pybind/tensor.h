@@ -206,28 +206,19 @@ std::array<Tensor, COUNT> check_same(const char* op, int ndim, const Named (&arg
     return tensors;
 }
 
-// Whether this module has the kernels for an element type: -DONLY=BF16 builds a module for one of them.
-constexpr bool is_built(Element element) {
-#ifdef ONLY
-    return element == Element::ONLY;
-#else
-    return element != Element::OTHER;
-#endif
-}
-
 // Calls `function` with a value of the tensor's element type: `[&](auto zero) { using T = decltype(zero); }`.
 template <typename Function>
 void dispatch(const Tensor& tensor, Function function) {
-    if constexpr (is_built(Element::FP32)) {
-        if (tensor.element == Element::FP32) return function(float());
+    switch (tensor.element) {
+        case Element::FP32:
+            return function(float());
+        case Element::FP16:
+            return function(__half());
+        case Element::BF16:
+            return function(__nv_bfloat16());
+        case Element::OTHER:
+            throw std::runtime_error("a tensor of a dtype that no kernel takes");
     }
-    if constexpr (is_built(Element::FP16)) {
-        if (tensor.element == Element::FP16) return function(__half());
-    }
-    if constexpr (is_built(Element::BF16)) {
-        if (tensor.element == Element::BF16) return function(__nv_bfloat16());
-    }
-    throw std::runtime_error("a tensor of a dtype that this module has no kernels for");
 }
 
 inline void check(cudaError_t error) {

@@ -13,6 +13,7 @@ import made_up
 from compare import registry
 from compare.records import archive
 from compare.report import terminal
+from compare.report.sentences import evidence
 from compare.report.summary import View, summarize
 from compare.spec import UNREAD, CaseComparison, Comparison, Mismatch, Row
 from compare.timing import figures
@@ -364,3 +365,24 @@ def test_what_was_run_for_an_option_is_on_the_screen_unasked() -> None:
     assert row.timing is not None
     both = replace(row.timing, burst_us=row.timing.warm_us, sustained_us=row.timing.warm_us)
     assert "Back to back" in screen(made_up.with_row(made_up.case(), row.label, timing=both))
+
+
+def test_a_case_that_is_not_the_default_is_named_where_times_are_missing() -> None:
+    rows = tuple(replace(row, timing=None) for row in made_up.rows())
+    text = screen(replace(made_up.case(made=rows), case="M=7,N=9,fp32"), environment=made_up.LAPTOP)
+    assert "python -m compare softmax --case M=7,N=9,fp32 --record" in " ".join(text.split())
+
+
+def test_evidence_names_a_row_as_the_table_does() -> None:
+    """cupy and pybind are one row while within noise; what is said of either is said of that row."""
+    low = replace(made_up.rows()[-1].resources[0], occupancy=0.25, limiter="registers", spilled_bytes=16)
+    case = made_up.case(
+        made=tuple(
+            replace(row, resources=(low,)) if row.label.endswith(".onepass") else row
+            for row in made_up.rows()
+        )
+    )
+    said = [text for text in evidence(made_up.comparison(case), case) if "spills" in text or "occup" in text]
+    assert said
+    named = {figures.represented(case, row)[0] for row in case.rows}
+    assert all(re.split(r":| spills", text)[0] in named for text in said), said
