@@ -155,9 +155,9 @@ def supports(impl: Implementation, device: torch.device) -> str | None:
     if impl.way == "cuda":
         if impl.emulated:
             return None
-        return f"needs {impl.requires}'s own units, which the CPU build of the kernels does not have"
+        return f"needs {impl.requires}'s own units: the CPU build has none"
     if impl.requires.endswith("a"):
-        return f"needs {impl.requires}'s own units, which Triton's interpreter does not have"
+        return f"needs {impl.requires}'s own units: Triton's interpreter has none"
     return None
 
 

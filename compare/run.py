@@ -115,13 +115,13 @@ def run(
     interrupted = False
     with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
-        crew.build(able)
+        steps = plan(op, options, device.type)
+        crew.build(able, [step.case.dtype for step in steps if step.check])
         if device.type == "cuda":  # making contexts takes seconds, in which there is enough to be done here
             progress("starting workers", 0.0)
             crew.start(able)
         progress("looking at this machine", 0.0)
         environment = _environment(device)
-        steps = plan(op, options, device.type)
         for step in steps:
             if step.check:
                 _fits(op, step.case, environment.memory_bytes)

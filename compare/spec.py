@@ -248,6 +248,7 @@ class Op:
 
     name: str
     summary: str
+    """A formula, then what else there is to say: ``y = x: ...``, ``c = a @ b, with ...``."""
     signature: str
     """Shapes in and out: ``x[M,N] -> y[M,N]``; of several outputs ``-> y[M,N], scale[M]``."""
     dims: tuple[str, ...]
@@ -288,6 +289,11 @@ class Op:
         """Its ``weights`` among the inputs."""
         names = re.findall(r"(\w+)\[", self.signature.rpartition("->")[0])
         return tuple(x for name, x in zip(names, inputs, strict=True) if name in self.weights)
+
+    @property
+    def formula(self) -> str:
+        """What is computed: the summary up to what says how, along what or from what."""
+        return re.split(r": |,? (?:along|for|with|without|\w+ing)\b", self.summary)[0]
 
     @property
     def output(self) -> str:

@@ -382,9 +382,11 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """A module that the implementations ``built`` and ``too`` wait for."""
     made = Builds()
-    monkeypatch.setattr("compare.worker.pool.building", lambda impls, device: {"adding": made})
+    pool = "compare.worker.pool"
+    monkeypatch.setattr(f"{pool}.building", lambda impls, device, dtypes: {("adding", "here"): made})
+    monkeypatch.setattr(f"{pool}.target_of", lambda device, dtype: "here")
     monkeypatch.setattr(
-        "compare.worker.pool.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
+        f"{pool}.module_of", lambda impl: "adding" if impl.variant in ("built", "too") else ""
     )
     return made
 
@@ -427,7 +429,7 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     monkeypatch.setattr(Checking, "_probe", lambda self, stage: self._probed.set())
     monkeypatch.setattr(Checking, "_first_call", lambda *_: (1.5, ()))
     crew = Crew(op, device, 1.0)
-    crew.build(impls)
+    crew.build(impls, [SMALL.dtype])
     monkeypatch.setattr(crew, "of", lambda impl: worker)
     crew.contexts_s.update({impl.label: 0.1 for impl in impls})
     checking = Checking(op, SMALL, device, crew, {impl.label: (0,) for impl in impls})

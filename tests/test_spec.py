@@ -130,3 +130,20 @@ def test_an_agreement_gives_the_reasons_of_what_failed() -> None:
     findings = (Finding("a", True, "fine"), Finding("b", False, "broken"), Finding("c", False, "worse"))
     agreement = Agreement(False, 0, 0, 0, 0, 0, 0, 0, 0, 1, findings)
     assert agreement.reason == "b: broken; c: worse"
+
+
+@pytest.mark.parametrize(
+    ("summary", "formula"),
+    [
+        (
+            "y = exp(x - max(x)) / sum(exp(x - max(x))) along each row",
+            "y = exp(x - max(x)) / sum(exp(x - max(x)))",
+        ),
+        ("c = a @ b, with fp32 sums: each element read is used often", "c = a @ b"),
+        ("gradients dq, dk of q k^T, recomputing what lse tells", "gradients dq, dk of q k^T"),
+        ("y = the x[n] above 0, in order: where does each go?", "y = the x[n] above 0, in order"),
+        ("z = x + y", "z = x + y"),
+    ],
+)
+def test_a_summary_begins_with_the_formula(summary: str, formula: str) -> None:
+    assert dataclasses.replace(registry.get_op("softmax"), summary=summary).formula == formula

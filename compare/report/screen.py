@@ -48,9 +48,13 @@ def render(summary: Summary, width: int) -> str:
 
 def _head(summary: Summary, width: int) -> list[str]:
     case = summary.blocks[0].case.replace(",", " ") if len(summary.blocks) == 1 and not summary.sweep else ""
-    title = f"{summary.op}  {summary.signature}"
-    room = width - len(title) - len(case)
-    lines = [f"{title}{case:>{room + len(case)}}".rstrip()] if room > 2 else [_wrapped(title, width), case]
+    title = f"{summary.op}  {summary.formula}"
+    room = width - len(title)
+    fits = room > len(case) + 2
+    lines = (
+        [title + case.rjust(room)] if fits else [_wrapped(title, width), _wrapped(case, width).rjust(width)]
+    )
+    lines = [line.rstrip() for line in lines]
     return [*filter(None, lines), *(_facts("", facts, width) for facts in summary.machine if facts)]
 
 
@@ -300,6 +304,7 @@ def legend(summary: Summary, width: int, noise: str) -> str:
         "the same run"
     )
     entries = {
+        "shapes": summary.signature,
         "CORRECT": "every output against an fp64 reference on the same inputs, before any timing; the "
         "tolerance is twice PyTorch's own error",
         "µs": "GPU time of one call, median; the L2 cache is flushed before each (cold)",

@@ -241,10 +241,13 @@ def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
     for row, _, by_arch in figures.kernels(case.rows):
         spilled = {arch: kernel.spilled_bytes for arch, kernel in by_arch.items() if kernel.spilled_bytes}
         if spilled:
-            where = " / ".join(f"{count} bytes on {arch}" for arch, count in sorted(spilled.items()))
+            where = " / ".join(
+                f"{count} bytes per thread on {arch}" for arch, count in sorted(spilled.items())
+            )
             share = figures.share(case, row)
             cost = f", {percent(share)} of {figures.share_of(case)}" if share is not None else ""
-            yield Said("spills", 0.65, f"{row.label} spills registers: {where} per thread{cost}.")
+            name = figures.represented(case, row)[0]
+            yield Said("spills", 0.65, f"{name} spills registers: {where}{cost}.")
     for way in ("cuda", "triton"):
         best = figures.fastest(_of_way(case, way))
         for row, _, by_arch in figures.kernels([best] if best else []):
@@ -254,8 +257,8 @@ def _resources(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
                 continue
             enough = ": enough work in flight" if share >= CLOSE else ""
             text = (
-                f"{row.label}: occupancy {percent(kernel.occupancy)}, limited by {kernel.limiter}, at "
-                f"{percent(share)} of {figures.share_of(case)}{enough}."
+                f"{figures.represented(case, row)[0]}: occupancy {percent(kernel.occupancy)}, limited by "
+                f"{kernel.limiter}, at {percent(share)} of {figures.share_of(case)}{enough}."
             )
             yield Said("occupancy", 0.5, text)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from compare import registry
 from compare.records import archive
 from compare.records.archive import Recorded
 from compare.report.sentences import evidence
@@ -127,6 +128,8 @@ class Summary:
     """Everything on the default screen."""
 
     op: str
+    formula: str
+    """What is computed; the signature of an op that is not known here."""
     signature: str
     machine: tuple[tuple[str, ...], ...]
     """Lines of facts on where and with what the figures came about."""
@@ -161,6 +164,7 @@ def summarize(comparison: Comparison, view: View | None = None, results: Path = 
     sweep = tuple(map(_swept, timed)) if len(timed) > figures.LISTED_CASES else ()
     return Summary(
         op=comparison.op,
+        formula=_formula(comparison),
         signature=comparison.signature,
         machine=tuple(_machine(comparison, shown, archs)),
         interrupted=comparison.interrupted,
@@ -175,6 +179,11 @@ def summarize(comparison: Comparison, view: View | None = None, results: Path = 
         untimed="" if timed else no_speed(comparison, main),
         next=tuple(_next(comparison, failures, view)),
     )
+
+
+def _formula(comparison: Comparison) -> str:
+    known = comparison.op in registry.op_names()
+    return registry.get_op(comparison.op).formula if known else comparison.signature
 
 
 # --------------------------------------------------------------------------- correctness
@@ -326,10 +335,10 @@ def no_speed(comparison: Comparison, main: CaseComparison | None) -> str:
         return f"No speed: nothing on {main.case} was timed."
     if all(row.status in (*WRONG, "failed") for row in main.rows):
         return "No speed: no row is correct here, and a wrong one shows no recorded time either."
-    return (
-        f"No speed: there is no GPU here, and results/ holds no times for {main.case}. "
-        f"On a machine with one: python -m compare {comparison.op} --case {main.case} --record"
-    )
+    known = comparison.op in registry.op_names()
+    usual = known and main.case == str(registry.get_op(comparison.op).cases.default)
+    command = f"python -m compare {comparison.op}{'' if usual else f' --case {main.case}'} --record"
+    return f"No speed: there is no GPU here, and results/ holds no times. On a machine with one: {command}"
 
 
 def _next(comparison: Comparison, failures: Sequence[Failure], view: View) -> Iterable[str]:

@@ -353,6 +353,11 @@ def _loaded_files(requests: Collection[Request]) -> list[str]:
 # --------------------------------------------------------------------------- what is kept on disk
 
 
+def key_of(request: Request) -> str:
+    """A name for results of a request: a hash of everything that they depend on."""
+    return _key(request, rests_on(request.impl))
+
+
 def _keys(requests: Iterable[Request]) -> list[str]:
     hashes: dict[tuple[str, str], str] = {}
     found = []

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compare.device import lacks
+import torch
+
+from compare.device import default_archs, lacks
 from compare.records.encoding import decode
+from compare.resources import profiles
 from compare.resources.kernels import borrowed
 from compare.resources.static import Compiling, Refused, Request
 from compare.spec import UNREAD, WRONG, Case, Implementation, KernelResources, Row
+from compare.stages.checking import SLOW_TO_START
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
@@ -70,6 +74,20 @@ def profile_case(
     """
     if not checked:
         return
+    impls = [one.impl for one in checked]
+    ran: dict[str, list[str]] = {}
+    card = torch.cuda.get_device_name(context.device)
+    requests = {
+        impl.label: Request(context.op, impl, case, default_archs(context.device)[0])
+        for impl in impls
+        if not (impl.foreign or impl.untuned or impl.label in SLOW_TO_START)  # those compile anew
+    }
+    for impl in impls:
+        if impl.label in requests and (kernels := profiles.kept(requests[impl.label], card)):
+            if last:
+                context.crew.dismiss(impl)
+            ran[impl.label] = [kernel.kernel for kernel in kernels]
+            yield impl.label, kernels
     exchange.put(context.inputs(case), 0)
     exchange.poison()
     places = exchange.as_json()
@@ -88,12 +106,13 @@ def profile_case(
             if last:
                 context.crew.dismiss(impl)
 
-    impls = [one.impl for one in checked]
-    context.meter.say(f"watching the kernels of {len(impls)}")
-    width = Checking(context.op, case, context.device, context.crew, {}).width(len(impls))
-    ran: dict[str, list[str]] = {}
-    for impl, found in abreast(watched, impls, width, context.crew.close):
+    unknown = [impl for impl in impls if impl.label not in ran]
+    context.meter.say(f"profiling the kernels of {len(unknown)}")
+    width = Checking(context.op, case, context.device, context.crew, {}).width(len(unknown))
+    for impl, found in abreast(watched, unknown, width, context.crew.close):
         ran[impl.label] = [] if isinstance(found, Exception) else [kernel.kernel for kernel in found]
+        if impl.label in requests and not isinstance(found, Exception):
+            profiles.keep(requests[impl.label], card, found)
         yield impl.label, found
     torchs = [impl for impl in impls if impl.way == "torch" and not impl.foreign]
     pytorchs = [name for impl in torchs for name in ran[impl.label]]

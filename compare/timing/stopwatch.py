@@ -64,6 +64,10 @@ class Stopwatch(Clock, Protocol):
     behind: Call | None
     """Enqueued right behind the last event of every sample, and waited for; not timed."""
 
+    @property
+    def cycles_per_us(self) -> float | None:
+        """Rate of the kernel that waits, for stopwatches of other processes on the same GPU."""
+
     def cold(self, name: str, call: Call) -> Reading:
         """One call with a cold L2."""
 
@@ -96,9 +100,13 @@ _Key = tuple[Literal["cold", "warm", "empty"], str]
 
 
 class CudaStopwatch:
-    """`Stopwatch` on torch's current stream of a GPU."""
+    """`Stopwatch` on torch's current stream of a GPU.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        cycles_per_us: as another stopwatch has measured it; else the GPU has to be free for a moment.
+    """
+
+    def __init__(self, device: torch.device, cycles_per_us: float | None = None) -> None:
         self._device = device
         self._scratch = torch.empty(FLUSH_L2 * l2_bytes(device), dtype=torch.int8, device=device)
         self._start = torch.cuda.Event(enable_timing=True)
@@ -109,7 +117,7 @@ class CudaStopwatch:
         self._stream = torch.cuda.Stream(device)
         self._pool: Any = None
         self.behind: Call | None = None
-        self._cycles_per_us = self._calibrate()
+        self.cycles_per_us = cycles_per_us or self._calibrate()
 
     def now_s(self) -> float:
         return time.perf_counter()
@@ -181,7 +189,7 @@ class CudaStopwatch:
         wait_us = self._waits_us.get(key, FIRST_WAIT_US)
         while True:
             before()
-            torch.cuda._sleep(int(wait_us * self._cycles_per_us))
+            torch.cuda._sleep(int(wait_us * self.cycles_per_us))
             self._start.record()
             host_us = []
             for _ in range(repeats):

@@ -88,7 +88,7 @@ class _Nothing:
 
 
 _FORMS: dict[str, Any] = {
-    "begin": _Seconds,
+    "connect": _Seconds,
     "prepare": _Seconds,
     "load": _Load,
     "rest": _Rest,

@@ -124,7 +124,7 @@ class Checking:
             worker = self._crew.of(impl)
             clock("ready after")
             outcome.seconds["a context of"] = self._crew.contexts_s.get(impl.label, 0.0)
-            built_s = self._crew.built_s(impl)
+            built_s = self._crew.built_s(impl, self._case.dtype)
             if built_s:
                 clock("built after")
             with Exchange(self._op, self._case, self._device, self._expected) as exchange:

@@ -178,14 +178,16 @@ class _Work:
 
     # ----------------------------------------------------------------------- once
 
-    def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> float:
-        """Import ``modules`` and create the device's context; returns the seconds the context took."""
+    def begin(self, device: str, environment: dict[str, str], modules: list[str]) -> None:
+        """Import ``modules``; the device's context is created by `connect`."""
         os.environ.update(environment)
-        # Imports first: the driver creates contexts one at a time, and other workers are waiting for theirs.
+        self._device = torch.device(device)
         for module in modules:
             importlib.import_module(module)
+
+    def connect(self) -> float:
+        """Create the device's context; returns the seconds that it took."""
         begin = time.perf_counter()
-        self._device = torch.device(device)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             torch.ones(1, device=self._device)
@@ -343,15 +345,21 @@ class _Work:
         expected: dict[str, Any],
         options: dict[str, Any],
         stopwatch: str,
+        cycles_per_us: float | None,
         tidy: bool,
     ) -> None:
-        """Prepare timing on these sets of inputs; ``coming``: the places of their next values."""
+        """Prepare timing on these sets of inputs; ``coming``: the places of their next values.
+
+        Others prepare at the same time, so the clock's rate is the one that the judge has measured.
+        """
         tensors = [self._tensors(places) for places in sets]
         values = self._tensors(coming)
         shared = mailboxes(self._views["outputs"], of_kinds(expected))
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
-        self._bench = _Bench(self.impl.given(options), tensors, values, shared, make(self._device), tidy)
+        self._bench = _Bench(
+            self.impl.given(options), tensors, values, shared, make(self._device, cycles_per_us), tidy
+        )
 
     def prepare(self) -> float:
         """Prepare the weights of all sets of inputs; returns the time that one takes, in ms."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 import torch
@@ -11,10 +12,14 @@ from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
 from cuda_impl.ahead import Building
-from cuda_impl.pybind import building, module_of
+from cuda_impl.pybind import building, module_of, target_of
 
 _COMPILERS = {"torch.compile": ("torch._inductor.compile_fx",)}
 """Modules that take seconds to import and that one implementation needs: not imported by the server."""
+
+CONTEXTS_AT_ONCE = 3
+"""CUDA contexts created at once.  The driver interleaves them: of 36 at once none is ready before 6 s.
+Created in turn, the first workers are checked while others wait for their context."""
 
 MOST_CRASHES = 2
 """After this many crashes an implementation is not tried on later cases."""
@@ -33,7 +38,8 @@ class Crew:
         self._crashes: dict[str, list[Ended]] = {}
         self.contexts_s: dict[str, float] = {}
         """Seconds that each worker took to create its device's context."""
-        self._building: dict[str, Building] = {}
+        self._building: dict[tuple[str, str | None], Building] = {}
+        self._connecting = threading.BoundedSemaphore(CONTEXTS_AT_ONCE)
 
     def __enter__(self) -> Crew:
         return self
@@ -50,17 +56,18 @@ class Crew:
         for worker in self._workers.values():
             worker.close()
 
-    def build(self, impls: Iterable[Implementation]) -> None:
-        """Start building the modules that ``impls`` load, where they are not built yet."""
-        self._building = building(impls, self._device)
+    def build(self, impls: Iterable[Implementation], dtypes: Iterable[str]) -> None:
+        """Start building the modules that ``impls`` load for ``dtypes``, where they are not built yet."""
+        self._building = building(impls, self._device, dtypes)
 
-    def built_s(self, impl: Implementation) -> float:
-        """Wait for the build of what ``impl`` loads; returns its seconds, 0 where nothing was built.
+    def built_s(self, impl: Implementation, dtype: str) -> float:
+        """Wait for the build of what ``impl`` loads for ``dtype``; returns its seconds, 0 where nothing was
+        built.
 
         Raises:
             Exception: what the build raised.
         """
-        one = self._building.get(module_of(impl))
+        one = self._building.get((module_of(impl), target_of(self._device, dtype)))
         return one.wait() if one is not None else 0.0
 
     def start(self, impls: Iterable[Implementation]) -> None:
@@ -91,9 +98,17 @@ class Crew:
             raise self._unable[impl.label]
         if worker.alive and impl.label not in self._ready:
             try:
-                self.contexts_s[impl.label] = float(worker.receive("starting"))
-                for step in ("loading its file", "finding it"):
-                    worker.receive(step)
+                worker.receive("starting")
+                with self._connecting:
+                    self.contexts_s[impl.label] = float(worker.ask("connect", "starting"))
+                worker.ask("load", "loading its file", files=to_load(impl))
+                worker.ask(
+                    "choose",
+                    "finding it",
+                    op=self._op.name,
+                    label=impl.base or impl.label,
+                    parameters=dict(impl.parameters),
+                )
             except Ended:
                 raise
             except Exception as error:
@@ -116,12 +131,7 @@ class Crew:
         return len(crashes) >= MOST_CRASHES or any(ended.final for ended in crashes)
 
     def _begin(self, impl: Implementation) -> Worker:
-        files = to_load(impl)
-        worker = Worker(impl.label, self._device, self._timeout_s, isolated=bool(files))
+        worker = Worker(impl.label, self._device, self._timeout_s, isolated=bool(to_load(impl)))
         modules = [*modules_of(self._op.name), *_COMPILERS.get(impl.label, ())]
         worker.send("begin", device=str(self._device), environment=worker.environment, modules=modules)
-        worker.send("load", files=files)
-        worker.send(
-            "choose", op=self._op.name, label=impl.base or impl.label, parameters=dict(impl.parameters)
-        )
         return worker

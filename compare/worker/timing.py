@@ -31,6 +31,7 @@ from compare.timing.stopwatch import Call, Reading, Stopwatch
 from compare.timing.timed import BackToBack, Kind
 from compare.worker.exchange import Exchange
 from compare.worker.memory import Place, kinds_of
+from compare.worker.parallel import abreast, cores
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
@@ -364,7 +365,8 @@ def measure(
     remotes: dict[str, Remote] = {}
     refused: dict[str, Result] = {}
     prepared_ms: dict[str, float] = {}
-    for impl in impls:
+
+    def enter(impl: Implementation) -> Exception | None:
         worker = subject.workers[impl.label]
         try:
             exchange.hand_to(worker)
@@ -374,10 +376,27 @@ def measure(
                 sets=[[place.as_json() for place in places] for places in exam.sets],
                 coming=[place.as_json() for place in exam.coming],
                 stopwatch=settings.stopwatch,
+                cycles_per_us=settings.local.cycles_per_us,
                 tidy=settings.tidy,
                 expected=kinds_of(exchange.expected),
                 options=exchange.options,
             )
+        except Exception as error:
+            return error
+        return None
+
+    def stop() -> None:
+        for worker in subject.workers.values():
+            worker.abandon()
+
+    for impl, problem in abreast(enter, impls, min(len(impls), cores()), stop):
+        if problem is not None:
+            refused[impl.label] = problem
+    for impl in impls:  # one at a time: what the preparation of weights takes is shown
+        if impl.label in refused:
+            continue
+        worker = subject.workers[impl.label]
+        try:
             if impl.prepare is not None:
                 prepared_ms[impl.label] = worker.ask("prepare", "preparing weights")
         except Exception as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import itertools
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -18,12 +19,15 @@ from typing import Any
 import torch
 
 from compare.device import supports
-from compare.registry import implementation
-from compare.spec import LIBRARY, Implementation
+from compare.inputs import TORCH_DTYPES
+from compare.registry import get_op, implementation
+from compare.spec import DTYPES, LIBRARY, Implementation
 from cuda_impl import build
 from cuda_impl.ahead import Building
 
 Run = Callable[..., torch.Tensor]
+
+_NAMES = {TORCH_DTYPES[name]: name for name in DTYPES}
 
 
 def register(op: str, implementations: Iterable[Implementation]) -> None:
@@ -64,14 +68,15 @@ def _exported(name: str) -> list[str]:
 
 
 def _lazy(op: str, variant: str, name: str) -> Run:
-    functions: dict[torch.device, Run] = {}
+    functions: dict[tuple[torch.device, torch.dtype], Run] = {}
 
     def run(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
         try:
-            function = functions[tensors[0].device]
-        except (AttributeError, KeyError):  # the first call on its device, or no tensor
-            device = _device(tensors[0], name)
-            function = functions[device] = getattr(module(name, device), variant)
+            function = functions[tensors[0].device, tensors[0].dtype]
+        except (AttributeError, KeyError):  # the first call on its device and dtype, or no tensor
+            function = getattr(module(name, _device(tensors[0], name), _dtype(op, tensors)), variant)
+            if isinstance(tensors[0], torch.Tensor):
+                functions[tensors[0].device, tensors[0].dtype] = function
         return function(*tensors, **options)
 
     run.__name__ = run.__qualname__ = f"{op}_{variant}"
@@ -88,39 +93,49 @@ def _device(argument: object, name: str) -> torch.device:
     return torch.device("cpu")
 
 
-def module(name: str, device: torch.device) -> types.ModuleType:
-    """The module of ``pybind/<name>.cu`` for a device, built if necessary.
+def _dtype(op: str, arguments: Iterable[object]) -> str:
+    """The first of the arguments' dtypes that the op takes.  If there is none, any: all raise the same
+    error."""
+    taken = get_op(op).dtypes
+    given = (_NAMES.get(getattr(argument, "dtype", None), "") for argument in arguments)
+    return next((name for name in given if name in taken), taken[0])
+
+
+def module(name: str, device: torch.device, dtype: str) -> types.ModuleType:
+    """The module of ``pybind/<name>.cu`` for a device and a dtype, built if necessary.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.
         TypeError: the device is neither a GPU nor the CPU, or it is the CPU and the module is for GPUs only.
     """
-    target = _target(device)
+    target = target_of(device, dtype)
     if target is None or (target == "host" and build.calls_a_library(name)):
         op, taken = name.rpartition("/")[2], "cuda" if build.calls_a_library(name) else "cuda or cpu"
         raise TypeError(f"{op}: tensors are on {device}; it takes tensors on {taken}")
     return _load(name, target)
 
 
-def building(impls: Iterable[Implementation], device: torch.device) -> dict[str, Building]:
+def building(
+    impls: Iterable[Implementation], device: torch.device, dtypes: Iterable[str]
+) -> dict[tuple[str, str | None], Building]:
     """Start building, in the background, the modules that ``impls`` will load and that are not built yet.
 
     Args:
         impls: implementations of one op, of any route.
         device: where they will run.
+        dtypes: of the cases that they will run on.
 
     Returns:
-        The builds, by `module_of` name.
+        The builds, by `module_of` name and `target_of` name.
     """
-    target = _target(device)
-    found: dict[str, Building] = {}
-    if target is None:
-        return found
-    for name in dict.fromkeys(module_of(impl) for impl in impls if supports(impl, device) is None):
+    found: dict[tuple[str, str | None], Building] = {}
+    targets = dict.fromkeys(target_of(device, dtype) for dtype in dtypes)
+    names = dict.fromkeys(module_of(impl) for impl in impls if supports(impl, device) is None)
+    for name, target in itertools.product(filter(None, names), filter(None, targets)):
         # If a compiler is missing, loading the module reports it.
         with contextlib.suppress(build.BuildError, OSError):
-            if name and not build.pybind_is_built(name, target):
-                found[name] = Building(name, target)
+            if not build.pybind_is_built(name, target):
+                found[name, target] = Building(name, target)
     return found
 
 
@@ -131,11 +146,11 @@ def module_of(impl: Implementation) -> str:
     return f"{LIBRARY}/{impl.op}" if impl.route == LIBRARY else impl.op
 
 
-def _target(device: torch.device) -> str | None:
-    """The build target: ``host``, or a GPU's architecture."""
+def target_of(device: torch.device, dtype: str) -> str | None:
+    """The build target of `cuda_impl.build.pybind_module`; None for a device that is neither GPU nor CPU."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        return f"sm_{major}{minor}"
+        return f"sm_{major}{minor}" + (f"-{dtype}" if dtype in DTYPES else "")
     return "host" if device.type == "cpu" else None
 
 

@@ -249,7 +249,7 @@ def test_verbose_says_each_step_with_its_seconds(
     assert steps[-5:] == ["checking it", "timing it", "printing", "writing files", "in all"]
     assert dict(said)["checking it"] >= 0.05
     assert dict(said)["in all"] == pytest.approx(sum(seconds for _, seconds in said[:-1]), abs=0.1)
-    assert "softmax  x[M,N]" in printed.out
+    assert "softmax  y = exp(x" in printed.out
     cli.main(["softmax"])
     assert capsys.readouterr().err == ""
 

@@ -17,6 +17,7 @@ import torch
 
 from compare import cli, registry
 from compare.registry import ROOT
+from compare.spec import DTYPES
 from cuda_impl import build, pybind
 from cuda_impl.ahead import Building
 from processes import running, until
@@ -126,17 +127,17 @@ def test_a_starter_that_is_killed_takes_the_compiler_along(compiler: Compiler, t
 def test_only_what_is_missing_and_wanted_is_begun(compiler: Compiler) -> None:
     compiler(WRITES_ITS_PRODUCT)
     everything, cpu = registry.implementations("vector_add"), torch.device("cpu")
-    assert pybind.building([impl for impl in everything if impl.route != "pybind"], cpu) == {}
-    assert pybind.building(everything, torch.device("meta")) == {}
-    (building,) = pybind.building(everything, cpu).values()
+    assert pybind.building([impl for impl in everything if impl.route != "pybind"], cpu, DTYPES) == {}
+    assert pybind.building(everything, torch.device("meta"), DTYPES) == {}
+    (building,) = pybind.building(everything, cpu, DTYPES).values()
     building.wait()
     building.stop()
-    assert pybind.building(everything, cpu) == {}
+    assert pybind.building(everything, cpu, DTYPES) == {}
 
 
 def test_without_a_compiler_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
-    assert pybind.building(registry.implementations("vector_add"), torch.device("cpu")) == {}
+    assert pybind.building(registry.implementations("vector_add"), torch.device("cpu"), DTYPES) == {}
 
 
 def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) -> None:

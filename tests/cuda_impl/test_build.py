@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from compare import capture, device, registry
+from compare.spec import DTYPES
 from compare.worker import memory
 from cuda_impl import build, flags, loader
 
@@ -313,7 +314,23 @@ def test_no_kernel_spills(op: str, arch: str) -> None:
 @pytest.mark.parametrize("op", sorted(file.stem for file in build.PYBIND.glob("*.cu")))
 def test_nvcc_builds_every_module(op: str) -> None:
     """A name in host code may clash with one that only the GPU's build of the kernels declares."""
-    assert build.pybind_module(op, "sm_90").exists()
+    dtype = registry.get_op(op).cases.default.dtype
+    assert build.pybind_module(op, f"sm_90-{dtype}" if dtype in DTYPES else "sm_90").exists()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_module_for_one_dtype_is_built_with_its_kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: dict[str, list[str]] = {}
+
+    def make(op: str, command: list[str], libraries: list[str | Path], product: Path) -> None:
+        commands[product.name] = [word for word in command if word.startswith(("-DONLY", "-gencode"))]
+        product.write_text("a module")
+
+    monkeypatch.setattr(build, "_make_module", make)
+    every = build.pybind_module("vector_add", "sm_90").name
+    half = build.pybind_module("vector_add", "sm_90-fp16").name
+    native = "-gencode=arch=compute_90a,code=sm_90a"
+    assert commands == {every: [native], half: [native, "-DONLY=FP16"]}
 
 
 # --------------------------------------------------------------------------- ahead of time
@@ -337,6 +354,7 @@ def test_a_module_built_ahead_of_time_is_taken(monkeypatch: pytest.MonkeyPatch, 
     product = prebuilt(monkeypatch, tmp_path)
     assert build.pybind_module("vector_add", "sm_80") == product
     assert build.pybind_module("vector_add", "sm_90") == product
+    assert build.pybind_module("vector_add", "sm_90-bf16") == product
     assert made == [product.name]
     assert build.pybind_module("vector_add", "sm_75").name == made[1]
     monkeypatch.setattr(build, "_pybind_sources", lambda op: "changed since")

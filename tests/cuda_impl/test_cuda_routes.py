@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,7 +184,10 @@ def test_from_cpp_nothing_is_asked_twice(
         outputs = outputs_of(other, tensors)
     assert [mode.asked[id(output)] for output in outputs] == [["data_ptr"]] * len(outputs)
     for tensor in tensors:
-        asked = [name for name in mode.asked[id(tensor)] if name != "device"]  # that picks the module
+        asked = mode.asked[id(tensor)]
+        if tensor is tensors[0]:
+            assert asked[:2] == ["device", "dtype"]  # these pick the module
+            del asked[:2]
         assert {"data_ptr", "shape", "stride", "dtype"} <= set(asked)
         assert len(asked) == len(set(asked)), asked
 
@@ -200,6 +204,23 @@ def test_modules_for_two_targets_are_two(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert host.scalar is not other.scalar
 
 
+def test_a_call_loads_the_module_of_the_dtype_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales and weights of other dtypes may come first; a wrong dtype is refused by any module."""
+    asked: list[str] = []
+
+    def loaded(name: str, device: torch.device, dtype: str) -> SimpleNamespace:
+        asked.append(dtype)
+        return SimpleNamespace(repack=lambda *_: None)
+
+    monkeypatch.setattr(pybind, "module", loaded)
+    run = pybind._lazy("w4a16_matmul", "repack", "w4a16_matmul")
+    words, scales = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.bfloat16)
+    for arguments in ((words, scales), (words, scales), (scales,), (scales.double(),), (1.0,)):
+        run(*arguments)
+    first, *_ = registry.get_op("w4a16_matmul").dtypes
+    assert asked == ["bf16", "bf16", first, first]
+
+
 @pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=TORCH_DTYPES)
 def test_poison_is_none_of_the_numbers_that_kernels_write(dtype: torch.dtype) -> None:
     poison = poison_like(torch.zeros(3, 5, dtype=dtype))
@@ -212,7 +233,7 @@ def test_devices_that_cannot_run_a_kernel_are_refused() -> None:
     with pytest.raises(TypeError, match="takes tensors on cuda, cpu or meta"):
         kernel("vector_add", "vector_add_scalar_kernel<float>", torch.device("xpu"))
     with pytest.raises(TypeError, match="takes tensors on cuda or cpu"):
-        pybind.module("vector_add", torch.device("meta"))
+        pybind.module("vector_add", torch.device("meta"), "fp32")
 
 
 def test_vectors_whose_ends_are_cut_short_are_added_whole() -> None:

@@ -17,7 +17,7 @@ from compare.device import supports
 from compare.history import crossover
 from compare.history.map.survey import Point, with_front
 from compare.report.sentences import sentences
-from compare.spec import LIBRARY, WAYS, Implementation
+from compare.spec import DTYPES, LIBRARY, WAYS, Implementation
 from compare.timing.rounds import Plan
 from cuda_impl import build, flags, pybind
 
@@ -50,7 +50,7 @@ def test_on_a_cpu_the_row_says_why_it_is_not_there(impl: Implementation) -> None
     reason = supports(impl, torch.device("cpu"))
     assert reason is not None
     assert "no kernels for a CPU" in reason
-    assert pybind.building([impl], torch.device("cpu")) == {}
+    assert pybind.building([impl], torch.device("cpu"), DTYPES) == {}
 
 
 @every_yardstick
@@ -71,7 +71,7 @@ def test_what_is_no_tensor_is_refused_by_the_module_that_the_row_has(
 ) -> None:
     asked = []
 
-    def loaded(name: str, device: torch.device) -> types.SimpleNamespace:
+    def loaded(name: str, device: torch.device, dtype: str) -> types.SimpleNamespace:
         asked.append((name, device))
         return types.SimpleNamespace(**{impl.variant: lambda *_: "refused"})
 

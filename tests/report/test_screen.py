@@ -13,6 +13,7 @@ import made_up
 from compare import registry
 from compare.records import archive
 from compare.report import terminal
+from compare.report.sentences import evidence
 from compare.report.summary import View, summarize
 from compare.spec import UNREAD, CaseComparison, Comparison, Mismatch, Row
 from compare.timing import figures
@@ -69,7 +70,7 @@ def test_without_a_gpu_it_is_as_long() -> None:
 
 def test_the_header_names_op_case_machine_and_ceiling() -> None:
     first, second = screen().splitlines()[:2]
-    assert first.startswith("softmax  x[M,N] -> y[M,N]")
+    assert first.startswith("softmax  y = exp(x - max(x)) / sum(exp(x - max(x)))   ")
     assert first.endswith("M=4096 N=4096 fp32")
     assert len(first) == 80
     assert second == f"{made_up.H100.device} · copy 2990 GB/s · torch 2.11.0 triton 3.6.0"
@@ -291,7 +292,7 @@ def test_a_row_that_cannot_run_here_keeps_its_record() -> None:
 
 def test_several_cases_have_a_block_each_below_one_head() -> None:
     text = screen(made_up.case("M=1,N=4096,fp32"), made_up.case("M=2,N=4096,fp32"))
-    assert text.count("softmax  x[M,N]") == text.count("CORRECT  ") == text.count("NEXT  ") == 1
+    assert text.count("softmax  y = exp(x") == text.count("CORRECT  ") == text.count("NEXT  ") == 1
     assert text.count(" best of each way ") == text.count("WHY   ") == 2
     assert "\nM=1,N=4096,fp32\n" in text
     assert "match fp64 on 2 cases" in text
@@ -364,3 +365,24 @@ def test_what_was_run_for_an_option_is_on_the_screen_unasked() -> None:
     assert row.timing is not None
     both = replace(row.timing, burst_us=row.timing.warm_us, sustained_us=row.timing.warm_us)
     assert "Back to back" in screen(made_up.with_row(made_up.case(), row.label, timing=both))
+
+
+def test_a_case_that_is_not_the_default_is_named_where_times_are_missing() -> None:
+    rows = tuple(replace(row, timing=None) for row in made_up.rows())
+    text = screen(replace(made_up.case(made=rows), case="M=7,N=9,fp32"), environment=made_up.LAPTOP)
+    assert "python -m compare softmax --case M=7,N=9,fp32 --record" in " ".join(text.split())
+
+
+def test_evidence_names_a_row_as_the_table_does() -> None:
+    """cupy and pybind are one row while within noise; what is said of either is said of that row."""
+    low = replace(made_up.rows()[-1].resources[0], occupancy=0.25, limiter="registers", spilled_bytes=16)
+    case = made_up.case(
+        made=tuple(
+            replace(row, resources=(low,)) if row.label.endswith(".onepass") else row
+            for row in made_up.rows()
+        )
+    )
+    said = [text for text in evidence(made_up.comparison(case), case) if "spills" in text or "occup" in text]
+    assert said
+    named = {figures.represented(case, row)[0] for row in case.rows}
+    assert all(re.split(r":| spills", text)[0] in named for text in said), said

@@ -13,8 +13,9 @@ from compare.timing.stopwatch import Call, Reading
 class HostStopwatch:
     """`compare.timing.stopwatch.Stopwatch` by the host's clock."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, cycles_per_us: float | None = None) -> None:
         self.behind: Call | None = None
+        self.cycles_per_us = cycles_per_us
         torch.set_num_threads(1)  # parallel tests share the cores
 
     def now_s(self) -> float:

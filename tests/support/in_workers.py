@@ -36,9 +36,9 @@ def timed(
 ) -> dict[str, Result]:
     """The results of `measure`, with a worker for each of ``impls``."""
     with Crew(op, device, 20.0 if device.type == "cpu" else 300.0) as crew:
-        crew.build(impls)
+        crew.build(impls, [case.dtype])
         for impl in impls:
-            crew.built_s(impl)
+            crew.built_s(impl, case.dtype)
         workers = {impl.label: crew.of(impl) for impl in impls}
         yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), case, device)
         with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:

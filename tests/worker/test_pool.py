@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.spec import UsageError
 from compare.worker.exchange import Exchange
-from compare.worker.pool import Crew
+from compare.worker.pool import CONTEXTS_AT_ONCE, Crew
 from compare.worker.process import Ended
 from loaded_files import CPU, SMALL, written
 
@@ -41,3 +43,51 @@ def test_what_keeps_a_worker_from_getting_ready_is_said_every_time(tmp_path: Pat
         for _ in range(3):
             with pytest.raises(UsageError, match="ZeroDivisionError at line 18"):
                 crew.of(impl)
+
+
+def test_few_contexts_are_created_at_once_and_before_a_file_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver interleaves them, and then none is ready before all are."""
+    steps: list[str] = []
+    busy: list[str] = []
+    most = 0
+
+    class Pretend:
+        alive, environment = True, {}
+
+        def __init__(self, who: str, *_: object, **__: object) -> None:
+            self.who = who
+
+        def send(self, what: str, **_: object) -> None:
+            steps.append(f"{self.who} {what}")
+
+        def receive(self, step: str) -> None:
+            pass
+
+        def ask(self, what: str, step: str, **_: object) -> float:
+            nonlocal most
+            steps.append(f"{self.who} {what}")
+            if what == "connect":
+                busy.append(self.who)
+                most = max(most, len(busy))
+                time.sleep(0.05)
+                busy.remove(self.who)
+            return 0.05
+
+        def abandon(self) -> None:
+            pass
+
+        close = abandon
+
+    monkeypatch.setattr("compare.worker.pool.Worker", Pretend)
+    impls = [
+        dataclasses.replace(registry.implementations("vector_add")[0], label=f"torch.{n}") for n in range(9)
+    ]
+    with Crew(registry.get_op("vector_add"), CPU, 60.0) as crew, ThreadPoolExecutor(9) as pool:
+        crew.start(impls)
+        list(pool.map(crew.of, impls))
+    assert most == CONTEXTS_AT_ONCE
+    for impl in impls:
+        own = [step.split()[1] for step in steps if step.split()[0] == impl.label]
+        assert own == ["begin", "connect", "load", "choose"]

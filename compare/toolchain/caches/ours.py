@@ -16,13 +16,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from compare.spec import LIBRARY, UsageError
+from compare.spec import DTYPES, LIBRARY, UsageError
 from compare.toolchain.caches.records import Cleared, Entry, File, Part
 from cuda_impl import build
 
 VARIABLE = "COMPARE_CACHE_DIR"
 
 _HASH = r"[0-9a-f]{20}"
+_DTYPE = f"({'|'.join(DTYPES)})"
 _COMPILERS = "the compiler's path, size and date; all flags"
 _SOURCES = "the text, and that of all it includes"
 
@@ -32,7 +33,7 @@ _KINDS = (
     ("header of host builds", rf"(host|pybind)-(?P<key>{_HASH})\.h(\.gch)?", (_SOURCES, _COMPILERS)),
     (
         "pybind11 module",
-        rf"(library-)?(?P<of>\w+)-(?P<what>host|sm_\w+)-(?P<key>{_HASH})\.[\w.-]+\.so",
+        rf"(library-)?(?P<of>\w+)-(?P<what>host|sm_\w+(-{_DTYPE})?)-(?P<key>{_HASH})\.[\w.-]+\.so",
         (_SOURCES, _COMPILERS, "pybind11's version", "whether host builds are sanitized"),
     ),
     ("kernel by nvcc", rf"nvcc-(?P<what>sm_\w+)-(?P<key>{_HASH})\.(cubin|fatbin)", (_SOURCES, _COMPILERS)),
@@ -99,9 +100,10 @@ def _modules_looked_for(op: str, archs: Sequence[str]) -> set[str]:
     """Names under which the modules of today's sources are kept; none where a compiler is missing."""
     if not folder().is_dir():
         return set()
-    wanted = [(op, target) for target in ("host", *archs)]
+    on_gpus = [target for arch in archs for target in (arch, *(f"{arch}-{dtype}" for dtype in DTYPES))]
+    wanted = [(op, target) for target in ("host", *on_gpus)]
     if (build.PYBIND / LIBRARY / f"{op}.cu").is_file():
-        wanted += [(f"{LIBRARY}/{op}", arch) for arch in archs]
+        wanted += [(f"{LIBRARY}/{op}", target) for target in on_gpus]
     with contextlib.suppress(build.BuildError):
         return {build.module_name(name, target) for name, target in wanted}
     return set()
