@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from compare.device import lacks
 from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
 from compare.labs.running import Run, run
@@ -207,24 +208,28 @@ def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row 
 
 
 def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
-    name = f"{task.title}: at most {limit.at_most:g} {limit.figure.replace('_', ' ')}"
+    name = f"{task.title}: {limit.words}"
     comparison = done.comparison
     if not right or comparison is None:
         return Part(name, 0.0, limit.points, "not started", "first make every case correct")
     every = [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, task.label)]
-    found: float | None
+    arch = prediction.arch_of(comparison)
+    lacking = lacks(limit.requires, arch) if limit.requires and arch else None
+    if lacking:
+        return Part(name, 0.0, limit.points, "left out", lacking)
+    found: float | str | None
     if limit.figure in ("lines", "tokens"):
         size = comparison.code_sizes.get(every[0].label)
         found = float(getattr(size, limit.figure)) if size else None
     else:
-        arch = prediction.arch_of(comparison)
         read = (prediction.resource(row, limit.figure, arch) for row in every)
         found = next((each for each in read if each is not None), None)
     if found is None:
         return Part(name, 0.0, limit.points, "left out", "the figure could not be read")
-    if found <= limit.at_most:
-        return Part(name, limit.points, limit.points, "passed", f"{found:g}")
-    return Part(name, 0.0, limit.points, "wrong", f"got {found:g}, allowed {limit.at_most:g}")
+    told = found if isinstance(found, str) else f"{found:g}"
+    if limit.allows(found):
+        return Part(name, limit.points, limit.points, "passed", told)
+    return Part(name, 0.0, limit.points, "wrong", f"got {told}, expected {limit.wanted}")
 
 
 def _speed(
