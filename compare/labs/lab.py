@@ -213,7 +213,8 @@ def _check(limit: Limit, where: str) -> None:
     bound = _BOUNDS.get(limit.figure, "at_most")
     given = [name for name in ("at_most", "at_least", "one_of") if getattr(limit, name) not in (None, ())]
     if given != [bound]:
-        raise ValueError(f"{where}: a limit of {limit.figure} takes {bound}, got {', '.join(given) or 'none'}")
+        got = ", ".join(given) or "none"
+        raise ValueError(f"{where}: a limit of {limit.figure} takes {bound}, got {got}")
 
 
 def op_of(lab: Lab, part: Task | Prediction) -> Op:

@@ -100,7 +100,10 @@ def flat(text: str) -> str:
 
 
 def shown(value: str | float | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+    """A prediction or a measurement; numbers with four digits, and large ones whole."""
+    if isinstance(value, str):
+        return value
+    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 # --------------------------------------------------------------------------- pages

@@ -63,7 +63,8 @@ def test_what_it_names_exists(lab: Lab) -> None:
         assert NOT_WRITTEN in starter
     for asked in lab.prediction:
         known = {impl.label for impl in registry.implementations(asked.op or lab.op)}
-        assert {asked.label, asked.against, *asked.choices} - {""} <= known | set(prediction.WAYS)
+        choices = () if asked.measure == "instruction" else asked.choices
+        assert {asked.label, asked.against, *choices} - {""} <= known | set(prediction.WAYS)
     parts = [f"{task.title}: {group.name}" for task in lab.task for group in task.group]
     assert len(set(parts)) == len(parts)
 
@@ -130,6 +131,13 @@ def test_a_lab_is_found_by_number_or_name() -> None:
             "'CUDA' limits resources, and has 9 cases",
         ),
         (('measure = "binding"', 'measure = "smell"'), "got 'smell', expected one of"),
+        (
+            (
+                "[[prediction]]",
+                '[[task.limit]]\nfigure = "lines"\nat_least = 9\npoints = 1\n[[prediction]]',
+            ),
+            "'CUDA': a limit of lines takes at_most, got at_least",
+        ),
     ],
 )
 def test_a_mistake_in_a_description_is_named(changed: tuple[str, str], says: str, tmp_path: Path) -> None:

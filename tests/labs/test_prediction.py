@@ -69,6 +69,16 @@ def test_what_is_measured(measure: str, label: str, about: float) -> None:
     assert of(asked, 1).measured == pytest.approx(about, rel=0.01)
 
 
+def test_an_instruction_is_named_without_its_shape() -> None:
+    multiplying = made_up.kernel("x", reader="cubin", instruction="HGMMA.64x128x16")
+    made = made_up.with_row(made_up.case(), "triton.onepass", resources=(made_up.kernel("x"), multiplying))
+    asked = Prediction("it", "?", "instruction", made_up.CASE, "triton.onepass", choices=("FFMA", "HGMMA"))
+    found = outcome(asked, "HGMMA", Run(made_up.comparison(made)))
+    assert (found.measured, found.score) == ("HGMMA", 1.0)
+    with pytest.raises(ValueError, match="expected one of FFMA, HGMMA"):
+        read(asked, "HGMMA.64x128x16")
+
+
 def test_what_limits_the_fastest() -> None:
     assert of(Prediction("binding", "?", "binding", made_up.CASE), "memory").score == 1.0
 

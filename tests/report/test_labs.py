@@ -81,6 +81,14 @@ def test_gradescope_takes_the_results() -> None:
     assert "first at [0, 5]: got 1.5, expected 2; 3 of 32 elements; tail mask?" in found["tests"][1]["output"]
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), ("memory", "memory"), (1.4213, "1.421"), (25.0, "25"), (65536.0, "65536")],
+)
+def test_numbers_are_shown_without_exponents(value: str | float | None, text: str) -> None:
+    assert pages.shown(value) == text
+
+
 def test_junit_counts() -> None:
     suite = ElementTree.fromstring(pages.junit([MARKS]))[0]
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
