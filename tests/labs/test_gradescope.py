@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import gradescope
 from compare.labs import lab as labs
 from compare.registry import ROOT
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="archives are made of git's last commit"),
@@ -38,8 +41,8 @@ def marked(autograder: Path) -> dict[str, object]:
     environment = {**os.environ, "AUTOGRADER": str(autograder)}
     subprocess.run(["bash", str(script)], env=environment, check=True, capture_output=True)
     found = json.loads((autograder / "results" / "results.json").read_text())
-    assert isinstance(found, dict)
-    return found
+    jsonschema.validate(found, gradescope.RESULTS)
+    return dict(found)
 
 
 def test_the_archive_marks_a_submission(autograder: Path) -> None:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import gradescope
 import made_up
 from compare.labs import lab as labs
 from compare.labs.lab import Prediction
@@ -36,45 +37,11 @@ MARKS = Marks(
         Part("CUDA: speed", 0, 4, "left out", "speed needs a GPU"),
     ),
 )
-GRADESCOPE = {
-    "type": "object",
-    "required": ["tests"],
-    "additionalProperties": False,
-    "properties": {
-        "score": {"type": "number", "minimum": 0},
-        "output": {"type": "string"},
-        "execution_time": {"type": "number"},
-        "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
-        "stdout_visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
-        "extra_data": {"type": "object"},
-        "leaderboard": {"type": "array"},
-        "tests": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["name", "score", "max_score"],
-                "additionalProperties": False,
-                "properties": {
-                    "name": {"type": "string"},
-                    "number": {"type": "string"},
-                    "score": {"type": "number", "minimum": 0},
-                    "max_score": {"type": "number", "minimum": 0},
-                    "status": {"enum": ["passed", "failed"]},
-                    "output": {"type": "string"},
-                    "tags": {"type": "array", "items": {"type": "string"}},
-                    "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
-                },
-            },
-        },
-    },
-}
-"""What Gradescope's documentation says of ``results.json``."""
 
 
 def test_gradescope_takes_the_results() -> None:
     found = json.loads(pages.gradescope(MARKS))
-    jsonschema.validate(found, GRADESCOPE)
+    jsonschema.validate(found, gradescope.RESULTS)
     assert found["score"] == 2
     assert sum(test["max_score"] for test in found["tests"]) == 5
     assert [test["status"] for test in found["tests"]] == ["passed", "failed", "failed", "passed"]
