@@ -158,7 +158,10 @@ class Lab:
 
     @property
     def starters(self) -> list[Path]:
-        return [self.path.parent / "starter" / task.file for task in self.task]
+        """The tasks' files, each once."""
+        return [
+            self.path.parent / "starter" / file for file in dict.fromkeys(task.file for task in self.task)
+        ]
 
 
 def every(folder: Path = FOLDER) -> list[Lab]:

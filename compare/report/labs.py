@@ -36,7 +36,10 @@ WORDS = {
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{{ title }}</title><style>{{ style }}</style></head>
+<title>{{ title }}</title><style>{{ style }}
+h2 { margin: 2rem 0 .5rem; }
+td:last-child { white-space: normal; }
+</style></head>
 <body><main>{{ body }}</main></body></html>
 """
 
@@ -175,7 +178,9 @@ def html(text: str, title: str) -> str:
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     page = Environment(autoescape=False).from_string(_PAGE)
     safe = Environment(autoescape=True).from_string("{{ t }}").render(t=title)
-    return page.render(title=safe, style=_STYLE.read_text(), body=reader.render(text))
+    body = reader.render(text)  # whose tags are the reader's own: a student's are escaped
+    body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    return page.render(title=safe, style=_STYLE.read_text(), body=body)
 
 
 # --------------------------------------------------------------------------- files for graders

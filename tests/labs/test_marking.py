@@ -239,6 +239,15 @@ def test_a_limit(
     assert says in part.detail
 
 
+def test_a_kernel_that_takes_too_long_to_compile_meets_no_limit(
+    submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = "resources unread: compiling it for sm_90 took longer than 20 s, the limit (--timeout)"
+    mine = replace(MINE, resources=(), reason=late)
+    part = graded(submission, monkeypatch, rows(BASELINE, mine))[LIMIT]
+    assert (part.result, part.of, part.detail) == ("timeout", 1, late)
+
+
 @pytest.mark.parametrize(
     ("us", "result", "points"), [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)]
 )

@@ -83,7 +83,7 @@ def test_the_class_page() -> None:
     page = pages.html(text, "Marks")
     assert EVIL not in page
     assert "&lt;img" in page
-    assert "<table>" in page
+    assert page.count('<div class="scroll"><table>') == page.count("</table></div>") == 4
     assert "http" not in page
 
 
