@@ -103,7 +103,9 @@ def _needed(predictions: Sequence[Prediction]) -> list[str]:
 
     ``binding`` is of the fastest of those.
     """
-    labels = [label for each in predictions for label in (each.label, each.against, *each.choices) if label]
+    compared = (choice for each in predictions if each.measure == "fastest" for choice in each.choices)
+    named_ones = (label for each in predictions for label in (each.label, each.against))
+    labels = [label for label in (*named_ones, *compared) if label]
     named = all(each.label or each.choices or each.measure == "binding" for each in predictions)
     return list(dict.fromkeys(labels)) if named and not set(labels) & set(WAYS) else []
 
