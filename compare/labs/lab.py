@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ else:
 
 FOLDER = registry.ROOT / "labs"
 SOLUTIONS = FOLDER / "solutions"
+RUBRIC = "rubric.toml"
+"""Beside a description: by question, what a full answer has."""
 
 TIERS = ("cpu", "t4", "ampere", "hopper")
 """No GPU; sm_75; sm_80 or later; sm_90."""
@@ -129,7 +131,8 @@ class Question:
     name: str
     text: str
     points: float
-    rubric: str
+    rubric: str = ""
+    """What a full answer has, from ``rubric.toml``: empty in the hand-out, which leaves that out."""
     words: int = 25
     """A shorter answer counts as missing."""
 
@@ -205,6 +208,11 @@ def read(path: Path) -> Lab:
                 _check(limit, f"{path.name}: {task.title!r}")
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from None
+    rubric = path.with_name(RUBRIC)
+    if rubric.is_file():
+        told = toml(rubric)
+        questions = (replace(each, rubric=str(told.get(each.name, each.rubric))) for each in found.question)
+        found = replace(found, question=tuple(questions))
     for task in found.task:
         op = op_of(found, task)
         for text in (*(text for group in task.group for text in group.cases), *(s.case for s in task.speed)):

@@ -158,8 +158,8 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
         parts.append(markdown.table(table) if rows else "No two submissions have similar code.")
         parts.append("Similar code is a reason to look, and no proof.")
     for lab in labs:
-        parts += [f"## Rubric of lab {lab.number}'s written answers"]
-        parts += [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question]
+        told = [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question if q.rubric]
+        parts += [f"## Rubric of lab {lab.number}'s written answers", *told] if told else []
     return markdown.document(parts)
 
 

@@ -49,7 +49,7 @@ def test_the_archive_marks_a_submission(autograder: Path) -> None:
     project = autograder / "source" / "project"
     assert (autograder / "source" / "setup.sh").is_file()
     assert not (project / "labs" / "solutions").exists()
-    assert not [*project.rglob("instructor.md")]
+    assert not [*project.rglob("instructor.md"), *project.rglob("rubric.toml")]
     found = marked(autograder)
     assert found["score"] == sum(test["max_score"] for test in found["tests"]) > 0  # type: ignore[attr-defined]
     for file in (autograder / "submission").iterdir():

@@ -44,6 +44,9 @@ def test_it_is_whole(lab: Lab) -> None:
     assert 3 <= len(lab.prediction) <= 6
     assert len(lab.hint) >= 4
     assert lab.question
+    assert all(question.rubric for question in lab.question)
+    assert set(labs.toml(folder / labs.RUBRIC)) == {question.name for question in lab.question}
+    assert "rubric" not in lab.path.read_text(), "students have this file"
     assert 15 <= total(lab, speed=True) <= 30
     readme = (folder / "README.md").read_text()
     assert all(task.file in readme for task in lab.task)
