@@ -22,7 +22,7 @@ SHELL := /bin/bash
 
 OP ?= softmax
 LAB ?= 01
-FOR_INSTRUCTORS := ':!labs/solutions' ':!labs/*/instructor.md'
+FOR_INSTRUCTORS := ':!labs/solutions' ':!labs/*/instructor.md' ':!labs/*/rubric.toml'
 ARGS ?=
 PY ?=
 JOBS ?= 2

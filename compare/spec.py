@@ -629,6 +629,8 @@ class KernelResources:
     instruction: str = ""
     """What its machine code multiplies with: ``FFMA``, ``HMMA.16816``, ``HGMMA.64x256x16``.  Read from the
     cubin where a case is about arithmetic, and empty elsewhere."""
+    load_bits: int | None = None
+    """The widest load of a thread from global memory.  Read with ``instruction``, and of users' kernels."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def mark(
 ) -> list[Marks]:
     """Mark submissions; what happens in one costs that one only.
 
-    Submissions are tested ``jobs`` at a time.  On a GPU they are timed one by one, while nothing else runs.
+    Submissions are tested ``jobs`` at a time.  While nothing else runs, those that took too long are tested
+    again, as the others may have slowed them, and those on a GPU are timed, one by one.
 
     Args:
         folders: one for each submission.
@@ -74,12 +75,13 @@ def mark(
         for work, marks in zip(
             rest, pool.map(checked, rest) if jobs > 1 else map(checked, rest), strict=True
         ):
-            if marks.gpu and jobs > 1:  # the others' tests would disturb its times
+            if jobs > 1 and (marks.gpu or _late(marks)):  # the others' tests would disturb its times
                 waiting.append((work, marks))
             else:
                 finished(work, _timed(work, marks, device, timeout_s, say))
     for work, marks in waiting:
-        finished(work, _timed(work, marks, device, timeout_s, say))
+        again = best(marks, checked(work)) if _late(marks) else marks
+        finished(work, _timed(work, again, device, timeout_s, say))
     return [found[folder] for folder in folders]
 
 
@@ -113,8 +115,13 @@ def _guarded(work: Work, marks: Callable[[], Marks]) -> Marks:
         return nothing(work.name, f"{type(error).__name__}: {error}", work.lab, work.digest)
 
 
+def _late(marks: Marks) -> bool:
+    return any(part.result == "timeout" for part in marks.parts)
+
+
 def _complete(marks: Marks) -> bool:
-    return not any(part.result in ("inconclusive", "machine") for part in marks.parts)
+    """Whether another run, with more time or less load, could not change the marks."""
+    return not any(part.result in ("inconclusive", "machine", "timeout") for part in marks.parts)
 
 
 def _file(keep: Path, folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +18,15 @@ else:
 
 FOLDER = registry.ROOT / "labs"
 SOLUTIONS = FOLDER / "solutions"
+RUBRIC = "rubric.toml"
+"""Beside a description: by question, what a full answer has."""
 
 TIERS = ("cpu", "t4", "ampere", "hopper")
 """No GPU; sm_75; sm_80 or later; sm_90."""
 
-Measure = Literal["fastest", "binding", "speedup", "share", "time_us", "registers", "shared_bytes", "lines"]
+Measure = Literal[
+    "fastest", "binding", "speedup", "share", "time_us", "registers", "shared_bytes", "lines", "instruction"
+]
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,42 @@ class Speed:
 
 @dataclass(frozen=True)
 class Limit:
-    """Points for a figure of the kernel or its code."""
+    """Points for a figure of the kernel or its code: one of ``at_most``, ``at_least`` and ``one_of``."""
 
-    figure: Literal["lines", "tokens", "registers", "shared_bytes", "spilled_bytes"]
-    at_most: float
+    figure: Literal[
+        "lines", "tokens", "registers", "shared_bytes", "spilled_bytes", "load_bits", "instruction"
+    ]
     points: float
+    at_most: float | None = None
+    at_least: float | None = None
+    one_of: tuple[str, ...] = ()
+    """``instruction``: without its shape, ``HMMA``."""
+    requires: str = ""
+    """The earliest architecture that can have it, ``sm_80``; on others the limit is left out."""
+
+    @property
+    def wanted(self) -> str:
+        """``at most 32``."""
+        if self.one_of:
+            return " or ".join(self.one_of)
+        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
+
+    @property
+    def words(self) -> str:
+        """``at most 32 registers``."""
+        if self.figure == "instruction":
+            return f"multiplies by {self.wanted}"
+        if self.figure == "load_bits":
+            return f"loads of {self.wanted} bits"
+        return f"{self.wanted} {self.figure.replace('_', ' ')}"
+
+    def allows(self, found: float | str) -> bool:
+        """Whether a figure is within the limit."""
+        if isinstance(found, str):
+            return found.partition(".")[0] in self.one_of
+        return (self.at_most is None or found <= self.at_most) and (
+            self.at_least is None or found >= self.at_least
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +119,7 @@ class Prediction:
     against: str = ""
     """``speedup``: over whose time."""
     choices: tuple[str, ...] = ()
-    """``fastest``: among which implementations."""
+    """``fastest``: among which implementations; ``instruction``: among which, without their shapes."""
     op: str = ""
     """Empty: the lab's."""
 
@@ -96,7 +131,8 @@ class Question:
     name: str
     text: str
     points: float
-    rubric: str
+    rubric: str = ""
+    """What a full answer has, from ``rubric.toml``: empty in the hand-out, which leaves that out."""
     words: int = 25
     """A shorter answer counts as missing."""
 
@@ -125,7 +161,10 @@ class Lab:
 
     @property
     def starters(self) -> list[Path]:
-        return [self.path.parent / "starter" / task.file for task in self.task]
+        """The tasks' files, each once."""
+        return [
+            self.path.parent / "starter" / file for file in dict.fromkeys(task.file for task in self.task)
+        ]
 
 
 def every(folder: Path = FOLDER) -> list[Lab]:
@@ -165,13 +204,28 @@ def read(path: Path) -> Lab:
                     f"{path.name}: {task.title!r} limits resources, and has {count} cases: they are read for "
                     f"{_INSPECTED} at most. Make it a task of its own"
                 )
+            for limit in task.limit:
+                _check(limit, f"{path.name}: {task.title!r}")
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from None
+    rubric = path.with_name(RUBRIC)
+    if rubric.is_file():
+        told = toml(rubric)
+        questions = (replace(each, rubric=str(told.get(each.name, each.rubric))) for each in found.question)
+        found = replace(found, question=tuple(questions))
     for task in found.task:
         op = op_of(found, task)
         for text in (*(text for group in task.group for text in group.cases), *(s.case for s in task.speed)):
             Case.parse(text, op)
     return found
+
+
+def _check(limit: Limit, where: str) -> None:
+    bound = _BOUNDS.get(limit.figure, "at_most")
+    given = [name for name in ("at_most", "at_least", "one_of") if getattr(limit, name) not in (None, ())]
+    if given != [bound]:
+        got = ", ".join(given) or "none"
+        raise ValueError(f"{where}: a limit of {limit.figure} takes {bound}, got {got}")
 
 
 def op_of(lab: Lab, part: Task | Prediction) -> Op:
@@ -198,4 +252,6 @@ def toml(path: Path) -> dict[str, Any]:
 _LARGEST = 1 << 20
 _INSPECTED = 3
 """A run of more cases reads no registers or shared memory of them: `compare.run`."""
-_RESOURCES = ("registers", "shared_bytes", "spilled_bytes")
+_RESOURCES = ("registers", "shared_bytes", "spilled_bytes", "load_bits", "instruction")
+_BOUNDS = {"load_bits": "at_least", "instruction": "one_of"}
+"""By figure: what limits it, if not ``at_most``."""

@@ -9,11 +9,12 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from compare.device import lacks
 from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
 from compare.labs.running import Run, run
 from compare.labs.work import Work
-from compare.spec import OWN_WORK, Case, Mismatch, Row
+from compare.spec import OWN_WORK, UNREAD, Case, Mismatch, Row
 from compare.timing import figures
 
 Result = Literal[
@@ -34,6 +35,8 @@ NOT_COUNTED = ("inconclusive", "machine", "left out")
 """Parts with such a result cost no points: they are not in the total either."""
 NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
+_LATE = "took longer than"
+"""In the reason of a row one of whose steps reached the limit."""
 _AT_ONCE = 2
 """Tasks of a submission that are tested at a time."""
 _TRIES = 3
@@ -203,28 +206,34 @@ def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row 
         return part("not started", row.reason)
     if row.status == "unavailable":
         return part("left out" if row.reason.startswith(("needs ", "it needs ")) else "wrong", row.reason)
-    return part("timeout" if "took longer than" in row.reason else "error", row.reason)
+    return part("timeout" if _LATE in row.reason else "error", row.reason)
 
 
 def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:
-    name = f"{task.title}: at most {limit.at_most:g} {limit.figure.replace('_', ' ')}"
+    name = f"{task.title}: {limit.words}"
     comparison = done.comparison
     if not right or comparison is None:
         return Part(name, 0.0, limit.points, "not started", "first make every case correct")
     every = [row for case in comparison.cases for row in case.rows if fnmatchcase(row.label, task.label)]
-    found: float | None
+    arch = prediction.arch_of(comparison)
+    lacking = lacks(limit.requires, arch) if limit.requires and arch else None
+    if lacking:
+        return Part(name, 0.0, limit.points, "left out", lacking)
+    found: float | str | None
     if limit.figure in ("lines", "tokens"):
         size = comparison.code_sizes.get(every[0].label)
         found = float(getattr(size, limit.figure)) if size else None
     else:
-        arch = prediction.arch_of(comparison)
         read = (prediction.resource(row, limit.figure, arch) for row in every)
         found = next((each for each in read if each is not None), None)
     if found is None:
-        return Part(name, 0.0, limit.points, "left out", "the figure could not be read")
-    if found <= limit.at_most:
-        return Part(name, limit.points, limit.points, "passed", f"{found:g}")
-    return Part(name, 0.0, limit.points, "wrong", f"got {found:g}, allowed {limit.at_most:g}")
+        why = next((row.reason for row in every if row.reason.startswith(UNREAD)), "")
+        result: Result = "timeout" if _LATE in why else "left out"
+        return Part(name, 0.0, limit.points, result, why or "the figure could not be read")
+    told = found if isinstance(found, str) else f"{found:g}"
+    if limit.allows(found):
+        return Part(name, limit.points, limit.points, "passed", told)
+    return Part(name, 0.0, limit.points, "wrong", f"got {told}, expected {limit.wanted}")
 
 
 def _speed(

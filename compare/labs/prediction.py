@@ -64,7 +64,7 @@ def read(prediction: Prediction, text: str | float) -> str | float:
         ValueError: the answer is neither.
     """
     choices = BINDING if prediction.measure == "binding" else prediction.choices
-    if prediction.measure in ("fastest", "binding"):
+    if prediction.measure in ("fastest", "binding", "instruction"):
         if str(text).strip() in choices:
             return str(text).strip()
         raise ValueError(f"{prediction.name}: got {text!r}, expected one of {', '.join(choices)}")
@@ -103,7 +103,9 @@ def _needed(predictions: Sequence[Prediction]) -> list[str]:
 
     ``binding`` is of the fastest of those.
     """
-    labels = [label for each in predictions for label in (each.label, each.against, *each.choices) if label]
+    compared = (choice for each in predictions if each.measure == "fastest" for choice in each.choices)
+    named_ones = (label for each in predictions for label in (each.label, each.against))
+    labels = [label for label in (*named_ones, *compared) if label]
     named = all(each.label or each.choices or each.measure == "binding" for each in predictions)
     return list(dict.fromkeys(labels)) if named and not set(labels) & set(WAYS) else []
 
@@ -128,7 +130,7 @@ def outcome(prediction: Prediction, answer: str | float | None, done: Run) -> Ou
 
 
 def _timed(prediction: Prediction) -> bool:
-    return prediction.measure not in ("registers", "shared_bytes", "lines")
+    return prediction.measure not in ("registers", "shared_bytes", "lines", "instruction")
 
 
 def _compiled(prediction: Prediction, comparison: Comparison) -> str:
@@ -168,16 +170,19 @@ def _is(row: Row, word: str) -> bool:
     return word in (row.label, way_of(row.label))
 
 
-def _figure(prediction: Prediction, comparison: Comparison, case: CaseComparison, row: Row) -> float | None:
+def _figure(
+    prediction: Prediction, comparison: Comparison, case: CaseComparison, row: Row
+) -> float | str | None:
     if prediction.measure == "lines":
         size = comparison.code_sizes.get(row.label)
         return float(size.lines) if size else None
-    if prediction.measure in ("registers", "shared_bytes"):
-        return resource(row, prediction.measure, arch_of(comparison))
+    if prediction.measure in ("registers", "shared_bytes", "instruction"):
+        found = resource(row, prediction.measure, arch_of(comparison))
+        return found.partition(".")[0] if isinstance(found, str) else found
     if prediction.measure == "speedup":
         other = figures.row_of(case, prediction.against)
-        found = figures.ratio(row, other) if other else None
-        return found.median if found else None
+        ratio = figures.ratio(row, other) if other else None
+        return ratio.median if ratio else None
     if prediction.measure == "share":
         share = figures.share(case, row)
         return None if share is None else 100 * share
@@ -185,16 +190,22 @@ def _figure(prediction: Prediction, comparison: Comparison, case: CaseComparison
     return None if time == math.inf else time
 
 
-def resource(row: Row, name: str, arch: str) -> float | None:
-    """The largest figure among a row's kernels: registers, bytes of shared memory or of spills."""
+def resource(row: Row, name: str, arch: str) -> float | str | None:
+    """The largest figure among a row's kernels, as a field of `KernelResources` or ``shared_bytes``.
+
+    Of ``instruction`` the first that is known.
+    """
+    kernels = [kernel for kernel in row.resources if kernel.arch == arch]
+    if name == "instruction":
+        return next((kernel.instruction for kernel in kernels if kernel.instruction), None)
 
     def of(kernel: KernelResources) -> int | None:
         if name == "shared_bytes":
             return kernel.static_shared_bytes + kernel.dynamic_shared_bytes
-        return kernel.registers if name == "registers" else kernel.spilled_bytes
+        found: int | None = getattr(kernel, name)
+        return found
 
-    found = [of(kernel) for kernel in row.resources if kernel.arch == arch]
-    return max((float(each) for each in found if each is not None), default=None)
+    return max((float(each) for kernel in kernels if (each := of(kernel)) is not None), default=None)
 
 
 def _score(predicted: str | float, measured: str | float, accepted: Sequence[str]) -> float:

@@ -36,7 +36,10 @@ WORDS = {
 _STYLE = Path(__file__).with_name("html") / "style.css"
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{{ title }}</title><style>{{ style }}</style></head>
+<title>{{ title }}</title><style>{{ style }}
+h2 { margin: 2rem 0 .5rem; }
+td:last-child { white-space: normal; }
+</style></head>
 <body><main>{{ body }}</main></body></html>
 """
 
@@ -100,7 +103,10 @@ def flat(text: str) -> str:
 
 
 def shown(value: str | float | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+    """A prediction or a measurement; numbers with four digits, and large ones whole."""
+    if isinstance(value, str):
+        return value
+    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 # --------------------------------------------------------------------------- pages
@@ -152,8 +158,8 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
         parts.append(markdown.table(table) if rows else "No two submissions have similar code.")
         parts.append("Similar code is a reason to look, and no proof.")
     for lab in labs:
-        parts += [f"## Rubric of lab {lab.number}'s written answers"]
-        parts += [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question]
+        told = [f"- {flat(q.text)} ({q.points:g} points): {flat(q.rubric)}" for q in lab.question if q.rubric]
+        parts += [f"## Rubric of lab {lab.number}'s written answers", *told] if told else []
     return markdown.document(parts)
 
 
@@ -172,7 +178,9 @@ def html(text: str, title: str) -> str:
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     page = Environment(autoescape=False).from_string(_PAGE)
     safe = Environment(autoescape=True).from_string("{{ t }}").render(t=title)
-    return page.render(title=safe, style=_STYLE.read_text(), body=reader.render(text))
+    body = reader.render(text)  # whose tags are the reader's own: a student's are escaped
+    body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    return page.render(title=safe, style=_STYLE.read_text(), body=body)
 
 
 # --------------------------------------------------------------------------- files for graders

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TextIO
 
 from triton.backends.compiler import GPUTarget
@@ -30,7 +30,7 @@ from compare.resources.kernels import merged, with_occupancy
 from compare.resources.machine_code import Figures, code_bytes, read_report
 from compare.resources.occupancy import WARP, limits
 from compare.resources.sass.disassembly import NoDisassembler, disassembled, instructions, of_kernel
-from compare.resources.sass.instruction_mix import multiplications
+from compare.resources.sass.instruction_mix import load_bits, multiplications
 from compare.resources.static import Refused
 from compare.sandbox.limits import end_with
 from compare.sandbox.words import raised_in
@@ -57,12 +57,17 @@ def main(orders_from: TextIO, answers_to: TextIO) -> None:
     asked = []
     for order in message["orders"]:
         tell({"step": "finding out what it launches", "of": order["key"]})
-        asked.append((order, _is_busy(order), compiler.start(order)))
-    for order, busy, launches in asked:
+        asked.append((order, compiler.start(order)))
+    for order, launches in asked:
         tell({"step": "compiling it", "of": order["key"]})
         answer: dict[str, Any] = {"key": order["key"]}
         try:
-            found = compiler.finish(launches.result(), order["arch"], busy=busy)
+            busy = _is_busy(order)
+            found = compiler.finish(
+                launches.result(), order["arch"], disassemble=busy or bool(message["load"])
+            )
+            if not busy:
+                found = tuple(replace(kernel, instruction="") for kernel in found)
             answer["kernels"] = list(map(asdict, found))
         except NotImplementedError as error:
             answer["unavailable"] = str(error)
@@ -92,6 +97,14 @@ class Compiled:
     cubin: bytes
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What only a disassembly tells: the fields of these names of `KernelResources`."""
+
+    instruction: str = ""
+    load_bits: int | None = None
+
+
 class Compiler:
     """Compiles captured launches, each kernel once however many cases launch it.
 
@@ -102,7 +115,7 @@ class Compiler:
         self._pool = ThreadPoolExecutor()
         self._cuda: dict[tuple[str, str, str], Future[Compiled]] = {}
         self._triton: dict[str, Compiled] = {}
-        self._instructions: dict[bytes, str] = {}
+        self._instructions: dict[bytes, _Read] = {}
 
     def start(self, order: dict[str, Any]) -> Future[list[Launch]]:
         """Capture an order's launches, or why they cannot be, and set the CUDA ones off."""
@@ -120,20 +133,22 @@ class Compiler:
                     self._cuda[key] = self._pool.submit(compile_cuda, *key)
         return captured
 
-    def finish(self, launches: Sequence[Launch], arch: str, *, busy: bool) -> tuple[KernelResources, ...]:
-        """What `from_cubin` returns; with what kernels multiply by where ``busy``."""
-        return merged(self._resources(launch, arch, busy) for launch in launches)
+    def finish(
+        self, launches: Sequence[Launch], arch: str, *, disassemble: bool
+    ) -> tuple[KernelResources, ...]:
+        """What `from_cubin` returns; with what only the disassembly tells if asked for."""
+        return merged(self._resources(launch, arch, disassemble) for launch in launches)
 
-    def _resources(self, launch: Launch, arch: str, busy: bool) -> KernelResources:
+    def _resources(self, launch: Launch, arch: str, disassemble: bool) -> KernelResources:
         if isinstance(launch, TritonLaunch):
-            return self._resources_of_triton(launch, arch, busy)
+            return self._resources_of_triton(launch, arch, disassemble)
         code = self._cuda[launch.source, launch.kernel, arch].result()
-        instruction = self._instruction(code) if busy else ""
+        read = self._read(code) if disassemble else _Read()
         return _described(
-            launch.kernel, arch, code, launch.dynamic_shared_bytes, launch.grid, launch.block, instruction
+            launch.kernel, arch, code, launch.dynamic_shared_bytes, launch.grid, launch.block, read
         )
 
-    def _resources_of_triton(self, launch: TritonLaunch, arch: str, busy: bool) -> KernelResources:
+    def _resources_of_triton(self, launch: TritonLaunch, arch: str, disassemble: bool) -> KernelResources:
         try:
             compiled, log = compile_triton(launch, arch)
         except Exception as error:  # each stage has its own
@@ -146,25 +161,25 @@ class Compiler:
         x, y, z = launch.grid
         grid = (x * getattr(compiled.metadata, "num_ctas", 1), y, z)
         block = (compiled.metadata.num_warps * WARP, 1, 1)
-        instruction = self._instruction(code) if busy else ""
+        read = self._read(code) if disassemble else _Read()
         name = launch.kernel.fn.__name__
-        return _described(name, arch, code, compiled.metadata.shared, grid, block, instruction)
+        return _described(name, arch, code, compiled.metadata.shared, grid, block, read)
 
-    def _instruction(self, code: Compiled) -> str:
-        """What the kernel multiplies by; disassembling takes a third of a second: once a kernel."""
+    def _read(self, code: Compiled) -> _Read:
+        """From the disassembly, which takes a third of a second: once a kernel."""
         if code.cubin not in self._instructions:
-            self._instructions[code.cubin] = _multiplies_by(code)
+            self._instructions[code.cubin] = _instructions_of(code)
         return self._instructions[code.cubin]
 
 
-def _multiplies_by(code: Compiled) -> str:
-    """The instruction and its shape, ``HMMA.16816``; empty if there is none, or no disassembler."""
+def _instructions_of(code: Compiled) -> _Read:
+    """What the kernel multiplies by, ``HMMA.16816``, and its widest load; neither without a disassembler."""
     try:
-        text = of_kernel(disassembled(code.cubin), code.name)
+        found = instructions(of_kernel(disassembled(code.cubin), code.name))
     except NoDisassembler:
-        return ""
-    found = multiplications(instructions(text))
-    return found.most_common(1)[0][0] if found else ""
+        return _Read()
+    multiplies_by = multiplications(found)
+    return _Read(multiplies_by.most_common(1)[0][0] if multiplies_by else "", load_bits(found))
 
 
 def _is_busy(order: dict[str, Any]) -> bool:
@@ -260,7 +275,7 @@ def _described(
     dynamic_shared_bytes: int,
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
-    instruction: str,
+    read: _Read,
 ) -> KernelResources:
     figures = code.figures
     return with_occupancy(
@@ -277,7 +292,8 @@ def _described(
             code_bytes=code_bytes(code.cubin, code.name),
             grid=grid,
             block=block,
-            instruction=instruction,
+            instruction=read.instruction,
+            load_bits=read.load_bits,
         )
     )
 

@@ -295,4 +295,5 @@ def _merged(seen: KernelResources, other: KernelResources) -> KernelResources:
         occupancy=other.occupancy if seen.occupancy is None else seen.occupancy,
         limiter=seen.limiter or other.limiter,
         instruction=seen.instruction or other.instruction,
+        load_bits=other.load_bits if seen.load_bits is None else seen.load_bits,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from compare.labs import classroom, similarity
 from compare.labs import lab as labs
-from compare.labs.marking import Marks, Part
+from compare.labs.marking import Marks, Part, Result
 from compare.labs.work import Work, start
 
 LAB = labs.find("01")
@@ -78,11 +78,30 @@ def test_a_stopped_run_is_resumed(mark: Mark, students: Path) -> None:
     assert again == ["ran bob"]
 
 
-def test_what_is_undecided_is_marked_again(mark: Mark) -> None:
-    mark({"alice": Part("x", 0, 2, "machine", "no compiler")})
+@pytest.mark.parametrize("result", ["machine", "inconclusive", "timeout"])
+def test_what_is_undecided_is_marked_again(result: Result, mark: Mark) -> None:
+    mark({"alice": Part("x", 0, 2, result, "no compiler")})
     said: list[str] = []
     assert mark({}, said)[0].points == 2
     assert said == ["ran alice"]
+
+
+def test_what_took_too_long_beside_others_is_tested_again_alone(
+    students: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def correctness(work: Work, *_: object) -> Marks:
+        said.append(work.name)
+        first = work.name == "bob" and said.count("bob") == 1
+        return marks_of(work, Part("x", 0, 2, "timeout", "20 s") if first else Part("x", 2, 2, "passed"))
+
+    monkeypatch.setattr(classroom, "correctness", correctness)
+    monkeypatch.setattr(classroom, "speeds", lambda work, marks, *_: marks)
+    folders = classroom.submissions(students)
+    found = classroom.mark(folders, None, "cpu", 2, 1.0, None, lambda what: None)
+    assert [m.points for m in found] == [2, 2, 2]
+    assert said[3:] == ["bob"]
 
 
 def test_marks_never_fall(mark: Mark, students: Path) -> None:
@@ -126,3 +145,8 @@ def test_similar_code_is_found_and_starters_are_not(students: Path) -> None:
     (pair,) = similarity.pairs(LAB, folders)
     assert (pair.file, pair.first, pair.second) == ("triton_add.py", "alice", "bob")
     assert pair.share > 0.9
+
+
+def test_a_file_of_several_tasks_is_compared_once() -> None:
+    for lab in labs.every():
+        assert len(set(lab.starters)) == len(lab.starters) == len({task.file for task in lab.task})

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import gradescope
 from compare.labs import lab as labs
 from compare.registry import ROOT
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="archives are made of git's last commit"),
@@ -38,15 +41,15 @@ def marked(autograder: Path) -> dict[str, object]:
     environment = {**os.environ, "AUTOGRADER": str(autograder)}
     subprocess.run(["bash", str(script)], env=environment, check=True, capture_output=True)
     found = json.loads((autograder / "results" / "results.json").read_text())
-    assert isinstance(found, dict)
-    return found
+    jsonschema.validate(found, gradescope.RESULTS)
+    return dict(found)
 
 
 def test_the_archive_marks_a_submission(autograder: Path) -> None:
     project = autograder / "source" / "project"
     assert (autograder / "source" / "setup.sh").is_file()
     assert not (project / "labs" / "solutions").exists()
-    assert not [*project.rglob("instructor.md")]
+    assert not [*project.rglob("instructor.md"), *project.rglob("rubric.toml")]
     found = marked(autograder)
     assert found["score"] == sum(test["max_score"] for test in found["tests"]) > 0  # type: ignore[attr-defined]
     for file in (autograder / "submission").iterdir():

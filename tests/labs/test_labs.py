@@ -44,6 +44,9 @@ def test_it_is_whole(lab: Lab) -> None:
     assert 3 <= len(lab.prediction) <= 6
     assert len(lab.hint) >= 4
     assert lab.question
+    assert all(question.rubric for question in lab.question)
+    assert set(labs.toml(folder / labs.RUBRIC)) == {question.name for question in lab.question}
+    assert "rubric" not in lab.path.read_text(), "students have this file"
     assert 15 <= total(lab, speed=True) <= 30
     readme = (folder / "README.md").read_text()
     assert all(task.file in readme for task in lab.task)
@@ -63,7 +66,8 @@ def test_what_it_names_exists(lab: Lab) -> None:
         assert NOT_WRITTEN in starter
     for asked in lab.prediction:
         known = {impl.label for impl in registry.implementations(asked.op or lab.op)}
-        assert {asked.label, asked.against, *asked.choices} - {""} <= known | set(prediction.WAYS)
+        choices = () if asked.measure == "instruction" else asked.choices
+        assert {asked.label, asked.against, *choices} - {""} <= known | set(prediction.WAYS)
     parts = [f"{task.title}: {group.name}" for task in lab.task for group in task.group]
     assert len(set(parts)) == len(parts)
 
@@ -130,6 +134,13 @@ def test_a_lab_is_found_by_number_or_name() -> None:
             "'CUDA' limits resources, and has 9 cases",
         ),
         (('measure = "binding"', 'measure = "smell"'), "got 'smell', expected one of"),
+        (
+            (
+                "[[prediction]]",
+                '[[task.limit]]\nfigure = "lines"\nat_least = 9\npoints = 1\n[[prediction]]',
+            ),
+            "'CUDA': a limit of lines takes at_most, got at_least",
+        ),
     ],
 )
 def test_a_mistake_in_a_description_is_named(changed: tuple[str, str], says: str, tmp_path: Path) -> None:

@@ -169,6 +169,86 @@ def test_a_label_that_is_not_registered(submission: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    ("limit", "name", "kernel", "result", "says"),
+    [
+        (
+            'figure = "registers", at_most = 32',
+            "at most 32 registers",
+            {},
+            "wrong",
+            "got 40, expected at most 32",
+        ),
+        (
+            'figure = "load_bits", at_least = 128',
+            "loads of at least 128 bits",
+            {"load_bits": 128},
+            "passed",
+            "128",
+        ),
+        (
+            'figure = "load_bits", at_least = 128',
+            "loads of at least 128 bits",
+            {"load_bits": 32},
+            "wrong",
+            "got 32, expected at least 128",
+        ),
+        (
+            'figure = "instruction", one_of = ["HMMA", "HGMMA"]',
+            "multiplies by HMMA or HGMMA",
+            {"instruction": "HGMMA.64x128x16"},
+            "passed",
+            "HGMMA.64x128x16",
+        ),
+        (
+            'figure = "instruction", one_of = ["HMMA", "HGMMA"]',
+            "multiplies by HMMA or HGMMA",
+            {"instruction": "FFMA"},
+            "wrong",
+            "got FFMA, expected HMMA or HGMMA",
+        ),
+        (
+            'figure = "load_bits", at_least = 128',
+            "loads of at least 128 bits",
+            {},
+            "left out",
+            "could not be read",
+        ),
+        (
+            'figure = "instruction", one_of = ["HGMMA"], requires = "sm_100"',
+            "multiplies by HGMMA",
+            {"instruction": "FFMA"},
+            "left out",
+            "needs sm_100, this is sm_90",
+        ),
+    ],
+)
+def test_a_limit(
+    limit: str,
+    name: str,
+    kernel: dict[str, object],
+    result: str,
+    says: str,
+    submission: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    rubric.write_text(LAB.replace('figure = "registers", at_most = 40', limit))
+    mine = replace(MINE, resources=(made_up.kernel("triton.mine", **kernel),))
+    part = graded(submission, monkeypatch, rows(BASELINE, mine))[f"T: {name}"]
+    assert (part.result, part.points) == (result, float(result == "passed"))
+    assert says in part.detail
+
+
+def test_a_kernel_that_takes_too_long_to_compile_meets_no_limit(
+    submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = "resources unread: compiling it for sm_90 took longer than 20 s, the limit (--timeout)"
+    mine = replace(MINE, resources=(), reason=late)
+    part = graded(submission, monkeypatch, rows(BASELINE, mine))[LIMIT]
+    assert (part.result, part.of, part.detail) == ("timeout", 1, late)
+
+
+@pytest.mark.parametrize(
     ("us", "result", "points"), [(47.9, "passed", 4), (52.0, "passed", 4), (60.0, "wrong", 0)]
 )
 def test_speed_is_relative_to_the_reference(

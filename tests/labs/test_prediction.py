@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 import made_up
+from compare.labs import prediction
 from compare.labs.lab import Prediction
-from compare.labs.prediction import Outcome, outcome, read, standard
+from compare.labs.prediction import Outcome, outcome, outcomes, read, standard
 from compare.labs.running import Run
 from compare.registry import get_op
 from compare.spec import WAYS
@@ -67,6 +68,32 @@ def test_a_measurement_of_0_has_to_be_met() -> None:
 def test_what_is_measured(measure: str, label: str, about: float) -> None:
     asked = Prediction("it", "?", measure, made_up.CASE, label=label, against="torch.eager")  # type: ignore[arg-type]
     assert of(asked, 1).measured == pytest.approx(about, rel=0.01)
+
+
+def test_a_run_is_limited_to_the_labels_that_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited: list[list[str]] = []
+
+    def ran(op: str, cases: list[str], only: list[str], *_: object) -> Run:
+        limited.append(only)
+        return Run(None, "not run")
+
+    monkeypatch.setattr(prediction, "run", ran)
+    multiplies = Prediction(
+        "it", "?", "instruction", made_up.CASE, "triton.onepass", choices=("FFMA", "HMMA")
+    )
+    outcomes([FASTEST, multiplies], {}, "softmax", "cpu", 1.0)
+    outcomes(standard(get_op("softmax")), {}, "softmax", "cpu", 1.0)
+    assert [set(only) for only in limited] == [{"torch.eager", "triton.onepass"}, set()]
+
+
+def test_an_instruction_is_named_without_its_shape() -> None:
+    multiplying = made_up.kernel("x", reader="cubin", instruction="HGMMA.64x128x16")
+    made = made_up.with_row(made_up.case(), "triton.onepass", resources=(made_up.kernel("x"), multiplying))
+    asked = Prediction("it", "?", "instruction", made_up.CASE, "triton.onepass", choices=("FFMA", "HGMMA"))
+    found = outcome(asked, "HGMMA", Run(made_up.comparison(made)))
+    assert (found.measured, found.score) == ("HGMMA", 1.0)
+    with pytest.raises(ValueError, match="expected one of FFMA, HGMMA"):
+        read(asked, "HGMMA.64x128x16")
 
 
 def test_what_limits_the_fastest() -> None:

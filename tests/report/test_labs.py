@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import gradescope
 import made_up
 from compare.labs import lab as labs
 from compare.labs.lab import Prediction
@@ -36,49 +37,23 @@ MARKS = Marks(
         Part("CUDA: speed", 0, 4, "left out", "speed needs a GPU"),
     ),
 )
-GRADESCOPE = {
-    "type": "object",
-    "required": ["tests"],
-    "additionalProperties": False,
-    "properties": {
-        "score": {"type": "number", "minimum": 0},
-        "output": {"type": "string"},
-        "execution_time": {"type": "number"},
-        "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
-        "stdout_visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
-        "extra_data": {"type": "object"},
-        "leaderboard": {"type": "array"},
-        "tests": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "type": "object",
-                "required": ["name", "score", "max_score"],
-                "additionalProperties": False,
-                "properties": {
-                    "name": {"type": "string"},
-                    "number": {"type": "string"},
-                    "score": {"type": "number", "minimum": 0},
-                    "max_score": {"type": "number", "minimum": 0},
-                    "status": {"enum": ["passed", "failed"]},
-                    "output": {"type": "string"},
-                    "tags": {"type": "array", "items": {"type": "string"}},
-                    "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
-                },
-            },
-        },
-    },
-}
-"""What Gradescope's documentation says of ``results.json``."""
 
 
 def test_gradescope_takes_the_results() -> None:
     found = json.loads(pages.gradescope(MARKS))
-    jsonschema.validate(found, GRADESCOPE)
+    jsonschema.validate(found, gradescope.RESULTS)
     assert found["score"] == 2
     assert sum(test["max_score"] for test in found["tests"]) == 5
     assert [test["status"] for test in found["tests"]] == ["passed", "failed", "failed", "passed"]
     assert "first at [0, 5]: got 1.5, expected 2; 3 of 32 elements; tail mask?" in found["tests"][1]["output"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), ("memory", "memory"), (1.4213, "1.421"), (25.0, "25"), (65536.0, "65536")],
+)
+def test_numbers_are_shown_without_exponents(value: str | float | None, text: str) -> None:
+    assert pages.shown(value) == text
 
 
 def test_junit_counts() -> None:
@@ -108,7 +83,7 @@ def test_the_class_page() -> None:
     page = pages.html(text, "Marks")
     assert EVIL not in page
     assert "&lt;img" in page
-    assert "<table>" in page
+    assert page.count('<div class="scroll"><table>') == page.count("</table></div>") == 4
     assert "http" not in page
 
 

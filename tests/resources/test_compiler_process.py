@@ -51,7 +51,7 @@ def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
 
 def test_what_is_about_memory_is_not_disassembled() -> None:
     (kernel,) = from_cubin(ADD, on("cupy.scalar"), SMALL, "sm_90")
-    assert kernel.instruction == ""
+    assert (kernel.instruction, kernel.load_bits) == ("", None)
 
 
 def test_triton_specialises_as_it_does_on_a_gpu() -> None:
@@ -192,6 +192,7 @@ def test_a_users_file_and_its_mistakes(load: Callable[..., None]) -> None:
         ("mine<float>", 512, (4, 1, 1), (64, 2, 1)),
         ("mine<float>", 0, (5, 1, 1), (64, 1, 1)),
     ]
+    assert [(k.load_bits, k.instruction) for k in mine] == [(32, "")] * 2, "a user's file is disassembled"
 
 
 def test_letters_that_ptxas_does_not_take_are_said_to_be_the_names(load: Callable[..., None]) -> None:

@@ -65,5 +65,12 @@ def _show(found: list[Marks], labs: list[Lab], similar: list[similarity.Pair] | 
     title = ", ".join(f"Lab {lab.number}: {lab.title}" for lab in labs)
     table = pages.class_table(found, title)
     terminal.put(lambda width: marked.screen(table, width))
-    for pair in similar or ():
+    similar = similar or []
+    for pair in similar[:_SHOWN]:
         print(f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}")
+    if len(similar) > _SHOWN:
+        print(f"similar: {len(similar) - _SHOWN} more pairs; --html FILE lists all")
+
+
+_SHOWN = 10
+"""Pairs with similar code on the screen."""

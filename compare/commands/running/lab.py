@@ -39,7 +39,8 @@ def hint(word: str, number: str) -> int:
     lab = labs.find(word)
     if not (number.isascii() and number.isdigit() and 1 <= int(number[:4]) <= len(lab.hint)):
         raise UsageError(f"lab {lab.number} has hints 1 to {len(lab.hint)}, not {number}")
-    print(f"Hint {number} of {len(lab.hint)}: {lab.hint[int(number) - 1].strip()}")
+    text = f"Hint {number} of {len(lab.hint)}: {lab.hint[int(number) - 1].strip()}"
+    terminal.put(lambda width: terminal.paragraph(text, min(width, 80)))
     return status.SUCCESS
 
 

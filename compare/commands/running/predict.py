@@ -56,7 +56,7 @@ def _typed(asked: Sequence[Prediction]) -> Mapping[str, str | float]:
                     print()
                 break
             try:
-                found[each.name] = prediction.read(each, line)
+                found[each.name] = prediction.read(each, line.strip())
             except ValueError as error:
                 print(f"  {error}")
     if not found:

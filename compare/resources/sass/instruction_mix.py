@@ -153,6 +153,17 @@ def multiplications(found: Iterable[Instruction]) -> Counter[str]:
     return Counter()
 
 
+def load_bits(found: Iterable[Instruction]) -> int | None:
+    """The widest load from global memory, in bits per thread; None if there is none but TMA's.
+
+    >>> from compare.resources.sass.disassembly import instructions
+    >>> load_bits(instructions("/*0000*/ LDG.E R0, [R2] ;\\n/*0010*/ LDG.E.128 R4, [R8] ;"))
+    128
+    """
+    loads = (one.opcode for one in found if one.opcode.partition(".")[0] in ("LDG", "LDGSTS"))
+    return max(map(width_bits, loads), default=None)
+
+
 def width_bits(opcode: str) -> int:
     """How much of memory a thread's load or store moves.
 
