@@ -191,6 +191,20 @@ def keep_few(x: torch.Tensor, period: int) -> None:
     bits.zero_().scatter_(-1, index, kept)
 
 
+_SMALL = 2.0**-6
+
+
+def keep_one_of_each(x: torch.Tensor) -> None:
+    """Make all but one element of each vector small: each in turn, so that a lost vector shows in its sum.
+
+    Small and not 0: where fp16 rounds the weight of a vector to 0, that is no error of a sum of all.
+    """
+    vector = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(*x.shape[:-1], 1)
+    index = vector % max(1, x.shape[-1])
+    kept = x.gather(-1, index)
+    x.mul_(_SMALL).scatter_(-1, index, kept)
+
+
 ROWS_OF_FEW = 64
 """Rows after which it is the turn of the same elements again, where rows are long and there are as many."""
 

@@ -12,7 +12,15 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, MATRICES_ALONE, laid_out, stored_bytes, stored_shape, tensor
+from compare.inputs import (
+    ITEM_BYTES,
+    MATRICES_ALONE,
+    keep_one_of_each,
+    laid_out,
+    stored_bytes,
+    stored_shape,
+    tensor,
+)
 from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Revealing, Tolerance, UsageError, case
 
 HEAD_SIZES = (64, 128)
@@ -147,13 +155,8 @@ def tolerance(case: Case) -> Tolerance:
 
 
 def few_values(inputs: tuple[torch.Tensor, ...]) -> None:
-    """Of each token's value one element stays, the others are small: a token that is lost shows there."""
-    values = inputs[2]
-    D = values.shape[-1]
-    token = torch.arange(values.shape[:-1].numel(), device=values.device).view(*values.shape[:-1], 1)
-    index = token % D
-    kept = values.gather(-1, index)
-    values.mul_(2.0**-6).scatter_(-1, index, kept)
+    """Each token counts for one element of the output: it shows there if it is lost."""
+    keep_one_of_each(inputs[2])
 
 
 DTYPES = ("fp32", "fp16", "bf16")
