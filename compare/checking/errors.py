@@ -135,7 +135,9 @@ class _Comparison:
         half_ulp = _half_ulp(magnitude, out.dtype)
         excess = difference if self.tolerance.exact else difference - half_ulp
         if intermediate is not None:
-            excess = excess - torch.finfo(out.dtype).eps / 2 * intermediate
+            rounding = torch.finfo(out.dtype).eps / 2 * intermediate
+            # The value that is rounded in the end may lie beyond a power of two.
+            excess = difference - rounding - _half_ulp(magnitude + rounding, out.dtype)
         allowed = self.unit * (magnitude if scale is None else magnitude + scale)
         score = torch.where(excess > 0, excess / allowed, 0.0)  # infinite where nothing is allowed
         accepted = (score <= self.limit) & both
