@@ -807,7 +807,9 @@ class Row:
     """Empty where measured now; else where and when the timing was recorded and whether the source
     has changed since,"""
     ceilings: Ceilings | None = None
-    """and what was reached in that run, which need not be the one of its case's other rows."""
+    """and what was reached in that run, which need not be the one of its case's other rows;"""
+    run: str = ""
+    """and when that run was, as `Comparison.created`: only rows of one run have pairs of samples."""
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ WRONG: dict[str, dict[str, Wrong]] = {
 }
 
 WRONG_IN_FP32: dict[str, dict[str, Wrong]] = {
-    "matmul": {"operands in 16 digits": on(digits(16), digits(16))},
+    "matmul": {"operands in 17 digits": on(digits(17), digits(17))},
     "reduce_sum": {
         "inputs in fp16": on(rounded(torch.float16)),
         "inputs in bf16": on(rounded(torch.bfloat16)),
@@ -264,7 +264,7 @@ ON_A_CPU = {
     "attention_backward": ["B=1,Sq=512,Skv=512,Hq=1,Hk=1,D=128,causal=0,bf16"],
     "batched_matmul": ["B=128,N=48,fp16", "B=128,N=48,fp32"],
     "compact": ["N=1048576,K=524288,fp32", "N=65536,K=32768,fp16"],
-    "cross_entropy": ["M=8,V=2097152,bf16", "M=32,V=32000,bf16"],
+    "cross_entropy": ["M=16,V=2097152,bf16"],
     "decode_attention": ["B=1,S=8192,Hq=8,Hk=2,D=128,PAGE=16,bf16"],
     "fp8_block_matmul": ["M=32,N=256,K=4096,fp8"],
     "fp8_matmul": ["M=64,N=2048,K=4096,fp8"],
