@@ -70,7 +70,7 @@ def check(
         )
         calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options.own_work)
         trials: list[_Trial] = []
-        for probe in probes.of_check(seeds):
+        for probe in probes.of_check(seeds, impl.accumulator):
             trials += calls.trials(probe)
         if options.one_element_changed:
             for one_changed in with_one_element_changed(probes.of(seeds[-1])):

@@ -94,9 +94,9 @@ class _Comparison:
     def add(self, piece: Piece, out: torch.Tensor) -> None:
         """Add the errors of one piece: of ``out`` against the fp64 reference."""
         ref = piece.values
-        of_each = (self._scale(ref, piece.sizes), piece.intermediate)
+        of_each = [self._scale(ref, piece.sizes), piece.intermediate]
         if ref.dim() == 0:  # a scalar is a row of one element
-            ref, out, of_each = ref[None], out[None], tuple(x if x is None else x[None] for x in of_each)
+            ref, out, of_each = ref[None], out[None], [x if x is None else x[None] for x in of_each]
         columns = piece_length(ref.shape[-1], ref.numel())
         for begin in range(0, ref.shape[-1], columns):
             length = min(columns, ref.shape[-1] - begin)

@@ -13,15 +13,14 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.check import CheckOptions, check
 from compare.checking.probes import Probes
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.inputs import TORCH_DTYPES
-from compare.spec import Case, Implementation, Op, by_output
+from compare.spec import Case, Op
+from mutants import agreement_of_outputs
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 Wrong = Callable[..., torch.Tensor]
-"""Of an op of one output, and the inputs in fp64: that output in fp64."""
+"""As `agreement_of_outputs` takes it."""
 
 PLACES = {"first": 0, "inner": 10, "last": -1}
 BLOCK = slice(-1500, -476)
@@ -285,26 +284,12 @@ ON_A_CPU = {
 }
 
 
-def run(wrong: Wrong, c: Case, parts: tuple[Op, ...]) -> Callable[..., Any]:
-    def called(*inputs: torch.Tensor, **options: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        wide = [x.double() for x in inputs]
-        outputs = [wrong(part, *wide).to(TORCH_DTYPES[part.output_dtype or c.dtype]) for part in parts]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    return called
-
-
 def passing(op: Op, c: Case, device: torch.device, tolerance: ToleranceFromBaseline) -> list[str]:
-    """Names of the wrong outputs that pass the check."""
+    """The wrong outputs that pass the check."""
     wrong = WRONG[op.name] | (WRONG_IN_FP32.get(op.name, {}) if c.dtype == "fp32" else {})
-    options = CheckOptions(probes=Probes(op, c, device, tolerance, (0,)))
-    passed = []
-    for name, each in wrong.items():
-        impl = Implementation(op.name, "torch.wrong", "vendor", run(each, c, by_output(op, c)))
-        agreement = check(op, impl, c, device, (0,), options)
-        if agreement.passed:
-            passed.append(f"{name}: {agreement.error:.3g} of {agreement.limit:.3g}")
-    return passed
+    probes = Probes(op, c, device, tolerance, (0,))
+    found = {name: agreement_of_outputs(op, c, device, probes, each) for name, each in wrong.items()}
+    return [f"{name}: {each.error:.3g} of {each.limit:.3g}" for name, each in found.items() if each.passed]
 
 
 @pytest.mark.parametrize("op", registry.op_names())
@@ -317,12 +302,9 @@ def test_wrong_outputs_of_long_sums_fail(op: str) -> None:
 
 def timed_cases() -> list[Any]:
     """The default case of each op; those of the sweep are thorough."""
-    ops = map(registry.get_op, registry.op_names())
     return [
-        pytest.param(
-            op, c, id=f"{op.name}-{c}", marks=[] if c == op.cases.default else [pytest.mark.thorough]
-        )
-        for op in ops
+        pytest.param(op, c, id=f"{op.name}-{c}", marks=[pytest.mark.thorough] * (c != op.cases.default))
+        for op in map(registry.get_op, registry.op_names())
         for c in dict.fromkeys((op.cases.default, *op.cases.sweep))
         if not (op.name == "compact" and c["K"] == 0)  # nothing is kept
     ]
