@@ -148,7 +148,7 @@ def cost(case: Case) -> Cost:
 def tolerance(case: Case) -> Tolerance:
     """As attention's: errors of scores, and of probabilities rounded to 16 bits for the second product.
 
-    Those of many tokens average out: on a GPU a third of what is allowed of 8192, half of 32768.
+    Those of many tokens average out: on a GPU, 8192 tokens need 40% of this limit and 32768 need 55%.
     """
     rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
     return Tolerance(least=256.0 + rounded * min(1.0, 24 / math.sqrt(max(case["S"], 1))))
