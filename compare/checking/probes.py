@@ -20,8 +20,8 @@ from compare.spec import Case, Op, Tolerance, by_output
 _KEPT_BYTES = 1 << 29
 """Inputs of up to this size with their fp64 reference are kept; on a GPU up to 1/64 of its memory."""
 
-_MANY = 1 << 16
-"""Elements of all inputs from which an op's revealing inputs are a probe too."""
+_MANY = range(1 << 16, 1 << 31)
+"""Elements of all inputs where an op's revealing inputs are a probe too: beyond, indices take much memory."""
 
 _TRIES = 64
 """Elements of a tensor that are looked at for a byte unlike another."""
@@ -86,7 +86,7 @@ class Probes:
         if self._op.revealing is None or self._case.fill != "normal" or "expanded" in self._case.layout:
             return False
         inputs = self._op.make_inputs(self._case, torch.Generator(), torch.device("meta"))
-        return sum(x.numel() for x in inputs) >= _MANY
+        return sum(x.numel() for x in inputs) in _MANY
 
     def _probe(self, seed: int, revealing: bool) -> Probe:
         with self._lock:
