@@ -171,6 +171,53 @@ def _whole_values(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.G
     return values
 
 
+def spared(x: torch.Tensor, period: int) -> torch.Tensor:
+    """Indices along the last dimension: every ``period``-th pair of neighbours, another one in each row.
+
+    With as many rows as ``period``, each pair is in some row's.
+    """
+    period = max(1, min(period, x.shape[-1] // 2))
+    pairs = x.shape[-1] // 2 // period
+    row = torch.arange(math.prod(x.shape[:-1]), device=x.device)[:, None] % period
+    first = 2 * (row + period * torch.arange(pairs, device=x.device))
+    return torch.stack((first, first + 1), -1).view(*x.shape[:-1], 2 * pairs)
+
+
+def keep_few(x: torch.Tensor, period: int) -> None:
+    """Set all to 0 but those `spared`: a sum of few terms loses a few roundings, and no term unseen."""
+    bits = x.view(torch.uint8) if x.itemsize == 1 else x  # fp8 has few operators
+    index = spared(x, period)
+    kept = bits.gather(-1, index)
+    bits.zero_().scatter_(-1, index, kept)
+
+
+_SMALL = 2.0**-6
+
+
+def keep_one_of_each(x: torch.Tensor) -> None:
+    """Make all but one element of each vector small: each in turn, so that a lost vector shows in its sum.
+
+    Small and not 0: where fp16 rounds the weight of a vector to 0, that is no error of a sum of all.
+    """
+    vector = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(*x.shape[:-1], 1)
+    index = vector % max(1, x.shape[-1])
+    kept = x.gather(-1, index)
+    x.mul_(_SMALL).scatter_(-1, index, kept)
+
+
+ROWS_OF_FEW = 64
+"""Rows after which it is the turn of the same elements again, where rows are long and there are as many."""
+
+_FAR_BELOW = 16.0
+
+
+def keep_few_exponentials(x: torch.Tensor) -> None:
+    """In each row, lower all but some that are `spared`, so that no others count in a sum of exponentials."""
+    index = spared(x, min(ROWS_OF_FEW, x.shape[0]))
+    kept = x.gather(-1, index).abs()
+    x.sub_(_FAR_BELOW).scatter_(-1, index, kept)
+
+
 def laid_out(values: torch.Tensor, shape: tuple[int, ...], layout: str) -> torch.Tensor:
     """The same values as a tensor of ``shape``, lying in memory as ``layout`` says."""
     if layout == "contiguous":

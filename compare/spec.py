@@ -182,12 +182,14 @@ class Tolerance:
     along ``reduced_dim``, 0 where that is None.  So fp16 and bf16 outputs are held to what fp32 arithmetic
     can do, and anything computed in a lower precision scores hundreds.
 
-    The limit is twice what PyTorch's own implementation scores on the same inputs, and never below
-    ``least``.
+    Where the op has ``intermediate``, half a unit in the last place of that is left out as well.
+
+    The limit is ``least``, or twice what PyTorch's own implementation scores on the same inputs, where that
+    is more.
     """
 
     least: float
-    """How many roundings of fp32 a good implementation may lose."""
+    """How many roundings of fp32 an implementation may lose: twice what the best on a GPU lose."""
     least_rounded: float | None = None
     """The same for one that computes in less than fp32 and says so: how many roundings of what it computes
     in.  None: as many."""
@@ -209,6 +211,16 @@ class Invariant:
     name: str
     check: Callable[[tuple[torch.Tensor, ...], torch.Tensor], str | None]
     """``check(inputs, output)``: None where it holds, else what is wrong."""
+
+
+@dataclass(frozen=True)
+class Revealing:
+    """Other inputs for large cases, on which an error shows that is lost among a million terms."""
+
+    change: Callable[[tuple[torch.Tensor, ...]], None]
+    """Turns inputs into these, in place."""
+    exact: bool = False
+    """Whether nothing rounds on them, in any order of operations: any difference is wrong."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +280,11 @@ class Op:
     magnitude: Callable[..., torch.Tensor] | None = None
     """Like ``oracle``, of the terms' magnitudes: an element's error is relative to it as well as to the
     element itself, where the element is a sum whose terms may cancel.  None: what `Tolerance` says."""
+    intermediate: Callable[..., torch.Tensor] | None = None
+    """Like ``oracle``, of an intermediate result that implementations may round to the output's dtype: its
+    size, times the output's derivative by it.  Half a unit in its last place is no error.  None: there is
+    no such result."""
+    revealing: Revealing | None = None
     settle: Callable[[tuple[torch.Tensor, ...], torch.Tensor], None] = nothing_open
     """``settle(inputs, output)`` puts the oracle's values where the op leaves open what the output holds.
     Outputs are settled before they are compared: behind the end of a compaction anything may stand."""
@@ -321,6 +338,7 @@ def by_output(op: Op, case: Case) -> tuple[Op, ...]:
         signature=f"{inputs}-> {shapes[0]}",
         oracle=given(op.oracle),
         magnitude=op.magnitude and given(op.magnitude),
+        intermediate=op.intermediate and given(op.intermediate),
         further=(),
     )
     others = (
@@ -330,6 +348,7 @@ def by_output(op: Op, case: Case) -> tuple[Op, ...]:
             oracle=given(other.oracle),
             tolerance=other.tolerance,
             magnitude=other.magnitude and given(other.magnitude),
+            intermediate=None,
             output_dtype=other.dtype,
             settle=nothing_open,
             invariants=(),
@@ -796,7 +815,9 @@ class Row:
     """Empty where measured now; else where and when the timing was recorded and whether the source
     has changed since,"""
     ceilings: Ceilings | None = None
-    """and what was reached in that run, which need not be the one of its case's other rows."""
+    """and what was reached in that run, which need not be the one of its case's other rows;"""
+    run: str = ""
+    """and when that run was, as `Comparison.created`: only rows of one run have pairs of samples."""
 
 
 @dataclass(frozen=True)

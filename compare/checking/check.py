@@ -53,7 +53,7 @@ def check(
     seeds: Sequence[int] = (0, 1, 2),
     options: CheckOptions | None = None,
 ) -> Agreement:
-    """The agreement of an implementation's outputs with the oracle, on fresh inputs for each seed.
+    """The agreement of an implementation's outputs with the oracle, on each of its probes.
 
     Args:
         seeds: of the inputs; the same addresses hold new values each time.
@@ -70,11 +70,10 @@ def check(
         )
         calls = _Calls(op, impl, case, stage, expected_outputs(op, case, device), options.own_work)
         trials: list[_Trial] = []
-        for seed in seeds:
-            probe = probes.of(seed)
+        for probe in probes.of_check(seeds, impl.accumulator):
             trials += calls.trials(probe)
         if options.one_element_changed:
-            for one_changed in with_one_element_changed(probe):
+            for one_changed in with_one_element_changed(probes.of(seeds[-1])):
                 trials += calls.trials(one_changed)
     return _summary(trials, len(seeds))
 

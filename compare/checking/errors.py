@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compare.checking.mismatch import Located
-from compare.checking.reference import Reference, largest, piece_length
+from compare.checking.reference import Piece, Reference, largest, piece_length
 from compare.spec import ROUNDOFF, Case, Mismatch, Op, Tolerance
 
 _QUANTILE_ELEMENTS = 1 << 18
@@ -61,8 +61,8 @@ def errors_of(
     """The errors of an output against the oracle, in roundings of ``accumulator``."""
     step = max(1, output.numel() // quantile_elements) if quantile_elements else 0
     comparison = _Comparison(op.tolerance(case), ROUNDOFF[accumulator], limit, step)
-    for ref, sizes, out in reference.pieces(output):
-        comparison.add(ref, sizes, out)
+    for piece, out in reference.pieces(output):
+        comparison.add(piece, out)
     return comparison.errors
 
 
@@ -74,8 +74,8 @@ def mismatch_of(
     if located is None:
         return None
     comparison = _Comparison(op.tolerance(case), ROUNDOFF[accumulator], limit, 0, located=located)
-    for ref, sizes, out in reference.pieces(output):
-        comparison.add(ref, sizes, out)
+    for piece, out in reference.pieces(output):
+        comparison.add(piece, out)
     return located.found()
 
 
@@ -91,16 +91,20 @@ class _Comparison:
     located: Located | None = None
     """Records where the wrong elements are."""
 
-    def add(self, ref: torch.Tensor, sizes: torch.Tensor | None, out: torch.Tensor) -> None:
-        """Add the errors of one piece, ``out``, against the fp64 ``ref``."""
+    def add(self, piece: Piece, out: torch.Tensor) -> None:
+        """Add the errors of one piece: of ``out`` against the fp64 reference."""
+        ref = piece.values
+        of_each = [self._scale(ref, piece.sizes), piece.intermediate]
         if ref.dim() == 0:  # a scalar is a row of one element
-            ref, out, sizes = ref[None], out[None], None if sizes is None else sizes[None]
-        scale = self._scale(ref, sizes)
+            ref, out, of_each = ref[None], out[None], [x if x is None else x[None] for x in of_each]
         columns = piece_length(ref.shape[-1], ref.numel())
         for begin in range(0, ref.shape[-1], columns):
             length = min(columns, ref.shape[-1] - begin)
-            part = scale.narrow(-1, begin, length) if scale is not None and scale.shape[-1] > 1 else scale
-            self._add_block(ref.narrow(-1, begin, length), out.narrow(-1, begin, length), part)
+            scale, intermediate = (
+                x.narrow(-1, begin, length) if x is not None and x.shape[-1] > 1 else x for x in of_each
+            )
+            part, of_part = (x.narrow(-1, begin, length) for x in (ref, out))
+            self._add_block(part, of_part, scale, intermediate)
 
     def _scale(self, ref: torch.Tensor, sizes: torch.Tensor | None) -> torch.Tensor | None:
         """The tolerance's absolute floor: relative to ``sizes``, else to the largest value of the row."""
@@ -110,7 +114,13 @@ class _Comparison:
             return None
         return self.tolerance.floor * largest(ref, self.tolerance.reduced_dim)
 
-    def _add_block(self, ref: torch.Tensor, out: torch.Tensor, scale: torch.Tensor | None) -> None:
+    def _add_block(
+        self,
+        ref: torch.Tensor,
+        out: torch.Tensor,
+        scale: torch.Tensor | None,
+        intermediate: torch.Tensor | None,
+    ) -> None:
         """Add one block's errors, with a single synchronization of the GPU."""
         if not out.is_floating_point():
             self._add_integers(ref, out)
@@ -124,6 +134,10 @@ class _Comparison:
         difference = torch.where(both, (got - ref).abs(), 0.0)
         half_ulp = _half_ulp(magnitude, out.dtype)
         excess = difference if self.tolerance.exact else difference - half_ulp
+        if intermediate is not None:
+            rounding = torch.finfo(out.dtype).eps / 2 * intermediate
+            # The value that is rounded in the end may lie beyond a power of two.
+            excess = difference - rounding - _half_ulp(magnitude + rounding, out.dtype)
         allowed = self.unit * (magnitude if scale is None else magnitude + scale)
         score = torch.where(excess > 0, excess / allowed, 0.0)  # infinite where nothing is allowed
         accepted = (score <= self.limit) & both

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import secrets
 import threading
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,10 +15,13 @@ import torch
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Reference, expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
-from compare.spec import Case, Op, by_output
+from compare.spec import Case, Op, Tolerance, by_output
 
 _KEPT_BYTES = 1 << 29
 """Inputs of up to this size with their fp64 reference are kept; on a GPU up to 1/64 of its memory."""
+
+_MANY = range(1 << 16, 1 << 31)
+"""Elements of all inputs where an op's revealing inputs are a probe too: beyond, indices take much memory."""
 
 _TRIES = 64
 """Elements of a tensor that are looked at for a byte unlike another."""
@@ -60,36 +64,71 @@ class Probes:
     ) -> None:
         self._op, self._case, self._device = op, case, device
         self._tolerance, self._kept = tolerance, frozenset(kept)
-        self._limits: dict[tuple[int, str], tuple[float, bool, str]] = {}
-        self._probes: dict[int, Probe] = {}
+        self._limits: dict[tuple[int, Op], tuple[float, bool, str]] = {}
+        self._probes: dict[tuple[int, bool], Probe] = {}
         self._lock = threading.Lock()
 
     def of(self, seed: int) -> Probe:
-        with self._lock:
-            return self._probes[seed] if seed in self._probes else self._make(seed)
+        return self._probe(seed, revealing=False)
 
-    def _make(self, seed: int) -> Probe:
+    def of_check(self, seeds: Sequence[int], accumulator: str = "fp32") -> Iterator[Probe]:
+        """The probes of a check: one of each seed, and of the first also the op's revealing inputs.
+
+        These are for sums in fp32: what loses digits of each term, as TF32 does, loses more in sums of few.
+        """
+        for seed in seeds:
+            yield self.of(seed)
+        if self._reveals and seeds and accumulator == "fp32":
+            yield self._probe(seeds[0], revealing=True)
+
+    @functools.cached_property
+    def _reveals(self) -> bool:
+        if self._op.revealing is None or self._case.fill != "normal" or "expanded" in self._case.layout:
+            return False
+        inputs = self._op.make_inputs(self._case, torch.Generator(), torch.device("meta"))
+        return sum(x.numel() for x in inputs) in _MANY
+
+    def _probe(self, seed: int, revealing: bool) -> Probe:
+        with self._lock:
+            known = self._probes.get((seed, revealing))
+            return known or self._make(seed, revealing)
+
+    def _make(self, seed: int, revealing: bool) -> Probe:
         generator = torch.Generator(self._device).manual_seed(seed)
         inputs = self._op.make_inputs(self._case, generator, self._device)
+        parts = by_output(self._op, self._case)
+        if revealing and self._op.revealing is not None:
+            self._op.revealing.change(inputs)
+            parts = tuple(_revealing(part, self._op.revealing.exact) for part in parts)
         keep = seed in self._kept and self._bytes(inputs) <= _most_kept(self._device)
         wanted = []
-        for op in by_output(self._op, self._case):
-            reference = Reference(op, inputs, keep)
-            if (seed, op.output) in self._limits:
-                limit, reference.by_row, reference.hint = self._limits[seed, op.output]
+        for part in parts:
+            reference = Reference(part, inputs, keep)
+            if (seed, part) in self._limits:
+                limit, reference.by_row, reference.hint = self._limits[seed, part]
             else:
                 limit = self._tolerance.limit(self._case, reference)
-                self._limits[seed, op.output] = limit, reference.by_row, reference.hint
+                self._limits[seed, part] = limit, reference.by_row, reference.hint
             wanted.append(Wanted(reference, limit))
-        probe = Probe(f"seed {seed}", inputs, tuple(wanted))
+        probe = Probe(f"seed {seed}" + ", revealing inputs" * revealing, inputs, tuple(wanted))
         if keep:
-            self._probes[seed] = probe
+            self._probes[seed, revealing] = probe
         return probe
 
     def _bytes(self, inputs: tuple[torch.Tensor, ...]) -> int:
         """Of the inputs, and of each output's reference and magnitude in fp64."""
         outputs = expected_outputs(self._op, self._case, self._device).values()
         return sum(x.numel() * x.itemsize for x in inputs) + sum(16 * x.numel() for x in outputs)
+
+
+def _revealing(part: Op, exact: bool) -> Op:
+    """The op of an output on its revealing inputs."""
+    part = replace(part, revealing=None)
+    return replace(part, tolerance=_exactly, magnitude=None) if exact else part
+
+
+def _exactly(case: Case) -> Tolerance:
+    return Tolerance(least=0.0, exact=True)
 
 
 def _most_kept(device: torch.device) -> int:

@@ -9,6 +9,7 @@ import functools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +24,17 @@ _PIECE_ELEMENTS = 1 << 24
 
 _EFFORTLESS_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
 """Elements of inputs and output up to which the oracle takes milliseconds on the device."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the reference, in fp64."""
+
+    values: torch.Tensor
+    sizes: torch.Tensor | None
+    """Of the op's ``magnitude``,"""
+    intermediate: torch.Tensor | None
+    """and of its ``intermediate``."""
 
 
 class Reference:
@@ -44,23 +56,25 @@ class Reference:
         self.inputs = inputs
         self.device = inputs[0].device
         self.op = op
-        self._pieces: list[tuple[torch.Tensor, torch.Tensor | None]] | None = [] if keep else None
+        self._pieces: list[Piece] | None = [] if keep else None
 
-    def pieces(
-        self, output: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]]:
-        """Pieces of the reference, their magnitudes (if the op has any) and the same parts of ``output``."""
+    def pieces(self, output: torch.Tensor) -> Iterator[tuple[Piece, torch.Tensor]]:
+        """Pieces of the reference, and the same parts of ``output``."""
         for i, (parts, out) in enumerate(_pieces(self.op, self.inputs, output)):
             if self._pieces is not None and i < len(self._pieces):
-                piece, sizes = self._pieces[i]
+                piece = self._pieces[i]
             else:
                 wide = [part.double() for part in parts]
-                piece = self.op.oracle(*wide)
-                sizes = None if self.op.magnitude is None else self.op.magnitude(*wide)
+                op = self.op
+                piece = Piece(
+                    op.oracle(*wide),
+                    None if op.magnitude is None else op.magnitude(*wide),
+                    None if op.intermediate is None else op.intermediate(*wide),
+                )
                 del wide
                 if self._pieces is not None:
-                    self._pieces.append((piece, sizes))
-            yield piece, largest(piece, -1) if self.by_row else sizes, out
+                    self._pieces.append(piece)
+            yield replace(piece, sizes=largest(piece.values, -1)) if self.by_row else piece, out
 
 
 def largest(values: torch.Tensor, dim: int) -> torch.Tensor:

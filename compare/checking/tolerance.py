@@ -1,4 +1,4 @@
-"""The tolerance of a check: derived from the error of PyTorch's own implementation."""
+"""The tolerance of a check: an op's floor, or from the error of PyTorch's own implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limit_of(tolerance: Tolerance, accumulator: str, allowed: float) -> float:
 
 
 class ToleranceFromBaseline:
-    """Allows twice the error of PyTorch's own implementation.
+    """Allows the op's floor, or twice the error of PyTorch's own implementation where that is more.
 
     Args:
         stage: where that implementation is called; None: the op's floor is the tolerance.

@@ -2,7 +2,7 @@
 
 The samples of two runs are not pairs, so a speedup is the ratio of the two medians, with an interval derived
 from theirs (`statistics.between`).  Clocks and temperature differ more between two runs than within one, so
-a difference counts from `ACROSS` times the least difference that counts within a run.
+a difference counts from `statistics.ACROSS` times the least difference that counts within a run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from compare.records.archive import Recorded
 from compare.spec import WRONG, Comparison, Environment, Estimate, Row
 from compare.timing import calibration, statistics
 
-ACROSS = 2.0
 NOTICEABLE = 0.01
 """The relative difference from which clocks and ceilings of two runs are listed."""
 
@@ -125,7 +124,7 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
             return Change(*key, "lost", old_us=before, source_changed=changed, detail="no longer timed")
         return Change(*key, "untimed", source_changed=changed, detail="not timed in both")
     ratio = _EQUAL if before == after else statistics.between(before, after)
-    least = ACROSS * max(map(_detectable, (old.row, new.row)))
+    least = statistics.ACROSS * max(map(_detectable, (old.row, new.row)))
     outcome = statistics.verdict(ratio, least)
     return Change(*key, outcome, ratio, least, before, after, changed)
 

@@ -8,8 +8,20 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Output, Tolerance, UsageError, case
+from compare.inputs import ITEM_BYTES, keep_one_of_each, stored_bytes, tensor
+from compare.spec import (
+    LAYOUTS,
+    ROUNDOFF,
+    Case,
+    Cases,
+    Cost,
+    Op,
+    Output,
+    Revealing,
+    Tolerance,
+    UsageError,
+    case,
+)
 
 HEAD_SIZES = (64, 128)
 
@@ -31,7 +43,7 @@ def make_inputs(
     usual = replace(case, fill="normal")
     k = _heads("k", (B, Skv, Hk, D), usual, generator, device)
     if 0 not in k.stride():
-        k[:, _OUTLIERS] *= 6
+        k[:, _OUTLIERS] *= _LONG
     return (
         _heads("q", (B, Sq, Hq, D), case, generator, device),
         k,
@@ -39,6 +51,7 @@ def make_inputs(
     )
 
 
+_LONG = 6
 _OUTLIERS = slice(66, None, 97)
 """Keys of long vectors: a row's maximum grows by much in a later tile, so earlier sums must be rescaled."""
 
@@ -156,6 +169,13 @@ def tolerance(case: Case) -> Tolerance:
     return Tolerance(least=256.0 + rounded)
 
 
+def equal_keys(inputs: tuple[torch.Tensor, ...]) -> None:
+    """All keys count about as much, and each most in one element of the output."""
+    _, k, v = inputs
+    k[:, _OUTLIERS] /= _LONG
+    keep_one_of_each(v)
+
+
 def tolerance_lse(case: Case) -> Tolerance:
     """Error of an fp32 sum of D products, relative to their magnitudes, and of a logarithm.
 
@@ -256,6 +276,7 @@ OP = Op(
     options=options,
     cost=cost,
     tolerance=tolerance,
+    revealing=Revealing(equal_keys),
     cases=CASES,
     further=(Output(oracle_lse, tolerance_lse, magnitude_lse, dtype="fp32"),),
     independent="B",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
+from compare.ops.matmul import of_sum
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 
 
@@ -42,14 +43,8 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Error of an fp32 sum of N products, relative to the sum of the products' magnitudes.
-
-    With round-to-nearest the error is a random walk: a few roundings, however long the sum.  Tensor cores
-    truncate once per 4 to 16 products, always in the same direction.  Expected N^1/2 / 15, allowed 4 times
-    that.
-    """
-    cut_off = 0.0 if case.dtype == "fp32" else math.sqrt(case["N"]) / 4
-    return Tolerance(least=8.0 + cut_off)
+    """Error of an fp32 sum of N products, relative to the sum of the products' magnitudes."""
+    return Tolerance(least=of_sum(case["N"], case.dtype))
 
 
 DTYPES = ("fp32", "fp16", "bf16")

@@ -16,7 +16,8 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
-from compare.spec import FP8, LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from compare.ops.matmul import few_terms
+from compare.spec import FP8, LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
 
 BLOCK = 128
 """Columns of a, and rows and columns of b, that share a scale."""
@@ -135,6 +136,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
+    revealing=Revealing(few_terms),
     cases=CASES,
     output_dtype="bf16",
     independent="M",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from compare.inputs import ITEM_BYTES, ROWS_OF_FEW, of_input, spared, stored_bytes, tensor
+from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
 
 EPS = 1e-5
 """Added to the variance: PyTorch's default."""
@@ -65,8 +64,20 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Two pairwise sums lose log2(N) roundings at worst; root, scale and shift a few more."""
-    return Tolerance(least=8.0 + math.log2(max(case["N"], 1)))
+    """Root, scale and shift: on a GPU up to 1.3 roundings where the sums are accurate, and 2.4 in all."""
+    return Tolerance(least=4.0)
+
+
+def few_terms(inputs: tuple[torch.Tensor, ...]) -> None:
+    """Most elements of a row are 0 and the others pairs of opposites: an error of few terms' variance shows.
+
+    PyTorch's own sums of 2^18 squares lose as much as a division by N - 1 does; its sums of these do not.
+    """
+    x = inputs[0]
+    index = spared(x, min(ROWS_OF_FEW, len(x)))
+    kept = x.gather(1, index)
+    kept[:, 1::2] = -kept[:, ::2]
+    x.zero_().scatter_(1, index, kept)
 
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -131,6 +142,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
+    revealing=Revealing(few_terms),
     cases=CASES,
     independent="M",
 )

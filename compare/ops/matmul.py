@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from compare.inputs import ITEM_BYTES, keep_few, stored_bytes, tensor
+from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
 
 
 def make_inputs(
@@ -45,18 +45,27 @@ def cost(case: Case) -> Cost:
     )
 
 
-def tolerance(case: Case) -> Tolerance:
-    """Error of an fp32 sum of K products, relative to the sum of the products' magnitudes.
+def of_sum(K: int, dtype: str) -> float:
+    """Roundings that an fp32 sum of K products may lose, of the sum of the products' magnitudes.
 
     With round-to-nearest, K additions make a random walk of K^1/2 steps.  Each step rounds a partial sum that
-    is itself K^1/2 times smaller than the sum of magnitudes: a few roundings, however long the sum.  Tensor
-    cores truncate once per 4 to 16 products, always in the same direction: K^1/2 / 15 expected, 4 times that
-    allowed.  fp32 products do not use tensor cores.
+    is itself K^1/2 times smaller than the sum of magnitudes: a few roundings, however long the sum, and up to
+    4.6 where K is small and the first product large.  Tensor cores truncate once per 4 to 16 products, always
+    in the same direction: on a GPU K^1/2 / 7 at most.  fp32 products do not use tensor cores.
     """
-    walk = math.sqrt(max(case["K"], 1))
-    cut_off = 0.0 if case.dtype == "fp32" else walk / 4
+    return 7.0 if dtype == "fp32" else max(7.0, 2.0 + math.sqrt(K) / 5)
+
+
+def tolerance(case: Case) -> Tolerance:
+    """Error of an fp32 sum of K products, relative to the sum of the products' magnitudes."""
     # A truncated input is off by at most two roundings, a product by four; over many terms the signs cancel.
-    return Tolerance(least=8.0 + cut_off, least_rounded=min(2.0, 20 / walk))
+    rounded = min(2.0, 20 / math.sqrt(max(case["K"], 1)))
+    return Tolerance(least=of_sum(case["K"], case.dtype), least_rounded=rounded)
+
+
+def few_terms(inputs: tuple[torch.Tensor, ...]) -> None:
+    """Sums of four products: the digits that inputs lose do not average out."""
+    keep_few(inputs[0], inputs[0].shape[-1] // 4)
 
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -118,6 +127,7 @@ OP = Op(
     magnitude=magnitude,
     cost=cost,
     tolerance=tolerance,
+    revealing=Revealing(few_terms),
     cases=CASES,
     independent="M",
 )

@@ -6,10 +6,12 @@ elements would overflow, and a bf16 result would keep only 8 of the accumulator'
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from compare.inputs import stored_bytes, tensor
-from compare.spec import Case, Cases, Cost, Op, Tolerance, case
+from compare.spec import Case, Cases, Cost, Op, Revealing, Tolerance, case
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:
@@ -33,10 +35,33 @@ def cost(case: Case) -> Cost:
 def tolerance(case: Case) -> Tolerance:
     """Error of a sum in parts, relative to the sum of magnitudes.
 
-    Each part is a running sum of at most some thousand elements: a random walk of one rounding per step.
-    Errors of the parts have random signs, so the total loses less than each part does.
+    A running sum of n terms of random signs is a random walk, and so is its error: 0.35 roundings of the
+    magnitudes, up to 1.5, however large n.  Errors of parts have random signs: with parts of 4096 elements
+    the total loses (4096 / N)^1/2 of that.
     """
-    return Tolerance(least=4.0)
+    return Tolerance(least=1.5 * min(1.0, 64 / math.sqrt(max(case["N"], 1))))
+
+
+_MANY_DIGITS = {
+    torch.float32: (2049.0, -2051.0),
+    torch.float16: (2047.0, -2045.0),
+    torch.bfloat16: (255.0, -253.0),
+}
+"""Numbers that need every digit of their dtype, of fp32 one more than fp16 has."""
+
+_PIECE = 1 << 24
+
+
+def whole_numbers(inputs: tuple[torch.Tensor, ...]) -> None:
+    """Whole numbers from 1 to 4 of either sign, and few of up to 12 bits: all sums of them are exact in fp32.
+
+    So a term shows that is lost, counted twice or rounded, among however many.
+    """
+    (x,) = inputs
+    for piece in x.split(_PIECE):
+        piece.copy_(piece.abs().mul_(2).floor_().clamp_(max=3).add_(1).copysign_(piece))
+        few = piece[7::4096]
+        few.copy_(torch.where(few > 0, *_MANY_DIGITS[x.dtype]))
 
 
 DTYPES = ("fp32", "fp16", "bf16")
@@ -83,5 +108,6 @@ OP = Op(
     tolerance=tolerance,
     cases=CASES,
     magnitude=magnitude,
+    revealing=Revealing(whole_numbers, exact=True),
     output_dtype="fp32",
 )

@@ -60,8 +60,8 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Two products and a sum, each rounded to fp32: at most 1.5 units of the sum of magnitudes."""
-    return Tolerance(least=2.0)
+    """Two products, each rounded to fp32: half a unit of each, which is at most 1 of all magnitudes."""
+    return Tolerance(least=1.0)
 
 
 DTYPES = ("fp32", "fp16", "bf16")

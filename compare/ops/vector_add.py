@@ -30,8 +30,8 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """One fp32 addition, correctly rounded, and one rounding to the dtype."""
-    return Tolerance(least=1.0)
+    """The exact sum, rounded once: fp32 has so many digits that no second rounding shows in 16 bits."""
+    return Tolerance(least=0.25)
 
 
 DTYPES = ("fp32", "fp16", "bf16")

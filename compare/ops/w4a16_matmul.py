@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
+from compare.ops.matmul import of_sum
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
 
 GROUP = 128
@@ -129,12 +130,8 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Error of an fp32 sum of K exact products, relative to the sum of the products' magnitudes.
-
-    As of matmul: a few roundings of a random walk, and tensor cores truncate once per 4 to 16 products,
-    always in the same direction: K^1/2 / 15 expected, 4 times that allowed.
-    """
-    return Tolerance(least=8.0 + math.sqrt(max(case["K"], 1)) / 4)
+    """Error of an fp32 sum of K exact products, relative to the sum of the products' magnitudes."""
+    return Tolerance(least=of_sum(case["K"], case.dtype))
 
 
 DTYPES = ("fp16", "bf16")

@@ -306,7 +306,7 @@ def legend(summary: Summary, width: int, noise: str) -> str:
     entries = {
         "shapes": summary.signature,
         "CORRECT": "every output against an fp64 reference on the same inputs, before any timing; the "
-        "tolerance is twice PyTorch's own error",
+        "tolerance is the op's floor, or twice PyTorch's own error where that is more",
         "µs": "GPU time of one call, median; the L2 cache is flushed before each (cold)",
         "speedup": f"time of {baseline} over this row's, median of the ratios within rounds; ~ within noise: "
         "the 95% interval holds 1, or the difference is smaller than equals show",

@@ -109,6 +109,7 @@ def replay_case(
             timing=entry.row.timing,
             replayed=archive.provenance(entry.run, entry.row, row.source_hash),
             ceilings=entry.comparison.ceilings,
+            run=entry.run.created,
             tunings=entry.row.tunings,
             configuration=said.configuration,
             unmatched=said.unmatched,

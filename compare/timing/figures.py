@@ -107,11 +107,14 @@ def binding(case: CaseComparison) -> str | None:
 def ratio(row: Row, other: Row) -> Estimate | None:
     """Speedup of ``row`` vs. ``other``, cold, from pairs of samples of the same round.
 
-    None where one of them was not timed, or where their accumulators differ.
+    Where they were timed in different runs, from the two medians.  None where one of them was not timed, or
+    where their accumulators differ.
     """
     if not (row.timing and other.timing and row.accumulator == other.accumulator):
         return None
     mine, others = row.timing.cold_us, other.timing.cold_us
+    if row.run != other.run:
+        return statistics.between(others, mine) if mine and others else None
     samples: list[float] = []
     if mine and others:  # a slow row is left out of the last rounds
         samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
@@ -136,6 +139,8 @@ def differs(row: Row, other: Row) -> bool:
     """Whether one row is faster than the other by more than noise."""
     found = ratio(row, other)
     least = detectable(row, other) * (statistics.FEW if few(row, other) else 1)
+    if row.run != other.run:
+        least *= statistics.ACROSS
     return found is not None and statistics.differs(found, least)
 
 

@@ -43,6 +43,9 @@ Result = Timing | Exception
 NOTICEABLE = 0.05
 """Share of a cold time from which a note gives the time of an empty event pair."""
 
+RESOLUTION = 4.0
+"""A cold time shorter than this many empty event pairs is at the clock's resolution."""
+
 OTHER_CLOCK = 0.01
 """Difference of two implementations' SM clocks from which a note gives both."""
 
@@ -399,7 +402,9 @@ class Rounds:
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"
         empty_us = statistics.median(self._empty_us) if self._empty_us else 0.0
         if empty_us > NOTICEABLE * statistics.median(cold):
-            yield f"an empty pair of events reads {empty_us:.1f} us, which is not subtracted"
+            at_resolution = statistics.median(cold) < RESOLUTION * empty_us
+            lead = "its cold time is at the clock's resolution: " if at_resolution else ""
+            yield f"{lead}an empty pair of events reads {empty_us:.1f} us, which is not subtracted"
 
 
 def _endured(entry: Entry) -> Iterator[str]:

@@ -21,6 +21,9 @@ ENOUGH = 6
 FEW = 10.0
 """With fewer samples, a difference counts from this multiple of the least one that counts."""
 
+ACROSS = 2.0
+"""Between two runs, clocks and temperature differ more: there a difference counts from this multiple."""
+
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
 OUTLIER = 5.0

@@ -229,8 +229,9 @@ class Checking:
 
         self._probes = probes(stage)
         try:
-            for seed in dict.fromkeys(seeds):
-                self._probes.of(seed)
+            for of_one in dict.fromkeys(map(tuple, self._seeds.values())):
+                for _ in self._probes.of_check(of_one):
+                    pass
         except Exception:  # memory, most likely: every check meets it again and says so
             self._probes = probes(None)
         self._probed.set()
@@ -254,6 +255,8 @@ class _Known(ToleranceFromBaseline):
         self._known = {each.reference.op.output: (each.limit, each.reference.by_row) for each in probe.wanted}
 
     def limit(self, case: Case, reference: Reference) -> float:
+        if reference.op.tolerance(case).exact:
+            return reference.op.tolerance(case).least
         limit, reference.by_row = self._known[reference.op.output]
         return 2 * limit_of(reference.op.tolerance(case), self._accumulator, limit)
 

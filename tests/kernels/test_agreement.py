@@ -153,13 +153,13 @@ def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
 class Known(ToleranceFromBaseline):
     """The cached limit of a huge case with one seed: computing it takes as long as a check."""
 
-    _limits: ClassVar[dict[tuple[str, Case], float]] = {}
+    _limits: ClassVar[dict[tuple[str, str, Case], float]] = {}
 
     def __init__(self, op: Op) -> None:
         super().__init__(op, None)
 
     def limit(self, case: Case, reference: Reference) -> float:
-        key = (self._op.name, case)
+        key = (self._op.name, reference.op.output, case)
         if key not in self._limits:
             local = ToleranceFromBaseline.local(self._op, case, torch.device("cuda"))
             self._limits[key] = local.limit(case, reference)

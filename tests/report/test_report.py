@@ -28,7 +28,7 @@ from compare.spec import (
     RoleSize,
     Row,
 )
-from compare.timing import figures
+from compare.timing import figures, statistics
 from compare.timing.statistics import estimate
 from tools.docs import blocks
 
@@ -123,6 +123,29 @@ def test_ratios_are_of_pairs_of_the_same_round() -> None:
         for ours, theirs in zip(triton.timing.cold_us.samples, cupy.timing.cold_us.samples, strict=True)  # type: ignore[union-attr]
     )
     assert value.median == pytest.approx((expected[19] + expected[20]) / 2)
+
+
+def test_samples_of_two_runs_are_no_pairs() -> None:
+    """Of a row that was recorded in another run, the ratio is that of two medians, and needs to be larger."""
+    case = made_up.case()
+    triton, cupy = (figures.row_of(case, label) for label in ("triton.online", "cupy.online"))
+    assert triton is not None
+    assert cupy is not None
+    assert triton.timing is not None
+    assert cupy.timing is not None
+    assert triton.timing.cold_us is not None
+    assert cupy.timing.cold_us is not None
+    other = replace(cupy, run="2026-11-19T00:00:00+00:00")
+    value = figures.ratio(triton, other)
+    assert value == statistics.between(cupy.timing.cold_us, triton.timing.cold_us)
+    assert figures.ratio(replace(triton, run=other.run), other) == figures.ratio(triton, cupy)
+    least = figures.detectable(triton, cupy)
+    for gain, within, across in ((3.0, True, True), (1.5, True, False)):
+        cold = triton.timing.cold_us
+        slower = estimate([sample * (1 + gain * least) for sample in cold.samples])
+        behind = replace(triton, timing=replace(triton.timing, cold_us=slower, ratios=()))
+        assert figures.differs(triton, behind) is within
+        assert figures.differs(triton, replace(behind, run=other.run)) is across
     assert value.low < value.median < value.high
 
 

@@ -13,6 +13,7 @@ from compare.checking.check import CheckOptions, check
 from compare.checking.probes import Probes
 from compare.checking.stage import LocalStage
 from compare.checking.tolerance import ToleranceFromBaseline
+from compare.inputs import TORCH_DTYPES
 from compare.spec import (
     WHOLE,
     Agreement,
@@ -86,6 +87,23 @@ def checked(op: Op, c: Case, device: torch.device, run: Run, seeds: tuple[int, .
     yardstick = LocalStage(Implementation(op.name, op.baseline, "vendor", baseline(op)), device)
     probes = Probes(op, c, device, ToleranceFromBaseline(op, yardstick), ())
     return check(op, mutant, c, device, seeds, CheckOptions(probes=probes))
+
+
+def agreement_of_outputs(op: Op, c: Case, device: torch.device, probes: Probes, wrong: Run) -> Agreement:
+    """The agreement of outputs that are computed in fp64 and rounded.
+
+    Args:
+        wrong: makes each output from the op of that output and the inputs in fp64.
+    """
+
+    def run(*inputs: torch.Tensor, **options: object) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        wide = [x.double() for x in inputs]
+        parts = by_output(op, c)
+        outputs = [wrong(part, *wide).to(TORCH_DTYPES[part.output_dtype or c.dtype]) for part in parts]
+        return tuple(outputs) if op.further else outputs[0]
+
+    impl = Implementation(op.name, "torch.wrong", "vendor", run)  # type: ignore[arg-type]
+    return check(op, impl, c, device, (0,), CheckOptions(probes=probes))
 
 
 def spoiled(op: Op, c: Case, spoil: Callable[[torch.Tensor], object]) -> Agreement:

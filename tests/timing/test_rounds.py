@@ -296,6 +296,19 @@ def test_what_distorts_a_time_is_noted() -> None:
     assert len(timing(rounds, "torch.item").notes) == 1
 
 
+@pytest.mark.parametrize(("us", "said"), [(3.5, True), (4.5, False)])
+def test_a_time_of_less_than_four_empty_pairs_is_at_the_clock_s_resolution(us: float, said: bool) -> None:
+    world = World()
+    world.event_us = 1.0
+    impls = (world.implementation("triton.short", us), world.implementation("torch.eager", 9))
+    rounds = rounds_of(world, *impls)
+    rounds.run(budget_s=1)
+    short, long = (timing(rounds, label).notes for label in ("triton.short", "torch.eager"))
+    noted = "at the clock's resolution: an empty pair of events reads 1.0 us"
+    assert any(noted in note for note in short) is said
+    assert not any("resolution" in note for note in long)
+
+
 @pytest.mark.parametrize(
     ("other", "note"),
     [

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from compare import registry
 from compare.code_size.sources import source_hash
-from compare.history import crossover, diff
+from compare.history import crossover
 from compare.history.crossover import Bound
 from compare.records.archive import Recorded
 from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
-from compare.timing import figures, statistics
+from compare.timing import figures
 from compare.tuning.matching import registered_as
 
 
@@ -161,7 +161,8 @@ class _Chart:
             for comparison in run.cases:
                 if (run.op, comparison.case) == (op, case):
                     for row in comparison.rows:
-                        newest.setdefault(row.label, Recorded(row, comparison, run))
+                        measured = Recorded(replace(row, run=run.created), comparison, run)
+                        newest.setdefault(row.label, measured)
         self.op = op
         rows = tuple(recorded.row for recorded in newest.values())
         self.case = replace(next(iter(newest.values())).comparison, rows=rows)
@@ -197,32 +198,18 @@ class _Chart:
 
 def _place(chart: _Chart, sizes: Sizes, stale: Stale) -> Place:
     first, *others = chart.best.values()
-    held = {way: _held(first, other) for way, other in zip(list(chart.best)[1:], others, strict=True)}
-    lead, differs = next(iter(held.values()), (None, False))
-    level = (way for way, (_, apart) in held.items() if not apart)
+    apart = {way: figures.differs(first.row, other.row) for way, other in list(chart.best.items())[1:]}
     return Place(
         chart.op,
         chart.case.case,
         figures.share_of(chart.case),
         tuple(_best(chart, way, recorded, sizes, stale) for way, recorded in chart.best.items()),
-        (next(iter(chart.best)), *level),
-        lead,
-        differs,
+        (next(iter(chart.best)), *(way for way, differs in apart.items() if not differs)),
+        figures.ratio(first.row, others[0].row) if others else None,
+        next(iter(apart.values()), False),
         rounds=(figures.few(first.row, others[0].row) or None) if others else None,
-        across=bool(others) and first.comparison is not others[0].comparison,
+        across=bool(others) and first.row.run != others[0].row.run,
     )
-
-
-def _held(mine: Recorded, other: Recorded) -> tuple[Estimate | None, bool]:
-    """The speedup of ``mine`` over ``other``, and whether that is a difference."""
-    if mine.comparison is other.comparison:
-        return figures.ratio(mine.row, other.row), figures.differs(mine.row, other.row)
-    ours, theirs = _cold_us(mine.row), _cold_us(other.row)
-    found = statistics.between(theirs, ours)
-    least = diff.ACROSS * figures.detectable(mine.row, other.row)
-    if figures.few(mine.row, other.row):
-        least *= statistics.FEW
-    return replace(found, samples=()), statistics.differs(found, least)
 
 
 def _best(chart: _Chart, way: str, recorded: Recorded, sizes: Sizes, stale: Stale) -> Best:
