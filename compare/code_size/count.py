@@ -11,8 +11,9 @@ from compare import registry
 from compare.capture import Launch, capture
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
+from compare.code_size.hashes import rests_on
 from compare.code_size.pieces import Piece, size
-from compare.code_size.sources import KERNELS, code_of, cpp_file, rests_on
+from compare.code_size.sources import KERNELS, code_of, cpp_file
 from compare.code_size.steps import of_triton
 from compare.records import result_cache
 from compare.records.encoding import decode, encode

@@ -1,10 +1,9 @@
-"""The source files of an implementation, and their hash."""
+"""The source files of an implementation."""
 
 from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import inspect
 import re
 import tokenize
@@ -16,7 +15,6 @@ from typing import Any
 
 from compare import registry
 from compare.code_size.pieces import Piece, bare
-from compare.records import result_cache
 from compare.spec import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -29,38 +27,8 @@ _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "
 _OPS = "compare.ops."
 """Modules of `_TOOLS` that describe single ops: part of an implementation."""
 
-_LEXING = ("compare/code_size/pieces.py", "compare/code_size/sources.py")
-"""The code that takes comments and docstrings away."""
-
 _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 """Spaces between words, not those that indent a line."""
-
-
-def source_hash(impl: Implementation) -> str:
-    """A hash of what a row's figures depend on: its sources, the op's description, the compilers' flags.
-
-    It covers the files' code and paths within the project, so equal checkouts have equal hashes.  Comments,
-    docstrings, blank lines and spaces that align words do not count.
-    """
-    digest = hashlib.sha256()
-    for path in sources(impl):
-        inside = path.is_relative_to(registry.ROOT)
-        name = path.relative_to(registry.ROOT).as_posix() if inside else path.name
-        digest.update(f"{name} {_hashed(path, path.stat().st_mtime_ns)}\n".encode())
-    return digest.hexdigest()[:16]
-
-
-@functools.lru_cache
-def _hashed(path: Path, changed_ns: int) -> str:
-    """The hash of a file's code, from the cache where its text and the lexer are unchanged."""
-    text = hashlib.sha256(path.read_bytes()).hexdigest()
-    name = result_cache.key(path.suffix, text, result_cache.versions("Pygments"), result_cache.code(*_LEXING))
-    known = result_cache.read("hash_of_code", name)
-    if isinstance(known, str):
-        return known
-    found = hashlib.sha256("\n".join(_lines_of_code(path)).encode()).hexdigest()
-    result_cache.write("hash_of_code", name, found)
-    return found
 
 
 def text_of(path: Path) -> str:
@@ -69,36 +37,38 @@ def text_of(path: Path) -> str:
         return file.read()
 
 
-def _lines_of_code(path: Path) -> Iterator[str]:
+def lines_of_code(path: Path) -> Iterator[str]:
+    """A file's code, without comments and docstrings, and without spaces that align words."""
     if path.suffix == ".py":
         module = _parsed(path)
         lines = (line for n, line in enumerate(module.text.split("\n"), 1) if n not in module.docstrings)
         piece = Piece("\n".join(lines), "python")
     else:
         piece = Piece(path.read_text(encoding="utf-8"), "cuda")
+    return lines_of_piece(piece)
+
+
+def lines_of_piece(piece: Piece) -> Iterator[str]:
+    """The same of a part of a file."""
     return (_ALIGNMENT.sub(" ", line).rstrip() for line in bare(piece).split("\n") if line.strip())
 
 
-def rests_on(impl: Implementation) -> str:
-    """`source_hash`, for pybind with that of the cupy implementation whose launches are captured."""
-    if impl.route != "pybind":
-        return source_hash(impl)
-    sibling = registry.through_cupy(impl, registry.implementations(impl.op))
-    return "+".join(source_hash(i) for i in (impl, sibling) if i)
-
-
 def sources(impl: Implementation) -> list[Path]:
-    """The files that `source_hash` covers, in a fixed order."""
+    """The files of an implementation and of its op's description, in a fixed order."""
     # With imports from another op's description: cases, tolerance, inputs.
-    found = _with_imports(Path(code_of(registry.get_op(impl.op).make_inputs).co_filename))
+    described = _with_imports(Path(code_of(registry.get_op(impl.op).make_inputs).co_filename))
+    return sorted(path for path in {*described, *own_sources(impl)} if path.is_file())
+
+
+def own_sources(impl: Implementation) -> list[Path]:
+    """The files of an implementation, in a fixed order."""
     if impl.route in ("pybind", LIBRARY):
-        found |= with_includes(cpp_file(impl))
+        found = with_includes(cpp_file(impl))
     else:
-        own = _with_imports(Path(code_of(impl.run).co_filename))
-        found |= own
+        found = _with_imports(Path(code_of(impl.run).co_filename))
         if impl.route == "cupy":
             # Its kernels are in the files of the ops that it names.
-            named = {text for path in own for text in _parsed(path).strings}
+            named = {text for path in found for text in _parsed(path).strings}
             for path in KERNELS.glob("*.cuh"):
                 found |= with_includes(path) if path.stem in named else set()
     if impl.way in ("cuda", LIBRARY):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from compare import registry
-from compare.code_size.sources import rests_on
+from compare.code_size.hashes import rests_on
 from compare.device import lacks
 from compare.records import result_cache
 from compare.records.encoding import decode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compare.code_size.count import Launched, code_size, kept_code_size
-from compare.code_size.sources import source_hash
+from compare.code_size.hashes import source_hash
 from compare.records.encoding import decode
 from compare.spec import CodeSize, Implementation
 from compare.stages.context import Sources

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from compare.code_size.sources import rests_on
+from compare.code_size.hashes import rests_on
 from compare.records import archive, result_cache
 from compare.records.encoding import decode, encode
 from compare.spec import Implementation, Tuning

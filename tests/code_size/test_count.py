@@ -11,8 +11,8 @@ import pytest
 from compare import registry
 from compare.code_size.concepts import CONCEPTS
 from compare.code_size.count import code_size, kept_code_size
+from compare.code_size.hashes import source_hash
 from compare.code_size.pieces import Piece, size
-from compare.code_size.sources import source_hash
 from compare.spec import WAYS, CodeSize, Implementation, RoleSize
 from rows import every_implementation
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compare import registry
 from compare.code_size import sources as sources_module
-from compare.code_size.sources import KERNELS, source_hash, sources
-from compare.spec import Implementation
+from compare.code_size.hashes import source_hash
+from compare.code_size.sources import KERNELS, sources
+from compare.spec import Cost, Implementation, Tolerance
 from rows import every_implementation
 
 
@@ -41,6 +43,21 @@ def test_the_hash_covers_what_an_op_takes_from_another() -> None:
         for impl in registry.implementations(op):
             covered = {path.stem for path in sources(impl) if path.parent == of_ops}
             assert covered == {op, *others}, impl.label
+
+
+def test_the_hash_covers_an_op_s_inputs_and_cost_and_not_its_tolerance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op, impl = registry.get_op("softmax"), registry.implementations("softmax")[0]
+    before = source_hash(impl)
+
+    def hash_with(**changes: object) -> str:
+        monkeypatch.setattr(registry, "get_op", lambda name: replace(op, **changes))
+        return source_hash(impl)
+
+    assert hash_with(tolerance=lambda case: Tolerance(1e9)) == before
+    assert hash_with(cost=lambda case: Cost(1, 1, 1)) != before
+    assert hash_with(make_inputs=lambda case, generator, device: ()) != before
 
 
 @pytest.mark.parametrize(

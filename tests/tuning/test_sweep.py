@@ -396,7 +396,7 @@ def test_rows_of_several_kernels_name_them() -> None:
 def test_rows_are_recorded_read_and_no_older_than_their_source(tmp_path: Path) -> None:
     op = registry.get_op(OP)
     now = {i.label: i for i in registry.implementations(OP)}
-    from compare.code_size.sources import source_hash
+    from compare.code_size.hashes import source_hash
 
     label = "triton.blocked:BLOCK_SIZE=64"
     rows = made_up.rows(dict.fromkeys(("torch.eager", "triton.blocked", label), ("tiled", 50.0)))

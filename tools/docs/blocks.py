@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare import registry
-from compare.code_size.sources import source_hash
+from compare.code_size.hashes import source_hash
 from compare.history.map import reading
 from compare.history.map.survey import Map, hashes, survey
 from compare.records import archive

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compare import registry
-from compare.code_size.sources import source_hash
+from compare.code_size.hashes import source_hash
 from compare.history import crossover
 from compare.history.crossover import Bound
 from compare.records.archive import Recorded

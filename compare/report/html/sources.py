@@ -16,7 +16,8 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
 
 from compare import registry
-from compare.code_size.sources import code_of, source_hash, sources, text_of
+from compare.code_size.hashes import source_hash
+from compare.code_size.sources import code_of, sources, text_of
 from compare.records.archive import changed_since
 from compare.spec import Implementation, Row, UsageError
 from compare.timing import figures

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from compare import registry
-from compare.code_size.sources import rests_on
+from compare.code_size.hashes import rests_on
 from compare.records import result_cache
 from compare.spec import UsageError
 
