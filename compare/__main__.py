@@ -7,6 +7,9 @@ if sys.path[0] in ("", str(Path.cwd())):  # a secrets.py there must not replace 
     sys.path.append(sys.path.pop(0))
 
 try:
+    from compare.sandbox.environment import begin_again_without_others
+
+    begin_again_without_others()
     from compare.cli import main
 
     sys.exit(main(sys.argv[1:]))

@@ -29,8 +29,8 @@ from compare.device import lacks
 from compare.records import result_cache
 from compare.records.encoding import decode
 from compare.resources.occupancy import limits
+from compare.sandbox.environment import kept
 from compare.sandbox.launch import Launched
-from compare.sandbox.limits import kept as needed
 from compare.sandbox.words import printable, read_json
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
@@ -225,7 +225,7 @@ class _Compiler:
                     stdout=subprocess.PIPE,
                     stderr=noise,
                     cwd=registry.ROOT,
-                    env={name: value for name, value in os.environ.items() if needed(name)} | variables,
+                    env={name: value for name, value in os.environ.items() if kept(name)} | variables,
                     start_new_session=True,
                 )
         orders = [

@@ -16,7 +16,8 @@ from typing import IO
 
 from compare.registry import ROOT
 from compare.sandbox import isolation
-from compare.sandbox.limits import end_with, kept, restrict
+from compare.sandbox.environment import kept
+from compare.sandbox.limits import end_with, restrict
 
 
 class Launched:

@@ -12,7 +12,7 @@ from typing import Any
 from compare.code_size.count import Launched
 from compare.records.encoding import decode
 from compare.sandbox.words import read_json
-from compare.spec import KernelResources, Tuning
+from compare.spec import CodeSize, KernelResources, Tuning
 
 MOST_BYTES = 4 << 20
 
@@ -35,6 +35,11 @@ class _Registered:
 class _Load:
     ops: tuple[str, ...]
     implementations: tuple[_Registered, ...]
+
+
+@dataclass(frozen=True)
+class _Hashes:
+    hashes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,8 @@ _FORMS: dict[str, Any] = {
     "begin": _Seconds,
     "prepare": _Seconds,
     "load": _Load,
+    "hashes": _Hashes,
+    "size": CodeSize,
     "rest": _Rest,
     "first": _First,
     "call": _Call,

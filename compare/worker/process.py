@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import torch
 
 from compare.sandbox import isolation, limits
+from compare.sandbox.environment import kept
 from compare.sandbox.words import how_it_ended, printable
 from compare.spec import Options, UsageError
 from compare.worker import answers, main, server
@@ -118,7 +119,7 @@ class Worker:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
-        found = {name: value for name, value in os.environ.items() if limits.kept(name)}
+        found = {name: value for name, value in os.environ.items() if kept(name)}
         return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, what: str, step: str = "", **arguments: Any) -> Any:
