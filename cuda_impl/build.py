@@ -253,8 +253,9 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
     if _is_whole(path):
         return path
     lock = folder / f"{name}.lock"
+    patience_s = float(os.environ.get("COMPARE_LOCK_S") or BUILD_S)  # less in workers, whose time is limited
     try:
-        with FileLock(lock, timeout=_LOCK_S):
+        with FileLock(lock, timeout=patience_s):
             if not _is_whole(path):
                 with tempfile.TemporaryDirectory(dir=folder) as scratch:
                     product = Path(scratch) / name
@@ -263,7 +264,7 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
                     product.replace(path)
     except Timeout:
         raise BuildError(
-            f"{lock} has been held for {_LOCK_S} s: another process builds {name}, or hangs. End it"
+            f"{lock} has been held for {patience_s:g} s: another process builds {name}, or hangs. End it"
         ) from None
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
@@ -272,7 +273,8 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
     return path
 
 
-_LOCK_S = 900
+BUILD_S = 900
+"""The most seconds that one build may take, on any machine."""
 _SEAL = b"\n// sealed "
 _SEAL_BYTES = len(_SEAL) + 65
 _MOST_HASHED = 1 << 25

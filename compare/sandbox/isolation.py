@@ -98,7 +98,7 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 def probe() -> None:
     """Try each mechanism in a child of this process, and print what works as JSON."""
     version = kernel.landlock_version()
-    private, gpu = private_folder(), Path("/dev/nvidiactl").exists()
+    private, gpu = private_folder(), has_gpu()
     try:
         tries: dict[str, Callable[[], object]] = {
             "namespaces": lambda: _into_namespaces(private, None, gpu=gpu),
@@ -114,6 +114,11 @@ def probe() -> None:
     landlock = 0 if why["Landlock"] else version
     result = Isolation(not why["namespaces"], landlock, not why["seccomp"], refused)
     print(json.dumps(result.as_json()))
+
+
+def has_gpu() -> bool:
+    """Whether the driver of a GPU is loaded, which reserves more address space than any limit."""
+    return Path("/dev/nvidiactl").exists()
 
 
 def _with_cuda(attempt: Callable[[], object]) -> None:

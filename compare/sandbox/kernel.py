@@ -31,6 +31,8 @@ _AT_RECURSIVE = 0x8000
 _WRITE_FILE, _READ_FILE, _TRUNCATE, _USE_DEVICE = 1 << 1, 1 << 2, 1 << 14, 1 << 15
 _WRITES = 0b11_1111_1111_0010 | _TRUNCATE
 """Landlock's rights that change files: write, remove, make (each kind), refer, truncate."""
+_DEVICES = 1 << 6 | 1 << 11 | _USE_DEVICE
+"""The rights to make a character or block device, and to use one."""
 _SCOPES = 0b11  # abstract Unix sockets, signals
 
 
@@ -151,7 +153,7 @@ def landlock(version: int, folders: Iterable[Path], devices: Iterable[Path]) -> 
     attributes = struct.pack("QQQ", handled, 0, _SCOPES if version >= 6 else 0)
     size = 24 if version >= 6 else 8
     ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
-    rules = [*((path, handled) for path in folders), *((path, use) for path in devices)]
+    rules = [*((path, handled & ~_DEVICES) for path in folders), *((path, use) for path in devices)]
     # Terminals and disks are devices too.
     rules += [(path, _READ_FILE) for path in Path("/").iterdir() if path.name != "dev" and path.exists()]
     try:

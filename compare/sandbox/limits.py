@@ -16,7 +16,7 @@ from compare.sandbox.environment import kept
 
 _NO_NEW_PRIVILEGES = 38  # <linux/prctl.h>
 
-FILE_BYTES = 4 << 30
+FILE_BYTES = 1 << 30
 """Largest file that a worker may write; compilers write up to about 50 MB."""
 
 HOST_BYTES = 16 << 30
@@ -39,13 +39,13 @@ def confine(connection: int, output: int, lifeline: int, host_bytes: int | None)
     os.dup2(output, 1)
     os.dup2(output, 2)
     close_all_but(0, 1, 2, connection, lifeline)
-    restrict()
+    restrict(host_bytes)
+
+
+def restrict(host_bytes: int | None) -> None:
+    """Limit a process with user code: environment, memory, core dumps, file size, privileges."""
     if host_bytes is not None:
         _limit(resource.RLIMIT_AS, _address_space() + host_bytes)
-
-
-def restrict() -> None:
-    """The limits of any process that runs user code: environment, core dumps, file size, privileges."""
     for name in [name for name in os.environ if not kept(name)]:
         del os.environ[name]
     _forget_environment()

@@ -61,6 +61,7 @@ class _Call:
     guarded: bool
     shared: str | None
     borrowed: tuple[str, ...]
+    launched: bool
 
 
 @dataclass(frozen=True)

@@ -314,6 +314,7 @@ class _Work:
             "guarded": called.guarded,
             "shared": called.shared,
             "borrowed": called.borrowed,
+            "launched": called.launched,
         }
 
     def _tensors(self, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:

@@ -42,6 +42,9 @@ _LONGEST_ERROR = 2000
 _QUOTED = 300
 """Characters of a worker's output that are quoted."""
 
+_SHARE_FOR_LOCKS = 0.8
+"""Of the time limit: then the row names the lock of a build, and not the step alone."""
+
 _STARTING = threading.Lock()
 """An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
 
@@ -120,6 +123,7 @@ class Worker:
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
         found = {name: value for name, value in os.environ.items() if kept(name)}
+        found["COMPARE_LOCK_S"] = f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"
         return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, what: str, step: str = "", **arguments: Any) -> Any:

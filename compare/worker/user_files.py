@@ -28,7 +28,9 @@ _MOST_LINES = 10_000
 _MOST_ROWS = 64
 
 
-def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> None:
+def load(
+    paths: Sequence[str], timeout_s: float, asked: str | None = None, *, trusted: bool = True
+) -> dict[str, str]:
     """Register what users' files hold.
 
     A file that defines the op asked for says what is right: that one is trusted, and loaded here as well.
@@ -37,6 +39,10 @@ def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> No
         paths: the files.
         timeout_s: the most time that loading one may take.
         asked: the op that is compared; None: all of them are, those of the files too.
+        trusted: False: nothing will be compared, so no file is loaded here.
+
+    Returns:
+        The file of each op that was loaded here, or would be if it were trusted.
 
     Raises:
         UsageError: a file is none, cannot be loaded, or registers nothing new, nothing of the op asked for,
@@ -66,12 +72,15 @@ def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> No
         needed = {op for other in found if other is not told for op in other.has}
         if asked in known and asked not in told.has and needed.isdisjoint(told.ops):
             raise UsageError(registry.nothing_of(asked, told.path, told.has))
+    defining = [told for told in found if asked in told.ops or (asked is None and told.ops)]
     for told in found:
-        if asked in told.ops or (asked is None and told.ops):
+        if trusted and told in defining:
             registry.load(told.path)
         else:
             _add(told.path, [each for each in told.implementations if asked in (None, each["op"])])
-    _hash([told.path for told in found], timeout_s)
+    if trusted:
+        _hash([told.path for told in found], timeout_s)
+    return {op: told.path for told in defining for op in told.ops}
 
 
 @dataclass(frozen=True)

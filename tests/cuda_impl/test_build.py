@@ -111,7 +111,7 @@ def test_a_damaged_product_is_built_again(damage: Callable[[bytes], bytes], cach
 
 
 def test_a_lock_that_is_held_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_LOCK_S", 0.1)
+    monkeypatch.setenv("COMPARE_LOCK_S", "0.1")
     cache.mkdir(exist_ok=True)
     with (
         build.FileLock(cache / "thing.lock"),

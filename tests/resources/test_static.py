@@ -114,7 +114,9 @@ def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[...,
         assert str(each) == said
     for each in (aborting, aborting_too):
         assert isinstance(each, CompileError)
-        assert str(each).startswith("finding out what it launches for sm_80 ended with exit code -6")
+        assert str(each).startswith(
+            "finding out what it launches for sm_80: its process was killed by SIGABRT"
+        )
     assert [str(each) for each in picky] == ["more than it takes"] * 2
 
 

@@ -66,9 +66,8 @@ def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> Non
     assert not kept("GITHUB_TOKEN")
     assert not kept("SSH_AUTH_SOCK")
     assert not kept("AWS_SECRET_ACCESS_KEY")
-    assert all(
-        kept(name) for name in ("PATH", "HOME", "CUDA_VISIBLE_DEVICES", "LC_ALL", "TRITON_INTERPRET")
-    )
+    assert not kept("NVIDIA_API_KEY")
+    assert all(kept(name) for name in ("PATH", "HOME", "CUDA_VISIBLE_DEVICES", "LC_ALL", "TRITON_INTERPRET"))
     text = f"open({str(tmp_path / 'seen')!r}, 'w').write('\\n'.join(os.environ))\n"
     worker.ask("load", files=[written(tmp_path / "environment.py", text)])
     assert all(kept(name) for name in (tmp_path / "seen").read_text().split())

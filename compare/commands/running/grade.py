@@ -15,6 +15,7 @@ from compare.labs.marking import Marks
 from compare.report import labs as pages
 from compare.report import terminal
 from compare.sandbox import isolation
+from compare.sandbox.words import printable
 from compare.spec import UsageError
 
 
@@ -66,4 +67,4 @@ def _show(found: list[Marks], labs: list[Lab], similar: list[similarity.Pair] | 
     table = pages.class_table(found, title)
     terminal.put(lambda width: marked.screen(table, width))
     for pair in similar or ():
-        print(f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}")
+        print(printable(f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}"))
