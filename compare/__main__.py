@@ -1,5 +1,6 @@
 """``python -m compare softmax``."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -12,7 +13,9 @@ try:
     begin_again_without_others()
     from compare.cli import main
 
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
 except KeyboardInterrupt:  # before there is anything that could answer it
     print("python -m compare: interrupted before anything was finished", file=sys.stderr)
-    sys.exit(3)
+    status = 3
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would end what Python does at exit by a traceback
+sys.exit(status)

@@ -195,7 +195,7 @@ def test_what_it_leaves_behind_ends_with_it() -> None:
 def test_folders_of_runs_that_were_killed_are_removed(tmp_path: Path) -> None:
     with mock.patch("tempfile.gettempdir", return_value=str(tmp_path)), mock.patch("tempfile.tempdir", None):
         ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
-        old = tmp_path / f"gpu-three-ways-{int(ended.stdout)}-x"
+        old = tmp_path / f"3ways-{int(ended.stdout)}-x"
         (old / "deep").mkdir(parents=True)
         (old / "deep").chmod(0)
         new = isolation.private_folder()
@@ -208,7 +208,7 @@ def test_a_name_of_others_is_not_followed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     (mine / "secret").mkdir(parents=True)
     (mine / "secret").chmod(0o500)
-    link = tmp_path / "gpu-three-ways-999999999-x"
+    link = tmp_path / "3ways-999999999-x"
     link.symlink_to(mine)
     with mock.patch("tempfile.tempdir", str(tmp_path)):
         isolation.remove(isolation.private_folder())

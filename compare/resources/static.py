@@ -13,7 +13,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from compare.device import lacks
 from compare.records import result_cache
 from compare.records.encoding import decode
 from compare.resources.occupancy import limits
+from compare.sandbox import isolation
 from compare.sandbox.environment import kept
 from compare.sandbox.launch import Launched
 from compare.sandbox.words import how_it_ended, printable, read_json
@@ -178,8 +178,8 @@ class _Compiler:
         self._nice, self._timeout_s = nice, timeout_s
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._results: dict[str, Result] = {}
-        self._scratch = tempfile.TemporaryDirectory()
-        self._noise = Path(self._scratch.name, "noise")
+        self._scratch = isolation.private_folder()
+        self._noise = self._scratch / "noise"
         self._stopping = threading.Lock()
         self._stopped = False
         self._launched: list[Launched] = []
@@ -208,12 +208,12 @@ class _Compiler:
         self._process.wait()
         for launched in self._launched:
             launched.close()
-        self._scratch.cleanup()
+        isolation.remove(self._scratch)
 
     def _started(self, missing: Mapping[str, Request]) -> subprocess.Popen[bytes]:
         """The process, with its orders."""
         # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
-        variables = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
+        variables = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": str(self._scratch)}
         variables["TRITON_INTERPRET"] = "0"
         files = _loaded_files(missing.values())
         with self._noise.open("wb") as noise:

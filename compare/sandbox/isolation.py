@@ -30,7 +30,8 @@ PRIVATE_BYTES = 1 << 30
 """Size of the private folder."""
 _PRIVATE_FILES = 1 << 16
 _PROCESSES = 4096
-_NAME = "gpu-three-ways-"
+_NAME = "3ways-"
+"""Short, as the path of a socket in such a folder has at most 107 characters."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")

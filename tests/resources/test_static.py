@@ -139,7 +139,7 @@ def test_a_compilation_that_is_stopped_ends_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
     compiling = Compiling([Request(ADD, on("cupy.scalar"), SMALL, "sm_80")])
     (compiler,) = compiling._compilers
-    process, scratch = compiler._process, Path(compiler._scratch.name)
+    process, scratch = compiler._process, compiler._scratch
     assert process.poll() is None
     begin = time.monotonic()
     compiling.stop()
