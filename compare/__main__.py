@@ -1,11 +1,12 @@
 """``python -m compare softmax``."""
 
-import signal
+import os
 import sys
-from pathlib import Path
 
-if sys.path[0] in ("", str(Path.cwd())):  # a secrets.py there must not replace Python's
+if sys.path[0] in ("", os.getcwd()):  # noqa: PTH109 - a pathlib.py there must not replace Python's
     sys.path.append(sys.path.pop(0))
+
+import signal
 
 try:
     from compare.sandbox.environment import begin_again_without_others

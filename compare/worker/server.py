@@ -70,7 +70,12 @@ def _remove(of_process: int, folder: Path) -> None:
 @contextmanager
 def _forking() -> Iterator[None]:
     """Let `multiprocessing` start the server as a fork of this process."""
-    resource_tracker.ensure_running()  # as a process of its own, not a fork
+    here = Path.cwd()
+    os.chdir(registry.ROOT)  # a new Python imports its own modules from the current folder first
+    try:
+        resource_tracker.ensure_running()  # as a process of its own, not a fork
+    finally:
+        os.chdir(here)
     util.spawnv_passfds = _fork  # type: ignore[assignment]
     try:
         yield
