@@ -120,6 +120,26 @@ def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[...,
     assert [str(each) for each in picky] == ["more than it takes"] * 2
 
 
+FLOODING_FILE = """
+import os, time
+from compare.registry import implementation
+
+
+@implementation("vector_add", "triton.flooding", level="tiled")
+def flooding(x, y):
+    while True:
+        os.write(1, b'{"step": "compiling it", "of": null}\\n')
+        time.sleep(0.1)
+"""
+
+
+def test_who_tells_of_steps_without_end_is_ended(load: Callable[..., None]) -> None:
+    """Each step has the whole time limit."""
+    load(FLOODING_FILE)
+    (found,) = from_cubins([Request(ADD, on("triton.flooding"), SMALL, "sm_80")])
+    assert "it wrote into the pipe between its process and the judge's" in str(found)
+
+
 def test_what_compiles_in_the_background_is_kept_unasked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
