@@ -319,6 +319,7 @@ def run(command: Iterable[str | Path], what: str, text: str = "") -> str:
         BuildError: it failed at ``what``.
     """
     words, folders = _without_apostrophes([str(word) for word in command])
+    folders += filter(None, [os.environ.get("CPLUS_INCLUDE_PATH")])
     variables = os.environ | ({"CPLUS_INCLUDE_PATH": os.pathsep.join(folders)} if folders else {})
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables
