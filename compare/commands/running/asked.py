@@ -43,9 +43,14 @@ def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[
         for name, file in user_files.load(files, timeout_s, op).items():
             said = f"{file} defines the op {name}, so it says what is right, and runs with all your rights"
             print(f"python -m compare: {printable(said)}", file=sys.stderr)
-        for name in {"all", *comparison.COMMANDS}.intersection(registry.op_names()):
-            raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
+        check_names(registry.op_names())
     return [op] if op else registry.op_names()
+
+
+def check_names(ops: Iterable[str]) -> None:
+    """A `UsageError` if an op has the name of a command."""
+    for name in {"all", *comparison.COMMANDS}.intersection(ops):
+        raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
 
 
 def having(names: Iterable[str], only: Sequence[str]) -> list[Op]:

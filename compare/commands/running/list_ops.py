@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace, device: torch.device) -> int:
     if arguments.load:
         isolation.protect_judge()
         files = user_files.load(arguments.load, Options.timeout_s, trusted=False)
+        asked.check_names(files)
     for op in asked.having(names, arguments.only):
         _show(
             f"{op.name}  {op.signature}\n  {op.summary}\n  dtypes: {', '.join(op.dtypes)}",
