@@ -1,15 +1,22 @@
 """``python -m compare softmax``."""
 
+import os
 import sys
-from pathlib import Path
 
-if sys.path[0] in ("", str(Path.cwd())):  # a secrets.py there must not replace Python's
+if sys.path[0] in ("", os.getcwd()):  # noqa: PTH109 - a pathlib.py there must not replace Python's
     sys.path.append(sys.path.pop(0))
 
+import signal
+
 try:
+    from compare.sandbox.environment import begin_again_without_others
+
+    begin_again_without_others()
     from compare.cli import main
 
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
 except KeyboardInterrupt:  # before there is anything that could answer it
     print("python -m compare: interrupted before anything was finished", file=sys.stderr)
-    sys.exit(3)
+    status = 3
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one would end what Python does at exit by a traceback
+sys.exit(status)

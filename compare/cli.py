@@ -15,6 +15,7 @@ from typing import TextIO
 from compare import registry
 from compare.command_line import comparison
 from compare.command_line.status import INCONCLUSIVE, USAGE
+from compare.sandbox.words import printable
 from compare.spec import UsageError
 
 MODULES = {
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by whoever started this
             setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as this runs
+    if folder := os.environ.get("COMPARE_CACHE_DIR"):  # other processes have another current folder
+        os.environ["COMPARE_CACHE_DIR"] = str(Path(folder).absolute())
     return _guarded(lambda: _command(words))
 
 
@@ -80,6 +83,8 @@ def _guarded(command: Callable[[], int]) -> int:
             return _complain(f"the output could not be printed: {error.strerror}", USAGE)
         if os.environ.get("COMPARE_TRACEBACK"):
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return _complain(f"{error.filename}: {error.strerror}. Give another name", USAGE)
         return _complain(_explained(error), USAGE)
 
 
@@ -122,7 +127,7 @@ def _files_of_ops(error: Exception) -> list[Path]:
 
 def _complain(message: str, status: int) -> int:
     try:
-        print(f"python -m compare: {message}", file=sys.stderr)
+        print(f"python -m compare: {printable(message)}", file=sys.stderr)
     except OSError:  # stderr is closed; the exit status remains
         _print_no_more(sys.stderr)
     return status

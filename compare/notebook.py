@@ -11,6 +11,7 @@ from compare import registry
 from compare import run as driver
 from compare.report import terminal
 from compare.report.summary import View
+from compare.sandbox import isolation
 from compare.spec import Case, Comparison, Options
 from compare.worker import user_files
 from compare.worker.start import prepare
@@ -53,6 +54,7 @@ def run(
     for name in [op] if op in registry.op_names() else []:
         registry.implementations(name)
     if load:
+        isolation.protect_judge()
         user_files.load(load, Options.timeout_s, op)
     found = registry.get_op(op)
     asked = tuple(Case.parse(case, found) for case in cases)

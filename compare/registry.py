@@ -235,6 +235,11 @@ def add(impl: Implementation) -> None:
     _implementations.setdefault(impl.op, {})[impl.label] = impl
 
 
+def foreign() -> list[Implementation]:
+    """The implementations that are known by description only."""
+    return [impl for impls in _implementations.values() for impl in impls.values() if impl.foreign]
+
+
 def op_names() -> list[str]:
     """Names of all ops, without importing any of them."""
     package = ROOT / "compare" / "ops"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from cuda_impl import build
 ROOT = Path(__file__).resolve().parent.parent
 
 _PATIENCE_S = 5.0
+_LONGEST_S = build.BUILD_S + 60  # waiting for a lock has its own message
 
 
 class Building:
@@ -33,8 +35,10 @@ class Building:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            cwd=ROOT,  # else modules of the current folder come before Python's
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
+        self._what = f"{op} for {target}"
         self._answer: dict[str, float | str | None] | None = None
         self._asking = threading.Lock()
 
@@ -49,6 +53,9 @@ class Building:
         with self._asking:
             if self._answer is None:
                 assert self._process.stdout is not None
+                if not select.select([self._process.stdout], [], [], _LONGEST_S)[0]:
+                    self._end()
+                    raise build.BuildError(f"{self._what} took longer than {_LONGEST_S} s to build")
                 with suppress(ValueError):
                     self._answer = json.loads(self._process.stdout.readline())
                 self._answer = self._answer or {}
@@ -64,11 +71,14 @@ class Building:
         try:
             self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()
-            self._process.wait()
+            self._end()
         self._process.stdout.close()
+
+    def _end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
 
 
 def main(op: str, target: str) -> None:

@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -255,17 +254,22 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
     if _is_whole(path):
         return path
     lock = folder / f"{name}.lock"
+    patience_s = float(os.environ.get("COMPARE_LOCK_S") or BUILD_S)  # less in workers, whose time is limited
     try:
-        with FileLock(lock, timeout=_LOCK_S):
+        with FileLock(lock, timeout=patience_s):
             if not _is_whole(path):
-                with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                    product = Path(scratch) / name
-                    make(product)
-                    _seal(product)
-                    product.replace(path)
+                scratch = folder / f"{name}.part"
+                shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed
+                scratch.mkdir()
+                try:
+                    make(scratch / name)
+                    _seal(scratch / name)
+                    (scratch / name).replace(path)
+                finally:
+                    shutil.rmtree(scratch, ignore_errors=True)
     except Timeout:
         raise BuildError(
-            f"{lock} has been held for {_LOCK_S} s: another process builds {name}, or hangs. End it"
+            f"{lock} has been held for {patience_s:g} s: another process builds {name}, or hangs. End it"
         ) from None
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
@@ -274,7 +278,8 @@ def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None)
     return path
 
 
-_LOCK_S = 900
+BUILD_S = 900
+"""The most seconds that one build may take, on any machine."""
 _SEAL = b"\n// sealed "
 _SEAL_BYTES = len(_SEAL) + 65
 _MOST_HASHED = 1 << 25
@@ -315,11 +320,33 @@ def run(command: Iterable[str | Path], what: str, text: str = "") -> str:
     Raises:
         BuildError: it failed at ``what``.
     """
-    words = [str(word) for word in command]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    words, folders = _without_apostrophes([str(word) for word in command])
+    folders += filter(None, [os.environ.get("CPLUS_INCLUDE_PATH")])
+    variables = os.environ | ({"CPLUS_INCLUDE_PATH": os.pathsep.join(folders)} if folders else {})
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables
+    )
     if done.returncode != 0:
         raise refusal(what, Path(words[0]).name, f"{done.stdout.strip()}\n{' '.join(words)}", text)
     return done.stdout
+
+
+def _without_apostrophes(words: list[str]) -> tuple[list[str], list[str]]:
+    """A command without the folders of headers that nvcc would pass on wrongly quoted, and these folders."""
+    if Path(words[0]).name != "nvcc":
+        return words, []
+    left: list[str] = []
+    folders: list[str] = []
+    for word in words:
+        folder = word.removeprefix("-I")
+        if "'" in folder and left[-1:] == ["-isystem"]:
+            left.pop()
+            folders.append(folder)
+        elif "'" in folder and word.startswith("-I"):
+            folders.append(folder)
+        else:
+            left.append(word)
+    return left, folders
 
 
 def refusal(what: str, compiler: str, log: str, text: str = "") -> BuildError:

@@ -49,7 +49,7 @@ def kernel(
     if device.type == "meta":
         return _MetaKernel(source, name, cluster)
     if device.type == "cpu":
-        return _HostKernel(source, name)
+        return HostKernel(source, name)
     raise TypeError(f"{name}: tensors are on {device}; it takes tensors on cuda, cpu or meta")
 
 
@@ -159,7 +159,7 @@ class _HostArgument(ctypes.Structure):
     _fields_ = (("bytes", ctypes.c_char_p), ("size", ctypes.c_size_t), ("kind", ctypes.c_char))
 
 
-class _HostKernel:
+class HostKernel:
     """The kernel compiled by g++, its threads run as fibers."""
 
     def __init__(self, source: str, name: str) -> None:

@@ -117,7 +117,16 @@ def test_damaged_records(data: st.DataObject, tmp_path_factory: Any) -> None:
     with captured() as (out, err):
         status = main(["diff", *files, "--csv", str(folder / "out.csv"), "--json", str(folder / "out.json")])
     check_said(status, out.getvalue(), err.getvalue())
-    assert {path.name for path in folder.iterdir()} <= {"whole.json", "other.json", "out.csv", "out.json"}
+    with captured() as (out, err):
+        status = main(["map", "--all", "--records", str(other), "--markdown", str(folder / "out.md")])
+    check_said(status, out.getvalue(), err.getvalue())
+    assert {path.name for path in folder.iterdir()} <= {
+        "whole.json",
+        "other.json",
+        "out.csv",
+        "out.json",
+        "out.md",
+    }
     assert json.loads(whole.read_text()) == RECORD
 
 
@@ -231,7 +240,7 @@ def test_arguments(words: list[str], tmp_path_factory: Any) -> None:
 
 
 SAMPLE = {"gpu_us": 1.0, "host_us": 2.0, "exposed": False, "problem": None}
-CALL = {"problem": None, "violations": [], "guarded": True, "shared": None, "borrowed": []}
+CALL = {"problem": None, "violations": [], "guarded": True, "shared": None, "borrowed": [], "launched": True}
 IMPLEMENTATION = {
     "op": "vector_add", "label": "triton.mine", "level": "tiled", "requires": None, "accumulator": "fp32",
     "without_gpu": True, "algorithm": "", "tunable": {"BLOCK": [1, 2]}, "defaults": {"BLOCK": 1}, "line": 3,

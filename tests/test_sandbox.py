@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
+import pty
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from compare import doctor
 from compare.registry import ROOT
-from compare.sandbox import isolation
+from compare.sandbox import isolation, kernel
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import read_json
 from conftest import HAS_GPU
@@ -113,6 +119,65 @@ def test_no_other_process_can_be_reached(found: Isolation, gpu: bool) -> None:
     assert {name for name, came in said.items() if came == "ok"} == {"own", "pair"}
 
 
+@pytest.mark.parametrize(("found", "gpu"), VARIANTS)
+def test_no_device_but_those_of_computing_can_be_used(found: Isolation, gpu: bool) -> None:
+    """A terminal could be read and written, and a disk changed where its user may do so."""
+    master, terminal = pty.openpty()
+    name = os.ttyname(terminal)
+    tries: dict[str, Callable[[Path], object]] = {
+        "read a terminal": lambda _: os.open(name, os.O_RDONLY | os.O_NOCTTY),
+        "write to it": lambda _: os.open(name, os.O_WRONLY | os.O_NOCTTY),
+        "random": lambda _: os.open("/dev/urandom", os.O_RDONLY),
+        "null": lambda _: os.open(os.devnull, os.O_RDWR),
+        "make one": lambda private: os.mknod(private / "null", 0o20666, os.makedev(1, 3)),
+    }
+    said = inside(found, gpu, tries)
+    os.close(master)
+    os.close(terminal)
+    assert {name for name, came in said.items() if came == "ok"} == {"random", "null"}
+
+
+def called(number: int, *arguments: Any) -> Callable[[Path], None]:
+    """A system call by its number."""
+
+    def call(_: Path) -> None:
+        if kernel._libc.syscall(number, *arguments) < 0:
+            raise OSError(ctypes.get_errno(), "refused")
+
+    return call
+
+
+@pytest.mark.parametrize(("found", "gpu"), VARIANTS)
+def test_no_other_process_is_slowed_or_signalled_by_another_way(found: Isolation, gpu: bool) -> None:
+    """And nothing stays in the kernel that no process holds."""
+    judge, numbers = os.getpid(), kernel._numbers()
+
+    def signalled_by_a_socket(request: int) -> Callable[[Path], None]:
+        def ask(_: Path) -> None:
+            fcntl.ioctl(socket.socketpair()[0], request, struct.pack("i", judge))
+
+        return ask
+
+    tries: dict[str, Callable[[Path], object]] = {
+        "FIOSETOWN": signalled_by_a_socket(0x8901),
+        "SIOCSPGRP": signalled_by_a_socket(0x8902),
+        "F_SETOWN": lambda _: fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, judge),
+        "limit": lambda _: resource.prlimit(judge, resource.RLIMIT_NOFILE, (99, 99)),
+        "priority": lambda _: os.setpriority(os.PRIO_PROCESS, judge, 19),
+        "priority of all": lambda _: os.setpriority(os.PRIO_USER, 0, 19),
+        "affinity": lambda _: os.sched_setaffinity(judge, {0}),
+        "all": lambda _: os.kill(-1, 0),
+        "shared memory": called(numbers["shmget"], 0, 4096, 0o1600),
+        "message queue": called(numbers["msgget"], 0, 0o1600),
+        "session keys": called(numbers["keyctl"], 0, -3, 0),
+        "own limit": lambda _: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+        "own priority": lambda _: os.setpriority(os.PRIO_PROCESS, 0, 19),
+        "a program": lambda _: subprocess.run(["/bin/sh", "-c", "exit 0"], check=True),
+    }
+    said = inside(found, gpu, tries)
+    assert {name for name, came in said.items() if came == "ok"} == {"own limit", "own priority", "a program"}
+
+
 @WITH_NAMESPACES
 def test_what_it_leaves_behind_ends_with_it() -> None:
     token = f"left-{time.monotonic_ns()}"
@@ -130,12 +195,66 @@ def test_what_it_leaves_behind_ends_with_it() -> None:
 def test_folders_of_runs_that_were_killed_are_removed(tmp_path: Path) -> None:
     with mock.patch("tempfile.gettempdir", return_value=str(tmp_path)), mock.patch("tempfile.tempdir", None):
         ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
-        old = tmp_path / f"gpu-three-ways-{int(ended.stdout)}-x"
+        old = tmp_path / f"3ways-{int(ended.stdout)}-x"
         (old / "deep").mkdir(parents=True)
         (old / "deep").chmod(0)
         new = isolation.private_folder()
         assert not old.exists()
         isolation.remove(new)
+
+
+def test_a_name_of_others_is_not_followed(tmp_path: Path) -> None:
+    """In /tmp anyone may link a name like that of a run that was killed to a folder of the user's."""
+    mine = tmp_path / "mine"
+    (mine / "secret").mkdir(parents=True)
+    (mine / "secret").chmod(0o500)
+    link = tmp_path / "3ways-999999999-x"
+    link.symlink_to(mine)
+    with mock.patch("tempfile.tempdir", str(tmp_path)):
+        isolation.remove(isolation.private_folder())
+    assert (mine / "secret").stat().st_mode & 0o777 == 0o500
+    assert link.is_symlink()
+
+
+def test_trying_the_mechanisms_imports_nothing_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "ctypes", "subprocess", "tempfile"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert isolation.found.__wrapped__() == FOUND
+
+
+SEARCH = """
+import re, sys
+from compare.registry import implementation
+
+found = 0
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
+    for line in maps:
+        begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if " rw" in line:
+            try:
+                memory.seek(begin)
+                found += len(re.findall(rb"Hidden[A-Z]{8}", memory.read(end - begin)))
+            except OSError:
+                continue
+raise SystemExit(f"{found} secrets")
+"""
+
+
+def test_no_variable_of_the_environment_is_in_the_memory_of_a_fork(tmp_path: Path) -> None:
+    """The command begins again without them: to delete one leaves its text in freed memory."""
+    (tmp_path / "search.py").write_text(SEARCH)
+    secrets = {f"TOKEN_{n}": "HiddenABCDEFGH" + "x" * 20 * n for n in range(60)}
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", "vector_add", "--device", "cpu", "--load", tmp_path / "search.py"],
+        cwd=ROOT,
+        env={**os.environ, **secrets},
+        capture_output=True,
+        text=True,
+    )
+    assert "0 secrets" in done.stderr, done.stderr
 
 
 def test_who_asks_is_told_what_holds() -> None:

@@ -116,7 +116,8 @@ class _Calls:
         where = "around the output" if called.guarded else "none around the output"
         findings.add("guard zones", "; ".join(called.violations) or None, where)
         if self.own_work:
-            findings.add("own work", _borrowing(self.op, called.borrowed))
+            idle = _idling(self.impl, probe.inputs, called)
+            findings.add("own work", _borrowing(self.op, called.borrowed) or idle)
         if called.outputs is None:
             return [_Trial(Errors(score=math.inf, compared=1), 0.0, tuple(findings.all))]
         findings.add("output is fresh", called.shared)
@@ -192,6 +193,15 @@ def _borrowing(op: Op, operators: tuple[str, ...]) -> str | None:
         return None
     why = f": moving data is all that {op.name} does" if all(map(is_copy, work)) else ""
     return f"it called PyTorch's {', '.join(work)} in place of its own code{why}"
+
+
+def _idling(impl: Implementation, inputs: tuple[torch.Tensor, ...], called: CallResult) -> str | None:
+    """That no kernel ran, though the implementation has its own and there was something to compute."""
+    if called.launched or called.outputs is None or impl.route not in ("triton", "cupy"):
+        return None
+    if not all(x.numel() for x in (*inputs, *called.outputs.values())):
+        return None
+    return f"it launches no {'Triton' if impl.way == 'triton' else 'CUDA'} kernel"
 
 
 def _summary(trials: list[_Trial], seeds: int) -> Agreement:

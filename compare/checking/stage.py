@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
+from unittest import mock
 
 import torch
+from triton.runtime.interpreter import GridExecutor
 
 from compare.checking.guarded_memory import POISON, GuardedMemory, memory_of, poisoned
 from compare.checking.reference import Outputs
 from compare.spec import Implementation
+from cuda_impl.loader import HostKernel
 
 _ONE_THREAD_BYTES = 1 << 22
 """Memory traffic in bytes up to which one CPU thread is faster than several."""
@@ -41,6 +44,8 @@ class CallResult:
     """The other tensor whose memory an output uses, in words; None: none."""
     borrowed: tuple[str, ...] = ()
     """PyTorch's operators that computed or copied something."""
+    launched: bool = True
+    """Whether it ran a Triton or cupy kernel; True where that cannot be seen."""
 
 
 class Stage(Protocol):
@@ -76,7 +81,8 @@ class LocalStage:
     def call(self, expected: Outputs, poison: int = POISON) -> CallResult:
         guard = GuardedMemory(self._device, poison)
         nbytes = sum(x.numel() * x.itemsize for x in (*self._inputs, *expected.values()))
-        with threads_for(nbytes) if self._device.type == "cpu" else contextlib.nullcontext():
+        on_cpu = self._device.type == "cpu"
+        with threads_for(nbytes) if on_cpu else contextlib.nullcontext(), kernels_run() as ran:
             returned, delivered = self._run(guard, expected)
         problem = wrong_kind(returned, expected, self._device)
         violations, borrowed = tuple(guard.violations()), tuple(guard.borrowed)
@@ -92,6 +98,7 @@ class LocalStage:
             all(map(guard.owns, outputs)),
             next(filter(None, shared), None),
             borrowed,
+            bool(ran) or not on_cpu,
         )
 
     def _run(self, guard: GuardedMemory, expected: Outputs) -> tuple[Any, list[Any]]:
@@ -126,6 +133,26 @@ class LocalStage:
         torch.cuda._sleep(_LATE_CYCLES)
         for x, value in zip(memory, values, strict=True):
             x.copy_(value)
+
+
+@contextlib.contextmanager
+def kernels_run() -> Iterator[list[object]]:
+    """The Triton and cupy kernels that a CPU runs within the context, an item each."""
+    ran: list[object] = []
+
+    def noting(launch: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(launch)
+        def noted(kernel: object, *args: Any, **options: Any) -> None:
+            ran.append(kernel)
+            launch(kernel, *args, **options)
+
+        return noted
+
+    with (
+        mock.patch.object(GridExecutor, "__call__", noting(GridExecutor.__call__)),
+        mock.patch.object(HostKernel, "__call__", noting(HostKernel.__call__)),
+    ):
+        yield ran
 
 
 def tensors_of(returned: object) -> tuple[Any, ...]:

@@ -37,7 +37,7 @@ def kept_code_size(impl: Implementation) -> CodeSize:
         result_cache.versions("torch", "Pygments", "nvidia-cuda-nvrtc"),
         result_cache.code(*_CODE),
     )
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, OverflowError):
         return decode(CodeSize, result_cache.read("code_size", name))
     found = code_size(impl)
     result_cache.write("code_size", name, encode(found))

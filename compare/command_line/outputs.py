@@ -54,25 +54,30 @@ def check(files: Mapping[str, Path | None]) -> None:
     """
     paths = [path for path in files.values() if path]
     for path in paths:
-        if path.is_dir():
-            raise UsageError(f"{path} is a directory; name a file in it")
-        if not path.parent.is_dir():
-            raise UsageError(
-                f"{path} cannot be written: there is no directory {path.parent}; "
-                "name a file in a folder that exists"
-            )
         try:
-            if not _is_special(path):
-                tempfile.TemporaryFile(dir=path.resolve().parent).close()
-                if path.exists():
-                    path.open("a").close()
-        except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}. Name another file") from None
+            _check_one(path)
+        except (OSError, RuntimeError) as error:  # pathlib's loop of symbolic links is no OSError
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"{path} cannot be written: {why}. Name another file") from None
     resolved = [path.resolve() for path in paths if not _is_special(path)]
     alike = [o for o, path in files.items() if path and resolved.count(path.resolve()) > 1]
     if alike:
         *first, last = alike
         raise UsageError(f"{', '.join(first)} and {last} name the same file; give each its own")
+
+
+def _check_one(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"{path} cannot be written: there is no directory {path.parent}; "
+            "name a file in a folder that exists"
+        )
+    if not _is_special(path):
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
+        if path.exists():
+            path.open("a").close()
 
 
 def _is_special(path: Path) -> bool:

@@ -10,6 +10,7 @@ with the environment, date and ceilings of their own run.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -21,11 +22,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from compare.records.encoding import decode, encode, flat, nested, write_whole
+from compare.records.encoding import decode, encode, flat, nested, read_whole, write_whole
 from compare.registry import ROOT
-from compare.spec import WRONG, CaseComparison, Comparison, Estimate, Row, UsageError
+from compare.spec import WRONG, Calibration, CaseComparison, Comparison, Estimate, Row, UsageError
 
 RESULTS = ROOT / "results"
 SCHEMA = Comparison.schema
@@ -34,6 +35,9 @@ _DECIMALS = 3
 """Decimals of a recorded sample in microseconds: the event clock's tick is 0.032 us."""
 
 _MOST_BYTES = 1 << 28
+_DIGITS = 20
+"""Of a whole number, with its sign: 64 bits."""
+_LOCK_S = 60.0
 
 CHANGED = "its source changed since"
 
@@ -124,7 +128,7 @@ def loads(text: str, origin: str = "the text", case: str | None = None) -> tuple
         if _is_record(text):
             schema, runs = RECORD_SCHEMA, _runs_of_record(text, case)
         else:
-            document = json.loads(text)
+            document = _json(text)
             if not isinstance(document, dict) or "schema" not in document or "runs" not in document:
                 raise UsageError(f"{origin} is no record of comparisons: 'schema' or 'runs' is missing")
             schema, runs = document["schema"], document["runs"]
@@ -164,9 +168,9 @@ def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in text.splitlines():
         if line.startswith('{"schema":'):
-            runs.append(json.loads(line)["run"])
+            runs.append(_json(line)["run"])
         elif wanted is None or wanted in line:
-            row = json.loads(line)
+            row = _json(line)
             rows.setdefault((row.pop("of"), row.pop("case")), []).append(_document(row))
     for name, run in zip(_names(run["created"] for run in runs), runs, strict=True):
         for each in run["cases"]:
@@ -174,10 +178,38 @@ def _runs_of_record(text: str, case: str | None) -> list[dict[str, Any]]:
     return runs
 
 
+def _json(text: str) -> Any:
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def check_calibration(found: Calibration) -> None:
+    """Check that limits are shares: a larger one would call any two times the same.
+
+    Raises:
+        ValueError: one is none.
+    """
+    if not found.classes:
+        raise ValueError("a calibration without classes")
+    _check_finite("a calibration", "a least time", (found.tick_us,))
+    for size in found.classes:
+        if not (0 < size.share <= 1 and size.below_us > 0):
+            raise ValueError(f"a calibration has a least difference of {size.share} below {size.below_us} us")
+
+
 def _check_figures(run: Comparison) -> None:
     """Check that figures can be: ratios divide by times, and limits are shares."""
+    if run.environment.calibration:
+        check_calibration(run.environment.calibration)
     for case in run.cases:
         where = f"{run.op} on {case.case}"
+        if min(case.cost.flops, case.cost.read_bytes, case.cost.written_bytes) < 0:
+            raise ValueError(f"{where} has a negative cost")
         if case.ceilings:
             _check_finite(where, "a ceiling", encode(case.ceilings).values())
         for row in case.rows:
@@ -215,15 +247,10 @@ def read(path: Path, case: str | None = None) -> tuple[Comparison, ...]:
         UsageError: the file cannot be read.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} cannot be read: it is no regular file")
-        if path.exists() and path.stat().st_size > _MOST_BYTES:
-            raise UsageError(
-                f"{path} cannot be read: it has more than {_MOST_BYTES >> 20} MB, as no record has"
-            )
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path, _MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path} cannot be read: {why}") from None
     return loads(text, str(path), case)
 
 
@@ -249,11 +276,17 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     if not new.cases:
         raise UsageError(f"nothing is recorded: no case of {comparison.op} was measured to its end")
     path = path_of(comparison.environment.device, comparison.op, root)
-    lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{device_slug(str(path.resolve()))}.lock"
+    name = hashlib.sha256(bytes(path.resolve())).hexdigest()[:20]
+    lock = Path(tempfile.gettempdir()) / f"compare-{os.getuid()}-{name}.lock"
     try:
-        with FileLock(lock):
+        with FileLock(lock, timeout=_LOCK_S):
             older = read(path) if path.exists() else ()
             write_whole(path, dumps_record(merge(new, older)))
+    except Timeout:
+        raise UsageError(
+            f"{path} was not written: {lock} has been held for {_LOCK_S:g} s. End the process that records "
+            "or hangs, and run this again"
+        ) from None
     except OSError as error:
         raise UsageError(
             f"{path} could not be written: {error}. Fix that and run this again to record it"

@@ -1,14 +1,16 @@
-"""Dataclasses to JSON values and back, and atomic writes of files."""
+"""Dataclasses to JSON values and back; files read within limits, and written atomically."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import functools
 import math
 import os
 import secrets
 import shutil
+import stat
 import types
 import typing
 from collections.abc import Mapping
@@ -171,6 +173,23 @@ def _expect(kind: type, value: Any, where: str) -> None:
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def read_whole(path: Path, most_bytes: int = 1 << 24) -> str:
+    """The text of a regular file of limited size.
+
+    Raises:
+        OSError: it cannot be read, is none (a pipe never ends), or is larger.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if found.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {most_bytes >> 20} MB")
+        return file.read(most_bytes).decode()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -6,12 +6,13 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from compare.records.encoding import write_whole
+from compare.records.encoding import read_whole, write_whole
 from compare.registry import ROOT
 from cuda_impl.build import BuildError, cache_dir
 
@@ -40,8 +41,10 @@ def code(*patterns: str) -> str:
 
 def read(kind: str, name: str) -> Any:
     """The value of `write`; None where it is absent or damaged."""
-    with suppress(OSError, ValueError):
-        return json.loads(_path(kind, name).read_text(encoding="utf-8"))
+    shared = os.environ.get("COMPARE_CACHE_SHARED")  # to read from only, where user code runs
+    for folder in (shared, None):
+        with suppress(OSError, ValueError, RecursionError):
+            return json.loads(read_whole(_path(kind, name, folder)))
     return None
 
 
@@ -57,8 +60,8 @@ def write(kind: str, name: str, value: Any) -> None:
         write_whole(_path(kind, name), json.dumps(value))
 
 
-def _path(kind: str, name: str) -> Path:
+def _path(kind: str, name: str, folder: str | None = None) -> Path:
     try:
-        return Path(cache_dir()) / kind / f"{name}.json"
+        return Path(folder or cache_dir()) / kind / f"{name}.json"
     except BuildError as error:
         raise OSError(str(error)) from error

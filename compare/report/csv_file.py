@@ -31,7 +31,9 @@ def table(lines: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
 
 
 def _harmless(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    return (
+        f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
+    )
 
 
 def _cells(comparison: Comparison, case: CaseComparison, row: Row) -> Iterator[tuple[str, object]]:

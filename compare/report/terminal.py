@@ -17,6 +17,7 @@ from rich.theme import Theme
 from compare.report import screen, tables, tune
 from compare.report.summary import View, summarize
 from compare.report.tables import Table
+from compare.sandbox.words import printable
 from compare.spec import CaseComparison, Comparison
 from compare.timing import figures
 
@@ -74,7 +75,7 @@ def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
         console = _Console(file=stream, color_system=None, soft_wrap=True)
     if not console.is_terminal or console.width < 1:
         console.width = UNLIMITED
-    text = writable(make(console.width), stream)
+    text = writable(printable(make(console.width)), stream)
     console.print(_Marks()(Text(text)), soft_wrap=True)
 
 

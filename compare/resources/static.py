@@ -13,7 +13,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,9 +28,10 @@ from compare.device import lacks
 from compare.records import result_cache
 from compare.records.encoding import decode
 from compare.resources.occupancy import limits
+from compare.sandbox import isolation
+from compare.sandbox.environment import kept
 from compare.sandbox.launch import Launched
-from compare.sandbox.limits import kept as needed
-from compare.sandbox.words import printable, read_json
+from compare.sandbox.words import how_it_ended, printable, read_json
 from compare.spec import Case, Implementation, KernelResources, Op, Options
 
 _CODE = (
@@ -46,6 +46,8 @@ _PROCESS = "compare.resources.compiler_process"
 
 _EXITING_S = 1.0
 _LONGEST_LINE = 4 << 20
+_QUOTED = 500
+"""Bytes of its output that are quoted."""
 _STARTING_S = 120.0
 """What importing the compilers may take at least, before anything is done for a request."""
 
@@ -176,8 +178,8 @@ class _Compiler:
         self._nice, self._timeout_s = nice, timeout_s
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._results: dict[str, Result] = {}
-        self._scratch = tempfile.TemporaryDirectory()
-        self._noise = Path(self._scratch.name, "noise")
+        self._scratch = isolation.private_folder()
+        self._noise = self._scratch / "noise"
         self._stopping = threading.Lock()
         self._stopped = False
         self._launched: list[Launched] = []
@@ -206,12 +208,12 @@ class _Compiler:
         self._process.wait()
         for launched in self._launched:
             launched.close()
-        self._scratch.cleanup()
+        isolation.remove(self._scratch)
 
     def _started(self, missing: Mapping[str, Request]) -> subprocess.Popen[bytes]:
         """The process, with its orders."""
         # A cache of its own: what is compiled here must not shorten the first call that is timed elsewhere.
-        variables = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": self._scratch.name}
+        variables = {"TRITON_DUMP_PTXAS_LOG": "1", "TRITON_CACHE_DIR": str(self._scratch)}
         variables["TRITON_INTERPRET"] = "0"
         files = _loaded_files(missing.values())
         with self._noise.open("wb") as noise:
@@ -225,7 +227,7 @@ class _Compiler:
                     stdout=subprocess.PIPE,
                     stderr=noise,
                     cwd=registry.ROOT,
-                    env={name: value for name, value in os.environ.items() if needed(name)} | variables,
+                    env={name: value for name, value in os.environ.items() if kept(name)} | variables,
                     start_new_session=True,
                 )
         orders = [
@@ -271,18 +273,17 @@ class _Compiler:
             did not come to an end with that.
         """
         busy: str | None = None
-        steps, most = 0, 8 * (len(left) + 8)  # more lines are not ours
-        step, late = "importing the compilers", False
+        most = len(_loaded_files(left.values())) + 3 * len(left)  # of a request two steps, and its answer
+        step, why = "importing the compilers", ""
         self._limit_s = max(_STARTING_S, self._timeout_s)
         try:
-            for line in self._lines():
+            for count, line in enumerate(self._lines()):
                 told = read_json(line)
-                steps += 1
-                if steps > most:
-                    break
+                if count >= most:
+                    raise ValueError("more lines than an honest process writes")
                 if "step" in told:
                     busy = told["of"] if told["of"] in left else None
-                    step, self._limit_s = str(told["step"]), self._timeout_s
+                    step, self._limit_s = str(told["step"])[:_QUOTED], self._timeout_s
                 elif told["key"] in left:
                     _understood(told)
                     if "failed" not in told and "refused" not in told:
@@ -295,9 +296,9 @@ class _Compiler:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_EXITING_S)
         except TimeoutError:
-            late = True
-        except (ValueError, KeyError, TypeError):  # not one of our lines: the rest is not read
-            pass
+            why = f" took longer than {self._limit_s:g} s, the limit (--timeout)"
+        except (ValueError, KeyError, TypeError, OverflowError):  # the rest is not read
+            why = ": it wrote into the pipe between its process and the judge's"
         self._end()
         self._process.wait()
         assert self._process.stdin is not None
@@ -305,10 +306,13 @@ class _Compiler:
             self._process.stdin.close()
         key = busy if busy in left else None
         arch = f" for {left[key].arch}" if key else ""
-        if late:
-            return key, f"{step}{arch} took longer than {self._limit_s:g} s, the limit (--timeout)"
-        said = printable(self._noise.read_text(errors="replace")).strip()
-        return key, f"{step}{arch} ended with exit code {self._process.returncode}: {said[-500:]}"
+        how = f": {how_it_ended(self._process.returncode)}; the last it printed: {self._last_words()}"
+        return key, f"{step}{arch}{why or how}"
+
+    def _last_words(self) -> str:
+        with self._noise.open("rb") as file:
+            file.seek(max(0, self._noise.stat().st_size - _QUOTED))
+            return " ".join(printable(file.read(_QUOTED).decode(errors="replace")).split())
 
     def _lines(self) -> Iterator[bytes]:
         """What the process prints; a `TimeoutError` where the next line does not come within the limit."""
@@ -321,7 +325,7 @@ class _Compiler:
                     return
                 *lines, rest = (rest + more).split(b"\n")
                 if len(rest) > _LONGEST_LINE:
-                    return
+                    raise ValueError(f"more than {_LONGEST_LINE >> 20} MB")
                 yield from lines
                 since = time.monotonic() if lines else since
             raise TimeoutError
@@ -392,6 +396,6 @@ def _settings() -> list[str]:
 
 
 def _kept(key: str) -> Result | None:
-    with suppress(KeyError, TypeError):
+    with suppress(KeyError, TypeError, ValueError, OverflowError):  # damaged, or of another version
         return _understood(result_cache.read("resources", key))
     return None

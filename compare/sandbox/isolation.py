@@ -30,9 +30,10 @@ PRIVATE_BYTES = 1 << 30
 """Size of the private folder."""
 _PRIVATE_FILES = 1 << 16
 _PROCESSES = 4096
-_NAME = "gpu-three-ways-"
+_NAME = "3ways-"
+"""Short, as the path of a socket in such a folder has at most 107 characters."""
 
-_WRITABLE_DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")
 
 _NAMESPACES = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_NETWORK
@@ -84,8 +85,9 @@ class Isolation:
 def found() -> Isolation:
     """The mechanisms that work here, each tried in a child process."""
     program = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import probe; probe()"
+    command = [sys.executable, "-I", "-c", program]  # else Python's own modules come from the current folder
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=20, check=True)
+        done = subprocess.run(command, capture_output=True, timeout=20, check=True)
         return Isolation.from_json(json.loads(done.stdout))
     except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
         return Isolation(refused=(f"the probe failed: {error}",))
@@ -97,8 +99,8 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 def probe() -> None:
     """Try each mechanism in a child of this process, and print what works as JSON."""
     version = kernel.landlock_version()
-    with tempfile.TemporaryDirectory(prefix=_NAME) as folder:
-        private, gpu = Path(folder), Path("/dev/nvidiactl").exists()
+    private, gpu = private_folder(), has_gpu()
+    try:
         tries: dict[str, Callable[[], object]] = {
             "namespaces": lambda: _into_namespaces(private, None, gpu=gpu),
             "Landlock": lambda: _into_landlock(version, private, gpu=gpu),
@@ -107,10 +109,17 @@ def probe() -> None:
         if gpu:
             tries = {name: partial(_with_cuda, attempt) for name, attempt in tries.items()}
         why = {name: _why_not(attempt) for name, attempt in tries.items()}
+    finally:
+        remove(private)
     refused = tuple(f"{name}: {said}" for name, said in why.items() if said)
     landlock = 0 if why["Landlock"] else version
     result = Isolation(not why["namespaces"], landlock, not why["seccomp"], refused)
     print(json.dumps(result.as_json()))
+
+
+def has_gpu() -> bool:
+    """Whether the driver of a GPU is loaded, which reserves more address space than any limit."""
+    return Path("/dev/nvidiactl").exists()
 
 
 def _with_cuda(attempt: Callable[[], object]) -> None:
@@ -155,13 +164,17 @@ def private_folder() -> Path:
     """A new private folder, for `enter`; also removes those of runs that were killed."""
     for old in Path(tempfile.gettempdir()).glob(f"{_NAME}*-*"):
         owner = old.name.removeprefix(_NAME).partition("-")[0]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            remove(old)
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            with suppress(OSError):
+                remove(old)
     return Path(tempfile.mkdtemp(prefix=f"{_NAME}{os.getpid()}-"))
 
 
 def remove(folder: Path) -> None:
     """Remove a private folder, whatever modes its folders have."""
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        return  # anyone may give a name in the temporary folder to what is not theirs
+    folder.chmod(0o700)
     for parent, folders, _ in os.walk(folder):
         for path in (Path(parent, name) for name in folders):
             if not path.is_symlink():
@@ -219,16 +232,21 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
         kernel.seccomp()
 
 
+def _devices() -> list[Path]:
+    """The devices that may be used."""
+    found = (file for pattern in _DEVICES for file in Path("/dev").glob(pattern))
+    return [file for file in found if not file.is_dir()]
+
+
 def _into_landlock(version: int, private: Path, *, gpu: bool) -> None:
-    devices = (file for pattern in _WRITABLE_DEVICES for file in Path("/dev").glob(pattern))
     shared = [_SHARED_MEMORY] if gpu and _SHARED_MEMORY.is_dir() else []
-    kernel.landlock(version, [private, *shared], [file for file in devices if not file.is_dir()])
+    kernel.landlock(version, [private, *shared], _devices())
 
 
 def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:
     kernel.unshare(_NAMESPACES if gpu else _NAMESPACES | _OF_PROCESSES)
     shared = [_SHARED_MEMORY] if gpu and os.path.ismount(_SHARED_MEMORY) else []
-    kernel.read_only_but(private, PRIVATE_BYTES, _PRIVATE_FILES, shared)
+    kernel.read_only_but(private, PRIVATE_BYTES, _PRIVATE_FILES, _devices(), shared)
     if not gpu:
         if _SHARED_MEMORY.is_dir():
             (private / "shm").mkdir()

@@ -25,12 +25,14 @@ _SET_NO_NEW_PRIVILEGES = 38
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _MOUNT_SETATTR = 444, 445, 446, 442
 
 _PRIVATE, _RECURSIVE, _BIND = 1 << 18, 1 << 14, 1 << 12
-_READ_ONLY = 1
+_READ_ONLY, _NO_DEVICES = 1, 4
 _AT_RECURSIVE = 0x8000
 
-_WRITE_FILE, _TRUNCATE = 1 << 1, 1 << 14
+_WRITE_FILE, _READ_FILE, _TRUNCATE, _USE_DEVICE = 1 << 1, 1 << 2, 1 << 14, 1 << 15
 _WRITES = 0b11_1111_1111_0010 | _TRUNCATE
 """Landlock's rights that change files: write, remove, make (each kind), refer, truncate."""
+_DEVICES = 1 << 6 | 1 << 11 | _USE_DEVICE
+"""The rights to make a character or block device, and to use one."""
 _SCOPES = 0b11  # abstract Unix sockets, signals
 
 
@@ -70,24 +72,32 @@ def unshare(namespaces: int) -> None:
         Path("/proc/sys/user/max_user_namespaces").write_text("0")  # nested ones: of this namespace only
 
 
-def read_only_but(private: Path, size: int, files: int, writable: Iterable[Path] = ()) -> None:
+def read_only_but(
+    private: Path, size: int, files: int, devices: Iterable[Path], writable: Iterable[Path] = ()
+) -> None:
     """Make all mounts read-only in a new mount namespace, but for a new file system in memory on ``private``.
 
     Args:
         private: a folder.
         size: of the file system, in bytes.
         files: the most files in it.
+        devices: the only ones that can be opened: writing to a device is no change of its file system.
         writable: mount points that stay writable.
     """
     _mount("none", Path("/"), "", _PRIVATE | _RECURSIVE)
     _mount("tmpfs", private, "tmpfs", 0, f"size={size},nr_inodes={files},mode=700")
-    _set(Path("/"), _READ_ONLY, 0, _AT_RECURSIVE)
+    devices = [*devices]
+    for device in devices:
+        bind(device, device)
+    _set(Path("/"), _READ_ONLY | _NO_DEVICES, 0, _AT_RECURSIVE)
     for folder in (private, *writable):
         _set(folder, 0, _READ_ONLY, 0)
+    for device in devices:
+        _set(device, 0, _NO_DEVICES, 0)
 
 
 def bind(source: Path, target: Path) -> None:
-    """Show a folder in the place of another."""
+    """Show a file or folder in the place of another."""
     _mount(str(source), target, "", _BIND)
 
 
@@ -127,12 +137,15 @@ def landlock_version() -> int:
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, 0, 1)))
 
 
-def landlock(version: int, folders: Iterable[Path], files: Iterable[Path]) -> None:
-    """Allow this process to change files in these folders and to write to these files, and no others.
+def landlock(version: int, folders: Iterable[Path], devices: Iterable[Path]) -> None:
+    """Allow this process to change files in these folders and to use these devices, and no others.
 
     Landlock also keeps it from tracing processes outside, and from version 6 on from signalling them.
     """
-    handled = _WRITES
+    handled = _WRITES | _READ_FILE
+    use = _WRITE_FILE | _READ_FILE
+    if version >= 5:
+        handled, use = handled | _USE_DEVICE, use | _USE_DEVICE
     if version < 3:
         handled &= ~_TRUNCATE
     if version < 2:
@@ -140,8 +153,11 @@ def landlock(version: int, folders: Iterable[Path], files: Iterable[Path]) -> No
     attributes = struct.pack("QQQ", handled, 0, _SCOPES if version >= 6 else 0)
     size = 24 if version >= 6 else 8
     ruleset = _check(_libc.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
+    rules = [*((path, handled & ~_DEVICES) for path in folders), *((path, use) for path in devices)]
+    # Terminals and disks are devices too.
+    rules += [(path, _READ_FILE) for path in Path("/").iterdir() if path.name != "dev" and path.exists()]
     try:
-        for path, rights in [*((p, handled) for p in folders), *((p, _WRITE_FILE) for p in files)]:
+        for path, rights in rules:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 rule = struct.pack("=Qi", rights, descriptor)
@@ -157,16 +173,42 @@ def landlock(version: int, folders: Iterable[Path], files: Iterable[Path]) -> No
 # --------------------------------------------------------------------------- seccomp
 
 _X86_64 = {
-    "socket": 41, "connect": 42, "kill": 62, "fcntl": 72, "setpgid": 109, "setsid": 112, "capset": 126,
-    "rt_sigqueueinfo": 129, "tkill": 200, "tgkill": 234, "rt_tgsigqueueinfo": 297,
+    "ioctl": 16, "shmget": 29, "socket": 41, "connect": 42, "kill": 62, "semget": 64, "msgget": 68,
+    "fcntl": 72, "setpgid": 109, "setsid": 112, "capset": 126, "rt_sigqueueinfo": 129, "setpriority": 141,
+    "sched_setparam": 142, "sched_setscheduler": 144, "tkill": 200, "sched_setaffinity": 203,
+    "tgkill": 234, "mq_open": 240, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251,
+    "rt_tgsigqueueinfo": 297, "prlimit64": 302, "sched_setattr": 314,
 }  # fmt: skip
 _AARCH64 = {
-    "fcntl": 25, "capset": 91, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
-    "setpgid": 154, "setsid": 157, "socket": 198, "connect": 203, "rt_tgsigqueueinfo": 240,
+    "fcntl": 25, "ioctl": 29, "ioprio_set": 30, "capset": 91, "sched_setparam": 118,
+    "sched_setscheduler": 119, "sched_setaffinity": 122, "kill": 129, "tkill": 130, "tgkill": 131,
+    "rt_sigqueueinfo": 138, "setpriority": 140, "setpgid": 154, "setsid": 157, "mq_open": 180,
+    "msgget": 186, "semget": 190, "shmget": 194, "socket": 198, "connect": 203, "add_key": 217,
+    "request_key": 218, "keyctl": 219, "rt_tgsigqueueinfo": 240, "prlimit64": 261, "sched_setattr": 274,
 }  # fmt: skip
 _BOTH = {"pidfd_send_signal": 424, "io_uring_setup": 425}
 _MACHINES = {"x86_64": (0xC000003E, _X86_64 | _BOTH), "aarch64": (0xC00000B7, _AARCH64 | _BOTH)}
 
+_DENIED = (
+    *("socket", "connect", "io_uring_setup", "setsid", "setpgid"),
+    *("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
+    # What these make outlives its process.
+    *("shmget", "semget", "msgget", "mq_open", "add_key", "request_key", "keyctl"),
+)
+_OF_ITSELF = (
+    *(("kill", 0), ("tgkill", 0), ("prlimit64", 0), ("setpriority", 1), ("ioprio_set", 1)),
+    *((f"sched_{name}", 0) for name in ("setaffinity", "setattr", "setparam", "setscheduler")),
+)
+"""Calls that may name this process only, and the argument that does: 0 or its number."""
+_DENIED_WITH = (
+    ("fcntl", 1, (8, 15)),  # F_SETOWN, F_SETOWN_EX: a pipe that signals a process
+    ("ioctl", 1, (0x8901, 0x8902)),  # FIOSETOWN, SIOCSPGRP: the same of a socket
+    ("setpriority", 0, (2,)),  # all processes of the user
+    ("ioprio_set", 0, (3,)),
+)
+"""Calls with certain values of an argument."""
+
+_Step = tuple[int, int, int, int]
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # of a classic BPF program
 _ALLOW = 0x7FFF0000
 _DENY = 0x00050000 | errno.EACCES
@@ -181,16 +223,12 @@ def _numbers() -> dict[str, int]:
 
 
 def seccomp() -> None:
-    """Refuse this process and all that it starts sockets (but pairs), signals to others, and own sessions.
+    """Refuse this process, and all that it starts, sockets but pairs, effects on others, and own sessions.
 
     What stays in its process group ends with it where there is no PID namespace.
     """
     numbers, architecture = _numbers(), _MACHINES[platform.machine()][0]
-    denied = (
-        *("socket", "connect", "io_uring_setup", "setsid", "setpgid"),
-        *("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"),
-    )
-    program = [
+    program: list[_Step] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _DENY),
@@ -198,29 +236,31 @@ def seccomp() -> None:
         (_AT_LEAST, 0, 1, _X32),  # x86's second table of calls
         (_RETURN, 0, 0, _DENY),
     ]
-    for name in denied:
-        program += [(_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _DENY)]
-    for name in ("kill", "tgkill"):
-        program += _only(numbers[name], 0, allowed=[os.getpid(), 0])
-    program += _only(numbers["fcntl"], 1, denied=[8, 15])  # F_SETOWN: signals by way of a pipe
+    for name in _DENIED:
+        program += _of_call(numbers[name], [(_RETURN, 0, 0, _DENY)])
+    for name, argument, values in _DENIED_WITH:
+        program += _of_call(numbers[name], _if_argument(argument, values, _DENY))
+    for name, argument in _OF_ITSELF:
+        itself = _if_argument(argument, (os.getpid(), 0), _ALLOW)
+        program += _of_call(numbers[name], [*itself, (_RETURN, 0, 0, _DENY)])
     program.append((_RETURN, 0, 0, _ALLOW))
     _install(program)
 
 
-def _only(
-    number: int, argument: int, allowed: Iterable[int] = (), denied: Iterable[int] = ()
-) -> list[tuple[int, int, int, int]]:
-    """Judge a call by its argument, an int: refuse all but ``allowed``, or ``denied`` only."""
-    values = [*allowed] or [*denied]
-    hit, otherwise = (_ALLOW, _DENY) if [*allowed] else (_DENY, _ALLOW)
-    body = [(_LOAD, 0, 0, _ARGUMENT + 8 * argument)]
+def _of_call(number: int, steps: list[_Step]) -> list[_Step]:
+    """Steps for one call; those that follow are for the others, and for it where none of these returns."""
+    return [(_LOAD, 0, 0, _NUMBER), (_EQUAL, 0, len(steps), number), *steps]
+
+
+def _if_argument(argument: int, values: Iterable[int], result: int) -> list[_Step]:
+    """Return ``result`` if an argument, an int, is one of these."""
+    steps = [(_LOAD, 0, 0, _ARGUMENT + 8 * argument)]
     for value in values:
-        body += [(_EQUAL, 0, 1, value & 0xFFFFFFFF), (_RETURN, 0, 0, hit)]
-    body.append((_RETURN, 0, 0, otherwise))
-    return [(_EQUAL, 0, len(body), number), *body]
+        steps += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, result)]
+    return steps
 
 
-def _install(program: list[tuple[int, int, int, int]]) -> None:
+def _install(program: list[_Step]) -> None:
     code = b"".join(struct.pack("HBBI", *step) for step in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_ = struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer))

@@ -16,7 +16,8 @@ from typing import IO
 
 from compare.registry import ROOT
 from compare.sandbox import isolation
-from compare.sandbox.limits import end_with, kept, restrict
+from compare.sandbox.environment import kept
+from compare.sandbox.limits import HOST_BYTES, end_with, restrict
 
 
 class Launched:
@@ -59,7 +60,7 @@ def main(module: str, order: str, *words: str) -> None:
     told = json.loads(order)
     lifeline = int(told["lifeline"])
     end_with(lifeline)
-    restrict()
+    restrict(None if isolation.has_gpu() else HOST_BYTES)
     found = isolation.Isolation.from_json(told["isolation"])
     isolation.enter(found, Path(told["private"]), lifeline, gpu=False)
     sys.argv = [module, *words]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import re
 import resource
 import select
 import signal
@@ -13,21 +12,15 @@ from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+from compare.sandbox.environment import kept
+
 _NO_NEW_PRIVILEGES = 38  # <linux/prctl.h>
 
-FILE_BYTES = 4 << 30
+FILE_BYTES = 1 << 30
 """Largest file that a worker may write; compilers write up to about 50 MB."""
 
 HOST_BYTES = 16 << 30
 """Address space that a worker on a CPU may add to its initial one.  None on a GPU: CUDA reserves more."""
-
-_KEPT = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TERM|NO_COLOR|CC|CXX|LD_LIBRARY_PATH|LD_PRELOAD|"
-    r"VIRTUAL_ENV|CONDA_PREFIX|XDG_\w+|PYTHON\w*|"
-    r"(CUDA|CUPY|NVIDIA|NVCC|NVRTC|TRITON|TORCH|TORCHINDUCTOR|PYTORCH|COMPARE|HOST|OMP|MKL|KMP|OPENBLAS|"
-    r"GOMP|ASAN|UBSAN|LSAN)_\w+"
-)
-"""Environment variables that building and running a kernel may need.  Others may hold secrets."""
 
 
 def confine(connection: int, output: int, lifeline: int, host_bytes: int | None) -> None:
@@ -46,13 +39,13 @@ def confine(connection: int, output: int, lifeline: int, host_bytes: int | None)
     os.dup2(output, 1)
     os.dup2(output, 2)
     close_all_but(0, 1, 2, connection, lifeline)
-    restrict()
+    restrict(host_bytes)
+
+
+def restrict(host_bytes: int | None) -> None:
+    """Limit a process with user code: environment, memory, core dumps, file size, privileges."""
     if host_bytes is not None:
         _limit(resource.RLIMIT_AS, _address_space() + host_bytes)
-
-
-def restrict() -> None:
-    """The limits of any process that runs user code: environment, core dumps, file size, privileges."""
     for name in [name for name in os.environ if not kept(name)]:
         del os.environ[name]
     _forget_environment()
@@ -84,11 +77,6 @@ def end_with(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]:  # it was closed already
         os._exit(1)
-
-
-def kept(name: str) -> bool:
-    """Whether a worker keeps this environment variable."""
-    return _KEPT.fullmatch(name) is not None
 
 
 def close_all_but(*kept_open: int) -> None:

@@ -148,11 +148,6 @@ def compile_case(
     return by_label
 
 
-def launches_nothing(found: Mapping[str, Found]) -> bool:
-    """Whether no kernel was captured for any architecture, though each capture succeeded."""
-    return bool(found) and all(kernels == () for kernels in found.values())
-
-
 def with_resources(row: Row, found: Mapping[str, Found], *, on_gpu: bool) -> Row:
     """``row`` with the resources of its kernels by architecture, and why some are not known.
 

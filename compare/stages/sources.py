@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
-from compare.code_size.count import Launched, code_size, kept_code_size
+from compare.code_size.count import Launched, kept_code_size
 from compare.code_size.hashes import source_hash
-from compare.records.encoding import decode
+from compare.records.encoding import decode, encode
 from compare.spec import CodeSize, Implementation
 from compare.stages.context import Sources
+from compare.worker.foreign import Description
 from compare.worker.pool import Crew
 
 
@@ -27,8 +29,15 @@ def read_sources(impls: Sequence[Implementation], crew: Crew) -> Sources:
 
 
 def _code_size(impl: Implementation, crew: Crew) -> CodeSize:
-    # A user's file is not run in this process, and what its worker reports is not cached.
-    return code_size(impl, _launched(impl, crew)) if impl.foreign else kept_code_size(impl)
+    if not impl.foreign:
+        return kept_code_size(impl)
+    # A user's file is not run in this process and not parsed; what its worker reports is not cached.
+    kernels = encode(_launched(impl, crew))
+    with closing(crew.reader(impl)) as reader:
+        described = Description.of(impl).as_json()
+        return decode(
+            CodeSize, reader.ask("size", "reading its source", described=described, launched=kernels)
+        )
 
 
 def _launched(impl: Implementation, crew: Crew) -> Launched:

@@ -24,11 +24,11 @@ def verdict(error: BaseException) -> tuple[Status, str]:
         traceback.print_exception(error)
     text = " ".join(str(error).split())
     if isinstance(error, (NotImplementedError, UsageError)):
-        return "unavailable", text
+        return "unavailable", _cut(text, _LONGEST_OF_COMPILERS)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "unavailable", f"out of memory on this device{_asked(text)}; give a smaller --case"
     if isinstance(error, Cheated):
-        return "disagrees", text
+        return "disagrees", _cut(text, _LONGEST_OF_COMPILERS)
     if isinstance(error, TooFast):
         return "impossible", text
     if isinstance(error, Ended):

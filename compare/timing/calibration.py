@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from compare.records import archive
-from compare.records.encoding import decode, encode, write_whole
-from compare.spec import Calibration, CaseComparison, Row, SizeClass
+from compare.records.encoding import decode, encode, read_whole, write_whole
+from compare.spec import Calibration, CaseComparison, Row, SizeClass, UsageError
 from compare.timing.statistics import estimate
 from cuda_impl import build
 
@@ -43,7 +43,7 @@ def detectable(time_us: float, calibration: Calibration | None = None) -> float:
     """The least difference that counts, as a share of the time: at least ``tick_us``."""
     found = calibration or BUILT_IN
     share = next((size.share for size in found.classes if time_us < size.below_us), found.classes[-1].share)
-    return max(share, found.tick_us / time_us) if time_us > 0 else 1.0
+    return min(1.0, max(share, found.tick_us / time_us)) if time_us > 0 else 1.0
 
 
 def marked(case: CaseComparison, calibration: Calibration | None) -> CaseComparison:
@@ -99,11 +99,26 @@ def path_of(device: str) -> Path:
 
 
 def stored(device: str) -> Calibration:
-    """The calibration kept for a device of that name, else the built-in limits."""
+    """The calibration kept for a device of that name, else the built-in limits.
+
+    Raises:
+        UsageError: what is kept is damaged.
+    """
     try:
-        return decode(Calibration, json.loads(path_of(device).read_text()))
-    except (OSError, ValueError, TypeError, RuntimeError):  # absent, damaged, or no cache folder
+        path = path_of(device)
+        text = read_whole(path)
+    except (FileNotFoundError, build.BuildError):  # not measured, or no cache folder
         return BUILT_IN
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}. Delete it") from None
+    try:
+        found = decode(Calibration, json.loads(text))
+        archive.check_calibration(found)
+        return found
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is damaged: {error}. Delete it, or run python -m compare doctor --calibrate"
+        ) from None
 
 
 def store(device: str, calibration: Calibration) -> Path:

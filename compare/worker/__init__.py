@@ -12,6 +12,7 @@ start       the first step of a command: decides the device, starts the server
 server      the process that workers are forked from
 process     the judge's half: starts a worker, sends requests, enforces the time limit, reports how it ended
 main        the worker's half: handles the requests
+answers     the form, size and depth of what a worker may answer
 memory      shared memory for inputs and outputs
 integrity   detects replaced functions that a worker's answers depend on
 pool        the workers of a run
@@ -20,5 +21,6 @@ checking    the checks of one case, in parallel
 timing      workers timed by `compare.timing.rounds`
 calibration A/A measurements for `compare.timing.calibration`
 user_files  the user's files (``--load``), described by a worker
+foreign     their implementations in processes that have not loaded the files
 =========== ======================================================================================
 """

@@ -12,7 +12,7 @@ from typing import Any
 from compare.code_size.count import Launched
 from compare.records.encoding import decode
 from compare.sandbox.words import read_json
-from compare.spec import KernelResources, Tuning
+from compare.spec import CodeSize, KernelResources, Tuning
 
 MOST_BYTES = 4 << 20
 
@@ -38,6 +38,11 @@ class _Load:
 
 
 @dataclass(frozen=True)
+class _Hashes:
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Rest:
     held_bytes: int
     kept_bytes: int
@@ -56,6 +61,7 @@ class _Call:
     guarded: bool
     shared: str | None
     borrowed: tuple[str, ...]
+    launched: bool
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,8 @@ _FORMS: dict[str, Any] = {
     "connect": _Seconds,
     "prepare": _Seconds,
     "load": _Load,
+    "hashes": _Hashes,
+    "size": CodeSize,
     "rest": _Rest,
     "first": _First,
     "call": _Call,

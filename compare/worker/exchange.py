@@ -21,6 +21,9 @@ from compare.worker.process import Worker
 _SHIFTS = 64
 """Number of possible start addresses of the inputs, so that an implementation cannot rely on one."""
 
+_LONGEST, _MOST = 300, 10
+"""Characters of what a worker says of a call, and how many of a kind."""
+
 _STAGED_BYTES = 256 << 20
 """On larger inputs a kernel runs so long that cold TLBs and instruction caches do not matter."""
 
@@ -101,6 +104,11 @@ class Exchange:
         return outputs
 
 
+def _cut(text: str | None) -> str | None:
+    """What a worker says, short enough for a row's reason."""
+    return None if text is None else text[:_LONGEST]
+
+
 class WorkerStage:
     """`compare.checking.stage.Stage` on a worker."""
 
@@ -132,9 +140,10 @@ class WorkerStage:
         outputs = exchange.take() if told["problem"] is None else None
         return CallResult(
             outputs,
-            told["problem"],
-            tuple(told["violations"]),
+            _cut(told["problem"]),
+            tuple(cut for each in told["violations"][:_MOST] if (cut := _cut(each))),
             bool(told["guarded"]),
-            told["shared"],
-            tuple(told["borrowed"]),
+            _cut(told["shared"]),
+            tuple(cut for each in told["borrowed"][:_MOST] if (cut := _cut(each))),
+            bool(told["launched"]),
         )

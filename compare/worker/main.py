@@ -28,8 +28,8 @@ from compare import registry
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Outputs
 from compare.checking.stage import LocalStage, tensors_of, wrong_kind
-from compare.code_size.count import launched
-from compare.code_size.sources import code_of
+from compare.code_size.count import Launched, code_size, launched
+from compare.code_size.sources import code_of, source_hash
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
 from compare.records.encoding import decode, encode
@@ -41,6 +41,7 @@ from compare.spec import Implementation, Tuning, UsageError
 from compare.timing.stopwatch import Reading, Stopwatch, host_ms
 from compare.timing.timed import Kind
 from compare.tuning.autotune import watched
+from compare.worker.foreign import Description
 from compare.worker.integrity import Integrity
 from compare.worker.memory import Place, View, mailboxes, of_kinds
 
@@ -315,6 +316,7 @@ class _Work:
             "guarded": called.guarded,
             "shared": called.shared,
             "borrowed": called.borrowed,
+            "launched": called.launched,
         }
 
     def _tensors(self, places: list[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
@@ -335,6 +337,14 @@ class _Work:
     def launched(self) -> Any:
         """`compare.code_size.count.Launched` as JSON."""
         return encode(launched(self.impl))
+
+    def hashes(self, described: list[dict[str, Any]]) -> dict[str, Any]:
+        """The source hashes of implementations whose file this process has not loaded."""
+        return {"hashes": [source_hash(Description(**each).stand_in()) for each in described]}
+
+    def size(self, described: dict[str, Any], launched: dict[str, Any]) -> Any:
+        """The code size of such an implementation, which launches these kernels."""
+        return encode(code_size(Description(**described).stand_in(), decode(Launched, launched)))
 
     # ----------------------------------------------------------------------- time
 

@@ -9,6 +9,7 @@ another worker's output.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,9 @@ from cuda_impl import build
 
 ALIGNMENT = 512
 """Of every storage, in bytes: that of PyTorch's allocator on a GPU."""
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""A worker that could shrink the file would end the judge by SIGBUS."""
 
 _GRANULE = 2 << 20
 """CUDA IPC shares whole pages of this size; a smaller allocation would expose its neighbours."""
@@ -172,8 +176,9 @@ class _HostPages:
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         if descriptor is None:
-            descriptor = os.memfd_create("shared", os.MFD_CLOEXEC)
+            descriptor = os.memfd_create("shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, size)
         self.bytes = self.part(0, size)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from compare import registry
 from compare.spec import Implementation, Op
 from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of
@@ -46,6 +47,13 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def reader(self, impl: Implementation) -> Worker:
+        """A worker without a user's file, to read the one that ``impl`` is from; its owner closes it."""
+        worker = Worker(f"the reader of {impl.label}", torch.device("cpu"), self._timeout_s, isolated=True)
+        if files := registry.op_files():
+            worker.ask("load", "loading the op", files=files)
+        return worker
 
     def close(self) -> None:
         """End all workers in parallel, and the builds for them."""

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import torch
 
 from compare.sandbox import isolation, limits
+from compare.sandbox.environment import kept
 from compare.sandbox.words import how_it_ended, printable
 from compare.spec import Options, UsageError
 from compare.worker import answers, main, server
@@ -40,6 +41,9 @@ _LOOK_S = 0.1
 _LONGEST_ERROR = 2000
 _QUOTED = 300
 """Characters of a worker's output that are quoted."""
+
+_SHARE_FOR_LOCKS = 0.8
+"""Of the time limit: then the row names the lock of a build, and not the step alone."""
 
 _STARTING = threading.Lock()
 """An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
@@ -118,7 +122,8 @@ class Worker:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that it needs of this process's."""
-        found = {name: value for name, value in os.environ.items() if limits.kept(name)}
+        found = {name: value for name, value in os.environ.items() if kept(name)}
+        found["COMPARE_LOCK_S"] = f"{_SHARE_FOR_LOCKS * self.timeout_s:g}"
         return found if self._private is None else found | isolation.environment(self._private)
 
     def ask(self, what: str, step: str = "", **arguments: Any) -> Any:

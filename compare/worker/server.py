@@ -6,8 +6,10 @@ it from itself instead, right after its own import of PyTorch.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import multiprocessing.forkserver
+import multiprocessing.process
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ from multiprocessing import resource_tracker, util
 from pathlib import Path
 
 from compare import registry
+from compare.sandbox import isolation
 from compare.sandbox.limits import close_all_but
 
 _MODULES = ("torch", "numpy", "triton", "cuda_impl.early", "compare.worker.main")
@@ -51,14 +54,28 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
     if not _mode:
         server.set_forkserver_preload([*_MODULES, *(m for op in ops for m in modules_of(op))])
         _mode.append(interpreted)
+    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    if "tempdir" not in config:  # of the server's socket: of multiprocessing's own a killed run leaves it
+        config["tempdir"] = str(folder := isolation.private_folder())
+        atexit.register(_remove, os.getpid(), folder)
     with _forking() if from_here else nullcontext():
         server.ensure_running()
+
+
+def _remove(of_process: int, folder: Path) -> None:
+    if os.getpid() == of_process:
+        isolation.remove(folder)
 
 
 @contextmanager
 def _forking() -> Iterator[None]:
     """Let `multiprocessing` start the server as a fork of this process."""
-    resource_tracker.ensure_running()  # as a process of its own, not a fork
+    here = Path.cwd()
+    os.chdir(registry.ROOT)  # a new Python imports its own modules from the current folder first
+    try:
+        resource_tracker.ensure_running()  # as a process of its own, not a fork
+    finally:
+        os.chdir(here)
     util.spawnv_passfds = _fork  # type: ignore[assignment]
     try:
         yield

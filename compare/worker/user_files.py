@@ -8,28 +8,29 @@ reading.
 from __future__ import annotations
 
 import importlib
-import inspect
 import pkgutil
-import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from compare import registry
 from compare.spec import Implementation, UsageError
-from compare.worker.process import Ended, Raised, Worker
+from compare.worker.foreign import Description, function_at
+from compare.worker.process import Worker
 
 _LARGEST_BYTES = 1 << 18
 _MOST_LINES = 10_000
-"""The judge's lexer takes a time that grows faster than a file."""
+"""The lexer of ``--html`` takes a time that grows faster than a file."""
 _MOST_ROWS = 64
 
 
-def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> None:
+def load(
+    paths: Sequence[str], timeout_s: float, asked: str | None = None, *, trusted: bool = True
+) -> dict[str, str]:
     """Register what users' files hold.
 
     A file that defines the op asked for says what is right: that one is trusted, and loaded here as well.
@@ -38,6 +39,10 @@ def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> No
         paths: the files.
         timeout_s: the most time that loading one may take.
         asked: the op that is compared; None: all of them are, those of the files too.
+        trusted: False: nothing will be compared, so no file is loaded here.
+
+    Returns:
+        The file of each op that was loaded here, or would be if it were trusted.
 
     Raises:
         UsageError: a file is none, cannot be loaded, or registers nothing new, nothing of the op asked for,
@@ -67,11 +72,15 @@ def load(paths: Sequence[str], timeout_s: float, asked: str | None = None) -> No
         needed = {op for other in found if other is not told for op in other.has}
         if asked in known and asked not in told.has and needed.isdisjoint(told.ops):
             raise UsageError(registry.nothing_of(asked, told.path, told.has))
+    defining = [told for told in found if asked in told.ops or (asked is None and told.ops)]
     for told in found:
-        if asked in told.ops or (asked is None and told.ops):
+        if trusted and told in defining:
             registry.load(told.path)
         else:
             _add(told.path, [each for each in told.implementations if asked in (None, each["op"])])
+    if trusted:
+        _hash([told.path for told in found], timeout_s)
+    return {op: told.path for told in defining for op in told.ops}
 
 
 @dataclass(frozen=True)
@@ -94,20 +103,30 @@ def _ask(path: str, before: Sequence[str], timeout_s: float) -> _Told:
         raise UsageError(f"--load {path}: there is no such file")
     if (size := Path(path).stat().st_size) > _LARGEST_BYTES:
         raise UsageError(f"--load {path}: {size} bytes, and the most is {_LARGEST_BYTES}")
-    if (lines := Path(path).read_bytes().count(b"\n")) > _MOST_LINES:
+    if (lines := len(Path(path).read_bytes().splitlines())) > _MOST_LINES:
         raise UsageError(f"--load {path}: {lines} lines, and the most is {_MOST_LINES}")
-    scout = Worker(path, torch.device("cpu"), timeout_s, isolated=True)
-    try:
-        told = scout.ask("load", "loading it", files=[*before, path])
-    except (Ended, Raised) as error:
-        raise UsageError(f"--load {path}: {error}. Mend the file") from None
-    finally:
-        scout.close()
+    told = _asked(path, timeout_s, "load", "loading it", files=[*before, path])
     if (rows := len(told["implementations"])) > _MOST_ROWS:
         raise UsageError(f"--load {path}: {rows} implementations, and the most is {_MOST_ROWS}")
     with _understood(path):
         named = [{**each, "op": str(each["op"])} for each in told["implementations"]]
         return _Told(path, list(map(str, told["ops"])), named)
+
+
+def _asked(path: str, timeout_s: float, what: str, step: str, **arguments: Any) -> Any:
+    """The answer of a new worker, which loads the files that define ops before any other request."""
+    worker = Worker(path, torch.device("cpu"), timeout_s, isolated=True)
+    try:
+        if what != "load" and (files := registry.op_files()):
+            worker.ask("load", "loading the op", files=files)
+        return worker.ask(what, step, **arguments)
+    except UsageError as error:
+        raise UsageError(" ".join(str(error).split())) from None
+    except Exception as error:  # of whatever kind the worker says
+        said = " ".join(str(error).split()) or repr(error)
+        raise UsageError(f"--load {path}: {said}. Fix the file") from None
+    finally:
+        worker.close()
 
 
 def _add(path: str, implementations: Sequence[dict[str, Any]]) -> None:
@@ -116,6 +135,20 @@ def _add(path: str, implementations: Sequence[dict[str, Any]]) -> None:
         for each in implementations:
             registry.implementations(each["op"])  # the project's own come first
             registry.add(_described(each, path))
+
+
+def _hash(paths: Sequence[str], timeout_s: float) -> None:
+    """Add hashes to the implementations of users' files, read by a process that runs none of them."""
+    for path in paths:
+        where = str(Path(path).resolve())
+        impls = [impl for impl in registry.foreign() if impl.origin == where]
+        if not impls:
+            continue
+        described = [Description.of(impl).as_json() for impl in impls]
+        hashes = _asked(path, timeout_s, "hashes", "reading its source", described=described)["hashes"]
+        with _understood(path):
+            for impl, found in zip(impls, hashes, strict=True):
+                registry.add(replace(impl, source_hash=found))
 
 
 @contextmanager
@@ -144,15 +177,8 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         tunable=tunable,
     )
     where = str(Path(path).resolve())
-    code = _only_a_worker_runs_it.__code__.replace(co_filename=where, co_firstlineno=int(each["line"]))
-    run = types.FunctionType(code, globals(), each["label"])
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=int(each["defaults"][name]))
-            for name in tunable
-            if name in each["defaults"]
-        ]
-    )
+    defaults = {name: int(each["defaults"][name]) for name in tunable if name in each["defaults"]}
+    run = function_at(where, int(each["line"]), each["label"], defaults)
     declare(run)
     return Implementation(
         each["op"],
@@ -167,10 +193,6 @@ def _described(each: dict[str, Any], path: str) -> Implementation:
         without_gpu=bool(each["without_gpu"]),
         algorithm=str(each["algorithm"]),
     )
-
-
-def _only_a_worker_runs_it(*_: torch.Tensor) -> NoReturn:
-    raise RuntimeError("a user's implementation is run by a worker only")
 
 
 def to_load(impl: Implementation) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from compare import registry
 from compare.checking.check import CheckOptions, check
 from compare.spec import Agreement, Case, Implementation, Op, case
+from conftest import HAS_GPU
 from mutants import Run, baseline, checked, every_op, every_op_and_case, failed
 
 
@@ -83,7 +85,8 @@ COPIES: dict[str, Run] = {
 @every_op
 def test_a_copy_by_pytorch_counts_where_copying_is_the_work(op: Op, kind: str, device: torch.device) -> None:
     impl = Implementation(op.name, "triton.mutant", "tiled", lambda *inputs: COPIES[kind](inputs[0]))
-    agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
+    with mock.patch("compare.checking.check._idling", return_value=None):  # it launches no kernel
+        agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
     assert ("own work" in failed(agreement)) == op.only_moves
     assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
 
@@ -148,3 +151,23 @@ def test_a_small_case_takes_one_thread_of_a_cpu_and_gives_the_others_back() -> N
     finally:
         torch.set_num_threads(threads)
     assert seen == [1, 2, 1]
+
+
+@pytest.mark.skipif(HAS_GPU, reason="a GPU's profiler sees the kernels")
+@pytest.mark.parametrize("label", ["triton.blocked", "cupy.scalar"])
+def test_a_call_that_runs_no_kernel_of_its_own_is_caught(label: str, device: torch.device) -> None:
+    op = registry.get_op("vector_add")
+    (impl,) = (i for i in registry.implementations(op.name) if i.label == label)
+
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.empty_like(x)
+        z.numpy()[:] = x.numpy() + y.numpy()
+        return z
+
+    idle = dataclasses.replace(impl, run=added)
+    for each, c, caught in (
+        (impl, case(N=16), set()),
+        (idle, case(N=16), {"own work"}),
+        (idle, case(N=0), set()),  # there is nothing to launch
+    ):
+        assert failed(check(op, each, c, device, (0,), CheckOptions(own_work=True))) == caught

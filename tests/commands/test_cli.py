@@ -238,6 +238,61 @@ def test_ctrl_c_while_it_starts_ends_it(imported: str) -> None:
     assert "compare/" not in stderr
 
 
+def test_no_module_of_the_current_folder_is_imported(tmp_path: Path) -> None:
+    """Neither by the command nor by a process that it starts; Python's own start is another matter."""
+    for name in ("json", "ctypes", "subprocess", "signal", "pathlib", "secrets", "tempfile", "selectors"):
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})\nraise ImportError('not this one')\n"
+        )
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from compare.registry import implementation\n"
+        "from triton_impl.vector_add import blocked\n"
+        "@implementation('vector_add', 'triton.mine', level='tiled')\n"
+        "def mine(x, y):\n"
+        "    return blocked(x, y)\n"
+    )
+    arguments = ("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--only", "*.mine")
+    done = subprocess.run(
+        [sys.executable, "-m", "compare", *arguments, "--arch", "sm_90", "--load", mine],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
+    assert done.returncode == SUCCESS, done.stderr
+
+
+def test_repeated_ctrl_c_shows_no_traceback() -> None:
+    """Not even where Python is ending already."""
+    run = started("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--verbose")
+    assert run.stderr is not None
+    said = next(line for line in run.stderr if "importing" in line)
+    while run.poll() is None:
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    stdout, stderr = run.communicate(timeout=60)
+    assert "Traceback" not in stdout + stderr
+    assert said
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    def left() -> list[str]:
+        return [path.name for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")]
+
+    arguments = ("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--only", "torch.eager")
+    run = started(*arguments, TMPDIR=str(tmp_path))
+    until = time.monotonic() + 60
+    while not left() and time.monotonic() < until:
+        time.sleep(0.02)
+    run.kill()
+    run.communicate()
+    assert left()
+    assert started(*arguments, TMPDIR=str(tmp_path)).communicate()[0]
+    assert left() == []
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from compare import cli, registry
 from compare.command_line.status import SUCCESS
+from loaded_files import own_registry
 
 OPS = registry.op_names()
 
@@ -24,3 +27,13 @@ def test_list_shows_the_ops_that_have_what_is_asked_for(capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "layer_norm" in printed
     assert "vector_add" not in printed
+
+
+def test_a_file_with_an_op_is_not_run_for_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    file = "tests/support/one_file_op.py"
+    with own_registry():
+        assert cli.main(["list", "--only", "triton.blocked", "--load", file]) == SUCCESS
+        assert "scale_shift" not in registry.op_names()
+    printed = capsys.readouterr().out
+    assert f"scale_shift  of {file}, which is not run for a list" in printed
+    assert not [name for name in sys.modules if name.startswith("_loaded_one_file_op")]

@@ -53,3 +53,12 @@ def test_only_those_that_are_the_same_are_named(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     with pytest.raises(UsageError, match=r"^--json and --markdown name the same file"):
         outputs.check({"--plot": other, "--json": one, "--csv": None, "--markdown": one})
+
+
+def test_names_that_no_file_can_have_are_refused(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for path in (tmp_path / ("x" * 300), loop, loop / "inside", tmp_path / ("x" * 300) / "inside"):
+        with pytest.raises(UsageError):
+            outputs.check({"--json": path})
+    assert [*tmp_path.iterdir()] == [loop]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -112,7 +113,7 @@ def test_a_damaged_product_is_built_again(damage: Callable[[bytes], bytes], cach
 
 
 def test_a_lock_that_is_held_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_LOCK_S", 0.1)
+    monkeypatch.setenv("COMPARE_LOCK_S", "0.1")
     cache.mkdir(exist_ok=True)
     with (
         build.FileLock(cache / "thing.lock"),
@@ -392,3 +393,27 @@ def test_setup_fails_with_one_clear_line(settings: dict[str, str], message: str)
     assert done.stderr.splitlines()[-1].startswith("setup.py: ")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_project_whose_path_has_a_quote_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kernels = tmp_path / "student's" / "kernels"
+    shutil.copytree(flags.KERNELS, kernels)
+    monkeypatch.setattr(flags, "KERNELS", kernels)
+    names = ["vector_add_scalar_kernel<float>"]
+    assert build.nvcc_cubin("vector_add", names, "sm_80")
+    assert build.cubin("vector_add", names, "sm_80")[0]
+    assert build.host_kernel("vector_add", names[0]).is_file()
+    command, folders = build._without_apostrophes(["nvcc", "-isystem", "a's", "-Ib's", "-Ic", "d's.cu"])
+    assert (command, folders) == (["nvcc", "-Ic", "d's.cu"], ["a's", "b's"])
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_a_killed_build_left_is_removed_by_the_next() -> None:
+    left = build.cache_dir() / "thing.part" / "thing"
+    left.parent.mkdir()
+    left.touch()
+    build._cached("thing", lambda product: product.write_text("done") and None)
+    assert not left.parent.exists()

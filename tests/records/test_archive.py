@@ -9,6 +9,7 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_nan_and_infinity_survive_strict_json() -> None:
         ),
         (
             lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', rf"\g<1>1{'0' * 400}", text, count=1),
-            "too large",
+            "a number of 401 digits",
         ),
         (lambda text: re.sub(r'"copy_gbs": [\d.]+', '"copy_gbs": -1.0', text, count=1), "a ceiling of -1"),
         (lambda text: text.replace('"detectable": null', '"detectable": 1e308', 1), "least difference"),
@@ -230,3 +231,50 @@ def test_every_record_in_the_repository_can_be_read() -> None:
         for run in archive.read(path):
             assert run.op == path.stem
             assert archive.device_slug(run.environment.device) == path.parent.name
+
+
+def test_a_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_LOCK_S", 0.1)
+    locked: list[str] = []
+
+    class Held(archive.FileLock):
+        def acquire(self, *_: object, **__: object) -> object:  # type: ignore[override]
+            locked.append(str(self.lock_file))
+            raise archive.Timeout(self.lock_file)
+
+    monkeypatch.setattr(archive, "FileLock", Held)
+    with pytest.raises(UsageError, match=r"was not written: \S+\.lock has been held for 0\.1 s"):
+        archive.record(made_up.comparison(), tmp_path)
+    assert len(Path(locked[0]).name) < 100
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"calibration": {"classes": [{"below_us": 10.0, "share": 1e308}], "tick_us": 1.0}},
+        {"memory_bytes": 10**400},
+    ],
+)
+def test_an_environment_that_cannot_be_is_refused(damage: dict[str, Any]) -> None:
+    document = json.loads(archive.dumps([made_up.comparison()]))
+    document["runs"][0]["environment"] |= damage
+    with pytest.raises(UsageError, match=r"a least difference of 1e\+308|a number of 401 digits"):
+        archive.loads(json.dumps(document), "r.json")
+
+
+def test_a_negative_cost_is_refused() -> None:
+    document = json.loads(archive.dumps([made_up.comparison()]))
+    document["runs"][0]["cases"][0]["cost"]["flops"] = -1
+    with pytest.raises(UsageError, match="negative cost"):
+        archive.loads(json.dumps(document), "r.json")
+
+
+def test_what_is_no_file_or_never_ends_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to("loop")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 29)
+    for name in ("pipe", "zero", "loop", "large"):
+        with pytest.raises(UsageError, match=rf"{name} cannot be read: \S"):
+            archive.read(tmp_path / name)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -464,3 +465,11 @@ def test_hostile_names_are_drawn_as_text(chromium: Any, tmp_path: Path) -> None:
     assert found.tab.locator("img").count() == 0
     assert found.complaints == []
     found.tab.close()
+
+
+def test_lines_of_spaces_take_no_time(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text((" " * 25 + "\n") * 9000 + "x = 1\n")
+    begin = time.process_time()
+    assert "<b></b>" in sources.highlighted(file)
+    assert time.process_time() - begin < 5

@@ -114,8 +114,30 @@ def test_who_takes_too_long_or_dies_costs_the_others_nothing(load: Callable[...,
         assert str(each) == said
     for each in (aborting, aborting_too):
         assert isinstance(each, CompileError)
-        assert str(each).startswith("finding out what it launches for sm_80 ended with exit code -6")
+        assert str(each).startswith(
+            "finding out what it launches for sm_80: its process was killed by SIGABRT"
+        )
     assert [str(each) for each in picky] == ["more than it takes"] * 2
+
+
+FLOODING_FILE = """
+import os, time
+from compare.registry import implementation
+
+
+@implementation("vector_add", "triton.flooding", level="tiled")
+def flooding(x, y):
+    while True:
+        os.write(1, b'{"step": "compiling it", "of": null}\\n')
+        time.sleep(0.1)
+"""
+
+
+def test_who_tells_of_steps_without_end_is_ended(load: Callable[..., None]) -> None:
+    """Each step has the whole time limit."""
+    load(FLOODING_FILE)
+    (found,) = from_cubins([Request(ADD, on("triton.flooding"), SMALL, "sm_80")])
+    assert "it wrote into the pipe between its process and the judge's" in str(found)
 
 
 def test_what_compiles_in_the_background_is_kept_unasked(
@@ -137,7 +159,7 @@ def test_a_compilation_that_is_stopped_ends_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
     compiling = Compiling([Request(ADD, on("cupy.scalar"), SMALL, "sm_80")])
     (compiler,) = compiling._compilers
-    process, scratch = compiler._process, Path(compiler._scratch.name)
+    process, scratch = compiler._process, compiler._scratch
     assert process.poll() is None
     begin = time.monotonic()
     compiling.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import re
 import statistics as standard
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +22,7 @@ from compare.records import archive
 from compare.report import tables, terminal
 from compare.report.sentences import sentences
 from compare.report.summary import View
-from compare.spec import Calibration, Estimate, Options, Ratio, SizeClass, Timing
+from compare.spec import Calibration, Estimate, Options, Ratio, SizeClass, Timing, UsageError
 from compare.timing import calibration, figures, statistics
 from compare.timing.calibration import BUILT_IN
 from compare.timing.statistics import estimate
@@ -248,12 +250,38 @@ def test_a_calibration_is_kept_by_device(cache: Path) -> None:
     assert calibration.stored("NVIDIA L4") is BUILT_IN
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"classes": [], "tick_us": "x", "created": ""}'])
-def test_a_damaged_calibration_is_none(cache: Path, text: str) -> None:
+ONE_CLASS = '{"classes": [{"below_us": %s, "share": %s}], "tick_us": %s}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "{}", "[" * 100_000, '{"classes": [], "tick_us": "x", "created": ""}'),
+        '{"classes": [], "tick_us": 1.0}',
+        ONE_CLASS % (10.0, 1e308, 1.0),
+        ONE_CLASS % (10.0, "NaN", 1.0),
+        ONE_CLASS % (10.0, 0.0, 1.0),
+        ONE_CLASS % (10.0, 0.1, -1.0),
+        ONE_CLASS % (10.0, 0.1, "Infinity"),
+        ONE_CLASS % (-1.0, 0.1, 1.0),
+        ONE_CLASS % (10.0, 10**400, 1.0),
+    ],
+)
+def test_a_damaged_calibration_is_refused(cache: Path, text: str) -> None:
     path = calibration.path_of("a device")
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert calibration.stored("a device") is BUILT_IN
+    with pytest.raises(UsageError, match=f"^{re.escape(str(path))} is damaged: .* Delete it") as caught:
+        calibration.stored("a device")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_calibration_that_never_ends_is_refused(cache: Path) -> None:
+    path = calibration.path_of("a device")
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="it is no regular file"):
+        calibration.stored("a device")
 
 
 def test_calibrating_shows_keeps_and_needs_a_gpu(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -26,3 +28,12 @@ def test_a_tensor_keeps_its_layout(layout: str, shape: tuple[int, int]) -> None:
             if made.numel():
                 assert found.data_ptr() % 64 == made.data_ptr() % 64
         memory.close()
+
+
+def test_whoever_has_it_cannot_change_its_size() -> None:
+    """Its other end would be killed by SIGBUS."""
+    memory = Memory(1, CPU)
+    for size in (0, memory.size + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory._pages._descriptor, size)
+    memory.close()

@@ -125,3 +125,33 @@ def test_mistakes_are_shown_with_the_line_of_the_users_file(tmp_path: Path) -> N
         assert says in rows[label].reason, rows[label].reason
     assert "; mine.py:39: " in rows["cupy.misspelt"].reason
     assert "mine.py:39" in done.stdout
+
+
+BESIDE = {
+    "deep": "x = " + "-" * 2_000_000 + "1\n",
+    "long": "x = 1\n" * 300_000,
+}
+
+
+@pytest.mark.parametrize("what", BESIDE)
+def test_what_cannot_be_read_within_the_limits_is_refused(what: str, tmp_path: Path) -> None:
+    """The judge parses no user's file, nor what stands beside it."""
+    (tmp_path / "beside.py").write_text(BESIDE[what])
+    with pytest.raises(UsageError, match=r"^--load \S+: .*Fix the file$") as caught:
+        user_files.load([written(tmp_path / "mine.py", "if False:\n    import beside\n")], 5.0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_a_file_of_very_many_lines_is_refused(end: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_bytes(f"x = 1{end}".encode() * 20_000)
+    with pytest.raises(UsageError, match=r"mine\.py: 20000 lines, and the most is 10000"):
+        user_files.load([str(tmp_path / "mine.py")], 60.0)
+
+
+def test_what_a_file_raises_is_one_line(tmp_path: Path) -> None:
+    code = "raise ValueError('first\\n\\x1b[2Jsecond' + 'x' * 1_000_000)\n"
+    with pytest.raises(UsageError, match=r"ValueError at line 18: first \?\[2Jsecond") as caught:
+        user_files.load([written(tmp_path / "mine.py", code)], 60.0)
+    assert len(str(caught.value)) < 3000
+    assert str(caught.value).isprintable()

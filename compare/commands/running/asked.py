@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from compare.command_line import comparison
 from compare.command_line import options as common
 from compare.run import tuned
 from compare.sandbox import isolation
+from compare.sandbox.words import printable
 from compare.spec import Case, Comparison, Op, Options, UsageError
 from compare.timing import nvbench
 from compare.tuning import sweep
@@ -38,10 +40,17 @@ def load(files: Sequence[str], timeout_s: float, op: str | None = None) -> list[
             registry.implementations(name)
     if files:
         isolation.protect_judge()
-        user_files.load(files, timeout_s, op)
-        for name in {"all", *comparison.COMMANDS}.intersection(registry.op_names()):
-            raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
+        for name, file in user_files.load(files, timeout_s, op).items():
+            said = f"{file} defines the op {name}, so it says what is right, and runs with all your rights"
+            print(f"python -m compare: {printable(said)}", file=sys.stderr)
+        check_names(registry.op_names())
     return [op] if op else registry.op_names()
+
+
+def check_names(ops: Iterable[str]) -> None:
+    """A `UsageError` if an op has the name of a command."""
+    for name in {"all", *comparison.COMMANDS}.intersection(ops):
+        raise UsageError(f"--load: {name} is a command, so no op can have this name: rename the op")
 
 
 def having(names: Iterable[str], only: Sequence[str]) -> list[Op]:

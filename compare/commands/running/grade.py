@@ -15,6 +15,7 @@ from compare.labs.marking import Marks
 from compare.report import labs as pages
 from compare.report import terminal
 from compare.sandbox import isolation
+from compare.sandbox.words import printable
 from compare.spec import UsageError
 
 
@@ -67,7 +68,7 @@ def _show(found: list[Marks], labs: list[Lab], similar: list[similarity.Pair] | 
     terminal.put(lambda width: marked.screen(table, width))
     similar = similar or []
     for pair in similar[:_SHOWN]:
-        print(f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}")
+        print(printable(f"similar: {pair.first} and {pair.second}, {pair.file}: {pair.share:.0%}"))
     if len(similar) > _SHOWN:
         print(f"similar: {len(similar) - _SHOWN} more pairs; --html FILE lists all")
 

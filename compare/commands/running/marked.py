@@ -9,6 +9,7 @@ from compare.command_line import status
 from compare.labs.marking import Marks
 from compare.report import terminal
 from compare.report.tables import Table
+from compare.sandbox.words import printable
 
 ERROR, TIMEOUT, MACHINE = 4, 5, 6
 
@@ -32,7 +33,7 @@ def status_of(all_marks: Sequence[Marks]) -> int:
 
 def say(what: str) -> None:
     """Print a step on a line of stderr."""
-    print(what, file=sys.stderr, flush=True)
+    print(printable(what), file=sys.stderr, flush=True)
 
 
 def screen(table: Table, width: int, explained: Collection[str] | None = None) -> str:

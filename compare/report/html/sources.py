@@ -69,7 +69,7 @@ def code(impl: Implementation, row: Row) -> Code | None:
         changed = changed_since(row) or (
             bool(row.source_hash) and not row.replayed and row.source_hash != source_hash(impl)
         )
-    except (OSError, SyntaxError, ValueError, IndexError):
+    except (OSError, SyntaxError, ValueError, IndexError, RecursionError, MemoryError):
         return None
     return Code((file, *(other for other in files if other != file)), start, changed, impl)
 
@@ -83,6 +83,8 @@ def name(path: Path) -> str:
 def highlighted(path: Path) -> Markup:
     """A ``<b>`` for each line of the file, with a ``<i>`` for each run of one colour."""
     text = text_of(path) if path.suffix == ".py" else path.read_text(encoding="utf-8")
+    # Pygments takes quadratic time for lines of spaces.
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
     lexer = get_lexer_by_name("python" if path.suffix == ".py" else "cuda", stripnl=False, ensurenl=False)
     lines: list[list[tuple[str, str]]] = [[]]
     for kind, value in lexer.get_tokens(text.rstrip("\n")):

@@ -61,7 +61,7 @@ def kind_of(path: Path) -> tuple[str, re.Match[str] | None]:
     if path.is_symlink():
         return "", None
     if path.is_dir():
-        if re.fullmatch(r"tmp\w{8}", name):
+        if re.fullmatch(r"tmp\w{8}|.+\.part", name):
             return "left by an interrupted build", None
         return _FOLDERS.get(name) or _KEPT.get(name, ""), None
     for kind, pattern, _ in _KINDS:

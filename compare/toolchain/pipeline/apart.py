@@ -24,8 +24,9 @@ from compare.spec import UsageError
 from compare.toolchain.pipeline.records import Found, Opened, Stage, Wanted
 
 _MOST_BYTES = 256 << 20
-_UNLIMITED_S = 1800.0
-"""For all steps in which the project's compilers run, which `--timeout` does not limit."""
+_COMPILERS_SHARE = 10
+"""Time limit of a step in which several compilers run, as a multiple of ``--timeout``, and of all steps."""
+_STARTING_S = 120.0
 _MOST_STEPS = 10_000
 
 
@@ -60,22 +61,24 @@ class Apart:
             UsageError: it did not finish, the text names the step and the reason; or what it raised.
         """
         step = "starting"
-        self._limit_s = max(_UNLIMITED_S, self._timeout_s)
+        self._limit_s = max(_STARTING_S, self._timeout_s)
         try:
             for count, line in enumerate(self._lines()):
                 told = read_json(line, values=1 << 22, text=_MOST_BYTES)
                 if not isinstance(told, dict) or count > _MOST_STEPS:
                     break
                 if "refused" in told:
-                    raise UsageError(str(told["refused"])[:2000])
+                    raise UsageError(" ".join(str(told["refused"]).split())[:2000])
                 if "found" in told:
                     return _shown(decode(Found, told["found"]))
                 step = str(told["step"])[:300]
-                self._limit_s = self._timeout_s if told["limited"] else max(_UNLIMITED_S, self._timeout_s)
+                self._limit_s = self._timeout_s * (1 if told["limited"] else _COMPILERS_SHARE)
             how = self._how_it_ended()
-        except TimeoutError:
-            how = f"it took longer than {self._limit_s:g} s, the limit (--timeout)"
-        except (KeyError, TypeError, ValueError) as error:
+        except UsageError:
+            raise
+        except TimeoutError as error:
+            how = f"{error}, the limit (--timeout)"
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             how = f"it wrote into the pipe to this process ({str(error)[:300]})"
         raise UsageError(f"{step}: {how}. Fix the file given with --load")
 
@@ -84,7 +87,7 @@ class Apart:
         stream = self._launched.process.stdout
         assert stream is not None
         rest, until = bytearray(), time.monotonic() + self._limit_s
-        total_until = time.monotonic() + 2 * _UNLIMITED_S
+        total_until = until + 2 * _COMPILERS_SHARE * self._timeout_s
         while connections.wait([stream.fileno()], max(0.0, min(until, total_until) - time.monotonic())):
             more = os.read(stream.fileno(), 1 << 20)
             if not more:
@@ -97,7 +100,9 @@ class Apart:
                 yield bytes(line)
                 until = time.monotonic() + self._limit_s
             rest = bytearray(last)
-        raise TimeoutError
+        if time.monotonic() < until:
+            raise TimeoutError("all steps together took too long")
+        raise TimeoutError(f"it took longer than {self._limit_s:g} s")
 
     def _how_it_ended(self) -> str:
         with suppress(Exception):
