@@ -389,7 +389,7 @@ class Implementation:
     foreign: bool = False
     """Of a user's file, which no process but a worker loads: ``run`` only stands for it."""
     source_hash: str = ""
-    """Of a user's file, read by another process: `compare.code_size.sources.source_hash`."""
+    """Of a user's file, read by another process: `compare.code_size.hashes.source_hash`."""
     tunable: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """What of it can be chosen, as ``BLOCK_M``, each with the values that it takes.  Those that it has a
     keyword-only parameter for are passed to ``run``; one that has a single value is said and never passed."""

@@ -119,6 +119,30 @@ def test_no_other_process_can_be_reached(found: Isolation, gpu: bool) -> None:
     assert {name for name, came in said.items() if came == "ok"} == {"own", "pair"}
 
 
+@WITH_NAMESPACES
+@pytest.mark.parametrize("landlock", [0, FOUND.landlock])
+def test_on_a_gpu_what_cuda_starts_with_is_allowed(landlock: int) -> None:
+    def rename(_: Path) -> None:
+        Path(f"/proc/self/task/{os.getpid()}/comm").write_text("cuda-EvtHandlr")
+
+    def packets(_: Path) -> None:
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).bind("\0cuda-uvmfd-test")
+
+    def connect(_: Path) -> None:
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect("\0cuda-uvmfd-test")
+
+    tries: dict[str, Callable[[Path], object]] = {
+        "thread's name": rename,
+        "packets": packets,
+        "connect": connect,
+        "stream": lambda _: socket.socket(socket.AF_UNIX),
+        "other process": lambda _: Path(f"/proc/{os.getppid()}/comm").write_text("x"),
+        "kernel": lambda _: Path("/proc/sys/kernel/core_pattern").write_text("x"),
+    }
+    said = inside(Isolation(namespaces=True, landlock=landlock, seccomp=True), True, tries)
+    assert {name for name, came in said.items() if came == "ok"} == {"thread's name", "packets"}
+
+
 @pytest.mark.parametrize(("found", "gpu"), VARIANTS)
 def test_no_device_but_those_of_computing_can_be_used(found: Isolation, gpu: bool) -> None:
     """A terminal could be read and written, and a disk changed where its user may do so."""

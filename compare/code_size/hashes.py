@@ -10,7 +10,7 @@ from compare import registry
 from compare.code_size.python import reached
 from compare.code_size.sources import lines_of_code, lines_of_piece, own_sources
 from compare.records import result_cache
-from compare.spec import Implementation, Op
+from compare.spec import Implementation, Op, no_options
 
 _LEXING = ("compare/code_size/pieces.py", "compare/code_size/sources.py")
 """The code that takes comments and docstrings away."""
@@ -37,7 +37,7 @@ def source_hash(impl: Implementation) -> str:
 def _described(op: Op) -> str:
     """The code that makes an op's inputs, options and cost."""
     pieces = set()
-    for function in (op.make_inputs, op.options, op.cost):
+    for function in {op.make_inputs, op.options, op.cost} - {no_options}:
         found = reached(function)
         pieces |= {*found.launch, *found.others}
     texts = ("\n".join(lines_of_piece(piece)) for piece in pieces)

@@ -35,6 +35,8 @@ _NAME = "3ways-"
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "dxg", "nvidia*", "nvidia-caps/*")
 _SHARED_MEMORY = Path("/dev/shm")
+_THREADS = Path("/proc/self/task")
+"""Of this process: CUDA writes its threads' names there, and does not start where it cannot."""
 
 _NAMESPACES = kernel.NEW_USER | kernel.NEW_MOUNTS | kernel.NEW_NETWORK
 _OF_PROCESSES = kernel.NEW_PIDS | kernel.NEW_IPC
@@ -104,7 +106,7 @@ def probe() -> None:
         tries: dict[str, Callable[[], object]] = {
             "namespaces": lambda: _into_namespaces(private, None, gpu=gpu),
             "Landlock": lambda: _into_landlock(version, private, gpu=gpu),
-            "seccomp": lambda: kernel.seccomp(),
+            "seccomp": lambda: kernel.seccomp(gpu=gpu),
         }
         if gpu:
             tries = {name: partial(_with_cuda, attempt) for name, attempt in tries.items()}
@@ -229,7 +231,7 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
     if isolation.landlock:
         _into_landlock(isolation.landlock, private, gpu=gpu or isolation.namespaces)
     if isolation.seccomp:
-        kernel.seccomp()
+        kernel.seccomp(gpu=gpu)
 
 
 def _devices() -> list[Path]:
@@ -238,14 +240,18 @@ def _devices() -> list[Path]:
     return [file for file in found if not file.is_dir()]
 
 
+def _of_cuda() -> list[Path]:
+    """The folders that CUDA writes to."""
+    return [folder for folder in (_SHARED_MEMORY, _THREADS) if folder.is_dir()]
+
+
 def _into_landlock(version: int, private: Path, *, gpu: bool) -> None:
-    shared = [_SHARED_MEMORY] if gpu and _SHARED_MEMORY.is_dir() else []
-    kernel.landlock(version, [private, *shared], _devices())
+    kernel.landlock(version, [private, *(_of_cuda() if gpu else ())], _devices())
 
 
 def _into_namespaces(private: Path, lifeline: int | None, *, gpu: bool) -> None:
     kernel.unshare(_NAMESPACES if gpu else _NAMESPACES | _OF_PROCESSES)
-    shared = [_SHARED_MEMORY] if gpu and os.path.ismount(_SHARED_MEMORY) else []
+    shared = _of_cuda() if gpu else []
     kernel.read_only_but(private, PRIVATE_BYTES, _PRIVATE_FILES, _devices(), shared)
     if not gpu:
         if _SHARED_MEMORY.is_dir():

@@ -82,13 +82,13 @@ def read_only_but(
         size: of the file system, in bytes.
         files: the most files in it.
         devices: the only ones that can be opened: writing to a device is no change of its file system.
-        writable: mount points that stay writable.
+        writable: folders that stay writable.
     """
     _mount("none", Path("/"), "", _PRIVATE | _RECURSIVE)
     _mount("tmpfs", private, "tmpfs", 0, f"size={size},nr_inodes={files},mode=700")
-    devices = [*devices]
-    for device in devices:
-        bind(device, device)
+    devices, writable = [*devices], [*writable]
+    for path in (*devices, *writable):
+        bind(path, path)
     _set(Path("/"), _READ_ONLY | _NO_DEVICES, 0, _AT_RECURSIVE)
     for folder in (private, *writable):
         _set(folder, 0, _READ_ONLY, 0)
@@ -214,6 +214,7 @@ _ALLOW = 0x7FFF0000
 _DENY = 0x00050000 | errno.EACCES
 _NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000
+_UNIX, _PACKETS = 1, 0x80005  # AF_UNIX; SOCK_SEQPACKET | SOCK_CLOEXEC
 
 
 def _numbers() -> dict[str, int]:
@@ -222,10 +223,14 @@ def _numbers() -> dict[str, int]:
     return _MACHINES[platform.machine()][1]
 
 
-def seccomp() -> None:
+def seccomp(*, gpu: bool = False) -> None:
     """Refuse this process, and all that it starts, sockets but pairs, effects on others, and own sessions.
 
     What stays in its process group ends with it where there is no PID namespace.
+
+    Args:
+        gpu: allow the one kind of socket that CUDA needs to start: sequential packets on this machine.
+            Connecting it stays refused.
     """
     numbers, architecture = _numbers(), _MACHINES[platform.machine()][0]
     program: list[_Step] = [
@@ -236,6 +241,10 @@ def seccomp() -> None:
         (_AT_LEAST, 0, 1, _X32),  # x86's second table of calls
         (_RETURN, 0, 0, _DENY),
     ]
+    if gpu:
+        steps = [(_LOAD, 0, 0, _ARGUMENT), (_EQUAL, 0, 3, _UNIX), (_LOAD, 0, 0, _ARGUMENT + 8)]
+        steps += [(_EQUAL, 0, 1, _PACKETS), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
+        program += _of_call(numbers["socket"], steps)
     for name in _DENIED:
         program += _of_call(numbers[name], [(_RETURN, 0, 0, _DENY)])
     for name, argument, values in _DENIED_WITH:

@@ -29,7 +29,8 @@ from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Outputs
 from compare.checking.stage import LocalStage, tensors_of, wrong_kind
 from compare.code_size.count import Launched, code_size, launched
-from compare.code_size.sources import code_of, source_hash
+from compare.code_size.hashes import source_hash
+from compare.code_size.sources import code_of
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
 from compare.records.encoding import decode, encode

@@ -22,6 +22,7 @@ import made_up
 import processes
 from browser import Watched
 from compare import cli, registry
+from compare.code_size.hashes import source_hash
 from compare.registry import ROOT
 from compare.report.html import figures, page, sources
 from compare.spec import CaseComparison, Ceilings, Comparison, Cost, Implementation, UsageError
@@ -318,7 +319,7 @@ def test_a_record_of_older_sources_says_so() -> None:
     assert "The source has changed since this was measured" in page.dumps([made_up.comparison()])
     label = "cupy.onepass"
     impl = sources.implementations("softmax")[label]
-    fresh = replace(made_up.rows()[6], source_hash=sources.source_hash(impl))
+    fresh = replace(made_up.rows()[6], source_hash=source_hash(impl))
     assert fresh.label == label
     assert "The source has changed" not in page.dumps([made_up.comparison(made_up.case(made=(fresh,)))])
 
