@@ -28,7 +28,7 @@ struct Order {
 
 // Grid: persistent. Warpgroups as in specialized. A block's first tile is its own; next_tile, 0 at first,
 // counts those taken later.
-template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
+template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES, bool PINGPONG = true>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_persistent_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
@@ -102,7 +102,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         const auto release = [&](mbarrier_t* of) {
             if (threadIdx.x % WARPGROUP == 0) mbarrier_arrive(of);
         };
-        if (consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
+        if (PINGPONG && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
         float s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
@@ -135,10 +135,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
             int v = next_stage();
             for (int n = 1; n < tiles_n; ++n) {
                 const int k = next_stage();
-                named_barrier_sync<2 * WARPGROUP>(1 + consumer);
+                if constexpr (PINGPONG) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
                 multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
                 multiply_pv<T>(o, p, stages + v * BYTES);
-                named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
+                if constexpr (PINGPONG) named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
                 wgmma_wait_group<1>(s);
                 release(&empty[k]);
                 softmax.update(s, n * BLOCK_N, unmasked);
