@@ -40,7 +40,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     unsigned char* const q = align_1024(shared);
     unsigned char* const stages = q + 2 * Q_BYTES;
     __shared__ mbarrier_t q_full[2], q_empty[2], full[STAGES], empty[STAGES];
-    __shared__ int taken[2];  // the tile of each q; it is valid while q is
+    __shared__ Tile taken[2];  // the tile of each q; it is valid while q is
     const Order<BLOCK_M> order = {Sq, Skv, B * Hq, Hq, causal != 0};
     Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
@@ -67,9 +67,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         for (;; t = gridDim.x + int(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
             mbarrier_t* const q_landed = &q_full[q_ring.stage];
             mbarrier_wait(&q_empty[q_ring.stage], q_ring.parity ^ 1);
-            taken[q_ring.stage] = t;
-            if (t >= order.tiles()) return mbarrier_arrive(q_landed);  // the consumers see that none is left
-            tile = order.tile(t);
+            tile.m = -1;  // none is left
+            if (t < order.tiles()) tile = order.tile(t);
+            taken[q_ring.stage] = tile;
+            if (tile.m < 0) return mbarrier_arrive(q_landed);
             mbarrier_arrive_expect_bytes(q_landed, Q_BYTES);
             head_copy_to_shared(q + q_ring.stage * Q_BYTES, &q_map, tile.m, tile.head, tile.batch, q_landed);
             const int rows = tile.tiles_n(BLOCK_M, BLOCK_N) * BLOCK_N, k_head = tile.head / (Hq / Hk);
@@ -104,60 +105,63 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         };
         if (PINGPONG && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
-        float s[BLOCK_N / 2];
-        unsigned p[BLOCK_N / 4];
-        int first;                         // stage of the first tile of k
+        int n = 0, tiles_n, unmasked;
+        Softmax<T, D> softmax(tile, 0);
         const auto next_tile_of_q = [&] {  // false if no tile is left
             q_stage = __shfl_sync(FULL_WARP, q_ring.stage, 0);
             mbarrier_wait(&q_full[q_stage], q_ring.parity);
             q_ring.advance();
-            const int t = __shfl_sync(FULL_WARP, taken[q_stage], 0);
-            if (t >= order.tiles()) return false;
-            tile = order.tile(t);
+            tile = taken[q_stage];
+            tile.m = __shfl_sync(FULL_WARP, tile.m, 0);
+            if (tile.m < 0) return false;
             q_group = q + q_stage * Q_BYTES + consumer * GROUP_M * LINE_BYTES;
+            softmax = Softmax<T, D>(tile, tile.m + consumer * GROUP_M);
+            n = 0;
+            tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
+            unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
             return true;
         };
-        const auto start = [&] {  // q @ its first tile of k
-            first = next_stage();
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
-        };
+        float o[D / 2] = {}, s[BLOCK_N / 2];
+        unsigned p[BLOCK_N / 4];
         next_tile_of_q();  // every block has a tile
-        start();
+        const int first = next_stage();
+        multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
         wgmma_wait_group<0>(s);
+        release(&empty[first]);
+        softmax.update(s, 0, unmasked);
+        round_p<T>(p, s);
+        int v = next_stage();
         while (true) {
-            const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
-            float o[D / 2] = {};
-            Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
-            const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
-            release(&empty[first]);
-            softmax.update(s, 0, unmasked);
-            round_p<T>(p, s);
-            int v = next_stage();
-            for (int n = 1; n < tiles_n; ++n) {
-                const int k = next_stage();
-                if constexpr (PINGPONG) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
-                multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
-                multiply_pv<T>(o, p, stages + v * BYTES);
-                if constexpr (PINGPONG) named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
-                wgmma_wait_group<1>(s);
-                release(&empty[k]);
-                softmax.update(s, n * BLOCK_N, unmasked);
-                const int v_next = next_stage();
-                wgmma_wait_group<0>(o);
-                release(&empty[v]);
-                v = v_next;
-                softmax.rescale(o);
-                round_p<T>(p, s);
+            Softmax<T, D> of_o = softmax;  // of the tile that p @ v belongs to
+            const bool completes_o = ++n == tiles_n;
+            if (completes_o) {
+                release(&q_empty[q_stage]);
+                if (!next_tile_of_q()) break;
             }
-            release(&q_empty[q_stage]);
+            const int k = next_stage();
+            if constexpr (PINGPONG) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
             multiply_pv<T>(o, p, stages + v * BYTES);
+            if constexpr (PINGPONG) named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
+            wgmma_wait_group<1>(s);
+            release(&empty[k]);
+            softmax.update(s, n * BLOCK_N, unmasked);
+            const int v_next = next_stage();
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            if (!next_tile_of_q()) return softmax.finish(o, o_ptr, lse_ptr, Hq);
-            start();
-            softmax.finish(o, o_ptr, lse_ptr, Hq);  // while the next tile's first product runs
-            wgmma_wait_group<0>(s);
+            v = v_next;
+            if (completes_o) {
+                of_o.finish(o, o_ptr, lse_ptr, Hq);
+#pragma unroll
+                for (float& element : o) element = 0.0f;
+            } else {
+                softmax.rescale(o);
+            }
+            round_p<T>(p, s);
         }
+        multiply_pv<T>(o, p, stages + v * BYTES);
+        wgmma_wait_group<0>(o);
+        softmax.finish(o, o_ptr, lse_ptr, Hq);
     }
 #endif
 }
