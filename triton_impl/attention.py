@@ -370,7 +370,7 @@ def produce(ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, 
             stage, phase = fetch(k_desc, at, ring, stage, phase)
             stage, phase = fetch(v_desc, at, ring, stage, phase)
         q_stage, q_phase = advance(q_stage, q_phase, 2)
-        t = gl.num_programs(0) + gl.atomic_add(next_tile_ptr, 1)
+        t = gl.num_programs(0) + gl.atomic_add(next_tile_ptr, 1, sem="relaxed")
     mbarrier.wait(q_empty.index(q_stage), q_phase ^ 1)
     hand_over(taken, q_stage, 0, 0, 0, 0)  # no tile is left
     mbarrier.arrive(q_full.index(q_stage), count=1)

@@ -11,16 +11,17 @@
 // longest first: from the last rows of q to the first.
 template <int BLOCK_M>
 struct Order {
-    int Sq, Skv, heads, Hq;
+    int Sq, Skv;
+    unsigned heads, Hq;
     bool causal;
 
-    __device__ __forceinline__ int tiles_m() const { return (Sq + BLOCK_M - 1) / BLOCK_M; }
-    __device__ __forceinline__ int tiles() const { return tiles_m() * heads; }
-    __device__ __forceinline__ Tile tile(int t) const {
-        const int most = causal ? 16 : 1, section = t / (most * tiles_m()) * most;
-        const int in_section = t % (most * tiles_m()), width = min(most, heads - section);
-        const int head = section + in_section % width;
-        return {head % Hq, head / Hq, (tiles_m() - 1 - in_section / width) * BLOCK_M, Sq, Skv, causal};
+    __device__ __forceinline__ unsigned tiles_m() const { return (Sq + BLOCK_M - 1) / BLOCK_M; }
+    __device__ __forceinline__ unsigned tiles() const { return tiles_m() * heads; }
+    __device__ __forceinline__ Tile tile(unsigned t) const {
+        const unsigned most = causal ? 16 : 1, section = t / (most * tiles_m()) * most;
+        const unsigned in_section = t % (most * tiles_m()), width = min(most, heads - section);
+        const unsigned head = section + in_section % width, m = tiles_m() - 1 - in_section / width;
+        return {int(head % Hq), int(head / Hq), int(m) * BLOCK_M, Sq, Skv, causal};
     }
 };
 
@@ -40,8 +41,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     unsigned char* const q = align_1024(shared);
     unsigned char* const stages = q + 2 * Q_BYTES;
     __shared__ mbarrier_t q_full[2], q_empty[2], full[STAGES], empty[STAGES];
-    __shared__ Tile taken[2];  // the tile of each q; it is valid while q is
-    const Order<BLOCK_M> order = {Sq, Skv, B * Hq, Hq, causal != 0};
+    __shared__ unsigned taken[2];  // the tile of each q; it is valid while q is
+    const Order<BLOCK_M> order = {Sq, Skv, unsigned(B * Hq), unsigned(Hq), causal != 0};
     Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
@@ -63,14 +64,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     if (group == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS<CONSUMERS>>();
         if (threadIdx.x > 0) return;
-        int t = blockIdx.x;
-        for (;; t = gridDim.x + int(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
+        unsigned t = blockIdx.x;
+        for (;; t = gridDim.x + unsigned(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
             mbarrier_t* const q_landed = &q_full[q_ring.stage];
             mbarrier_wait(&q_empty[q_ring.stage], q_ring.parity ^ 1);
-            tile.m = -1;  // none is left
-            if (t < order.tiles()) tile = order.tile(t);
-            taken[q_ring.stage] = tile;
-            if (tile.m < 0) return mbarrier_arrive(q_landed);
+            taken[q_ring.stage] = t;
+            if (t >= order.tiles()) return mbarrier_arrive(q_landed);  // the consumers see that none is left
+            tile = order.tile(t);
             mbarrier_arrive_expect_bytes(q_landed, Q_BYTES);
             head_copy_to_shared(q + q_ring.stage * Q_BYTES, &q_map, tile.m, tile.head, tile.batch, q_landed);
             const int rows = tile.tiles_n(BLOCK_M, BLOCK_N) * BLOCK_N, k_head = tile.head / (Hq / Hk);
@@ -105,44 +105,48 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         };
         if (PINGPONG && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
-        int n = 0, tiles_n, unmasked;
-        Softmax<T, D> softmax(tile, 0);
-        const auto next_tile_of_q = [&] {  // false if no tile is left
+        unsigned t;
+        const auto next_q = [&] {  // false if no tile is left
             q_stage = __shfl_sync(FULL_WARP, q_ring.stage, 0);
             mbarrier_wait(&q_full[q_stage], q_ring.parity);
             q_ring.advance();
-            tile = taken[q_stage];
-            tile.m = __shfl_sync(FULL_WARP, tile.m, 0);
-            if (tile.m < 0) return false;
             q_group = q + q_stage * Q_BYTES + consumer * GROUP_M * LINE_BYTES;
+            t = __shfl_sync(FULL_WARP, taken[q_stage], 0);
+            return t < order.tiles();
+        };
+        Softmax<T, D> softmax(tile, 0);
+        int n, tiles_n, unmasked;
+        const auto begin_tile = [&] {
+            tile = order.tile(t);
             softmax = Softmax<T, D>(tile, tile.m + consumer * GROUP_M);
             n = 0;
             tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
             unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
-            return true;
         };
         float o[D / 2] = {}, s[BLOCK_N / 2];
         unsigned p[BLOCK_N / 4];
-        next_tile_of_q();  // every block has a tile
+        next_q();  // every block has a tile
         const int first = next_stage();
         multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
+        begin_tile();
         wgmma_wait_group<0>(s);
         release(&empty[first]);
         softmax.update(s, 0, unmasked);
         round_p<T>(p, s);
         int v = next_stage();
         while (true) {
-            Softmax<T, D> of_o = softmax;  // of the tile that p @ v belongs to
             const bool completes_o = ++n == tiles_n;
             if (completes_o) {
                 release(&q_empty[q_stage]);
-                if (!next_tile_of_q()) break;
+                if (!next_q()) break;
             }
             const int k = next_stage();
             if constexpr (PINGPONG) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
             multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
             multiply_pv<T>(o, p, stages + v * BYTES);
             if constexpr (PINGPONG) named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
+            Softmax<T, D> of_o = softmax;  // of the tile that p @ v belongs to
+            if (completes_o) begin_tile();
             wgmma_wait_group<1>(s);
             release(&empty[k]);
             softmax.update(s, n * BLOCK_N, unmasked);
