@@ -296,19 +296,20 @@ ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
 
 
 @gluon.jit
-def tile_at(t, sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr):
+def tile_at(
+    t, sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, HEADS: gl.constexpr
+):
     """Batch, head and first query of tile t, and how many tiles of keys it visits, at least one.
 
-    The order of tiles: by section of 16 heads (causal; else one), whose k and v the L2 keeps; within a
+    The order of tiles: by section of HEADS heads, whose k and v the L2 keeps; within a
     section longest first, from the last queries to the first.
     """
     B, Sq, Skv, Hq, _ = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * ROWS
-    MOST: gl.constexpr = 16 if CAUSAL else 1
     tiles_m = gl.cdiv(Sq, BLOCK_M)
-    section = t // (MOST * tiles_m) * MOST
-    in_section = t % (MOST * tiles_m)
-    width = gl.minimum(MOST, B * Hq - section)
+    section = t // (HEADS * tiles_m) * HEADS
+    in_section = t % (HEADS * tiles_m)
+    width = gl.minimum(HEADS, B * Hq - section)
     head = section + in_section % width
     first = (tiles_m - 1 - in_section // width) * BLOCK_M
     keys = Skv
@@ -347,7 +348,10 @@ def hand_over(taken, q_stage, b, h, first, steps):
 
 
 @gluon.jit
-def produce(ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr):
+def produce(
+    ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr,
+    HEADS: gl.constexpr,
+):  # fmt: skip
     """Producer, one warp: takes tile after tile; loads its q, then its tiles of k and v in turn."""
     q_tiles, q_full, q_empty, taken = q_ring
     q_desc, k_desc, v_desc = operands
@@ -358,7 +362,7 @@ def produce(ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, 
     stage, phase, q_stage, q_phase = 0, 0, 0, 0
     t = gl.program_id(0)
     while t < tiles:
-        b, h, first, steps = tile_at(t, sizes, CAUSAL, BLOCK_N, CONSUMERS)
+        b, h, first, steps = tile_at(t, sizes, CAUSAL, BLOCK_N, CONSUMERS, HEADS)
         mbarrier.wait(q_empty.index(q_stage), q_phase ^ 1)
         hand_over(taken, q_stage, b, h, first, steps)
         mbarrier.expect(q_full.index(q_stage), CONSUMERS * ROWS * D * 2)
@@ -511,7 +515,7 @@ def consume(
 def attention_gluon_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, next_tile_ptr, B, Sq, Skv, Hq, group, scale,
     CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMERS: gl.constexpr,
+    CONSUMERS: gl.constexpr, HEADS: gl.constexpr,
 ):  # fmt: skip
     """Grid: persistent; a tile is CONSUMERS * 64 queries of a head.  Descriptors: [B,H,S,D], tiles of a head.
 
@@ -544,7 +548,7 @@ def attention_gluon_kernel(
             [
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
-                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
+                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS, HEADS)),
             ],
             worker_num_warps=[4, 1],
             worker_num_regs=[240, 24],
@@ -555,7 +559,7 @@ def attention_gluon_kernel(
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 2)),
-                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
+                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS, HEADS)),
             ],
             worker_num_warps=[4, 4, 1],
             worker_num_regs=[160, 160, 32],
@@ -694,7 +698,7 @@ def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
     level="hopper",
     requires="sm_90a",
     without_gpu=False,
-    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3)},
+    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3), "HEADS": (1, 4, 16, 64)},
 )
 def in_gluon(
     q: torch.Tensor,
@@ -705,6 +709,7 @@ def in_gluon(
     BLOCK_N: int = 128,
     STAGES: int = 4,
     CONSUMERS: int = 3,
+    HEADS: int = 0,
 ) -> Outputs:
     """One program per multiprocessor; longest tiles first.
 
@@ -727,6 +732,7 @@ def in_gluon(
     programs = min(multiprocessors(q.device), B * Hq * triton.cdiv(Sq, CONSUMERS * ROWS.value))
     attention_gluon_kernel[(programs,)](
         q_desc, k_desc, v_desc, o_desc, lse, next_tile, B, Sq, Skv, Hq, group, scale_of(D),
-        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,
+        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS,
+        HEADS=HEADS or (16 if causal else 1), num_warps=4,
     )  # fmt: skip
     return o, lse
