@@ -296,20 +296,19 @@ ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
 
 
 @gluon.jit
-def tile_at(
-    t, sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr, HEADS: gl.constexpr
-):
+def tile_at(t, sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr):
     """Batch, head and first query of tile t, and how many tiles of keys it visits, at least one.
 
-    The order of tiles: by section of HEADS heads, whose k and v the L2 keeps; within a
+    The order of tiles: by section of 16 heads (causal; else one), whose k and v the L2 keeps; within a
     section longest first, from the last queries to the first.
     """
     B, Sq, Skv, Hq, _ = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * ROWS
+    MOST: gl.constexpr = 16 if CAUSAL else 1
     tiles_m = gl.cdiv(Sq, BLOCK_M)
-    section = t // (HEADS * tiles_m) * HEADS
-    in_section = t % (HEADS * tiles_m)
-    width = gl.minimum(HEADS, B * Hq - section)
+    section = t // (MOST * tiles_m) * MOST
+    in_section = t % (MOST * tiles_m)
+    width = gl.minimum(MOST, B * Hq - section)
     head = section + in_section % width
     first = (tiles_m - 1 - in_section // width) * BLOCK_M
     keys = Skv
@@ -348,10 +347,7 @@ def hand_over(taken, q_stage, b, h, first, steps):
 
 
 @gluon.jit
-def produce(
-    ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr,
-    HEADS: gl.constexpr,
-):  # fmt: skip
+def produce(ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr):
     """Producer, one warp: takes tile after tile; loads its q, then its tiles of k and v in turn."""
     q_tiles, q_full, q_empty, taken = q_ring
     q_desc, k_desc, v_desc = operands
@@ -362,7 +358,7 @@ def produce(
     stage, phase, q_stage, q_phase = 0, 0, 0, 0
     t = gl.program_id(0)
     while t < tiles:
-        b, h, first, steps = tile_at(t, sizes, CAUSAL, BLOCK_N, CONSUMERS, HEADS)
+        b, h, first, steps = tile_at(t, sizes, CAUSAL, BLOCK_N, CONSUMERS)
         mbarrier.wait(q_empty.index(q_stage), q_phase ^ 1)
         hand_over(taken, q_stage, b, h, first, steps)
         mbarrier.expect(q_full.index(q_stage), CONSUMERS * ROWS * D * 2)
@@ -382,7 +378,7 @@ def produce(
 
 @gluon.jit
 def softmax_step(
-    s, begin, m, first, row_max, row_sum, sizes, scale, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr
+    s, begin, first, m, row_max, row_sum, sizes, scale, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr
 ):
     """Online softmax: exponentials of s, the factor of the old sums, and the new maximum and sum."""
     _, Sq, Skv, _, _ = sizes
@@ -412,32 +408,17 @@ def next_tile_of_q(q_ring, q_stage, q_phase):
 
 
 @gluon.jit
-def finish_tile(o, of_o, output, o_tile, sizes):
-    """Stores o / sum by TMA, and lse.  A row that sees no key has a sum of 0."""
-    o_desc, _, lse_ptr = output
-    b, h, first, row_max, row_sum = of_o
-    _, Sq, _, Hq, _ = sizes
-    m = first + gl.arange(0, ROWS, row_sum.type.layout)
-    lse = gl.where(row_sum == 0, float("-inf"), (row_max + gl.log2(row_sum)) * 0.6931471805599453)
-    gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
-    inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, o.type.layout))
-    tma.store_wait(0)  # the store that last read o_tile has finished
-    o_tile.reshape([ROWS, o_tile.shape[3]]).store((o * inverse[:, None]).to(o_tile.dtype))
-    hopper.fence_async_shared()
-    async_store(o_desc, [b, h, first, 0], o_tile)
-
-
-@gluon.jit
 def consume(
     ring, q_ring, output, sizes, scale, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER: gl.constexpr
 ):  # fmt: skip
-    """Consumer warpgroup: 64 queries.  The softmax of a tile of keys runs under the previous one's p @ v.
+    """Consumer warpgroup: 64 queries.  The softmax of a tile runs under the previous tile's p @ v.
 
-    That also holds for the first of a tile of queries: p @ v then completes the previous tile's o.
+    o is stored by TMA while the next tile's first product runs.
     """
     kv_tiles, full, empty = ring
     q_tiles, _, q_empty, _ = q_ring
-    _, o_tiles, _ = output
+    o_desc, o_tiles, lse_ptr = output
+    _, Sq, _, Hq, _ = sizes
     STAGES: gl.constexpr = kv_tiles.shape[0]
     BLOCK_N: gl.constexpr = kv_tiles.shape[3]
     D: gl.constexpr = kv_tiles.shape[4]
@@ -445,69 +426,74 @@ def consume(
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     T: gl.constexpr = kv_tiles.dtype
-    b, h, first, steps = next_tile_of_q(q_ring, 0, 0)  # every program has a tile
-    stage, phase, q_stage, q_phase, step = 0, 0, 0, 0, 0
+    o_tile = o_tiles.index(CONSUMER)
+    stage, phase, q_stage, q_phase = 0, 0, 0, 0
+
+    b, h, first, steps = next_tile_of_q(q_ring, q_stage, q_phase)  # every program has a tile
     mbarrier.wait(full.index(stage), phase)
-    q = q_tiles.index(CONSUMER).reshape([ROWS, D])
+    q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
     k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
-    s_next = hopper.warpgroup_mma(
-        q, k, gl.zeros([ROWS, BLOCK_N], gl.float32, SCORES), use_acc=False, is_async=True
-    )
+    p = gl.zeros([ROWS, BLOCK_N], gl.float32, SCORES)
+    s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
     s = hopper.warpgroup_mma_wait(0, [s_next])
-    mbarrier.arrive(empty.index(stage), count=1)
-    stage, phase = advance(stage, phase, STAGES)
-    row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
-    row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
-    o = gl.zeros([ROWS, D], gl.float32, SUMS)
-    begin = (steps - 1) * BLOCK_N
-    m = first + CONSUMER * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-    p, keep, row_max, row_sum = softmax_step(
-        s, begin, m, first + CONSUMER * ROWS, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
-    )
-    p16 = gl.convert_layout(p.to(T), P)
-    mbarrier.wait(full.index(stage), phase)
-    v_stage = stage
-    stage, phase = advance(stage, phase, STAGES)
     while steps > 0:
-        of_o = (b, h, first + CONSUMER * ROWS, row_max, row_sum)  # of the tile that p @ v belongs to
-        step += 1
-        completes_o = step == steps
-        if completes_o:
-            mbarrier.arrive(q_empty.index(q_stage), count=1)
-            q_stage, q_phase = advance(q_stage, q_phase, 2)
-            b, h, first, steps = next_tile_of_q(q_ring, q_stage, q_phase)
-            step = 0
-        # Behind the last tile, q @ k is a product of whatever the stages hold, and is not used.
-        more = steps > 0
-        mbarrier.wait(full.index(stage), phase, pred=more)
-        q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
-        k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
-        # Of p, only the registers: a product that does not add needs none that are cleared.
-        s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
-        v = kv_tiles.index(v_stage).reshape([BLOCK_N, D])
-        o_next = hopper.warpgroup_mma(p16, v, o, is_async=True)
-        s = hopper.warpgroup_mma_wait(1, [s_next])
-        mbarrier.arrive(empty.index(stage), count=1, pred=more)
+        mbarrier.arrive(empty.index(stage), count=1)
         stage, phase = advance(stage, phase, STAGES)
-        row_max = gl.where(completes_o, float("-inf"), row_max)
-        row_sum = gl.where(completes_o, 0.0, row_sum)
-        begin = (steps - 1 - step) * BLOCK_N
-        m = first + CONSUMER * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+        q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
+        first += CONSUMER * ROWS
+        m = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+        row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+        row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
+        o = gl.zeros([ROWS, D], gl.float32, SUMS)
         p, keep, row_max, row_sum = softmax_step(
-            s, begin, m, first + CONSUMER * ROWS, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
+            s, (steps - 1) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
         )
-        # A branch: without it ptxas moves the exponentials behind the wait for o.
-        mbarrier.wait(full.index(stage), phase, pred=more)
+        p16 = gl.convert_layout(p.to(T), P)
+        v_stage = stage
+        mbarrier.wait(full.index(stage), phase)
+        stage, phase = advance(stage, phase, STAGES)
+        for step in range(1, steps):
+            mbarrier.wait(full.index(stage), phase)
+            k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
+            # Of p, only the registers: a product that does not add needs none that are cleared.
+            s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+            v = kv_tiles.index(v_stage).reshape([BLOCK_N, D])
+            o_next = hopper.warpgroup_mma(p16, v, o, is_async=True)
+            s = hopper.warpgroup_mma_wait(1, [s_next])
+            mbarrier.arrive(empty.index(stage), count=1)
+            stage, phase = advance(stage, phase, STAGES)
+            p, keep, row_max, row_sum = softmax_step(
+                s, (steps - 1 - step) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
+            )
+            # A branch: without it ptxas moves the exponentials behind the wait for o.
+            mbarrier.wait(full.index(stage), phase)
+            o = hopper.warpgroup_mma_wait(0, [o_next])
+            mbarrier.arrive(empty.index(v_stage), count=1)
+            v_stage = stage
+            stage, phase = advance(stage, phase, STAGES)
+            o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
+            p16 = gl.convert_layout(p.to(T), P)
+        mbarrier.arrive(q_empty.index(q_stage), count=1)
+        q_stage, q_phase = advance(q_stage, q_phase, 2)
+        o_next = hopper.warpgroup_mma(p16, kv_tiles.index(v_stage).reshape([BLOCK_N, D]), o, is_async=True)
         o = hopper.warpgroup_mma_wait(0, [o_next])
         mbarrier.arrive(empty.index(v_stage), count=1)
-        v_stage = stage
-        stage, phase = advance(stage, phase, STAGES)
-        if completes_o:
-            finish_tile(o, of_o, output, o_tiles.index(CONSUMER), sizes)
-            o = gl.zeros([ROWS, D], gl.float32, SUMS)
-        else:
-            o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
-        p16 = gl.convert_layout(p.to(T), P)
+
+        # After the last tile, the product is one of whatever the stage holds, and is not used.
+        b_next, h_next, first_next, steps = next_tile_of_q(q_ring, q_stage, q_phase)
+        mbarrier.wait(full.index(stage), phase, pred=steps > 0)
+        q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
+        k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
+        s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+        lse = gl.where(row_sum == 0, float("-inf"), (row_max + gl.log2(row_sum)) * 0.6931471805599453)
+        gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
+        inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, SUMS))
+        tma.store_wait(0)  # the store that last read o_tile has finished
+        o_tile.reshape([ROWS, D]).store((o * inverse[:, None]).to(T))
+        hopper.fence_async_shared()
+        async_store(o_desc, [b, h, first, 0], o_tile)
+        b, h, first = b_next, h_next, first_next
+        s = hopper.warpgroup_mma_wait(0, [s_next])
     tma.store_wait(0)
 
 
@@ -515,7 +501,7 @@ def consume(
 def attention_gluon_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, next_tile_ptr, B, Sq, Skv, Hq, group, scale,
     CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    CONSUMERS: gl.constexpr, HEADS: gl.constexpr,
+    CONSUMERS: gl.constexpr,
 ):  # fmt: skip
     """Grid: persistent; a tile is CONSUMERS * 64 queries of a head.  Descriptors: [B,H,S,D], tiles of a head.
 
@@ -548,7 +534,7 @@ def attention_gluon_kernel(
             [
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
-                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS, HEADS)),
+                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
             ],
             worker_num_warps=[4, 1],
             worker_num_regs=[240, 24],
@@ -559,7 +545,7 @@ def attention_gluon_kernel(
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
                 (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 2)),
-                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS, HEADS)),
+                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
             ],
             worker_num_warps=[4, 4, 1],
             worker_num_regs=[160, 160, 32],
@@ -698,7 +684,7 @@ def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
     level="hopper",
     requires="sm_90a",
     without_gpu=False,
-    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3), "HEADS": (1, 4, 16, 64)},
+    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3)},
 )
 def in_gluon(
     q: torch.Tensor,
@@ -709,7 +695,6 @@ def in_gluon(
     BLOCK_N: int = 128,
     STAGES: int = 4,
     CONSUMERS: int = 3,
-    HEADS: int = 0,
 ) -> Outputs:
     """One program per multiprocessor; longest tiles first.
 
@@ -732,7 +717,6 @@ def in_gluon(
     programs = min(multiprocessors(q.device), B * Hq * triton.cdiv(Sq, CONSUMERS * ROWS.value))
     attention_gluon_kernel[(programs,)](
         q_desc, k_desc, v_desc, o_desc, lse, next_tile, B, Sq, Skv, Hq, group, scale_of(D),
-        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS,
-        HEADS=HEADS or (16 if causal else 1), num_warps=4,
+        CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,
     )  # fmt: skip
     return o, lse

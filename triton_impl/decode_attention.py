@@ -151,10 +151,9 @@ def decode_attention_split_kernel(
     q = tl.load(q_ptr + b * stride_qb + h * stride_qh + d, mask=head < G, other=0.0)
     length = tl.load(lengths_ptr + b)
     each = tl.cdiv(tl.cdiv(pages * PAGE, BLOCK_N), splits) * BLOCK_N
-    first = tl.minimum(split * each, length)
     o, row_max, row_sum = attend(
-        q, k_ptr + hk * stride_kh, v_ptr + hk * stride_vh, table_ptr + b * pages, first,
-        tl.minimum(first + each, length), scale_log2, stride_kp, stride_kn, stride_vp, stride_vn,
+        q, k_ptr + hk * stride_kh, v_ptr + hk * stride_vh, table_ptr + b * pages, split * each,
+        tl.minimum(split * each + each, length), scale_log2, stride_kp, stride_kn, stride_vp, stride_vn,
         D, PAGE, BLOCK_N, STAGES,
     )  # fmt: skip
     o = tl.where(row_sum[:, None] == 0.0, 0.0, o / row_sum[:, None])

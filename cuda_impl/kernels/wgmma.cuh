@@ -179,18 +179,6 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[COUNT]) {
 #define WGMMA_N128(type)                                                                                 \
     WGMMA("128", type, TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", \
           "%65", "%66", "%67", "%68", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32))
-#define WGMMA_N160(type)                                                                                 \
-    WGMMA("160", type,                                                                                   \
-          TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5")                                           \
-              TEN("6") "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79",                               \
-          "%80", "%81", "%82", "%83", "%84", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), EIGHT_OF(d, 64), \
-          EIGHT_OF(d, 72))
-#define WGMMA_N176(type)                                                                                 \
-    WGMMA("176", type,                                                                                   \
-          TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6")                                  \
-              TEN("7") "%80, %81, %82, %83, %84, %85, %86, %87",                                         \
-          "%88", "%89", "%90", "%91", "%92", THIRTY_TWO_OF(d, 0), THIRTY_TWO_OF(d, 32), EIGHT_OF(d, 64), \
-          EIGHT_OF(d, 72), EIGHT_OF(d, 80))
 #define WGMMA_N192(type)                                                                 \
     WGMMA("192", type,                                                                   \
           TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7")         \
@@ -227,22 +215,6 @@ __device__ __forceinline__ void wgmma(float (&d)[64], matrix_t a, matrix_t b, bo
     }
 }
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[80], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N160("bf16");
-    } else {
-        WGMMA_N160("f16");
-    }
-}
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[88], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N176("bf16");
-    } else {
-        WGMMA_N176("f16");
-    }
-}
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ __forceinline__ void wgmma(float (&d)[96], matrix_t a, matrix_t b, bool add) {
     if constexpr (IS_BF16<T>) {
         WGMMA_N192("bf16");
@@ -261,8 +233,6 @@ __device__ __forceinline__ void wgmma(float (&d)[128], matrix_t a, matrix_t b, b
 
 #undef WGMMA_N256
 #undef WGMMA_N192
-#undef WGMMA_N176
-#undef WGMMA_N160
 #undef WGMMA_N128
 #undef WGMMA_N64
 #undef WGMMA

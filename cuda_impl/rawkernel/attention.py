@@ -139,7 +139,6 @@ def launch_hopper(
     STAGES: int,
     specialized: bool = True,
     persistent: bool = False,
-    PINGPONG: int = 1,
 ) -> Outputs:
     """``attention_<variant>_kernel``, with tiles fetched by TMA.
 
@@ -162,11 +161,7 @@ def launch_hopper(
     if specialized:
         STAGES *= 128 // D  # of half the size
     CONSUMERS = 3 if specialized and D == 64 else 2  # registers hold three times 64 rows of D=64
-    tile = (
-        f"{CONSUMERS}, {BLOCK_N}, {STAGES}{'' if PINGPONG else ', false'}"
-        if specialized
-        else f"{BLOCK_N}, {STAGES}"
-    )
+    tile = f"{CONSUMERS}, {BLOCK_N}, {STAGES}" if specialized else f"{BLOCK_N}, {STAGES}"
     run = kernel("attention", f"attention_{variant}_kernel<{CTYPES[q.dtype]}, {D}, {tile}>", q.device)
     BLOCK_M = CONSUMERS * GROUP_M
     q, k, v = for_tma(q), for_tma(k), for_tma(v)
@@ -194,7 +189,7 @@ def wgmma(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool) ->
     return launch_hopper("wgmma", q, k, v, causal, BLOCK_N=128, STAGES=2, specialized=False)
 
 
-TILES = {"BLOCK_N": (128, 160, 176, 192), "STAGES": (3, 4, 5)}
+TILES = {"BLOCK_N": (128, 192), "STAGES": (3, 4, 5)}
 
 
 @implementation(
@@ -218,24 +213,10 @@ def overlapped(
 
 
 @implementation(
-    "attention",
-    "cupy.persistent",
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable={**TILES, "PINGPONG": (0, 1)},
+    "attention", "cupy.persistent", level="hopper", requires="sm_90a", emulated=True, tunable=TILES
 )
 def persistent(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool,
-    BLOCK_N: int = 128,
-    STAGES: int = 5,
-    PINGPONG: int = 1,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, BLOCK_N: int = 128, STAGES: int = 5
 ) -> Outputs:
     """One block per multiprocessor; longest tiles first."""
-    return launch_hopper(
-        "persistent", q, k, v, causal, BLOCK_N=BLOCK_N, STAGES=STAGES, persistent=True, PINGPONG=PINGPONG
-    )
+    return launch_hopper("persistent", q, k, v, causal, BLOCK_N=BLOCK_N, STAGES=STAGES, persistent=True)

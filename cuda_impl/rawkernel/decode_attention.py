@@ -142,12 +142,12 @@ def splits_of(units: int, tiles: int, resident: int, sequences: int) -> int:
     return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
 
-def split_and_combine(d: Decoding, variant: str, STAGES: int, SPLITS: int = 0) -> torch.Tensor:
+def split_and_combine(d: Decoding, variant: str, STAGES: int) -> torch.Tensor:
     """Launch a variant's kernel, and the one that combines its parts."""
     B, _, Hq, D = d.q.shape
     tiles = ceil_div(d.table.shape[1] * d.k.shape[1], BLOCK_N)
     BLOCKS = 256 // D  # per multiprocessor
-    splits = SPLITS or splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device), B)
+    splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device), B)
     # o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     rows = B * Hq * splits
     workspace = torch.empty(rows * (D + 1), dtype=torch.float32, device=d.q.device)
@@ -182,7 +182,7 @@ def split(
     "cupy.pipelined",
     level="tensor_core",
     requires="sm_80",
-    tunable={"STAGES": (2, 3, 4), "SPLITS": (1, 2, 4, 8, 32, 33, 66)},
+    tunable={"STAGES": (2, 3, 4)},
 )
 def pipelined(
     q: torch.Tensor,
@@ -192,7 +192,6 @@ def pipelined(
     lengths: torch.Tensor,
     *,
     STAGES: int = 2,
-    SPLITS: int = 0,
 ) -> torch.Tensor:
     """As split, and each warp keeps the next STAGES - 1 tiles in flight."""
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
@@ -203,4 +202,4 @@ def pipelined(
         raise NotImplementedError(
             f"STAGES={STAGES}: {taken} bytes of shared memory a block, and this GPU has {most}"
         )
-    return split_and_combine(d, "pipelined", STAGES, SPLITS)
+    return split_and_combine(d, "pipelined", STAGES)

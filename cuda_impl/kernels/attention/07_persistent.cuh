@@ -11,17 +11,16 @@
 // longest first: from the last rows of q to the first.
 template <int BLOCK_M>
 struct Order {
-    int Sq, Skv;
-    unsigned heads, Hq;
+    int Sq, Skv, heads, Hq;
     bool causal;
 
-    __device__ __forceinline__ unsigned tiles_m() const { return (Sq + BLOCK_M - 1) / BLOCK_M; }
-    __device__ __forceinline__ unsigned tiles() const { return tiles_m() * heads; }
-    __device__ __forceinline__ Tile tile(unsigned t) const {
-        const unsigned most = causal ? 16 : 1, section = t / (most * tiles_m()) * most;
-        const unsigned in_section = t % (most * tiles_m()), width = min(most, heads - section);
-        const unsigned head = section + in_section % width, m = tiles_m() - 1 - in_section / width;
-        return {int(head % Hq), int(head / Hq), int(m) * BLOCK_M, Sq, Skv, causal};
+    __device__ __forceinline__ int tiles_m() const { return (Sq + BLOCK_M - 1) / BLOCK_M; }
+    __device__ __forceinline__ int tiles() const { return tiles_m() * heads; }
+    __device__ __forceinline__ Tile tile(int t) const {
+        const int most = causal ? 16 : 1, section = t / (most * tiles_m()) * most;
+        const int in_section = t % (most * tiles_m()), width = min(most, heads - section);
+        const int head = section + in_section % width;
+        return {head % Hq, head / Hq, (tiles_m() - 1 - in_section / width) * BLOCK_M, Sq, Skv, causal};
     }
 };
 
@@ -29,7 +28,7 @@ struct Order {
 
 // Grid: persistent. Warpgroups as in specialized. A block's first tile is its own; next_tile, 0 at first,
 // counts those taken later.
-template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES, bool PINGPONG = true>
+template <typename T, int D, int CONSUMERS, int BLOCK_N, int STAGES>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_persistent_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, T* o_ptr, float* lse_ptr, unsigned long long* next_tile, int B,
@@ -41,8 +40,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     unsigned char* const q = align_1024(shared);
     unsigned char* const stages = q + 2 * Q_BYTES;
     __shared__ mbarrier_t q_full[2], q_empty[2], full[STAGES], empty[STAGES];
-    __shared__ unsigned taken[2];  // the tile of each q; it is valid while q is
-    const Order<BLOCK_M> order = {Sq, Skv, unsigned(B * Hq), unsigned(Hq), causal != 0};
+    __shared__ int taken[2];  // the tile of each q; it is valid while q is
+    const Order<BLOCK_M> order = {Sq, Skv, B * Hq, Hq, causal != 0};
     Tile tile = {};
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
@@ -64,8 +63,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
     if (group == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS<CONSUMERS>>();
         if (threadIdx.x > 0) return;
-        unsigned t = blockIdx.x;
-        for (;; t = gridDim.x + unsigned(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
+        int t = blockIdx.x;
+        for (;; t = gridDim.x + int(atomicAdd(next_tile, 1ull)), q_ring.advance()) {
             mbarrier_t* const q_landed = &q_full[q_ring.stage];
             mbarrier_wait(&q_empty[q_ring.stage], q_ring.parity ^ 1);
             taken[q_ring.stage] = t;
@@ -103,69 +102,62 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void attention_pers
         const auto release = [&](mbarrier_t* of) {
             if (threadIdx.x % WARPGROUP == 0) mbarrier_arrive(of);
         };
-        if (PINGPONG && consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
+        if (consumer == CONSUMERS - 1) named_barrier_arrive<2 * WARPGROUP>(1);
 
-        unsigned t;
-        const auto next_q = [&] {  // false if no tile is left
+        float s[BLOCK_N / 2];
+        unsigned p[BLOCK_N / 4];
+        int first;                         // stage of the first tile of k
+        const auto next_tile_of_q = [&] {  // false if no tile is left
             q_stage = __shfl_sync(FULL_WARP, q_ring.stage, 0);
             mbarrier_wait(&q_full[q_stage], q_ring.parity);
             q_ring.advance();
-            q_group = q + q_stage * Q_BYTES + consumer * GROUP_M * LINE_BYTES;
-            t = __shfl_sync(FULL_WARP, taken[q_stage], 0);
-            return t < order.tiles();
-        };
-        Softmax<T, D> softmax(tile, 0);
-        int n, tiles_n, unmasked;
-        const auto begin_tile = [&] {
+            const int t = __shfl_sync(FULL_WARP, taken[q_stage], 0);
+            if (t >= order.tiles()) return false;
             tile = order.tile(t);
-            softmax = Softmax<T, D>(tile, tile.m + consumer * GROUP_M);
-            n = 0;
-            tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
-            unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
+            q_group = q + q_stage * Q_BYTES + consumer * GROUP_M * LINE_BYTES;
+            return true;
         };
-        float o[D / 2] = {}, s[BLOCK_N / 2];
-        unsigned p[BLOCK_N / 4];
-        next_q();  // every block has a tile
-        const int first = next_stage();
-        multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
-        begin_tile();
+        const auto start = [&] {  // q @ its first tile of k
+            first = next_stage();
+            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + first * BYTES);
+        };
+        next_tile_of_q();  // every block has a tile
+        start();
         wgmma_wait_group<0>(s);
-        release(&empty[first]);
-        softmax.update(s, 0, unmasked);
-        round_p<T>(p, s);
-        int v = next_stage();
         while (true) {
-            const bool completes_o = ++n == tiles_n;
-            if (completes_o) {
-                release(&q_empty[q_stage]);
-                if (!next_q()) break;
+            const int tiles_n = tile.tiles_n(BLOCK_M, BLOCK_N);
+            float o[D / 2] = {};
+            Softmax<T, D> softmax(tile, tile.m + consumer * GROUP_M);
+            const int unmasked = tile.keys_of(tile.m + consumer * GROUP_M);
+            release(&empty[first]);
+            softmax.update(s, 0, unmasked);
+            round_p<T>(p, s);
+            int v = next_stage();
+            for (int n = 1; n < tiles_n; ++n) {
+                const int k = next_stage();
+                named_barrier_sync<2 * WARPGROUP>(1 + consumer);
+                multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
+                multiply_pv<T>(o, p, stages + v * BYTES);
+                named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
+                wgmma_wait_group<1>(s);
+                release(&empty[k]);
+                softmax.update(s, n * BLOCK_N, unmasked);
+                const int v_next = next_stage();
+                wgmma_wait_group<0>(o);
+                release(&empty[v]);
+                v = v_next;
+                softmax.rescale(o);
+                round_p<T>(p, s);
             }
-            const int k = next_stage();
-            if constexpr (PINGPONG) named_barrier_sync<2 * WARPGROUP>(1 + consumer);
-            multiply_qk<T, D, BLOCK_M>(s, q_group, stages + k * BYTES);
+            release(&q_empty[q_stage]);
             multiply_pv<T>(o, p, stages + v * BYTES);
-            if constexpr (PINGPONG) named_barrier_arrive<2 * WARPGROUP>(1 + (consumer + 1) % CONSUMERS);
-            Softmax<T, D> of_o = softmax;  // of the tile that p @ v belongs to
-            if (completes_o) begin_tile();
-            wgmma_wait_group<1>(s);
-            release(&empty[k]);
-            softmax.update(s, n * BLOCK_N, unmasked);
-            const int v_next = next_stage();
             wgmma_wait_group<0>(o);
             release(&empty[v]);
-            v = v_next;
-            if (completes_o) {
-                of_o.finish(o, o_ptr, lse_ptr, Hq);
-#pragma unroll
-                for (float& element : o) element = 0.0f;
-            } else {
-                softmax.rescale(o);
-            }
-            round_p<T>(p, s);
+            if (!next_tile_of_q()) return softmax.finish(o, o_ptr, lse_ptr, Hq);
+            start();
+            softmax.finish(o, o_ptr, lse_ptr, Hq);  // while the next tile's first product runs
+            wgmma_wait_group<0>(s);
         }
-        multiply_pv<T>(o, p, stages + v * BYTES);
-        wgmma_wait_group<0>(o);
-        softmax.finish(o, o_ptr, lse_ptr, Hq);
     }
 #endif
 }

@@ -30,7 +30,6 @@ struct Softmax {
     float max[2] = {negative_infinity(), negative_infinity()};  // of s * SCALE_LOG2
     float sum[2] = {0.0f, 0.0f};
     float factor[2];  // from sums of earlier tiles to the new maximum
-    bool rescales;    // whether a factor of the warp's rows is not 1
     int row;          // of q, the first of the two; the other is 8 further
     Tile tile;
 
@@ -67,10 +66,6 @@ struct Softmax {
                 }
             }
         }
-        // The sums are asked for NaN only to have them here: else ptxas moves the exponentials behind the
-        // wait for p @ v, which they are to overlap.
-        const bool no_number = !(sum[0] + sum[1] >= 0.0f);
-        rescales = __any_sync(FULL_WARP, factor[0] != 1.0f || factor[1] != 1.0f || no_number);
     }
 
     template <int COUNT>
@@ -91,7 +86,7 @@ struct Softmax {
 
     template <int COUNT>
     __device__ __forceinline__ void rescale(float (&o)[COUNT]) const {
-        if (!rescales) return;
+        if (!__any_sync(FULL_WARP, factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) o[i] *= factor[i / 2 % 2];
     }

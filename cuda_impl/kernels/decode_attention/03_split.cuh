@@ -12,7 +12,7 @@ struct Chunk {
 
     __device__ __forceinline__ Chunk(int length, int most, int split, int splits) {
         const int tiles = (most + BLOCK_N - 1) / BLOCK_N, each = (tiles + splits - 1) / splits;
-        begin = min(split * each * BLOCK_N, length);
+        begin = split * each * BLOCK_N;
         end = min(begin + each * BLOCK_N, length);
     }
 };
