@@ -5,8 +5,8 @@ Variants, slow to fast; those also in ``cuda_impl/kernels/attention/`` have the 
 * ``naive``: three kernels: scores to memory, softmax of each row, times v; sums one term per iteration
 * ``tensor_core``: FlashAttention-2: one program per tile of queries, ``tl.dot``, scores stay in registers
 * ``pipelined``: as tensor_core, k and v loaded by TMA, several tiles ahead
-* ``gluon``: warp specialization by hand in Gluon, Triton's lower-level language: other warps issue the loads,
-  and softmax runs under a product; sm_90a
+* ``gluon``: CUDA's persistent in Gluon, Triton's lower-level language: other warps issue the loads, softmax
+  runs under a product, and one program per multiprocessor computes tile after tile; sm_90a
 
 The keys' tiles are visited once, with a running maximum and sum of each row (online softmax).  A causal row
 i sees the keys j <= i + Skv - Sq.  Rows that see none are 0 with an lse of -inf.
@@ -27,6 +27,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_queries
+from compare.device import multiprocessors
 from compare.registry import implementation
 
 LN_2 = tl.constexpr(math.log(2))
@@ -284,57 +285,95 @@ def attention_pipelined_kernel(
 
 
 # --------------------------------------------------------------------------- Gluon
-# As CUDA's overlapped: a producer warp, CONSUMERS warpgroups, and softmax(j) under p @ v of tile j - 1.
-# Only register allocation and addressing are left to the compiler.  sm_90a.
+# As CUDA's persistent: a producer warp, CONSUMERS warpgroups, softmax(j) under p @ v of tile j - 1, and one
+# program per multiprocessor.  Only register allocation and addressing are left to the compiler.  sm_90a.
 
-# Triton 3.9 renamed this.
+# Triton 3.9 renamed these.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 ROWS = gl.constexpr(64)  # of q, per consumer warpgroup
 
 
 @gluon.jit
-def work(sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr):
-    """Batch, head and first query of this program's tile, and the tiles of keys it visits.
+def tile_at(t, sizes, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Batch, head and first query of tile t, and how many tiles of keys it visits, at least one.
 
-    Causal tiles with the most keys come first, so that no long tile is left for the end.
+    The order of tiles: by section of 16 heads (causal; else one), whose k and v the L2 keeps; within a
+    section longest first, from the last queries to the first.
     """
-    Sq, Skv, Hq, _ = sizes
+    B, Sq, Skv, Hq, _ = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * ROWS
-    tiles = gl.cdiv(Sq, BLOCK_M)
-    heads = gl.num_programs(0) // tiles
-    tile = gl.program_id(0) // heads
-    tile = tiles - 1 - tile if CAUSAL else tile
-    head = gl.program_id(0) % heads
+    MOST: gl.constexpr = 16 if CAUSAL else 1
+    tiles_m = gl.cdiv(Sq, BLOCK_M)
+    section = t // (MOST * tiles_m) * MOST
+    in_section = t % (MOST * tiles_m)
+    width = gl.minimum(MOST, B * Hq - section)
+    head = section + in_section % width
+    first = (tiles_m - 1 - in_section // width) * BLOCK_M
     keys = Skv
     if CAUSAL:
-        keys = gl.maximum(gl.minimum(Skv, tile * BLOCK_M + BLOCK_M + Skv - Sq), 0)
-    return head // Hq, head % Hq, tile * BLOCK_M, gl.cdiv(keys, BLOCK_N)
+        keys = gl.minimum(Skv, first + BLOCK_M + Skv - Sq)
+    return head // Hq, head % Hq, first, gl.maximum(gl.cdiv(keys, BLOCK_N), 1)
 
 
 @gluon.jit
-def produce(ring, operands, sizes, CAUSAL: gl.constexpr):
-    """Producer, one warp: loads q once, then a tile of k and of v per stage."""
-    q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty = ring
+def advance(stage, phase, STAGES: gl.constexpr):
+    """The next stage of a ring of STAGES; the mbarriers' phase flips when the ring starts again."""
+    last = stage == STAGES - 1
+    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def fetch(desc, at, ring, stage, phase):
+    """Producer: loads one tile of k or v into the ring's stage, once the consumers have released it."""
+    tiles, full, empty = ring
+    STAGES: gl.constexpr = tiles.shape[0]
+    gl.static_assert(STAGES >= 3, "v's stage is released after the next tile of v has landed")
+    mbarrier.wait(empty.index(stage), phase ^ 1)  # in the first round all are empty
+    mbarrier.expect(full.index(stage), tiles.shape[3] * tiles.shape[4] * 2)
+    async_load(desc, at, full.index(stage), tiles.index(stage))
+    return advance(stage, phase, STAGES)
+
+
+@gluon.jit
+def hand_over(taken, q_stage, b, h, first, steps):
+    """Producer: the tile whose q is in q_stage; a tile without steps ends the consumers."""
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    taken.index(q_stage * 4).store(gl.full([1], b, gl.int32, ONE))
+    taken.index(q_stage * 4 + 1).store(gl.full([1], h, gl.int32, ONE))
+    taken.index(q_stage * 4 + 2).store(gl.full([1], first, gl.int32, ONE))
+    taken.index(q_stage * 4 + 3).store(gl.full([1], steps, gl.int32, ONE))
+
+
+@gluon.jit
+def produce(ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr):
+    """Producer, one warp: takes tile after tile; loads its q, then its tiles of k and v in turn."""
+    q_tiles, q_full, q_empty, taken = q_ring
     q_desc, k_desc, v_desc = operands
-    CONSUMERS: gl.constexpr = q_tiles.shape[0]
-    STAGES: gl.constexpr = k_tiles.shape[0]
-    BLOCK_N: gl.constexpr = k_tiles.shape[3]
-    D: gl.constexpr = k_tiles.shape[4]
-    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N, CONSUMERS)
-    mbarrier.expect(q_full.index(0), CONSUMERS * ROWS * D * 2)
-    for i in gl.static_range(CONSUMERS):
-        async_load(q_desc, [b, h, first + i * ROWS, 0], q_full.index(0), q_tiles.index(i))
-    for step in range(steps):
-        stage = step % STAGES
-        phase = step // STAGES & 1 ^ 1
-        at = [b, h // sizes[3], (steps - 1 - step) * BLOCK_N, 0]
-        mbarrier.wait(k_empty.index(stage), phase)
-        mbarrier.expect(k_full.index(stage), BLOCK_N * D * 2)
-        async_load(k_desc, at, k_full.index(stage), k_tiles.index(stage))
-        mbarrier.wait(v_empty.index(stage), phase)
-        mbarrier.expect(v_full.index(stage), BLOCK_N * D * 2)
-        async_load(v_desc, at, v_full.index(stage), v_tiles.index(stage))
+    B, Sq, _, Hq, group = sizes
+    BLOCK_N: gl.constexpr = k_desc.block_type.shape[2]
+    D: gl.constexpr = k_desc.block_type.shape[3]
+    tiles = B * Hq * gl.cdiv(Sq, CONSUMERS * ROWS)
+    stage, phase, q_stage, q_phase = 0, 0, 0, 0
+    t = gl.program_id(0)
+    while t < tiles:
+        b, h, first, steps = tile_at(t, sizes, CAUSAL, BLOCK_N, CONSUMERS)
+        mbarrier.wait(q_empty.index(q_stage), q_phase ^ 1)
+        hand_over(taken, q_stage, b, h, first, steps)
+        mbarrier.expect(q_full.index(q_stage), CONSUMERS * ROWS * D * 2)
+        for i in gl.static_range(CONSUMERS):
+            q_tile = q_tiles.index(q_stage * CONSUMERS + i)
+            async_load(q_desc, [b, h, first + i * ROWS, 0], q_full.index(q_stage), q_tile)
+        for step in range(steps):
+            at = [b, h // group, (steps - 1 - step) * BLOCK_N, 0]
+            stage, phase = fetch(k_desc, at, ring, stage, phase)
+            stage, phase = fetch(v_desc, at, ring, stage, phase)
+        q_stage, q_phase = advance(q_stage, q_phase, 2)
+        t = gl.num_programs(0) + gl.atomic_add(next_tile_ptr, 1, sem="relaxed")
+    mbarrier.wait(q_empty.index(q_stage), q_phase ^ 1)
+    hand_over(taken, q_stage, 0, 0, 0, 0)  # no tile is left
+    mbarrier.arrive(q_full.index(q_stage), count=1)
 
 
 @gluon.jit
@@ -342,7 +381,7 @@ def softmax_step(
     s, begin, first, m, row_max, row_sum, sizes, scale, CAUSAL: gl.constexpr, BLOCK_N: gl.constexpr
 ):
     """Online softmax: exponentials of s, the factor of the old sums, and the new maximum and sum."""
-    Sq, Skv, _, _ = sizes
+    _, Sq, Skv, _, _ = sizes
     if begin + BLOCK_N > Skv or (CAUSAL and begin + BLOCK_N > first + Skv - Sq + 1):
         n = begin + gl.arange(0, BLOCK_N, gl.SliceLayout(0, s.type.layout))
         last = Skv - 1 + gl.zeros_like(m)
@@ -357,104 +396,145 @@ def softmax_step(
 
 
 @gluon.jit
+def next_tile_of_q(q_ring, q_stage, q_phase):
+    """Consumer: waits for the next tile's q; the tile's batch, head, first query and tiles of keys."""
+    _, q_full, _, taken = q_ring
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    mbarrier.wait(q_full.index(q_stage), q_phase)
+    b = gl.max(taken.index(q_stage * 4).load(ONE), 0)
+    h = gl.max(taken.index(q_stage * 4 + 1).load(ONE), 0)
+    first = gl.max(taken.index(q_stage * 4 + 2).load(ONE), 0)
+    return b, h, first, gl.max(taken.index(q_stage * 4 + 3).load(ONE), 0)
+
+
+@gluon.jit
 def consume(
-    ring, output, sizes, scale, CAUSAL: gl.constexpr, CONSUMER: gl.constexpr
+    ring, q_ring, output, sizes, scale, CAUSAL: gl.constexpr, CONSUMERS: gl.constexpr, CONSUMER: gl.constexpr
 ):  # fmt: skip
-    """Consumer warpgroup: 64 queries.  The softmax of a tile runs under the previous tile's p v."""
-    q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty = ring
-    o_ptr, lse_ptr = output
-    Sq, _, Hq, _ = sizes
-    CONSUMERS: gl.constexpr = q_tiles.shape[0]
-    STAGES: gl.constexpr = k_tiles.shape[0]
-    BLOCK_N: gl.constexpr = k_tiles.shape[3]
-    D: gl.constexpr = k_tiles.shape[4]
+    """Consumer warpgroup: 64 queries.  The softmax of a tile runs under the previous tile's p @ v.
+
+    o is stored by TMA while the next tile's first product runs.
+    """
+    kv_tiles, full, empty = ring
+    q_tiles, _, q_empty, _ = q_ring
+    o_desc, o_tiles, lse_ptr = output
+    _, Sq, _, Hq, _ = sizes
+    STAGES: gl.constexpr = kv_tiles.shape[0]
+    BLOCK_N: gl.constexpr = kv_tiles.shape[3]
+    D: gl.constexpr = kv_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    T: gl.constexpr = o_ptr.dtype.element_ty
-    b, h, first, steps = work(sizes, CAUSAL, BLOCK_N, CONSUMERS)
-    first += CONSUMER * ROWS
-    m = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-    row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
-    row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
-    o = gl.zeros([ROWS, D], gl.float32, SUMS)
-    q = q_tiles.index(CONSUMER).reshape([ROWS, D])
-    mbarrier.wait(q_full.index(0), 0)
-    if steps > 0:
-        zero = gl.zeros([ROWS, BLOCK_N], gl.float32, SCORES)
-        mbarrier.wait(k_full.index(0), 0)
-        k = k_tiles.index(0).reshape([BLOCK_N, D]).permute([1, 0])
-        s = hopper.warpgroup_mma(q, k, zero, use_acc=False, is_async=True)
-        s = hopper.warpgroup_mma_wait(0, [s])
-        mbarrier.arrive(k_empty.index(0))
+    T: gl.constexpr = kv_tiles.dtype
+    o_tile = o_tiles.index(CONSUMER)
+    stage, phase, q_stage, q_phase = 0, 0, 0, 0
+
+    b, h, first, steps = next_tile_of_q(q_ring, q_stage, q_phase)  # every program has a tile
+    mbarrier.wait(full.index(stage), phase)
+    q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
+    k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
+    p = gl.zeros([ROWS, BLOCK_N], gl.float32, SCORES)
+    s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+    s = hopper.warpgroup_mma_wait(0, [s_next])
+    while steps > 0:
+        mbarrier.arrive(empty.index(stage), count=1)
+        stage, phase = advance(stage, phase, STAGES)
+        q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
+        first += CONSUMER * ROWS
+        m = first + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
+        row_max = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+        row_sum = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, SCORES))
+        o = gl.zeros([ROWS, D], gl.float32, SUMS)
         p, keep, row_max, row_sum = softmax_step(
             s, (steps - 1) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
         )
         p16 = gl.convert_layout(p.to(T), P)
-        mbarrier.wait(v_full.index(0), 0)
+        v_stage = stage
+        mbarrier.wait(full.index(stage), phase)
+        stage, phase = advance(stage, phase, STAGES)
         for step in range(1, steps):
-            stage = step % STAGES
-            before = (step - 1) % STAGES
-            mbarrier.wait(k_full.index(stage), step // STAGES & 1)
-            k = k_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
-            s_next = hopper.warpgroup_mma(q, k, zero, use_acc=False, is_async=True)
-            v = v_tiles.index(before).reshape([BLOCK_N, D])
+            mbarrier.wait(full.index(stage), phase)
+            k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
+            # Of p, only the registers: a product that does not add needs none that are cleared.
+            s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+            v = kv_tiles.index(v_stage).reshape([BLOCK_N, D])
             o_next = hopper.warpgroup_mma(p16, v, o, is_async=True)
             s = hopper.warpgroup_mma_wait(1, [s_next])
-            mbarrier.arrive(k_empty.index(stage))
+            mbarrier.arrive(empty.index(stage), count=1)
+            stage, phase = advance(stage, phase, STAGES)
             p, keep, row_max, row_sum = softmax_step(
                 s, (steps - 1 - step) * BLOCK_N, first, m, row_max, row_sum, sizes, scale, CAUSAL, BLOCK_N
             )
-            # A branch: without it ptxas moves the exponentials behind the wait for o.  STAGES >= 2.
-            mbarrier.wait(v_full.index(stage), step // STAGES & 1)
+            # A branch: without it ptxas moves the exponentials behind the wait for o.
+            mbarrier.wait(full.index(stage), phase)
             o = hopper.warpgroup_mma_wait(0, [o_next])
-            mbarrier.arrive(v_empty.index(before))
+            mbarrier.arrive(empty.index(v_stage), count=1)
+            v_stage = stage
+            stage, phase = advance(stage, phase, STAGES)
             o = o * gl.convert_layout(keep, gl.SliceLayout(1, SUMS))[:, None]
             p16 = gl.convert_layout(p.to(T), P)
-        last = (steps - 1) % STAGES
-        o_next = hopper.warpgroup_mma(p16, v_tiles.index(last).reshape([BLOCK_N, D]), o, is_async=True)
+        mbarrier.arrive(q_empty.index(q_stage), count=1)
+        q_stage, q_phase = advance(q_stage, q_phase, 2)
+        o_next = hopper.warpgroup_mma(p16, kv_tiles.index(v_stage).reshape([BLOCK_N, D]), o, is_async=True)
         o = hopper.warpgroup_mma_wait(0, [o_next])
-    lse = gl.where(row_sum == 0, float("-inf"), (row_max + gl.log2(row_sum)) * 0.6931471805599453)
-    gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
-    inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, SUMS))
-    rows = first + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))[:, None]
-    columns = gl.arange(0, D, gl.SliceLayout(0, SUMS))[None, :]
-    at = ((b.to(gl.int64) * Sq + rows) * Hq + h) * D + columns
-    gl.store(o_ptr + at, (o * inverse[:, None]).to(T), mask=(rows < Sq) & (columns < D))
+        mbarrier.arrive(empty.index(v_stage), count=1)
+
+        # After the last tile, the product is one of whatever the stage holds, and is not used.
+        b_next, h_next, first_next, steps = next_tile_of_q(q_ring, q_stage, q_phase)
+        mbarrier.wait(full.index(stage), phase, pred=steps > 0)
+        q = q_tiles.index(q_stage * CONSUMERS + CONSUMER).reshape([ROWS, D])
+        k = kv_tiles.index(stage).reshape([BLOCK_N, D]).permute([1, 0])
+        s_next = hopper.warpgroup_mma(q, k, p, use_acc=False, is_async=True)
+        lse = gl.where(row_sum == 0, float("-inf"), (row_max + gl.log2(row_sum)) * 0.6931471805599453)
+        gl.store(lse_ptr + (b * Hq + h).to(gl.int64) * Sq + m, lse, mask=m < Sq)
+        inverse = gl.convert_layout(gl.where(row_sum == 0, 0.0, 1 / row_sum), gl.SliceLayout(1, SUMS))
+        tma.store_wait(0)  # the store that last read o_tile has finished
+        o_tile.reshape([ROWS, D]).store((o * inverse[:, None]).to(T))
+        hopper.fence_async_shared()
+        async_store(o_desc, [b, h, first, 0], o_tile)
+        b, h, first = b_next, h_next, first_next
+        s = hopper.warpgroup_mma_wait(0, [s_next])
+    tma.store_wait(0)
 
 
 @gluon.jit
 def attention_gluon_kernel(
-    q_desc, k_desc, v_desc, o_ptr, lse_ptr, Sq, Skv, Hq, group, scale,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, next_tile_ptr, B, Sq, Skv, Hq, group, scale,
     CAUSAL: gl.constexpr, D: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     CONSUMERS: gl.constexpr,
 ):  # fmt: skip
-    """Grid: one program per CONSUMERS * 64 queries of a head.  Descriptors: [B,H,S,D], tiles of a head."""
-    T: gl.constexpr = o_ptr.dtype.element_ty
-    q_tiles = gl.allocate_shared_memory(T, [CONSUMERS, 1, 1, ROWS, D], q_desc.layout)
-    k_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
-    v_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], v_desc.layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
-    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_full.index(0), count=1)
+    """Grid: persistent; a tile is CONSUMERS * 64 queries of a head.  Descriptors: [B,H,S,D], tiles of a head.
+
+    A program's first tile is its own; next_tile_ptr, 0 at first, counts those taken later.  A stage of the
+    ring is one tile of k or v; they alternate.
+    """
+    T: gl.constexpr = q_desc.dtype
+    q_tiles = gl.allocate_shared_memory(T, [2 * CONSUMERS, 1, 1, ROWS, D], q_desc.layout)
+    o_tiles = gl.allocate_shared_memory(T, [CONSUMERS, 1, 1, ROWS, D], o_desc.layout)
+    kv_tiles = gl.allocate_shared_memory(T, [STAGES, 1, 1, BLOCK_N, D], k_desc.layout)
+    taken = gl.allocate_shared_memory(gl.int32, [8, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=CONSUMERS)
     for stage in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(stage), count=1)
-        mbarrier.init(v_full.index(stage), count=1)
-        mbarrier.init(k_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(v_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=CONSUMERS)
     hopper.fence_async_shared()
-    ring = (q_tiles, q_full, k_tiles, k_full, k_empty, v_tiles, v_full, v_empty)
-    sizes = (Sq, Skv, Hq, group)
-    output = (o_ptr, lse_ptr)
+    ring = (kv_tiles, full, empty)
+    q_ring = (q_tiles, q_full, q_empty, taken)  # the next tile's q is fetched while this one's is used
+    sizes = (B, Sq, Skv, Hq, group)
+    output = (o_desc, o_tiles, lse_ptr)
+    operands = (q_desc, k_desc, v_desc)
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (ring, output, sizes, scale, CAUSAL, 0)),
-                (consume, (ring, output, sizes, scale, CAUSAL, 1)),
-                (produce, (ring, (q_desc, k_desc, v_desc), sizes, CAUSAL)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
+                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
             ],
             worker_num_warps=[4, 1],
             worker_num_regs=[240, 24],
@@ -462,10 +542,10 @@ def attention_gluon_kernel(
     else:
         gl.warp_specialize(
             [
-                (consume, (ring, output, sizes, scale, CAUSAL, 0)),
-                (consume, (ring, output, sizes, scale, CAUSAL, 1)),
-                (consume, (ring, output, sizes, scale, CAUSAL, 2)),
-                (produce, (ring, (q_desc, k_desc, v_desc), sizes, CAUSAL)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 0)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 1)),
+                (consume, (ring, q_ring, output, sizes, scale, CAUSAL, CONSUMERS, 2)),
+                (produce, (ring, q_ring, operands, next_tile_ptr, sizes, CAUSAL, CONSUMERS)),
             ],
             worker_num_warps=[4, 4, 1],
             worker_num_regs=[160, 160, 32],
@@ -604,24 +684,39 @@ def gluon_descriptor(x: torch.Tensor, rows: int) -> GluonDescriptor:
     level="hopper",
     requires="sm_90a",
     without_gpu=False,
-    tunable={"STAGES": (2, 3, 4), "CONSUMERS": (2, 3)},
+    tunable={"BLOCK_N": (64, 128), "STAGES": (3, 4), "CONSUMERS": (2, 3)},
 )
 def in_gluon(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, STAGES: int = 2, CONSUMERS: int = 2
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    BLOCK_N: int = 128,
+    STAGES: int = 4,
+    CONSUMERS: int = 3,
 ) -> Outputs:
-    """With three consumers, registers hold 64 rows of D=64 each."""
+    """One program per multiprocessor; longest tiles first.
+
+    Args:
+        q, k, v, causal: as of every implementation. BLOCK_N: keys of a tile.
+        STAGES: tiles of k or v in flight, of D=128 and 128 keys; smaller tiles are as many more.
+        CONSUMERS: warpgroups for D=64; registers hold two times 64 rows of D=128.
+    """
     (B, Sq, Skv, Hq, group, D), (o, lse) = checked(q, k, v)
     if q.dtype is torch.float32:
         raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
-    if CONSUMERS == 3 and D > 64:
-        raise NotImplementedError(f"CONSUMERS=3, D={D}: registers hold rows of D=64")
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
-    BLOCK_N = 128
-    q_desc = gluon_descriptor(for_tma(q), ROWS.value)
+    if D == 128:
+        CONSUMERS = 2
+    STAGES = STAGES * 128 * 128 // (D * BLOCK_N)
+    q_desc, o_desc = gluon_descriptor(for_tma(q), ROWS.value), gluon_descriptor(o, ROWS.value)
     k_desc, v_desc = gluon_descriptor(for_tma(k), BLOCK_N), gluon_descriptor(for_tma(v), BLOCK_N)
-    attention_gluon_kernel[(B * Hq * triton.cdiv(Sq, CONSUMERS * ROWS.value),)](
-        q_desc, k_desc, v_desc, o, lse, Sq, Skv, Hq, group, scale_of(D),
+    next_tile = torch.zeros(1, dtype=torch.int32, device=q.device)
+    programs = min(multiprocessors(q.device), B * Hq * triton.cdiv(Sq, CONSUMERS * ROWS.value))
+    attention_gluon_kernel[(programs,)](
+        q_desc, k_desc, v_desc, o_desc, lse, next_tile, B, Sq, Skv, Hq, group, scale_of(D),
         CAUSAL=causal, D=D, BLOCK_N=BLOCK_N, STAGES=STAGES, CONSUMERS=CONSUMERS, num_warps=4,
     )  # fmt: skip
     return o, lse

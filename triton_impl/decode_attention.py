@@ -137,7 +137,8 @@ def decode_attention_split_kernel(
 ):  # fmt: skip
     """Grid: program ((b * splits + split) * groups + group) * Hk + hk.
 
-    A split has an equal share of the sequence's whole tiles of BLOCK_N.  Writes o_part[B,Hq,splits,D] and
+    A split has the same whole tiles of BLOCK_N in every sequence, so that programs have equal work; those
+    behind the end of a short sequence end at once.  Writes o_part[B,Hq,splits,D] and
     lse_part[B,Hq,splits], in fp32 and base 2; of a split without tokens lse_part is -inf.
     """
     hk = (tl.program_id(0) % Hk).to(tl.int64)
@@ -149,7 +150,7 @@ def decode_attention_split_kernel(
     h = hk * G + head
     q = tl.load(q_ptr + b * stride_qb + h * stride_qh + d, mask=head < G, other=0.0)
     length = tl.load(lengths_ptr + b)
-    each = tl.cdiv(tl.cdiv(length, BLOCK_N), splits) * BLOCK_N
+    each = tl.cdiv(tl.cdiv(pages * PAGE, BLOCK_N), splits) * BLOCK_N
     o, row_max, row_sum = attend(
         q, k_ptr + hk * stride_kh, v_ptr + hk * stride_vh, table_ptr + b * pages, split * each,
         tl.minimum(split * each + each, length), scale_log2, stride_kp, stride_kn, stride_vp, stride_vn,
@@ -265,11 +266,12 @@ def grouped(
 
 
 @functools.cache
-def splits_of(units: int, tiles: int, resident: int) -> int:
+def splits_of(units: int, tiles: int, resident: int, sequences: int) -> int:
     """How many programs share a unit's tiles: the fewest with which the last wave is nearly full.
 
     Args:
         resident: programs that run at once.
+        sequences: of several, each has its own length. Four waves, of 16 tiles or more each, balance them.
 
     Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for them.
     """
@@ -277,7 +279,8 @@ def splits_of(units: int, tiles: int, resident: int) -> int:
     def efficiency(splits: int) -> float:
         return units * splits / (triton.cdiv(units * splits, resident) * resident)
 
-    candidates = range(1, max(1, min(tiles, 4 * triton.cdiv(resident, units))) + 1)
+    least = max(1, min(triton.cdiv(4 * resident, units), tiles // 16)) if sequences > 1 else 1
+    candidates = range(least, max(least, min(tiles, 4 * triton.cdiv(resident, units))) + 1)
     best = max(map(efficiency, candidates))
     return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
@@ -290,7 +293,7 @@ def split_and_combine(inputs: tuple[torch.Tensor, ...], o: torch.Tensor, STAGES:
     groups = triton.cdiv(Hq // Hk, HEADS)
     units, tiles = B * groups * Hk, triton.cdiv(table.shape[1] * PAGE, BLOCK_N)
     BLOCKS = 384 // D  # per multiprocessor, limited by registers and shared memory
-    splits = splits_of(units, tiles, BLOCKS * multiprocessors(q.device))
+    splits = splits_of(units, tiles, BLOCKS * multiprocessors(q.device), B)
     o_part = torch.empty((B, Hq, splits, D), dtype=torch.float32, device=q.device)
     lse_part = torch.empty((B, Hq, splits), dtype=torch.float32, device=q.device)
     sizes = (splits, Hk, Hq // Hk, groups, *layout(*inputs[:4]))

@@ -139,16 +139,19 @@ static py::object grouped(py::object q, py::object k, py::object v, py::object t
 }
 
 // How many blocks share a unit's tiles, where `resident` blocks run at once: the fewest with which the last
-// wave is nearly full. Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for
-// them.
-static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64_t resident) {
+// wave is nearly full. Of several sequences, each has its own length: four waves, of 16 tiles or more each,
+// balance them. Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for them.
+static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64_t resident,
+                              std::int64_t sequences) {
     const auto efficiency = [&](std::int64_t splits) {
         return double(units * splits) / double(ceil_div(units * splits, resident) * resident);
     };
-    const std::int64_t most = std::max<std::int64_t>(1, std::min(tiles, 4 * ceil_div(resident, units)));
+    const std::int64_t balanced = sequences > 1 ? std::min(ceil_div(4 * resident, units), tiles / 16) : 1;
+    const std::int64_t least = std::max<std::int64_t>(1, balanced);
+    const std::int64_t most = std::max(least, std::min(tiles, 4 * ceil_div(resident, units)));
     double best = 0;
-    for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, efficiency(splits));
-    std::int64_t splits = 1;
+    for (std::int64_t splits = least; splits <= most; ++splits) best = std::max(best, efficiency(splits));
+    std::int64_t splits = least;
     while (efficiency(splits) < 0.95 * best) ++splits;
     return splits;
 }
@@ -157,7 +160,7 @@ static std::int64_t splits_of(std::int64_t units, std::int64_t tiles, std::int64
 template <typename T, int D, typename Kernel>
 static void split_and_combine(const Decoding& d, Kernel kernel, int STAGES) {
     const std::int64_t Hq = d.q.shape[2], tiles = ceil_div(d.pages * d.k.shape[1], BLOCK_N);
-    const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS<D> * multiprocessors(d.q));
+    const std::int64_t splits = splits_of(d.units(), tiles, BLOCKS<D> * multiprocessors(d.q), d.B);
     // o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     const std::int64_t rows = d.B * Hq * splits;
     const Tensor workspace = new_empty_fp32(d.q, {rows * (D + 1)});

@@ -123,11 +123,12 @@ def grouped(
 
 
 @functools.cache
-def splits_of(units: int, tiles: int, resident: int) -> int:
+def splits_of(units: int, tiles: int, resident: int, sequences: int) -> int:
     """How many blocks share a unit's tiles: the fewest with which the last wave is nearly full.
 
     Args:
         resident: blocks that run at once.
+        sequences: of several, each has its own length. Four waves, of 16 tiles or more each, balance them.
 
     Chosen from shapes alone: lengths are on the GPU, and the launch does not wait for them.
     """
@@ -135,7 +136,8 @@ def splits_of(units: int, tiles: int, resident: int) -> int:
     def efficiency(splits: int) -> float:
         return units * splits / (ceil_div(units * splits, resident) * resident)
 
-    candidates = range(1, max(1, min(tiles, 4 * ceil_div(resident, units))) + 1)
+    least = max(1, min(ceil_div(4 * resident, units), tiles // 16)) if sequences > 1 else 1
+    candidates = range(least, max(least, min(tiles, 4 * ceil_div(resident, units))) + 1)
     best = max(map(efficiency, candidates))
     return next(splits for splits in candidates if efficiency(splits) >= 0.95 * best)
 
@@ -145,7 +147,7 @@ def split_and_combine(d: Decoding, variant: str, STAGES: int) -> torch.Tensor:
     B, _, Hq, D = d.q.shape
     tiles = ceil_div(d.table.shape[1] * d.k.shape[1], BLOCK_N)
     BLOCKS = 256 // D  # per multiprocessor
-    splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device))
+    splits = splits_of(d.units, tiles, BLOCKS * multiprocessors(d.q.device), B)
     # o_part[B,Hq,splits,D] and lse_part[B,Hq,splits] in one allocation.
     rows = B * Hq * splits
     workspace = torch.empty(rows * (D + 1), dtype=torch.float32, device=d.q.device)

@@ -146,19 +146,22 @@ def test_shapes_that_are_not_served_are_refused(
 
 @pytest.mark.parametrize("module", ["triton_impl", "cuda_impl.rawkernel"])
 @pytest.mark.parametrize(
-    ("units", "tiles", "blocks", "splits"),
+    ("units", "tiles", "blocks", "sequences", "splits"),
     [
-        (8, 2048, 528, 63),  # one sequence of 128k tokens, on an H100: 504 of 528 at once
-        (128, 512, 528, 4),
-        (512, 128, 396, 3),  # 3.9 waves; a single split would have 1.3
-        (512, 128, 528, 1),
-        (4096, 128, 528, 1),
-        (8, 3, 528, 3),  # a split has a tile at least
-        (8, 0, 528, 1),
+        (8, 2048, 528, 1, 63),  # one sequence of 128k tokens, on an H100: 504 of 528 at once
+        (8, 2048, 264, 1, 32),
+        (128, 512, 264, 16, 10),  # 4.8 waves, which balance sequences of different lengths
+        (512, 128, 264, 64, 3),  # 5.8 waves
+        (512, 64, 396, 64, 4),  # 5.2 waves
+        (512, 31, 528, 64, 1),  # two splits would have less than 16 tiles
+        (4096, 128, 528, 512, 1),
+        (8, 3, 528, 1, 3),  # a split has a tile at least
+        (8, 0, 528, 1, 1),
+        (8, 0, 528, 2, 1),
     ],
 )
 def test_the_fewest_splits_that_fill_the_last_wave(
-    module: str, units: int, tiles: int, blocks: int, splits: int
+    module: str, units: int, tiles: int, blocks: int, sequences: int, splits: int
 ) -> None:
     """The same in Triton and CUDA; from C++ the same bits show it."""
-    assert importlib.import_module(f"{module}.{OP}").splits_of(units, tiles, blocks) == splits
+    assert importlib.import_module(f"{module}.{OP}").splits_of(units, tiles, blocks, sequences) == splits

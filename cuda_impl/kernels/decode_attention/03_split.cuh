@@ -5,12 +5,13 @@
 
 #include "decode_attention/tile.cuh"
 
-// The tokens of a split: an equal share of the sequence's whole tiles of BLOCK_N.
+// The tokens of a split: the same whole tiles of BLOCK_N in every sequence, so that blocks have equal work;
+// those behind the end of a short sequence end at once.
 struct Chunk {
     int begin, end;
 
-    __device__ __forceinline__ Chunk(int length, int split, int splits) {
-        const int tiles = (length + BLOCK_N - 1) / BLOCK_N, each = (tiles + splits - 1) / splits;
+    __device__ __forceinline__ Chunk(int length, int most, int split, int splits) {
+        const int tiles = (most + BLOCK_N - 1) / BLOCK_N, each = (tiles + splits - 1) / splits;
         begin = split * each * BLOCK_N;
         end = min(begin + each * BLOCK_N, length);
     }
@@ -46,7 +47,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_split_ker
     HeadTile<T, D> of_heads(q_ptr + unit.b * stride_qb + unit.first_head * stride_qh, stride_qh, unit.heads);
 
     const int warp = threadIdx.x / WARP;
-    const Chunk chunk(lengths_ptr[unit.b], unit.split, splits);
+    const Chunk chunk(lengths_ptr[unit.b], pages * page_size, unit.split, splits);
     T* tile = tiles + warp * TILE<D>;
     for (int n = chunk.begin + warp * TOKENS; n < chunk.end; n += BLOCK_N) {
         fetch_tile<D>(tile, sequence, sequence.page_of(n), n, chunk.end - n);
@@ -67,9 +68,12 @@ __global__ __launch_bounds__(D) void decode_attention_combine_kernel(const float
                                                                      int splits) {
     const index_t first_part = index_t(blockIdx.x) * splits;
     float max = negative_infinity(), sum = 0.0f, o = 0.0f;
-    for (int split = 0; split < splits; ++split) max = fmaxf(max, lse_part_ptr[first_part + split]);
+    for (int split = threadIdx.x % WARP; split < splits; split += WARP) {
+        max = fmaxf(max, lse_part_ptr[first_part + split]);
+    }
+    max = warp_reduce<Max, WARP>(max);
     const float shift = finite_shift(max);
-#pragma unroll 8
+#pragma unroll 16
     for (int split = 0; split < splits; ++split) {
         const float weight = exp2f(lse_part_ptr[first_part + split] - shift);
         sum += weight;

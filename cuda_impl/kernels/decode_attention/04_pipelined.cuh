@@ -22,7 +22,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS<D>) void decode_attention_pipelined
                                   stride_vp, stride_vn, table_ptr, page_size};
 
     const int warp = threadIdx.x / WARP;
-    const Chunk chunk(lengths_ptr[unit.b], unit.split, splits);
+    const Chunk chunk(lengths_ptr[unit.b], pages * page_size, unit.split, splits);
     T* ring = tiles + warp * STAGES * TILE<D>;
     int next = chunk.begin + warp * TOKENS;  // the tile to fetch next, and its page
     int page = next < chunk.end ? sequence.page_of(next) : 0;
