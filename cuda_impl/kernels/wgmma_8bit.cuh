@@ -69,6 +69,11 @@ struct Ring {
     WGMMA_8BIT("128", types, factors,                                                                   \
                TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", "%65", \
                "%66", SIXTY_FOUR_OF(in, d, 0))
+#define WGMMA_N192(types, factors, in)                                                                        \
+    WGMMA_8BIT("192", types, factors,                                                                         \
+               TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7")                         \
+                   TEN("8") "%90, %91, %92, %93, %94, %95",                                                   \
+               "%96", "%97", "%98", SIXTY_FOUR_OF(in, d, 0), THIRTY_TWO_OF(in, d, 64))
 #define WGMMA_N256(types, factors, in)                                                                  \
     WGMMA_8BIT("256", types, factors,                                                                   \
                TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") \
@@ -82,6 +87,9 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[32], matrix_t a, matrix_t 
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[64], matrix_t a, matrix_t b, bool add) {
     WGMMA_E4M3(WGMMA_N128);
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[96], matrix_t a, matrix_t b, bool add) {
+    WGMMA_E4M3(WGMMA_N192);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[128], matrix_t a, matrix_t b, bool add) {
     WGMMA_E4M3(WGMMA_N256);
@@ -99,6 +107,7 @@ __device__ __forceinline__ void wgmma_s8(int (&d)[128], matrix_t a, matrix_t b, 
 #undef WGMMA_S8
 #undef WGMMA_E4M3
 #undef WGMMA_N256
+#undef WGMMA_N192
 #undef WGMMA_N128
 #undef WGMMA_N64
 #undef WGMMA_8BIT

@@ -22,7 +22,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>, GROUP_M = 8;
     constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
-    constexpr int HALF = (SHARES_B<BLOCK_N> ? BLOCK_N : BLOCK_M) / CLUSTER;  // lines of the shared tile
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -49,6 +48,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
+        const int lines = lines_of_a<BLOCK_M>(M);
+        const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M;
@@ -58,8 +59,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 unsigned char* const b = a + BLOCK_M * BLOCK_K;
                 mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                mbarrier_arrive_expect_bytes(landed, BYTES);  // own copies and the other block's half
-                const int half = rank * HALF;
+                // Own copies and the other block's half.
+                mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
                 if constexpr (SHARES_B<BLOCK_N>) {
                     tensor_copy_to_shared(a, &a_map, k, m, landed);
                     tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11);
