@@ -181,17 +181,17 @@ def persistent(p: Product) -> torch.Tensor:
     return p.launch(name, blocks, BLOCK_M, BLOCK_N, STAGES, stores=True)
 
 
-def multicast(p: Product) -> torch.Tensor:
+def multicast(p: Product, BLOCK_N: int = 0, GROUP_M: int = 8, SKEW: int = 0) -> torch.Tensor:
     """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
     if p.done():
         return p.c
     CLUSTER = 2
     processors = multiprocessors(p.a.device) // CLUSTER * CLUSTER
-    BLOCK_M, BLOCK_N = CONSUMERS * WARPGROUP_M, tile_for(p.M, p.N, processors)
-    STAGES = STAGES_OF[BLOCK_N]
+    BLOCK_M, BLOCK_N = CONSUMERS * WARPGROUP_M, BLOCK_N or tile_for(p.M, p.N, processors)
+    STAGES = 4 if BLOCK_N == 192 else STAGES_OF[BLOCK_N]
     CLUSTER_M = 2 if BLOCK_N > 64 else 1
     CLUSTER_N = CLUSTER // CLUSTER_M
     tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
-    name = f"scaled_matmul_multicast_kernel<{p.sum}, {BLOCK_N}, {STAGES}, {cpp(p.aligned())}>"
+    name = f"scaled_matmul_multicast_kernel<{p.sum}, {BLOCK_N}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(p.aligned())}>"
     parts = CLUSTER_N, CLUSTER_M
     return p.launch(name, min(processors, tiles), BLOCK_M, BLOCK_N, STAGES, stores=True, parts=parts)

@@ -12,7 +12,7 @@ constexpr bool SHARES_B = BLOCK_N > 64;  // else a
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c of 128 x BLOCK_N are assigned round-robin.
 // Warpgroups and C_ALIGNED as in persistent.
-template <typename Sum, int BLOCK_N, int STAGES, bool C_ALIGNED>
+template <typename Sum, int BLOCK_N, int STAGES, int GROUP_M, int SKEW, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void scaled_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
                                                       const __grid_constant__ TensorMap b_map,
@@ -20,7 +20,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                                                       const float* scale_a_ptr, const float* scale_b_ptr,
                                                       __nv_bfloat16* c_ptr, int M, int N, int K) {
 #if HAS_WGMMA
-    constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>, GROUP_M = 8;
+    constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
     constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
@@ -84,6 +84,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const matrix_t a_first = matrix_descriptor(tiles + consumer * WARPGROUP_M * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(tiles + BLOCK_M * BLOCK_K, 0);
         Sum sum[BLOCK_N / 2];
+        const int lead = min(SKEW, tiles_k - 1);  // by which consumer 0 starts earlier
+        if (SKEW > 0 && consumer == 1) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
@@ -95,6 +97,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 wgmma_fence();
                 multiply(sum, a_first + step, b_first + step, k > 0);
                 wgmma_commit_group();
+                if (SKEW > 0 && consumer == 0 && tile == cluster && k == lead) {
+                    named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
+                }
                 wgmma_wait_group<1>(sum);
                 if (k > 0) release(before);
                 before = ring.stage;
