@@ -60,9 +60,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
             const TilePlace place = place_of(tile);
             const int m = place.m * BLOCK_M + first_row, n = place.n * BLOCK_N;
             float sum[WAVES][BLOCK_N / 2] = {};
+            scales.advance(0);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
-                scales.advance(k);
                 mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
                 for (int wave = 0; wave < WAVES; ++wave) {
@@ -73,6 +73,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
                     wgmma_commit_group();
                     turns.pass();
                     const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);
+                    if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
                     if (wave == WAVES - 1 && threadIdx.x % WARPGROUP == 0) {
                         mbarrier_arrive(&empty[ring.stage]);

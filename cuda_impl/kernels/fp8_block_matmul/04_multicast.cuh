@@ -90,9 +90,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
             const TilePlace place = place_of(tile);
             const int m = place.m + first_row, n = place.n;
             float sum[WAVES][BLOCK_N / 2] = {};
+            scales.advance(0);
             for (int k = 0; k < blocks_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
-                scales.advance(k);
                 mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
                 for (int wave = 0; wave < WAVES; ++wave) {
@@ -103,6 +103,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                     wgmma_commit_group();
                     turns.pass();
                     const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);
+                    if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
                     if (wave == WAVES - 1) {  // thread r of a consumer arrives at block r's mbarrier
                         const int r = threadIdx.x % WARPGROUP;

@@ -26,9 +26,10 @@ struct PrefetchedScales {
                                      : BLOCK_N / BLOCK_K + 1;  // blocks of b that a tile may lie in
 
     BlockScales scales;
-    int row, M, N;              // the tile's first row that is this thread's
-    int block_n;                // the tile's first block of b
-    float a[WAVES][2], b[SPANS];  // of this lane's block of the next four
+    int M, N;
+    int row, block_n;            // the tile's first row that is this thread's, and its first block of b
+    const float *of_row, *of_n;  // their scales of this lane's block of the first four
+    float a[WAVES][2], b[SPANS];  // of its block of the next four
     float product[WAVES][2][SPANS];
 
     __device__ __forceinline__ PrefetchedScales(const BlockScales& scales, int M, int N)
@@ -38,31 +39,30 @@ struct PrefetchedScales {
     __device__ __forceinline__ void start(int m, int n) {
         row = m + own_row();
         block_n = n / BLOCK_K;
+        of_row = scales.a + static_cast<index_t>(row) * scales.blocks + threadIdx.x % 4;
+        of_n = scales.b + static_cast<index_t>(block_n) * scales.blocks + threadIdx.x % 4;
         load(0);
     }
 
     __device__ __forceinline__ void load(int first_k) {
-        const int k = first_k + threadIdx.x % 4;
-        const bool inside = k < scales.blocks;
+        const bool inside = first_k + static_cast<int>(threadIdx.x % 4) < scales.blocks;
 #pragma unroll
         for (int wave = 0; wave < WAVES; ++wave) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int m = row + wave * WARPGROUP_M + half * 8;
-                a[wave][half] =
-                    inside && m < M ? scales.a[static_cast<index_t>(m) * scales.blocks + k] : 0.0f;
+                const int below = wave * WARPGROUP_M + half * 8;
+                a[wave][half] = inside && row + below < M ? of_row[below * scales.blocks + first_k] : 0.0f;
             }
         }
 #pragma unroll
         for (int span = 0; span < SPANS; ++span) {
-            const int n = block_n + span;
-            b[span] = inside && n * BLOCK_K < N ? scales.b[static_cast<index_t>(n) * scales.blocks + k] : 0.0f;
+            const bool exists = inside && (block_n + span) * BLOCK_K < N;
+            b[span] = exists ? of_n[span * scales.blocks + first_k] : 0.0f;
         }
     }
 
-    // Called before every block k of K, in order.
+    // Takes the four blocks from k on, which were loaded last, and loads the next four.
     __device__ __forceinline__ void advance(int k) {
-        if (k % 4 > 0) return;
 #pragma unroll
         for (int wave = 0; wave < WAVES; ++wave) {
 #pragma unroll
