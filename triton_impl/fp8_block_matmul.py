@@ -175,7 +175,9 @@ def consume(
     c_desc, c_ptr, c_tiles = output
     M, N, K = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * WAVES * PIECE
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 32])
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 32]
+    )
     ROWS: gl.constexpr = gl.SliceLayout(1, SUMS)
     nothing = gl.zeros([PIECE, BLOCK_N], gl.float32, SUMS)
     step = 0
@@ -338,9 +340,7 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
 TUNABLE = {"BLOCK_M": (64, 128, 256), "BLOCK_N": (32, 64, 128), "WARPS": (4, 8), "STAGES": (3, 4, 5, 6)}
 
 
-@implementation(
-    "fp8_block_matmul", "triton.persistent", level="hopper", requires="sm_90", tunable=TUNABLE
-)
+@implementation("fp8_block_matmul", "triton.persistent", level="hopper", requires="sm_90", tunable=TUNABLE)
 def persistent(
     a: torch.Tensor,
     b: torch.Tensor,

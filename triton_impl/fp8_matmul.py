@@ -31,7 +31,12 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     algorithm="tiles by persistent blocks",
     requires="sm_90",
     accumulator="fp22",
-    tunable={"BLOCK_M": (64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS": (4, 8), "STAGES": (3, 4, 6, 8, 10)},
+    tunable={
+        "BLOCK_M": (64, 128),
+        "BLOCK_N": (32, 64, 128, 256),
+        "WARPS": (4, 8),
+        "STAGES": (3, 4, 6, 8, 10),
+    },
 )
 def persistent(
     a: torch.Tensor,

@@ -69,10 +69,10 @@ struct Ring {
     WGMMA_8BIT("128", types, factors,                                                                   \
                TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", "%65", \
                "%66", SIXTY_FOUR_OF(in, d, 0))
-#define WGMMA_N192(types, factors, in)                                                                        \
-    WGMMA_8BIT("192", types, factors,                                                                         \
-               TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7")                         \
-                   TEN("8") "%90, %91, %92, %93, %94, %95",                                                   \
+#define WGMMA_N192(types, factors, in)                                                \
+    WGMMA_8BIT("192", types, factors,                                                 \
+               TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") \
+                   TEN("8") "%90, %91, %92, %93, %94, %95",                           \
                "%96", "%97", "%98", SIXTY_FOUR_OF(in, d, 0), THIRTY_TWO_OF(in, d, 64))
 #define WGMMA_N256(types, factors, in)                                                                  \
     WGMMA_8BIT("256", types, factors,                                                                   \

@@ -103,9 +103,9 @@ py::object launch_wgmma(const ScaledProduct& p) {
     const Tensor a = operand(p.a), b = operand(p.b);
     launch(p.a,
            {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), WARPGROUP, ring_bytes(BLOCK_M, BLOCK_N, STAGES)},
-           scaled_matmul_wgmma_kernel<Sum, STAGES>, matrix_map(a, fetched_lines(BLOCK_M, p.M)), matrix_map(b, BLOCK_N),
-           p.scale_a.data<float>(), p.scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M), int(p.N),
-           int(p.K));
+           scaled_matmul_wgmma_kernel<Sum, STAGES>, matrix_map(a, fetched_lines(BLOCK_M, p.M)),
+           matrix_map(b, BLOCK_N), p.scale_a.data<float>(), p.scale_b.data<float>(),
+           p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(p.K));
     return p.c.object;
 }
 
@@ -146,9 +146,10 @@ py::object launch_specialized(const ScaledProduct& p) {
         launch(p.a,
                {ceil_div(p.M, Of::BLOCK_M) * ceil_div(p.N, Of::BLOCK_N), (1 + CONSUMERS) * WARPGROUP,
                 ring_bytes(Of::BLOCK_M, Of::BLOCK_N, Of::STAGES)},
-               scaled_matmul_specialized_kernel<Sum, Of::BLOCK_N, Of::STAGES>, matrix_map(a, fetched_lines(Of::BLOCK_M, p.M)),
-               matrix_map(b, Of::BLOCK_N), p.scale_a.data<float>(), p.scale_b.data<float>(),
-               p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(p.K));
+               scaled_matmul_specialized_kernel<Sum, Of::BLOCK_N, Of::STAGES>,
+               matrix_map(a, fetched_lines(Of::BLOCK_M, p.M)), matrix_map(b, Of::BLOCK_N),
+               p.scale_a.data<float>(), p.scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M),
+               int(p.N), int(p.K));
     });
     return p.c.object;
 }
@@ -175,8 +176,8 @@ py::object launch_persistent(const ScaledProduct& p) {
         const auto kernel = p.c_aligned()
                                 ? scaled_matmul_persistent_kernel<Sum, Of::BLOCK_N, Of::STAGES, true>
                                 : scaled_matmul_persistent_kernel<Sum, Of::BLOCK_N, Of::STAGES, false>;
-        launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles), 1, 1,
-                                                             kernel);
+        launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles), 1,
+                                                             1, kernel);
     });
     return p.c.object;
 }

@@ -32,7 +32,9 @@ from cuda_impl.rawkernel.scaled_matmul import (
 class Product:
     """Checked arguments that TMA can read, contiguous scales, and an uninitialised c."""
 
-    def __init__(self, a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> None:
+    def __init__(
+        self, a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+    ) -> None:
         check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
         (self.M, self.K), self.N = a.shape, b.shape[0]
         if max(self.M, self.N) > MOST:

@@ -99,7 +99,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                     float part[BLOCK_N / 2];
                     turns.wait();
                     wgmma_fence();
-                    multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step, false);
+                    multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
+                             false);
                     wgmma_commit_group();
                     turns.pass();
                     const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);

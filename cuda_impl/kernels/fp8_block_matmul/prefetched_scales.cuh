@@ -27,8 +27,8 @@ struct PrefetchedScales {
 
     BlockScales scales;
     int M, N;
-    int row, block_n;            // the tile's first row that is this thread's, and its first block of b
-    const float *of_row, *of_n;  // their scales of this lane's block of the first four
+    int row, block_n;             // the tile's first row that is this thread's, and its first block of b
+    const float *of_row, *of_n;   // their scales of this lane's block of the first four
     float a[WAVES][2], b[SPANS];  // of its block of the next four
     float product[WAVES][2][SPANS];
 

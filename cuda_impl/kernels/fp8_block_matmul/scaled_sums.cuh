@@ -41,8 +41,7 @@ struct ScaledSums {
     int row;  // of c, this thread's first
 
     // `m`: the warpgroup's first row.
-    __device__ __forceinline__ explicit ScaledSums(int m)
-        : row(m + own_row()) {}
+    __device__ __forceinline__ explicit ScaledSums(int m) : row(m + own_row()) {}
 
     // sum += partial sums of the stage's 128 of K * their scales. Tensor cores add with fewer digits than
     // fp32; here their sums end after 128 terms. The scales are loaded while the tensor cores multiply. The
