@@ -56,13 +56,11 @@ static BlockProduct checked(const py::object& a, const py::object& b, const py::
     throw std::runtime_error("fp8_block_matmul: these arguments are not taken");
 }
 
-// x if its rows are contiguous, 16-byte aligned and of whole pairs, else such a copy, with zeros behind an
-// odd K.
+// x if its rows are contiguous, 16-byte aligned and of whole pairs, else such a copy, with zeros behind K.
 static Tensor operand(const Tensor& x) {
     const std::int64_t rows = x.shape[0], K = x.shape[1];
     if (K % 2 == 0 && has_aligned_rows(x)) return x;
-    const py::object padded = x.object.attr("new_empty")(py::make_tuple(rows, ceil_div(K, 16) * 16));
-    if (K % 2 == 1) padded.attr("narrow")(1, K, 1).attr("zero_")();
+    const py::object padded = x.object.attr("new_zeros")(py::make_tuple(rows, ceil_div(K, 16) * 16));
     padded.attr("narrow")(1, 0, K).attr("copy_")(x.object);
     Tensor copied(padded);
     copied.shape[1] = K + K % 2;

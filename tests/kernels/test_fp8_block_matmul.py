@@ -12,7 +12,7 @@ import torch
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import operand, tile_of
+from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, pingpong, tile_of
 from torch_impl.quantize_fp8 import naive as quantized
 
 CPU = torch.device("cpu")
@@ -114,15 +114,15 @@ def test_scales_of_one_dimension_are_refused(impl: Implementation) -> None:
         impl.run(a, b, scale_a[:, 0], scale_b)
 
 
-def test_operands_are_copied_only_where_tma_cannot_read_them() -> None:
-    whole = torch.zeros(4, 512).to(torch.float8_e4m3fn)
-    for taken in (whole, whole[:, :256], whole[1:, 16:144]):
-        assert operand(taken) is taken
-    for copied in (whole[:, :200], whole[:, 8:136], whole.t(), whole[:1].expand(4, 512)):
-        found = operand(copied)
-        assert found.stride(0) == found.size(1) == -(-copied.size(1) // 128) * 128
-        assert torch.equal(found[:, : copied.size(1)].float(), copied.float())
-        assert not found[:, copied.size(1) :].float().any()
+@pytest.mark.parametrize("sizes", [(20, 200, 900), (300, 456, 640), (270, 131, 1160)])
+@pytest.mark.parametrize("ORDERED", [0, 1])
+@pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
+def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, ORDERED: int, sizes: tuple[int, int, int]) -> None:
+    """Several tiles, blocks of b that end inside a tile, and numbers of blocks that four do not divide."""
+    inputs = inputs_of(*sizes)
+    found = pingpong(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES, ORDERED=ORDERED)
+    wanted = OP.oracle(*(x.double() for x in inputs))
+    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
 
 
 @pytest.mark.parametrize(
