@@ -42,10 +42,10 @@ BLOCK_K = tl.constexpr(128)
 @triton.jit
 def scales(scale_a_ptr, scale_b_ptr, block, M, tile_m, n, stride_am, stride_ak, stride_bn, stride_bk,
            BLOCK_M: tl.constexpr):  # fmt: skip
-    """What a block's partial sums are multiplied with: a column.  A tile lies in one block of b."""
+    """A block's scales of a tile: of a, a column, and the one of b.  A tile lies in one block of b."""
     m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     of_a = tl.load(scale_a_ptr + m * stride_am + block * stride_ak, mask=m < M, other=0.0)
-    return of_a * tl.load(scale_b_ptr + n // BLOCK_K * stride_bn + block * stride_bk)
+    return of_a, tl.load(scale_b_ptr + n // BLOCK_K * stride_bn + block * stride_bk)
 
 
 @triton.jit
@@ -66,11 +66,11 @@ def fp8_block_matmul_tiled_kernel(
         left = K - block * BLOCK_K
         a = tl.load(a_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
-        scale = scales(
+        of_a, of_b = scales(
             scale_a_ptr, scale_b_ptr, block, M, tile_m, tile_n * BLOCK_N,
             stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
         )  # fmt: skip
-        total += tl.dot(a, b) * scale
+        total += tl.dot(a, b) * (of_a * of_b)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     tl.store(c_ptr + m * N + n, total.to(tl.bfloat16), mask=(m < M) & (n < N))
@@ -98,15 +98,15 @@ def fp8_block_matmul_persistent_kernel(
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         last = tl.cdiv(K, BLOCK_K) - 1
-        next_scale = scales(
+        next_a, next_b = scales(
             scale_a_ptr, scale_b_ptr, 0, M, tile_m, n,
             stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
         )  # fmt: skip
         for block in range(last + 1):
             a = a_desc.load([m, block * BLOCK_K])
             b = b_desc.load([n, block * BLOCK_K])
-            scale = next_scale
-            next_scale = scales(
+            scale = next_a * next_b
+            next_a, next_b = scales(
                 scale_a_ptr, scale_b_ptr, min(block + 1, last), M, tile_m, n,
                 stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
             )  # fmt: skip
@@ -132,7 +132,7 @@ def produce(
     ring, operands, sizes, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it."""
-    a_tiles, b_tiles, full, empty, _ = ring
+    a_tiles, b_tiles, full, empty = ring
     a_desc, b_desc = operands
     M, N, K = sizes
     PIECES: gl.constexpr = CONSUMERS * WAVES
@@ -154,25 +154,24 @@ def produce(
 
 
 @gluon.jit
-def scale_of(scales, rows, n, block, blocks, M):
-    """What the partial sums of these rows are multiplied with; scales are contiguous."""
-    scale_a_ptr, scale_b_ptr = scales
+def scales_of_a(scale_a_ptr, rows, block, blocks, M):
+    """A block's scales of these rows; they are contiguous."""
     inside = (rows < M) & (block < blocks)
-    of_a = gl.load(scale_a_ptr + rows.to(gl.int64) * blocks + block, mask=inside, other=0.0)
-    return of_a * gl.load(scale_b_ptr + n // BLOCK_K * blocks + gl.minimum(block, blocks - 1))
+    return gl.load(scale_a_ptr + rows.to(gl.int64) * blocks + block, mask=inside, other=0.0)
 
 
 @gluon.jit
 def consume(
-    ring, output, scales, sizes, C_ALIGNED: gl.constexpr, ORDERED: gl.constexpr,
+    ring, output, scales, sizes, C_ALIGNED: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CONSUMER: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: multiplies its 128 rows of a stage, 64 at a time; scales and adds partial sums.
 
-    It starts products only after the other consumer has started its own.  Scales are loaded a block ahead.
+    While it scales and adds, the other consumer's products run.  Scales are loaded a block ahead.
     """
-    a_tiles, b_tiles, full, empty, turns = ring
+    a_tiles, b_tiles, full, empty = ring
     c_desc, c_ptr, c_tiles = output
+    scale_a_ptr, scale_b_ptr = scales
     M, N, K = sizes
     BLOCK_M: gl.constexpr = CONSUMERS * WAVES * PIECE
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
@@ -181,7 +180,6 @@ def consume(
     ROWS: gl.constexpr = gl.SliceLayout(1, SUMS)
     nothing = gl.zeros([PIECE, BLOCK_N], gl.float32, SUMS)
     step = 0
-    turn = 0
     blocks = gl.cdiv(K, BLOCK_K)
     tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
@@ -189,35 +187,28 @@ def consume(
         m, n = tile_m * BLOCK_M + CONSUMER * WAVES * PIECE, tile_n * BLOCK_N
         rows = m + gl.arange(0, PIECE, ROWS)
         top, bottom = nothing, nothing
-        next_top = scale_of(scales, rows, n, 0, blocks, M)
-        next_bottom = scale_of(scales, rows + PIECE, n, 0, blocks, M)
+        next_top = scales_of_a(scale_a_ptr, rows, 0, blocks, M)
+        next_bottom = scales_of_a(scale_a_ptr, rows + PIECE, 0, blocks, M)
+        of_n_ptr = scale_b_ptr + n // BLOCK_K * blocks
+        next_b = gl.load(of_n_ptr)
         for block in range(blocks):
             stage = step % STAGES
-            scale_top, scale_bottom = next_top, next_bottom
+            scale_top, scale_bottom = next_top * next_b, next_bottom * next_b
             mbarrier.wait(full.index(stage), step // STAGES & 1)
             b = b_tiles.index(stage).permute([1, 0])
             a_first = (stage * CONSUMERS + CONSUMER) * WAVES
 
-            if ORDERED:
-                mbarrier.wait(turns.index(CONSUMER), turn & 1 if CONSUMER else turn & 1 ^ 1)
             part = hopper.warpgroup_mma(a_tiles.index(a_first), b, nothing, use_acc=False, is_async=True)
-            if ORDERED:
-                mbarrier.arrive(turns.index(1 - CONSUMER))
-            next_top = scale_of(scales, rows, n, block + 1, blocks, M)
+            next_top = scales_of_a(scale_a_ptr, rows, block + 1, blocks, M)
+            next_b = gl.load(of_n_ptr + gl.minimum(block + 1, blocks - 1))
             part = hopper.warpgroup_mma_wait(0, [part])
             top += part * scale_top[:, None]
-            turn += 1
 
-            if ORDERED:
-                mbarrier.wait(turns.index(CONSUMER), turn & 1 if CONSUMER else turn & 1 ^ 1)
             part = hopper.warpgroup_mma(a_tiles.index(a_first + 1), b, nothing, use_acc=False, is_async=True)
-            if ORDERED:
-                mbarrier.arrive(turns.index(1 - CONSUMER))
-            next_bottom = scale_of(scales, rows + PIECE, n, block + 1, blocks, M)
+            next_bottom = scales_of_a(scale_a_ptr, rows + PIECE, block + 1, blocks, M)
             part = hopper.warpgroup_mma_wait(0, [part])
             mbarrier.arrive(empty.index(stage))
             bottom += part * scale_bottom[:, None]
-            turn += 1
             step += 1
 
         pieces = halves(top) + halves(bottom)
@@ -242,14 +233,14 @@ def consume(
 @gluon.jit
 def fp8_block_matmul_gluon_kernel(
     a_desc, b_desc, c_desc, scale_a_ptr, scale_b_ptr, c_ptr, M, N, K,
-    C_ALIGNED: gl.constexpr, ORDERED: gl.constexpr,
+    C_ALIGNED: gl.constexpr,
     BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, C_LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Grid: persistent, as many programs as are resident; tiles of 256 x BLOCK_N are assigned round-robin.
 
     A program has nine warps: two consumer warpgroups, each with half of the tile's rows, and one producer
-    warp for both.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier; two more
-    order the consumers.  If C_ALIGNED, TMA stores c.
+    warp for both.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier.  If
+    C_ALIGNED, TMA stores c.
     """
     PIECES: gl.constexpr = CONSUMERS * WAVES
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * PIECES, PIECE, BLOCK_K], a_desc.layout)
@@ -257,22 +248,19 @@ def fp8_block_matmul_gluon_kernel(
     c_tiles = gl.allocate_shared_memory(gl.bfloat16, [CONSUMERS * 2, PIECE, PIECE], C_LAYOUT)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=CONSUMERS)
-    for consumer in gl.static_range(CONSUMERS):
-        mbarrier.init(turns.index(consumer), count=1)
     hopper.fence_async_shared()
 
-    ring = (a_tiles, b_tiles, full, empty, turns)
+    ring = (a_tiles, b_tiles, full, empty)
     output = (c_desc, c_ptr, c_tiles)
     scales = (scale_a_ptr, scale_b_ptr)
     sizes = (M, N, K)
     gl.warp_specialize(
         [
-            (consume, (ring, output, scales, sizes, C_ALIGNED, ORDERED, BLOCK_N, GROUP_M, STAGES, 0)),
-            (consume, (ring, output, scales, sizes, C_ALIGNED, ORDERED, BLOCK_N, GROUP_M, STAGES, 1)),
+            (consume, (ring, output, scales, sizes, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 0)),
+            (consume, (ring, output, scales, sizes, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 1)),
             (produce, (ring, (a_desc, b_desc), sizes, BLOCK_N, GROUP_M, STAGES)),
         ],
         worker_num_warps=[4, 1],
@@ -290,11 +278,10 @@ def checked(
 
 
 def tile_of(M: int, N: int, processors: int) -> dict[str, int]:
-    """The largest tile of which there is one for each multiprocessor, else one of few columns that is as high
-    as a."""
-    tiles = ((128, 128), (64, 128))
-    enough = (t for t in tiles if triton.cdiv(M, t[0]) * triton.cdiv(N, t[1]) >= processors)
-    BLOCK_M, BLOCK_N = next(enough, (64 if M <= 64 else 128, 64))
+    """The largest tile that keeps four fifths of the multiprocessors at work, else the smallest."""
+    tiles = ((128, 128), (64, 128), (64, 64))
+    enough = (t for t in tiles if 5 * triton.cdiv(M, t[0]) * triton.cdiv(N, t[1]) >= 4 * processors)
+    BLOCK_M, BLOCK_N = next(enough, tiles[-1])
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "GROUP_M": 8}
 
 
@@ -337,7 +324,7 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     return padded[:, :columns].copy_(x)
 
 
-TUNABLE = {"BLOCK_M": (64, 128, 256), "BLOCK_N": (32, 64, 128), "WARPS": (4, 8), "STAGES": (3, 4, 5, 6)}
+TUNABLE = {"BLOCK_M": (64, 128, 256), "BLOCK_N": (32, 64, 128), "WARPS": (4, 8), "STAGES": (3, 4, 5, 6, 8)}
 
 
 @implementation("fp8_block_matmul", "triton.persistent", level="hopper", requires="sm_90", tunable=TUNABLE)
@@ -350,7 +337,7 @@ def persistent(
     BLOCK_M: int = 0,
     BLOCK_N: int = 0,
     WARPS: int = 0,
-    STAGES: int = 4,
+    STAGES: int = 0,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if c.numel() == 0 or K == 0:
@@ -363,9 +350,10 @@ def persistent(
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     triton.set_allocator(scratch)
     num_warps = WARPS or (8 if tile["BLOCK_M"] == 128 else 4)
+    num_stages = STAGES or (4 if tile["BLOCK_M"] == 128 else 6)
     fp8_block_matmul_persistent_kernel[(programs,)](
         a, b, scale_a, scale_b, c, M, N, K, *strides, C_ALIGNED=N % 8 == 0, **tile,
-        num_warps=num_warps, num_stages=STAGES,
+        num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
     return c
 
@@ -379,7 +367,7 @@ BYTES_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8
     level="hopper",
     requires="sm_90a",
     without_gpu=False,
-    tunable={"GROUP_M": (4, 8, 16), "ORDERED": (0, 1)},
+    tunable={"GROUP_M": (4, 8, 16)},
 )
 def in_gluon(
     a: torch.Tensor,
@@ -388,7 +376,6 @@ def in_gluon(
     scale_b: torch.Tensor,
     *,
     GROUP_M: int = 8,
-    ORDERED: int = 1,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if max(M, N, K) > MOST:
@@ -404,6 +391,6 @@ def in_gluon(
     constants = {"BLOCK_N": BLOCK_N, "GROUP_M": GROUP_M, "STAGES": STAGES}
     fp8_block_matmul_gluon_kernel[(programs,)](
         a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K,
-        C_ALIGNED, ORDERED == 1, C_LAYOUT=SWIZZLED, **constants, num_warps=4,
+        C_ALIGNED, C_LAYOUT=SWIZZLED, **constants, num_warps=4,
     )  # fmt: skip
     return c

@@ -286,7 +286,7 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     return padded[:, :columns].copy_(x)
 
 
-WARPS_AND_STAGES = {256: (8, 3), 128: (8, 4), 64: (4, 6)}
+WARPS_AND_STAGES = {256: (8, 3), 128: (8, 4), 64: (4, 8)}
 """By BLOCK_N."""
 
 
@@ -314,7 +314,7 @@ def persistent(
     processors = multiprocessors(a.device)
     BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)
     BLOCK_N = BLOCK_N or tile_for(M, N, processors)
-    num_warps, num_stages = WARPS_AND_STAGES.get(BLOCK_N, (4, 6))
+    num_warps, num_stages = WARPS_AND_STAGES.get(BLOCK_N, (4, 8))
     num_warps, num_stages = WARPS or num_warps, STAGES or num_stages
     programs = min(processors, triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())

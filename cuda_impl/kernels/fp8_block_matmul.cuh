@@ -4,11 +4,11 @@
 // name:
 //   specialized  a producer warp fetches, two consumer warpgroups multiply, scale and add
 //   persistent   one block per multiprocessor computes tile after tile
-//   pingpong     the consumers take turns on the tensor cores; scales are prefetched, TMA stores c
+//   prefetched   scales are loaded four blocks ahead; TMA stores c
 //   multicast    TMA multicast: two blocks that need the same tile of b load half of it each, into both
 #pragma once
 
 #include "fp8_block_matmul/01_specialized.cuh"
 #include "fp8_block_matmul/02_persistent.cuh"
-#include "fp8_block_matmul/03_pingpong.cuh"
+#include "fp8_block_matmul/03_prefetched.cuh"
 #include "fp8_block_matmul/04_multicast.cuh"

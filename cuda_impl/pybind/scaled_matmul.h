@@ -194,8 +194,8 @@ py::object launch_multicast(const ScaledProduct& p) {
         const std::int64_t tiles =
             CLUSTER * ceil_div(p.M, CLUSTER_M * Of::BLOCK_M) * ceil_div(p.N, CLUSTER_N * Of::BLOCK_N);
         const auto kernel = p.c_aligned()
-                                ? scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, 8, 0, true>
-                                : scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, 8, 0, false>;
+                                ? scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, 8, 0, false, true>
+                                : scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, 8, 0, false, false>;
         launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles),
                                                              CLUSTER_N, CLUSTER_M, kernel);
     });

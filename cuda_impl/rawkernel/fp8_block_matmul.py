@@ -134,7 +134,7 @@ def persistent(
 STAGES_OF = {(128, 2): 4, (192, 1): 4, (128, 1): 6, (64, 1): 8}
 """Pipeline stages that fit into shared memory, by BLOCK_N and WAVES."""
 
-TUNABLE = {"BLOCK_N": (64, 128, 192), "WAVES": (1, 2), "GROUP_M": (4, 8, 16), "ORDERED": (0, 1)}
+TUNABLE = {"BLOCK_N": (64, 128, 192), "WAVES": (1, 2), "GROUP_M": (4, 8, 16), "SKEW": (0, 1, 2, 3)}
 
 
 def chosen_tile(p: Product, BLOCK_N: int, WAVES: int) -> tuple[int, int, int]:
@@ -146,13 +146,13 @@ def chosen_tile(p: Product, BLOCK_N: int, WAVES: int) -> tuple[int, int, int]:
 
 @implementation(
     "fp8_block_matmul",
-    "cupy.pingpong",
+    "cupy.prefetched",
     level="hopper",
     requires="sm_90a",
     emulated=True,
     tunable=TUNABLE,
 )
-def pingpong(
+def prefetched(
     a: torch.Tensor,
     b: torch.Tensor,
     scale_a: torch.Tensor,
@@ -161,20 +161,20 @@ def pingpong(
     BLOCK_N: int = 0,
     WAVES: int = 0,
     GROUP_M: int = 8,
-    ORDERED: int = 1,
+    SKEW: int = 0,
 ) -> torch.Tensor:
-    """The consumers take turns on the tensor cores; scales are prefetched, TMA stores c."""
+    """Scales are loaded four blocks of K ahead; TMA stores c."""
     p = Product(a, b, scale_a, scale_b)
     if p.done:
         return p.c
     BLOCK_N, WAVES, STAGES = chosen_tile(p, BLOCK_N, WAVES)
-    options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {cpp(ORDERED == 1)}, {cpp(p.aligned())}"
+    options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(p.aligned())}"
     blocks = min(p.processors, p.tiles(BLOCK_N, WAVES))
-    name = f"fp8_block_matmul_pingpong_kernel<{options}>"
+    name = f"fp8_block_matmul_prefetched_kernel<{options}>"
     return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True)
 
 
-@implementation("fp8_block_matmul", "cupy.multicast", level="hopper", requires="sm_90a", tunable=TUNABLE)
+@implementation("fp8_block_matmul", "cupy.multicast", level="hopper", requires="sm_90a", tunable={**TUNABLE, "HINTS": (0, 1)})
 def multicast(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -183,8 +183,9 @@ def multicast(
     *,
     BLOCK_N: int = 0,
     WAVES: int = 0,
-    GROUP_M: int = 8,
-    ORDERED: int = 1,
+    GROUP_M: int = 4,
+    SKEW: int = 0,
+    HINTS: int = 0,
 ) -> torch.Tensor:
     """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
     p = Product(a, b, scale_a, scale_b)
@@ -197,6 +198,6 @@ def multicast(
     BLOCK_M = CONSUMERS * WARPGROUP_M * WAVES
     tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
     blocks = min(p.processors // CLUSTER * CLUSTER, tiles)
-    options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {cpp(ORDERED == 1)}, {cpp(p.aligned())}"
+    options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(HINTS == 1)}, {cpp(p.aligned())}"
     name = f"fp8_block_matmul_multicast_kernel<{options}>"
     return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True, parts=(CLUSTER_N, CLUSTER_M))

@@ -55,7 +55,7 @@ def persistent(
     level="hopper",
     requires="sm_90a",
     accumulator="fp22",
-    tunable={"BLOCK_N": (64, 128, 192, 256), "GROUP_M": (2, 4, 8, 16), "SKEW": (0, 1, 2, 3)},
+    tunable={"BLOCK_N": (64, 128, 192, 256), "GROUP_M": (2, 4, 8, 16), "SKEW": (0, 1, 2, 3), "HINTS": (0, 1)},
 )
 def multicast(
     a: torch.Tensor,
@@ -66,9 +66,10 @@ def multicast(
     BLOCK_N: int = 0,
     GROUP_M: int = 8,
     SKEW: int = 0,
+    HINTS: int = 0,
 ) -> torch.Tensor:
     """TMA multicast: two blocks share their loads of b."""
-    return scaled_matmul.multicast(product(a, b, scale_a, scale_b), BLOCK_N, GROUP_M, SKEW)
+    return scaled_matmul.multicast(product(a, b, scale_a, scale_b), BLOCK_N, GROUP_M, SKEW, HINTS)
 
 
 PROMOTED_TILES = ((128, 2, 4), (128, 1, 6), (64, 1, 8))

@@ -181,7 +181,7 @@ def persistent(p: Product) -> torch.Tensor:
     return p.launch(name, blocks, BLOCK_M, BLOCK_N, STAGES, stores=True)
 
 
-def multicast(p: Product, BLOCK_N: int = 0, GROUP_M: int = 8, SKEW: int = 0) -> torch.Tensor:
+def multicast(p: Product, BLOCK_N: int = 0, GROUP_M: int = 8, SKEW: int = 0, HINTS: int = 0) -> torch.Tensor:
     """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
     if p.done():
         return p.c
@@ -192,8 +192,7 @@ def multicast(p: Product, BLOCK_N: int = 0, GROUP_M: int = 8, SKEW: int = 0) -> 
     CLUSTER_M = 2 if BLOCK_N > 64 else 1
     CLUSTER_N = CLUSTER // CLUSTER_M
     tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
-    name = (
-        f"scaled_matmul_multicast_kernel<{p.sum}, {BLOCK_N}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(p.aligned())}>"
-    )
+    options = f"{BLOCK_N}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(HINTS == 1)}, {cpp(p.aligned())}"
+    name = f"scaled_matmul_multicast_kernel<{p.sum}, {options}>"
     parts = CLUSTER_N, CLUSTER_M
     return p.launch(name, min(processors, tiles), BLOCK_M, BLOCK_N, STAGES, stores=True, parts=parts)

@@ -9,8 +9,8 @@ template <int BLOCK_N>
 constexpr bool SHARES_B = BLOCK_N > 64;  // else a
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c are assigned round-robin. All else as in
-// pingpong.
-template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool ORDERED, bool C_ALIGNED>
+// prefetched.
+template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, int SKEW, bool HINTS, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void fp8_block_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
                                                          const __grid_constant__ TensorMap b_map,
@@ -31,6 +31,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
@@ -50,6 +53,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (group == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
+        // Tiles of a are read again by the next tiles of the group, those of b only at the same time.
+        const cache_policy_t keep = HINTS ? evict_last_policy() : 0, once = HINTS ? evict_first_policy() : 0;
         const int lines = lines_of_a<BLOCK_M>(M);
         const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles; tile += clusters) {
@@ -62,11 +67,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 // Own copies and the other block's half.
                 mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
                 if constexpr (SHARES_B<BLOCK_N>) {
-                    tensor_copy_to_shared(a, &a_map, k, place.m, landed);
-                    tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, place.n + half, landed, 0b11);
+                    tensor_copy_to_shared<HINTS>(a, &a_map, k, place.m, landed, keep);
+                    tensor_copy_to_blocks<HINTS>(b + half * BLOCK_K, &b_map, k, place.n + half, landed, 0b11, once);
                 } else {
-                    tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11);
-                    tensor_copy_to_shared(b, &b_map, k, place.n, landed);
+                    tensor_copy_to_blocks<HINTS>(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11, keep);
+                    tensor_copy_to_shared<HINTS>(b, &b_map, k, place.n, landed, once);
                 }
             }
         }
@@ -79,7 +84,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        const Turns<ORDERED> turns(consumer);
+        const int lead = min(SKEW, blocks_k - 1);  // by which consumer 0 starts earlier
+        if (SKEW > 0 && consumer == 1) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
         PrefetchedScales<BLOCK_N, WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto prefetch = [&](int tile) {
             const TilePlace place = place_of(tile);
@@ -97,12 +103,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 #pragma unroll
                 for (int wave = 0; wave < WAVES; ++wave) {
                     float part[BLOCK_N / 2];
-                    turns.wait();
                     wgmma_fence();
                     multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
                              false);
                     wgmma_commit_group();
-                    turns.pass();
+                    if (SKEW > 0 && wave == 0 && consumer == 0 && tile == cluster && k == lead) {
+                        named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
+                    }
                     const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);

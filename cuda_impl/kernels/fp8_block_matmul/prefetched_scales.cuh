@@ -1,4 +1,4 @@
-// The scales of fp8_block_matmul's levels from pingpong on, in registers before their products are done.
+// The scales of fp8_block_matmul's levels from prefetched on, in registers before their products are done.
 #pragma once
 
 #include "fp8_block_matmul/scaled_sums.cuh"
@@ -91,24 +91,6 @@ struct PrefetchedScales {
             }
         }
         return scale;
-    }
-};
-
-// The consumers' turns to start products, by two named barriers: a consumer's own is complete when it waits
-// and the other one has passed.
-template <bool ORDERED>
-struct Turns {
-    int consumer;
-
-    // The first turn is consumer 0's.
-    __device__ __forceinline__ explicit Turns(int consumer) : consumer(consumer) {
-        if (ORDERED && consumer == 1) named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
-    }
-    __device__ __forceinline__ void wait() const {
-        if (ORDERED) named_barrier_sync<CONSUMERS * WARPGROUP>(1 + consumer);
-    }
-    __device__ __forceinline__ void pass() const {
-        if (ORDERED) named_barrier_arrive<CONSUMERS * WARPGROUP>(2 - consumer);
     }
 };
 

@@ -12,7 +12,7 @@ constexpr bool SHARES_B = BLOCK_N > 64;  // else a
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c of 128 x BLOCK_N are assigned round-robin.
 // Warpgroups and C_ALIGNED as in persistent.
-template <typename Sum, int BLOCK_N, int STAGES, int GROUP_M, int SKEW, bool C_ALIGNED>
+template <typename Sum, int BLOCK_N, int STAGES, int GROUP_M, int SKEW, bool HINTS, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void scaled_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
                                                       const __grid_constant__ TensorMap b_map,
@@ -34,6 +34,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        if (C_ALIGNED) prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
@@ -48,6 +51,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
+        // Tiles of a are read again by the next tiles of the group, those of b only at the same time.
+        const cache_policy_t keep = HINTS ? evict_last_policy() : 0, once = HINTS ? evict_first_policy() : 0;
         const int lines = lines_of_a<BLOCK_M>(M);
         const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
@@ -62,11 +67,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 // Own copies and the other block's half.
                 mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
                 if constexpr (SHARES_B<BLOCK_N>) {
-                    tensor_copy_to_shared(a, &a_map, k, m, landed);
-                    tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11);
+                    tensor_copy_to_shared<HINTS>(a, &a_map, k, m, landed, keep);
+                    tensor_copy_to_blocks<HINTS>(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11, once);
                 } else {
-                    tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11);
-                    tensor_copy_to_shared(b, &b_map, k, n, landed);
+                    tensor_copy_to_blocks<HINTS>(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11, keep);
+                    tensor_copy_to_shared<HINTS>(b, &b_map, k, n, landed, once);
                 }
             }
         }
@@ -90,6 +95,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
             const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
@@ -105,7 +111,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 before = ring.stage;
             }
             if constexpr (C_ALIGNED) {
-                const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
                 wgmma_wait_group<0>(sum);
                 release(before);
                 tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum, scales, m, n);

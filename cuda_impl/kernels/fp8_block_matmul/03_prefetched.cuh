@@ -1,15 +1,14 @@
-// fp8_block_matmul, level 3, pingpong. Change: the consumers take turns. Left alone, both multiply at a time,
-// are done at a time, and the tensor cores idle while both scale and add. Here a consumer starts its products
-// only after the other has started its own: while one's run, the other scales and adds. Scales are loaded
-// four blocks of K ahead, so that no product waits for them. TMA stores c, as in scaled_matmul's persistent.
+// fp8_block_matmul, level 3, prefetched. Change: scales are loaded four blocks of K ahead, so that no partial
+// sum waits for them, by half the latency of an L2 hit longer than its product takes. TMA stores c, as in
+// scaled_matmul's persistent.
 #pragma once
 
 #include "fp8_block_matmul/prefetched_scales.cuh"
 
 // Grid: persistent, tiles of c are assigned round-robin. Warpgroups as in specialized. A tile that is wider
 // than 128 columns lies in two blocks of b: its columns are scaled 64 at a time.
-template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool ORDERED, bool C_ALIGNED>
-__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matmul_pingpong_kernel(
+template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, int SKEW, bool C_ALIGNED>
+__global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matmul_prefetched_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
     __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
@@ -23,6 +22,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS);
@@ -48,7 +50,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        const Turns<ORDERED> turns(consumer);
+        const int lead = min(SKEW, blocks_k - 1);  // by which consumer 0 starts earlier
+        if (SKEW > 0 && consumer == 1) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
         PrefetchedScales<BLOCK_N, WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto place_of = [&](int tile) { return grouped_tile<GROUP_M>(tile, tiles_m, tiles_n); };
         const auto prefetch = [&](int tile) {
@@ -67,12 +70,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
 #pragma unroll
                 for (int wave = 0; wave < WAVES; ++wave) {
                     float part[BLOCK_N / 2];
-                    turns.wait();
                     wgmma_fence();
                     multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
                              false);
                     wgmma_commit_group();
-                    turns.pass();
+                    if (SKEW > 0 && wave == 0 && consumer == 0 && tile == static_cast<int>(blockIdx.x) && k == lead) {
+                        named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
+                    }
                     const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
