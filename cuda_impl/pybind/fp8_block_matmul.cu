@@ -73,9 +73,14 @@ struct Tile {
     static std::int64_t count(const BlockProduct& p) {
         return ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N);
     }
+    // A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the
+    // number of tiles that a block processes in sequence.
+    static std::int64_t columns(const BlockProduct& p, int blocks) {
+        return ceil_div(count(p), blocks) * (BLOCK_N * WAVES + 96);
+    }
 };
 
-// Calls `function` with the largest tile of which there is one for each multiprocessor, else the smallest.
+// Calls `function` with the tile with which the last of so many resident blocks finishes first.
 template <typename Function>
 static py::object with_tile(const BlockProduct& p, Function function) {
     if (p.empty()) {
@@ -84,13 +89,16 @@ static py::object with_tile(const BlockProduct& p, Function function) {
     }
     using Large = Tile<128, 2, 4>;
     using Middle = Tile<128, 1, 6>;
+    using Small = Tile<64, 1, 8>;
     const int processors = multiprocessors(p.a);
-    if (Large::count(p) >= processors) {
+    const std::int64_t large = Large::columns(p, processors), middle = Middle::columns(p, processors);
+    const std::int64_t small = Small::columns(p, processors);
+    if (large <= std::min(middle, small)) {
         function(Large());
-    } else if (Middle::count(p) >= processors) {
+    } else if (middle <= small) {
         function(Middle());
     } else {
-        function(Tile<64, 1, 8>());
+        function(Small());
     }
     return p.c.object;
 }
@@ -153,20 +161,21 @@ static py::object prefetched(py::object a, py::object b, py::object scale_a, py:
     });
 }
 
-// TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow.
+// TMA multicast: the two blocks of a cluster share their loads of a, or of b if tiles are wide.
 static py::object multicast(py::object a, py::object b, py::object scale_a, py::object scale_b) {
     constexpr int CLUSTER = 2;
     const BlockProduct p = checked(a, b, scale_a, scale_b);
     return with_tile(p, [&](auto tile) {
         using Of = decltype(tile);
-        constexpr int CLUSTER_M = SHARES_B<Of::BLOCK_N> ? CLUSTER : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
+        constexpr int CLUSTER_M = SHARES_B<Of::BLOCK_N, Of::WAVES> ? CLUSTER : 1,
+                      CLUSTER_N = CLUSTER / CLUSTER_M;
         const std::int64_t tiles =
             CLUSTER * ceil_div(p.M, CLUSTER_M * Of::BLOCK_M) * ceil_div(p.N, CLUSTER_N * Of::BLOCK_N);
         const std::int64_t most = multiprocessors(p.a) / CLUSTER * CLUSTER;
         const auto kernel =
             p.c_aligned()
-                ? fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 4, 0, false, true>
-                : fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 4, 0, false, false>;
+                ? fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 8, 0, false, true>
+                : fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 8, 0, false, false>;
         launch_tile<Of>(p, std::min(most, tiles), CLUSTER_N, CLUSTER_M, kernel, map_of_c(p));
     });
 }

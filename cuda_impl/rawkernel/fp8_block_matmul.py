@@ -95,13 +95,24 @@ class Product:
         return self.N % 8 == 0
 
 
+STAGES_OF = {(128, 2): 4, (128, 1): 6, (64, 1): 8}
+"""Pipeline stages that fit into shared memory, by BLOCK_N and WAVES."""
+
+
 def tile_of(M: int, N: int, processors: int) -> tuple[int, int, int]:
-    """BLOCK_N, WAVES and STAGES: the largest tile of which there is one for each multiprocessor, else the
-    smallest."""
-    for BLOCK_N, WAVES, STAGES in ((128, 2, 4), (128, 1, 6)):
-        if ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N) >= processors:
-            return BLOCK_N, WAVES, STAGES
-    return 64, 1, 8
+    """BLOCK_N, WAVES and STAGES of the tile with which the last of so many resident blocks finishes first.
+
+    A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the number
+    of tiles that a block processes in sequence.
+    """
+
+    def columns(tile: tuple[int, int]) -> int:
+        BLOCK_N, WAVES = tile
+        tiles = ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N)
+        return ceil_div(tiles, processors) * (BLOCK_N * WAVES + 96)
+
+    BLOCK_N, WAVES = min(STAGES_OF, key=columns)
+    return BLOCK_N, WAVES, STAGES_OF[BLOCK_N, WAVES]
 
 
 def launch(variant: str, p: Product, *, persistent: bool) -> torch.Tensor:
@@ -131,9 +142,6 @@ def persistent(
     return launch("persistent", Product(a, b, scale_a, scale_b), persistent=True)
 
 
-STAGES_OF = {(128, 2): 4, (192, 1): 4, (128, 1): 6, (64, 1): 8}
-"""Pipeline stages that fit into shared memory, by BLOCK_N and WAVES."""
-
 TUNABLE = {"BLOCK_N": (64, 128, 192), "WAVES": (1, 2), "GROUP_M": (4, 8, 16), "SKEW": (0, 1, 2, 3)}
 
 
@@ -141,7 +149,7 @@ def chosen_tile(p: Product, BLOCK_N: int, WAVES: int) -> tuple[int, int, int]:
     """BLOCK_N, WAVES and STAGES; those of `tile_of` where one is 0."""
     if BLOCK_N == 0 or WAVES == 0:
         return tile_of(p.M, p.N, p.processors)
-    return BLOCK_N, WAVES, STAGES_OF[BLOCK_N, WAVES]
+    return BLOCK_N, WAVES, STAGES_OF.get((BLOCK_N, WAVES), 4)
 
 
 @implementation(
@@ -174,7 +182,13 @@ def prefetched(
     return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True)
 
 
-@implementation("fp8_block_matmul", "cupy.multicast", level="hopper", requires="sm_90a", tunable={**TUNABLE, "HINTS": (0, 1)})
+@implementation(
+    "fp8_block_matmul",
+    "cupy.multicast",
+    level="hopper",
+    requires="sm_90a",
+    tunable={**TUNABLE, "HINTS": (0, 1)},
+)
 def multicast(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -183,19 +197,19 @@ def multicast(
     *,
     BLOCK_N: int = 0,
     WAVES: int = 0,
-    GROUP_M: int = 4,
+    GROUP_M: int = 8,
     SKEW: int = 0,
     HINTS: int = 0,
 ) -> torch.Tensor:
-    """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
+    """TMA multicast: the two blocks of a cluster share their loads of a, or of b if tiles are wide."""
     p = Product(a, b, scale_a, scale_b)
     if p.done:
         return p.c
     CLUSTER = 2
     BLOCK_N, WAVES, STAGES = chosen_tile(p, BLOCK_N, WAVES)
-    CLUSTER_M = 2 if BLOCK_N > 64 else 1
-    CLUSTER_N = CLUSTER // CLUSTER_M
     BLOCK_M = CONSUMERS * WARPGROUP_M * WAVES
+    CLUSTER_M = 2 if BLOCK_N > BLOCK_M else 1
+    CLUSTER_N = CLUSTER // CLUSTER_M
     tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
     blocks = min(p.processors // CLUSTER * CLUSTER, tiles)
     options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(HINTS == 1)}, {cpp(p.aligned())}"

@@ -24,7 +24,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a_map);
         prefetch_tensor_map(&b_map);
-        prefetch_tensor_map(&c_map);
+        if (C_ALIGNED) prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS);
@@ -74,7 +74,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
                     multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
                              false);
                     wgmma_commit_group();
-                    if (SKEW > 0 && wave == 0 && consumer == 0 && tile == static_cast<int>(blockIdx.x) && k == lead) {
+                    if (SKEW > 0 && wave == 0 && consumer == 0 && tile == static_cast<int>(blockIdx.x) &&
+                        k == lead) {
                         named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
                     }
                     const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);

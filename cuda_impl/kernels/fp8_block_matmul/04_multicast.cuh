@@ -1,12 +1,12 @@
-// fp8_block_matmul, level 4, multicast. Change: the two blocks of a cluster have tiles of c in one column,
-// which need the same tile of b. Each loads half of it, and TMA multicast writes that half into both. Tiles
-// of 64 columns are in one row instead and share a: where M is small, a tile of a is the larger.
+// fp8_block_matmul, level 4, multicast. Change: the two blocks of a cluster have tiles of c in one row, which
+// need the same tile of a. Each loads half of it, and TMA multicast writes that half into both: a third less
+// to load. Tiles that are wider than high are in one column instead and share b.
 #pragma once
 
 #include "fp8_block_matmul/prefetched_scales.cuh"
 
-template <int BLOCK_N>
-constexpr bool SHARES_B = BLOCK_N > 64;  // else a
+template <int BLOCK_N, int WAVES>
+constexpr bool SHARES_B = BLOCK_N > ROWS<WAVES>;  // else a
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c are assigned round-robin. All else as in
 // prefetched.
@@ -19,12 +19,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                                                          __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
-    constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
+    constexpr bool SHARE_B = SHARES_B<BLOCK_N, WAVES>;
+    constexpr int CLUSTER = 2, CLUSTER_M = SHARE_B ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
     const int rank = cluster_block_rank();
-    const int rank_m = SHARES_B<BLOCK_N> ? rank : 0, rank_n = rank - rank_m;
+    const int rank_m = SHARE_B ? rank : 0, rank_n = rank - rank_m;
     const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);  // of both blocks together
     const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
     const int tiles = tiles_m * tiles_n, cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
@@ -33,7 +34,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (threadIdx.x == 0) {
         prefetch_tensor_map(&a_map);
         prefetch_tensor_map(&b_map);
-        prefetch_tensor_map(&c_map);
+        if (C_ALIGNED) prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
@@ -56,7 +57,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         // Tiles of a are read again by the next tiles of the group, those of b only at the same time.
         const cache_policy_t keep = HINTS ? evict_last_policy() : 0, once = HINTS ? evict_first_policy() : 0;
         const int lines = lines_of_a<BLOCK_M>(M);
-        const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
+        const int half = rank * (SHARE_B ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles; tile += clusters) {
             const TilePlace place = place_of(tile);
             for (int k = 0; k < blocks_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
@@ -66,11 +67,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                 // Own copies and the other block's half.
                 mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
-                if constexpr (SHARES_B<BLOCK_N>) {
+                if constexpr (SHARE_B) {
                     tensor_copy_to_shared<HINTS>(a, &a_map, k, place.m, landed, keep);
-                    tensor_copy_to_blocks<HINTS>(b + half * BLOCK_K, &b_map, k, place.n + half, landed, 0b11, once);
+                    tensor_copy_to_blocks<HINTS>(b + half * BLOCK_K, &b_map, k, place.n + half, landed, 0b11,
+                                                 once);
                 } else {
-                    tensor_copy_to_blocks<HINTS>(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11, keep);
+                    tensor_copy_to_blocks<HINTS>(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11,
+                                                 keep);
                     tensor_copy_to_shared<HINTS>(b, &b_map, k, place.n, landed, once);
                 }
             }
