@@ -110,13 +110,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 if (k > 0) release(before);
                 before = ring.stage;
             }
+            wgmma_wait_group<0>(sum);
+            release(before);
             if constexpr (C_ALIGNED) {
-                wgmma_wait_group<0>(sum);
-                release(before);
                 tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum, scales, m, n);
             } else {
-                wgmma_wait_group<0>(sum);
-                release(before);
                 store_sums(c_ptr, sum, scale_a_ptr, scale_b_ptr, m, n, M, N);
             }
         }

@@ -90,7 +90,7 @@ __device__ __forceinline__ void store_sums(__nv_bfloat16* c_ptr, const Sum (&sum
     }
 }
 
-// The scales of a thread's sums, loaded while the last of them are computed.
+// The scales of a thread's sums, loaded while these are computed.
 template <int BLOCK_N>
 struct Scales {
     float of_row[2], of_column[BLOCK_N / 4];
