@@ -5,6 +5,8 @@ With the kernels of ``kernels/fp8_block_matmul/``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
@@ -99,7 +101,9 @@ STAGES_OF = {(128, 2): 4, (128, 1): 6, (64, 1): 8}
 """Pipeline stages that fit into shared memory, by BLOCK_N and WAVES."""
 
 
-def tile_of(M: int, N: int, processors: int) -> tuple[int, int, int]:
+def tile_of(
+    M: int, N: int, processors: int, tiles: Mapping[tuple[int, int], int] = STAGES_OF
+) -> tuple[int, int, int]:
     """BLOCK_N, WAVES and STAGES of the tile with which the last of so many resident blocks finishes first.
 
     A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the number
@@ -108,11 +112,11 @@ def tile_of(M: int, N: int, processors: int) -> tuple[int, int, int]:
 
     def columns(tile: tuple[int, int]) -> int:
         BLOCK_N, WAVES = tile
-        tiles = ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N)
-        return ceil_div(tiles, processors) * (BLOCK_N * WAVES + 96)
+        count = ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N)
+        return ceil_div(count, processors) * (BLOCK_N * WAVES + 96)
 
-    BLOCK_N, WAVES = min(STAGES_OF, key=columns)
-    return BLOCK_N, WAVES, STAGES_OF[BLOCK_N, WAVES]
+    BLOCK_N, WAVES = min(tiles, key=columns)
+    return BLOCK_N, WAVES, tiles[BLOCK_N, WAVES]
 
 
 def launch(variant: str, p: Product, *, persistent: bool) -> torch.Tensor:
@@ -215,3 +219,32 @@ def multicast(
     options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(HINTS == 1)}, {cpp(p.aligned())}"
     name = f"fp8_block_matmul_multicast_kernel<{options}>"
     return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True, parts=(CLUSTER_N, CLUSTER_M))
+
+
+@implementation(
+    "fp8_block_matmul",
+    "cupy.overlapped",
+    level="hopper",
+    requires="sm_90a",
+    emulated=True,
+    tunable={"BLOCK_N": (64, 128), "GROUP_M": (4, 8, 16)},
+)
+def overlapped(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_N: int = 0,
+    GROUP_M: int = 16,
+) -> torch.Tensor:
+    """Two sets of partial sums: a consumer's own products run while it adds."""
+    p = Product(a, b, scale_a, scale_b)
+    if p.done:
+        return p.c
+    tiles = {(width, 1): STAGES_OF[width, 1] for width in (128, 64)}
+    BLOCK_N = BLOCK_N or tile_of(p.M, p.N, p.processors, tiles)[0]
+    STAGES = STAGES_OF[BLOCK_N, 1]
+    blocks = min(p.processors, p.tiles(BLOCK_N, 1))
+    name = f"fp8_block_matmul_overlapped_kernel<{BLOCK_N}, {STAGES}, {GROUP_M}, {cpp(p.aligned())}>"
+    return p.launch(name, blocks, BLOCK_N, 1, STAGES, stores=True)

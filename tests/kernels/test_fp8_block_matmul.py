@@ -12,7 +12,7 @@ import torch
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
+from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, overlapped, prefetched, tile_of
 from torch_impl.quantize_fp8 import naive as quantized
 
 CPU = torch.device("cpu")
@@ -114,15 +114,27 @@ def test_scales_of_one_dimension_are_refused(impl: Implementation) -> None:
         impl.run(a, b, scale_a[:, 0], scale_b)
 
 
-@pytest.mark.parametrize("sizes", [(20, 200, 900), (300, 456, 640), (270, 131, 1160)])
-@pytest.mark.parametrize("SKEW", [0, 2])
-@pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
-def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, SKEW: int, sizes: tuple[int, int, int]) -> None:
-    """Several tiles, blocks of b that end inside a tile, and numbers of blocks that four do not divide."""
-    inputs = inputs_of(*sizes)
-    found = prefetched(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES, SKEW=SKEW)
+def assert_correct(found: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> None:
     wanted = OP.oracle(*(x.double() for x in inputs))
     torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
+
+
+SIZES = pytest.mark.parametrize("sizes", [(20, 200, 900), (300, 456, 640), (270, 131, 1160)])
+"""Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide."""
+
+
+@SIZES
+@pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
+def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, int]) -> None:
+    inputs = inputs_of(*sizes)
+    assert_correct(prefetched(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES), inputs)
+
+
+@SIZES
+@pytest.mark.parametrize("BLOCK_N", [64, 128])
+def test_every_overlapped_tile_is_correct(BLOCK_N: int, sizes: tuple[int, int, int]) -> None:
+    inputs = inputs_of(*sizes)
+    assert_correct(overlapped(*inputs, BLOCK_N=BLOCK_N), inputs)
 
 
 @pytest.mark.parametrize(
