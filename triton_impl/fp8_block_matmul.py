@@ -1,9 +1,10 @@
 """fp8_block_matmul in Triton: ``a[M,K], b[N,K], scale_a[M,K/128], scale_b[N/128,K/128] -> c[M,N]``.
 
-Variants; ``cuda_impl/kernels/fp8_block_matmul.cuh`` has the last under the same name:
+Variants; ``cuda_impl/kernels/fp8_block_matmul.cuh`` has persistent under the same name:
 
 * ``tiled``: one program per tile of c: a product of 128 of K, scaled and added to fp32 sums, per iteration
 * ``persistent``: as many programs as are resident compute tile after tile, with TMA loads and stores
+* ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
 
 A product of e4m3 needs tensor cores that have it: sm_89.
 """
@@ -324,7 +325,10 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     return padded[:, :columns].copy_(x)
 
 
-TUNABLE = {"BLOCK_M": (64, 128, 256), "BLOCK_N": (32, 64, 128), "WARPS": (4, 8), "STAGES": (3, 4, 5, 6, 8)}
+STAGES_OF = {(128, 128): 4, (64, 128): 6, (64, 64): 8}
+"""Stages of the pipeline, by BLOCK_M and BLOCK_N."""
+
+TUNABLE = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "WARPS": (4, 8), "STAGES": (3, 4, 5, 6, 8)}
 
 
 @implementation("fp8_block_matmul", "triton.persistent", level="hopper", requires="sm_90", tunable=TUNABLE)
@@ -350,7 +354,7 @@ def persistent(
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     triton.set_allocator(scratch)
     num_warps = WARPS or (8 if tile["BLOCK_M"] == 128 else 4)
-    num_stages = STAGES or (4 if tile["BLOCK_M"] == 128 else 6)
+    num_stages = STAGES or STAGES_OF.get((tile["BLOCK_M"], tile["BLOCK_N"]), 4)
     fp8_block_matmul_persistent_kernel[(programs,)](
         a, b, scale_a, scale_b, c, M, N, K, *strides, C_ALIGNED=N % 8 == 0, **tile,
         num_warps=num_warps, num_stages=num_stages,

@@ -39,9 +39,10 @@ struct Ring {
 
 #if HAS_WGMMA
 
-// ---- TMA with a hint how long the L2 keeps the lines ------------------------------------------------------
+// ---- TMA with a cache hint: how long the L2 keeps what it loads ------------------------------------------
 
 using cache_policy_t = unsigned long long;
+constexpr cache_policy_t NO_POLICY = 0;
 
 __device__ __forceinline__ cache_policy_t evict_first_policy() {
     cache_policy_t policy;
@@ -54,21 +55,19 @@ __device__ __forceinline__ cache_policy_t evict_last_policy() {
     return policy;
 }
 
-template <bool HINT>
 __device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row,
                                                       mbarrier_t* barrier, cache_policy_t policy) {
-    if constexpr (!HINT) return tensor_copy_to_shared(to, from, column, row, barrier);
+    if (policy == NO_POLICY) return tensor_copy_to_shared(to, from, column, row, barrier);
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
         "l"(from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
         : "memory");
 }
-template <bool HINT>
 __device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap* from, int column, int row,
                                                       mbarrier_t* barrier, unsigned short blocks,
                                                       cache_policy_t policy) {
-    if constexpr (!HINT) return tensor_copy_to_blocks(to, from, column, row, barrier, blocks);
+    if (policy == NO_POLICY) return tensor_copy_to_blocks(to, from, column, row, barrier, blocks);
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
         ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
@@ -106,11 +105,6 @@ __device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap*
     WGMMA_8BIT("128", types, factors,                                                                   \
                TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") "%60, %61, %62, %63", "%64", "%65", \
                "%66", SIXTY_FOUR_OF(in, d, 0))
-#define WGMMA_N192(types, factors, in)                                                \
-    WGMMA_8BIT("192", types, factors,                                                 \
-               TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") \
-                   TEN("8") "%90, %91, %92, %93, %94, %95",                           \
-               "%96", "%97", "%98", SIXTY_FOUR_OF(in, d, 0), THIRTY_TWO_OF(in, d, 64))
 #define WGMMA_N256(types, factors, in)                                                                  \
     WGMMA_8BIT("256", types, factors,                                                                   \
                TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9") \
@@ -124,9 +118,6 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[32], matrix_t a, matrix_t 
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[64], matrix_t a, matrix_t b, bool add) {
     WGMMA_E4M3(WGMMA_N128);
-}
-__device__ __forceinline__ void wgmma_e4m3(float (&d)[96], matrix_t a, matrix_t b, bool add) {
-    WGMMA_E4M3(WGMMA_N192);
 }
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[128], matrix_t a, matrix_t b, bool add) {
     WGMMA_E4M3(WGMMA_N256);
@@ -144,7 +135,6 @@ __device__ __forceinline__ void wgmma_s8(int (&d)[128], matrix_t a, matrix_t b, 
 #undef WGMMA_S8
 #undef WGMMA_E4M3
 #undef WGMMA_N256
-#undef WGMMA_N192
 #undef WGMMA_N128
 #undef WGMMA_N64
 #undef WGMMA_8BIT

@@ -67,6 +67,8 @@ static Tensor operand(const Tensor& x) {
     return copied;
 }
 
+constexpr int GROUP_M = 8;  // tiles of a group, from prefetched on
+
 template <int BLOCK_N_, int WAVES_, int STAGES_>
 struct Tile {
     static constexpr int BLOCK_M = ROWS<WAVES_>, BLOCK_N = BLOCK_N_, WAVES = WAVES_, STAGES = STAGES_;
@@ -104,9 +106,9 @@ static py::object with_tile(const BlockProduct& p, Function function) {
 }
 
 // Launches a kernel of so many blocks; `c_map` is empty or a map of c, which takes buffers for pieces of it.
-// `parts`: copies per tile of a and of b.
+// `parts_a`: copies per tile of a.
 template <typename Of, typename Kernel, typename... CMap>
-static void launch_tile(const BlockProduct& p, std::int64_t blocks, int parts_a, int parts_b, Kernel kernel,
+static void launch_tile(const BlockProduct& p, std::int64_t blocks, int parts_a, Kernel kernel,
                         CMap... c_map) {
     constexpr int PERMUTED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
     constexpr int places_bytes = sizeof...(CMap) * 4 * CONSUMERS * C_PLACES<Of::BLOCK_N> * PIECE_BYTES;
@@ -115,9 +117,8 @@ static void launch_tile(const BlockProduct& p, std::int64_t blocks, int parts_a,
     const int shared_bytes = Of::STAGES * (Of::BLOCK_M + Of::BLOCK_N) * BLOCK_K + PERMUTED_BYTES;
     const int lines_of_a = int(std::min<std::int64_t>(Of::BLOCK_M, ceil_div(p.M, 16) * 16));
     launch(p.a, {blocks, (1 + CONSUMERS) * WARPGROUP, shared_bytes + places_bytes}, kernel,
-           matrix_map(a, lines_of_a / parts_a), matrix_map(b, Of::BLOCK_N / parts_b), c_map...,
-           scale_a.data<float>(), scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M), int(p.N),
-           int(ceil_div(p.K, BLOCK_K)));
+           matrix_map(a, lines_of_a / parts_a), matrix_map(b, Of::BLOCK_N), c_map..., scale_a.data<float>(),
+           scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(ceil_div(p.K, BLOCK_K)));
 }
 
 static TensorMap map_of_c(const BlockProduct& p) {
@@ -129,7 +130,7 @@ static py::object specialized(py::object a, py::object b, py::object scale_a, py
     const BlockProduct p = checked(a, b, scale_a, scale_b);
     return with_tile(p, [&](auto tile) {
         using Of = decltype(tile);
-        launch_tile<Of>(p, Of::count(p), 1, 1,
+        launch_tile<Of>(p, Of::count(p), 1,
                         fp8_block_matmul_specialized_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES>);
     });
 }
@@ -143,7 +144,7 @@ static py::object persistent(py::object a, py::object b, py::object scale_a, py:
     const BlockProduct p = checked(a, b, scale_a, scale_b);
     return with_tile(p, [&](auto tile) {
         using Of = decltype(tile);
-        launch_tile<Of>(p, resident(p, Of::count(p)), 1, 1,
+        launch_tile<Of>(p, resident(p, Of::count(p)), 1,
                         fp8_block_matmul_persistent_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES>);
     });
 }
@@ -155,53 +156,40 @@ static py::object prefetched(py::object a, py::object b, py::object scale_a, py:
         using Of = decltype(tile);
         const auto kernel =
             p.c_aligned()
-                ? fp8_block_matmul_prefetched_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 8, 0, true>
-                : fp8_block_matmul_prefetched_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 8, 0, false>;
-        launch_tile<Of>(p, resident(p, Of::count(p)), 1, 1, kernel, map_of_c(p));
+                ? fp8_block_matmul_prefetched_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
+                : fp8_block_matmul_prefetched_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
+        launch_tile<Of>(p, resident(p, Of::count(p)), 1, kernel, map_of_c(p));
     });
 }
 
-// TMA multicast: the two blocks of a cluster share their loads of a, or of b if tiles are wide.
+// One consumer starts two blocks of K after the other.
+static py::object staggered(py::object a, py::object b, py::object scale_a, py::object scale_b) {
+    const BlockProduct p = checked(a, b, scale_a, scale_b);
+    return with_tile(p, [&](auto tile) {
+        using Of = decltype(tile);
+        const auto kernel =
+            p.c_aligned()
+                ? fp8_block_matmul_staggered_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
+                : fp8_block_matmul_staggered_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
+        launch_tile<Of>(p, resident(p, Of::count(p)), 1, kernel, map_of_c(p));
+    });
+}
+
+// TMA multicast: the two blocks of a cluster share their loads of a.
 static py::object multicast(py::object a, py::object b, py::object scale_a, py::object scale_b) {
     constexpr int CLUSTER = 2;
     const BlockProduct p = checked(a, b, scale_a, scale_b);
     return with_tile(p, [&](auto tile) {
         using Of = decltype(tile);
-        constexpr int CLUSTER_M = SHARES_B<Of::BLOCK_N, Of::WAVES> ? CLUSTER : 1,
-                      CLUSTER_N = CLUSTER / CLUSTER_M;
         const std::int64_t tiles =
-            CLUSTER * ceil_div(p.M, CLUSTER_M * Of::BLOCK_M) * ceil_div(p.N, CLUSTER_N * Of::BLOCK_N);
+            CLUSTER * ceil_div(p.M, Of::BLOCK_M) * ceil_div(p.N, CLUSTER * Of::BLOCK_N);
         const std::int64_t most = multiprocessors(p.a) / CLUSTER * CLUSTER;
         const auto kernel =
             p.c_aligned()
-                ? fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 8, 0, false, true>
-                : fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, 8, 0, false, false>;
-        launch_tile<Of>(p, std::min(most, tiles), CLUSTER_N, CLUSTER_M, kernel, map_of_c(p));
+                ? fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
+                : fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
+        launch_tile<Of>(p, std::min(most, tiles), CLUSTER, kernel, map_of_c(p));
     });
-}
-
-template <typename Of>
-static void launch_overlapped(const BlockProduct& p) {
-    const auto kernel = p.c_aligned()
-                            ? fp8_block_matmul_overlapped_kernel<Of::BLOCK_N, Of::STAGES, 16, true>
-                            : fp8_block_matmul_overlapped_kernel<Of::BLOCK_N, Of::STAGES, 16, false>;
-    launch_tile<Of>(p, resident(p, Of::count(p)), 1, 1, kernel, map_of_c(p));
-}
-
-// Two sets of partial sums: a consumer's own products run while it adds.
-static py::object overlapped(py::object a, py::object b, py::object scale_a, py::object scale_b) {
-    const BlockProduct p = checked(a, b, scale_a, scale_b);
-    using Wide = Tile<128, 1, 6>;
-    using Narrow = Tile<64, 1, 8>;
-    const int processors = multiprocessors(p.a);
-    if (p.empty()) {
-        p.c.object.attr("zero_")();
-    } else if (Wide::columns(p, processors) <= Narrow::columns(p, processors)) {
-        launch_overlapped<Wide>(p);
-    } else {
-        launch_overlapped<Narrow>(p);
-    }
-    return p.c.object;
 }
 
 PYBIND11_MODULE(fp8_block_matmul, m) {
@@ -209,6 +197,6 @@ PYBIND11_MODULE(fp8_block_matmul, m) {
     m.def("specialized", &specialized, a, b, scale_a, scale_b);
     m.def("persistent", &persistent, a, b, scale_a, scale_b);
     m.def("prefetched", &prefetched, a, b, scale_a, scale_b);
+    m.def("staggered", &staggered, a, b, scale_a, scale_b);
     m.def("multicast", &multicast, a, b, scale_a, scale_b);
-    m.def("overlapped", &overlapped, a, b, scale_a, scale_b);
 }

@@ -193,9 +193,9 @@ py::object launch_multicast(const ScaledProduct& p) {
         constexpr int CLUSTER_M = SHARES_B<Of::BLOCK_N> ? CLUSTER : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
         const std::int64_t tiles =
             CLUSTER * ceil_div(p.M, CLUSTER_M * Of::BLOCK_M) * ceil_div(p.N, CLUSTER_N * Of::BLOCK_N);
-        const auto kernel =
-            p.c_aligned() ? scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, 8, 0, false, true>
-                          : scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, 8, 0, false, false>;
+        const auto kernel = p.c_aligned()
+                                ? scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, true>
+                                : scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, false>;
         launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles),
                                                              CLUSTER_N, CLUSTER_M, kernel);
     });

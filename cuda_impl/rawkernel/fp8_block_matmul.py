@@ -5,8 +5,6 @@ With the kernels of ``kernels/fp8_block_matmul/``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 
@@ -62,7 +60,7 @@ class Product:
         STAGES: int,
         *,
         stores: bool = False,
-        parts: tuple[int, int] = (1, 1),
+        parts_a: int = 1,
     ) -> torch.Tensor:
         """Launch a kernel of so many blocks.
 
@@ -73,13 +71,12 @@ class Product:
             WAVES: a tile has 128 rows for each.
             STAGES: pipeline stages.
             stores: whether it has a map of c, and buffers for pieces of it.
-            parts: copies per tile of a and of b.
+            parts_a: copies per tile of a.
         """
         BLOCK_M = CONSUMERS * WARPGROUP_M * WAVES
-        parts_a, parts_b = parts
         maps = [
             matrix_map(self.a, lines_of_a(BLOCK_M, self.M) // parts_a),
-            matrix_map(self.b, BLOCK_N // parts_b),
+            matrix_map(self.b, BLOCK_N),
         ]
         shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K + PERMUTED_BYTES
         if stores:
@@ -101,9 +98,7 @@ STAGES_OF = {(128, 2): 4, (128, 1): 6, (64, 1): 8}
 """Pipeline stages that fit into shared memory, by BLOCK_N and WAVES."""
 
 
-def tile_of(
-    M: int, N: int, processors: int, tiles: Mapping[tuple[int, int], int] = STAGES_OF
-) -> tuple[int, int, int]:
+def tile_of(M: int, N: int, processors: int) -> tuple[int, int, int]:
     """BLOCK_N, WAVES and STAGES of the tile with which the last of so many resident blocks finishes first.
 
     A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the number
@@ -112,11 +107,11 @@ def tile_of(
 
     def columns(tile: tuple[int, int]) -> int:
         BLOCK_N, WAVES = tile
-        count = ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N)
-        return ceil_div(count, processors) * (BLOCK_N * WAVES + 96)
+        tiles = ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N)
+        return ceil_div(tiles, processors) * (BLOCK_N * WAVES + 96)
 
-    BLOCK_N, WAVES = min(tiles, key=columns)
-    return BLOCK_N, WAVES, tiles[BLOCK_N, WAVES]
+    BLOCK_N, WAVES = min(STAGES_OF, key=columns)
+    return BLOCK_N, WAVES, STAGES_OF[BLOCK_N, WAVES]
 
 
 def launch(variant: str, p: Product, *, persistent: bool) -> torch.Tensor:
@@ -146,14 +141,25 @@ def persistent(
     return launch("persistent", Product(a, b, scale_a, scale_b), persistent=True)
 
 
-TUNABLE = {"BLOCK_N": (64, 128, 192), "WAVES": (1, 2), "GROUP_M": (4, 8, 16), "SKEW": (0, 1, 2, 3)}
+TUNABLE = {"BLOCK_N": (64, 128), "WAVES": (1, 2), "GROUP_M": (4, 8, 16)}
 
 
-def chosen_tile(p: Product, BLOCK_N: int, WAVES: int) -> tuple[int, int, int]:
-    """BLOCK_N, WAVES and STAGES; those of `tile_of` where one is 0."""
-    if BLOCK_N == 0 or WAVES == 0:
-        return tile_of(p.M, p.N, p.processors)
-    return BLOCK_N, WAVES, STAGES_OF.get((BLOCK_N, WAVES), 4)
+def template(
+    variant: str, p: Product, BLOCK_N: int, WAVES: int, GROUP_M: int
+) -> tuple[str, tuple[int, int, int]]:
+    """A kernel that stores c by TMA, and its BLOCK_N, WAVES and STAGES: `tile_of`'s where one is 0."""
+    tile = tile_of(p.M, p.N, p.processors)
+    if BLOCK_N and WAVES:
+        tile = BLOCK_N, WAVES, STAGES_OF.get((BLOCK_N, WAVES), 4)
+    constants = ", ".join(map(str, (*tile, GROUP_M)))
+    return f"fp8_block_matmul_{variant}_kernel<{constants}, {cpp(p.aligned())}>", tile
+
+
+def launch_storing(variant: str, p: Product, BLOCK_N: int, WAVES: int, GROUP_M: int) -> torch.Tensor:
+    if p.done:
+        return p.c
+    name, tile = template(variant, p, BLOCK_N, WAVES, GROUP_M)
+    return p.launch(name, min(p.processors, p.tiles(*tile[:2])), *tile, stores=True)
 
 
 @implementation(
@@ -173,26 +179,34 @@ def prefetched(
     BLOCK_N: int = 0,
     WAVES: int = 0,
     GROUP_M: int = 8,
-    SKEW: int = 0,
 ) -> torch.Tensor:
     """Scales are loaded four blocks of K ahead; TMA stores c."""
-    p = Product(a, b, scale_a, scale_b)
-    if p.done:
-        return p.c
-    BLOCK_N, WAVES, STAGES = chosen_tile(p, BLOCK_N, WAVES)
-    options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(p.aligned())}"
-    blocks = min(p.processors, p.tiles(BLOCK_N, WAVES))
-    name = f"fp8_block_matmul_prefetched_kernel<{options}>"
-    return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True)
+    return launch_storing("prefetched", Product(a, b, scale_a, scale_b), BLOCK_N, WAVES, GROUP_M)
 
 
 @implementation(
     "fp8_block_matmul",
-    "cupy.multicast",
+    "cupy.staggered",
     level="hopper",
     requires="sm_90a",
-    tunable={**TUNABLE, "HINTS": (0, 1)},
+    emulated=True,
+    tunable=TUNABLE,
 )
+def staggered(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_N: int = 0,
+    WAVES: int = 0,
+    GROUP_M: int = 8,
+) -> torch.Tensor:
+    """One consumer starts two blocks of K after the other."""
+    return launch_storing("staggered", Product(a, b, scale_a, scale_b), BLOCK_N, WAVES, GROUP_M)
+
+
+@implementation("fp8_block_matmul", "cupy.multicast", level="hopper", requires="sm_90a", tunable=TUNABLE)
 def multicast(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -202,49 +216,12 @@ def multicast(
     BLOCK_N: int = 0,
     WAVES: int = 0,
     GROUP_M: int = 8,
-    SKEW: int = 0,
-    HINTS: int = 0,
 ) -> torch.Tensor:
-    """TMA multicast: the two blocks of a cluster share their loads of a, or of b if tiles are wide."""
+    """TMA multicast: the two blocks of a cluster share their loads of a."""
     p = Product(a, b, scale_a, scale_b)
     if p.done:
         return p.c
     CLUSTER = 2
-    BLOCK_N, WAVES, STAGES = chosen_tile(p, BLOCK_N, WAVES)
-    BLOCK_M = CONSUMERS * WARPGROUP_M * WAVES
-    CLUSTER_M = 2 if BLOCK_N > BLOCK_M else 1
-    CLUSTER_N = CLUSTER // CLUSTER_M
-    tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
-    blocks = min(p.processors // CLUSTER * CLUSTER, tiles)
-    options = f"{BLOCK_N}, {WAVES}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(HINTS == 1)}, {cpp(p.aligned())}"
-    name = f"fp8_block_matmul_multicast_kernel<{options}>"
-    return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True, parts=(CLUSTER_N, CLUSTER_M))
-
-
-@implementation(
-    "fp8_block_matmul",
-    "cupy.overlapped",
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable={"BLOCK_N": (64, 128), "GROUP_M": (4, 8, 16)},
-)
-def overlapped(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    *,
-    BLOCK_N: int = 0,
-    GROUP_M: int = 16,
-) -> torch.Tensor:
-    """Two sets of partial sums: a consumer's own products run while it adds."""
-    p = Product(a, b, scale_a, scale_b)
-    if p.done:
-        return p.c
-    tiles = {(width, 1): STAGES_OF[width, 1] for width in (128, 64)}
-    BLOCK_N = BLOCK_N or tile_of(p.M, p.N, p.processors, tiles)[0]
-    STAGES = STAGES_OF[BLOCK_N, 1]
-    blocks = min(p.processors, p.tiles(BLOCK_N, 1))
-    name = f"fp8_block_matmul_overlapped_kernel<{BLOCK_N}, {STAGES}, {GROUP_M}, {cpp(p.aligned())}>"
-    return p.launch(name, blocks, BLOCK_N, 1, STAGES, stores=True)
+    name, (BLOCK_N, WAVES, STAGES) = template("multicast", p, BLOCK_N, WAVES, GROUP_M)
+    blocks = min(p.processors // CLUSTER * CLUSTER, CLUSTER * p.tiles(CLUSTER * BLOCK_N, WAVES))
+    return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True, parts_a=CLUSTER)

@@ -49,27 +49,10 @@ def persistent(
     return scaled_matmul.persistent(product(a, b, scale_a, scale_b))
 
 
-@implementation(
-    "fp8_matmul",
-    "cupy.multicast",
-    level="hopper",
-    requires="sm_90a",
-    accumulator="fp22",
-    tunable={"BLOCK_N": (64, 128, 192, 256), "GROUP_M": (2, 4, 8, 16), "SKEW": (0, 1, 2, 3), "HINTS": (0, 1)},
-)
-def multicast(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    *,
-    BLOCK_N: int = 0,
-    GROUP_M: int = 8,
-    SKEW: int = 0,
-    HINTS: int = 0,
-) -> torch.Tensor:
+@implementation("fp8_matmul", "cupy.multicast", level="hopper", requires="sm_90a", accumulator="fp22")
+def multicast(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
     """TMA multicast: two blocks share their loads of b."""
-    return scaled_matmul.multicast(product(a, b, scale_a, scale_b), BLOCK_N, GROUP_M, SKEW, HINTS)
+    return scaled_matmul.multicast(product(a, b, scale_a, scale_b))
 
 
 PROMOTED_TILES = ((128, 2, 4), (128, 1, 6), (64, 1, 8))

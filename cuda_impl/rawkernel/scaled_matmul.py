@@ -43,8 +43,8 @@ def operand(x: torch.Tensor) -> torch.Tensor:
 
 def places_bytes(BLOCK_N: int) -> int:
     """Shared memory for pieces of c that TMA stores."""
-    pieces = BLOCK_N // PIECE_N
-    return 4 * CONSUMERS * (2 if pieces % 2 == 0 else pieces) * PIECE_ROWS * PIECE_N * 2
+    places = 1 if BLOCK_N == PIECE_N else 2
+    return 4 * CONSUMERS * places * PIECE_ROWS * PIECE_N * 2
 
 
 class Product:
@@ -181,18 +181,17 @@ def persistent(p: Product) -> torch.Tensor:
     return p.launch(name, blocks, BLOCK_M, BLOCK_N, STAGES, stores=True)
 
 
-def multicast(p: Product, BLOCK_N: int = 0, GROUP_M: int = 8, SKEW: int = 0, HINTS: int = 0) -> torch.Tensor:
+def multicast(p: Product) -> torch.Tensor:
     """TMA multicast: the two blocks of a cluster share their loads of b, or of a if tiles are narrow."""
     if p.done():
         return p.c
     CLUSTER = 2
     processors = multiprocessors(p.a.device) // CLUSTER * CLUSTER
-    BLOCK_M, BLOCK_N = CONSUMERS * WARPGROUP_M, BLOCK_N or tile_for(p.M, p.N, processors)
-    STAGES = 4 if BLOCK_N == 192 else STAGES_OF[BLOCK_N]
+    BLOCK_M, BLOCK_N = CONSUMERS * WARPGROUP_M, tile_for(p.M, p.N, processors)
+    STAGES = STAGES_OF[BLOCK_N]
     CLUSTER_M = 2 if BLOCK_N > 64 else 1
     CLUSTER_N = CLUSTER // CLUSTER_M
     tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
-    options = f"{BLOCK_N}, {STAGES}, {GROUP_M}, {SKEW}, {cpp(HINTS == 1)}, {cpp(p.aligned())}"
-    name = f"scaled_matmul_multicast_kernel<{p.sum}, {options}>"
+    name = f"scaled_matmul_multicast_kernel<{p.sum}, {BLOCK_N}, {STAGES}, {cpp(p.aligned())}>"
     parts = CLUSTER_N, CLUSTER_M
     return p.launch(name, min(processors, tiles), BLOCK_M, BLOCK_N, STAGES, stores=True, parts=parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, overlapped, prefetched, tile_of
+from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, staggered, tile_of
 from torch_impl.quantize_fp8 import naive as quantized
 
 CPU = torch.device("cpu")
@@ -114,27 +115,25 @@ def test_scales_of_one_dimension_are_refused(impl: Implementation) -> None:
         impl.run(a, b, scale_a[:, 0], scale_b)
 
 
-def assert_correct(found: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> None:
-    wanted = OP.oracle(*(x.double() for x in inputs))
-    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
-
-
 SIZES = pytest.mark.parametrize("sizes", [(20, 200, 900), (300, 456, 640), (270, 131, 1160)])
 """Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide."""
 
 
 @SIZES
+@pytest.mark.parametrize("level", [prefetched, staggered])
 @pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
-def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, int]) -> None:
+def test_every_tile_is_correct(
+    BLOCK_N: int, WAVES: int, level: Callable[..., torch.Tensor], sizes: tuple[int, int, int]
+) -> None:
     inputs = inputs_of(*sizes)
-    assert_correct(prefetched(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES), inputs)
+    wanted = OP.oracle(*(x.double() for x in inputs))
+    found = level(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES).double()
+    torch.testing.assert_close(found, wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
 
 
-@SIZES
-@pytest.mark.parametrize("BLOCK_N", [64, 128])
-def test_every_overlapped_tile_is_correct(BLOCK_N: int, sizes: tuple[int, int, int]) -> None:
-    inputs = inputs_of(*sizes)
-    assert_correct(overlapped(*inputs, BLOCK_N=BLOCK_N), inputs)
+def test_a_consumer_leads_by_two_blocks_of_long_sums() -> None:
+    inputs = inputs_of(5, 64, 9000)
+    assert torch.equal(staggered(*inputs), prefetched(*inputs))
 
 
 @pytest.mark.parametrize(

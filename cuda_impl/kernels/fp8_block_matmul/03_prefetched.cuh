@@ -1,13 +1,13 @@
-// fp8_block_matmul, level 3, prefetched. Change: scales are loaded four blocks of K ahead, so that no partial
-// sum waits for them, by half the latency of an L2 hit longer than its product takes. TMA stores c, as in
-// scaled_matmul's persistent.
+// fp8_block_matmul, level 3, prefetched. Change: scales are loaded four blocks of K ahead. In persistent
+// their loads start with the products and return after them: partial sums wait for an L2 hit. Beside that,
+// TMA stores c, as in scaled_matmul's persistent.
 #pragma once
 
 #include "fp8_block_matmul/prefetched_scales.cuh"
 
-// Grid: persistent, tiles of c are assigned round-robin. Warpgroups as in specialized. A tile that is wider
-// than 128 columns lies in two blocks of b: its columns are scaled 64 at a time.
-template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, int SKEW, bool C_ALIGNED>
+// Grid: persistent, tiles of c are assigned round-robin. Warpgroups as in specialized. C_ALIGNED: rows of c
+// are 16-byte aligned.
+template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matmul_prefetched_kernel(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const __grid_constant__ TensorMap c_map, const float* scale_a_ptr, const float* scale_b_ptr,
@@ -50,9 +50,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        const int lead = min(SKEW, blocks_k - 1);  // by which consumer 0 starts earlier
-        if (SKEW > 0 && consumer == 1) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
-        PrefetchedScales<BLOCK_N, WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
+        PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto place_of = [&](int tile) { return grouped_tile<GROUP_M>(tile, tiles_m, tiles_n); };
         const auto prefetch = [&](int tile) {
             const TilePlace place = place_of(tile);
@@ -74,11 +72,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
                     multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
                              false);
                     wgmma_commit_group();
-                    if (SKEW > 0 && wave == 0 && consumer == 0 && tile == static_cast<int>(blockIdx.x) &&
-                        k == lead) {
-                        named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
-                    }
-                    const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);
+                    const BlockScale scale = scales.of(wave, k);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
                     if (wave == WAVES - 1 && threadIdx.x % WARPGROUP == 0) {

@@ -1,8 +1,9 @@
 // int8_matmul's and fp8_matmul's level multicast. Change: the two blocks of a cluster have tiles of c in one
 // column, which need the same tile of b. Each loads half of it, and TMA multicast writes that half into both:
 // a third less to load, which twice the rate of 16-bit products makes worth it. Tiles of 64 columns are in
-// one row instead and share a: where M is small, a tile of a is the larger. A stage is empty when the
-// consumers of both blocks have released it, and full when both producers' copies have landed.
+// one row instead and share a: where M is small, a tile of a is the larger; then b gets a cache hint. A stage
+// is empty when the consumers of both blocks have released it, and full when both producers' copies have
+// landed.
 #pragma once
 
 #include "scaled_matmul/tiles.cuh"
@@ -12,7 +13,7 @@ constexpr bool SHARES_B = BLOCK_N > 64;  // else a
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c of 128 x BLOCK_N are assigned round-robin.
 // Warpgroups and C_ALIGNED as in persistent.
-template <typename Sum, int BLOCK_N, int STAGES, int GROUP_M, int SKEW, bool HINTS, bool C_ALIGNED>
+template <typename Sum, int BLOCK_N, int STAGES, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void scaled_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
                                                       const __grid_constant__ TensorMap b_map,
@@ -20,7 +21,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                                                       const float* scale_a_ptr, const float* scale_b_ptr,
                                                       __nv_bfloat16* c_ptr, int M, int N, int K) {
 #if HAS_WGMMA
-    constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
+    constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>, GROUP_M = 8;
     constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
@@ -51,8 +52,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
-        // Tiles of a are read again by the next tiles of the group, those of b only at the same time.
-        const cache_policy_t keep = HINTS ? evict_last_policy() : 0, once = HINTS ? evict_first_policy() : 0;
+        // One row of tiles reads b once: the L2 keeps a instead, which all blocks read.
+        const cache_policy_t of_a = M <= BLOCK_M ? evict_last_policy() : NO_POLICY;
+        const cache_policy_t of_b = M <= BLOCK_M ? evict_first_policy() : NO_POLICY;
         const int lines = lines_of_a<BLOCK_M>(M);
         const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
@@ -67,11 +69,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 // Own copies and the other block's half.
                 mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
                 if constexpr (SHARES_B<BLOCK_N>) {
-                    tensor_copy_to_shared<HINTS>(a, &a_map, k, m, landed, keep);
-                    tensor_copy_to_blocks<HINTS>(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11, once);
+                    tensor_copy_to_shared(a, &a_map, k, m, landed, of_a);
+                    tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11, of_b);
                 } else {
-                    tensor_copy_to_blocks<HINTS>(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11, keep);
-                    tensor_copy_to_shared<HINTS>(b, &b_map, k, n, landed, once);
+                    tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11, of_a);
+                    tensor_copy_to_shared(b, &b_map, k, n, landed, of_b);
                 }
             }
         }
@@ -89,8 +91,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const matrix_t a_first = matrix_descriptor(tiles + consumer * WARPGROUP_M * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(tiles + BLOCK_M * BLOCK_K, 0);
         Sum sum[BLOCK_N / 2];
-        const int lead = min(SKEW, tiles_k - 1);  // by which consumer 0 starts earlier
-        if (SKEW > 0 && consumer == 1) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
@@ -103,9 +103,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 wgmma_fence();
                 multiply(sum, a_first + step, b_first + step, k > 0);
                 wgmma_commit_group();
-                if (SKEW > 0 && consumer == 0 && tile == cluster && k == lead) {
-                    named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
-                }
                 wgmma_wait_group<1>(sum);
                 if (k > 0) release(before);
                 before = ring.stage;

@@ -16,11 +16,10 @@ constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;  // of 65536 fo
 template <int BLOCK_M, int BLOCK_N>
 constexpr int STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K;
 
-// A warp's buffers for pieces of c of 16 rows by 64 columns, used round-robin; a tile starts with the first.
-// For an even number of pieces two are enough.
+// A warp's buffers for pieces of c of 16 rows by 64 columns, used alternately.
 constexpr int PIECE_N = 64, PIECE_BYTES = 16 * PIECE_N * 2;
 template <int BLOCK_N>
-constexpr int C_PLACES = BLOCK_N / PIECE_N % 2 == 0 ? 2 : BLOCK_N / PIECE_N;
+constexpr int C_PLACES = BLOCK_N == PIECE_N ? 1 : 2;
 
 #if HAS_WGMMA_LEVELS
 

@@ -1,16 +1,13 @@
-// fp8_block_matmul, level 4, multicast. Change: the two blocks of a cluster have tiles of c in one row, which
+// fp8_block_matmul, level 5, multicast. Change: the two blocks of a cluster have tiles of c in one row, which
 // need the same tile of a. Each loads half of it, and TMA multicast writes that half into both: a third less
-// to load. Tiles that are wider than high are in one column instead and share b.
+// to load. Where b is read once, it gets a cache hint.
 #pragma once
 
 #include "fp8_block_matmul/prefetched_scales.cuh"
 
-template <int BLOCK_N, int WAVES>
-constexpr bool SHARES_B = BLOCK_N > ROWS<WAVES>;  // else a
-
 // Grid: persistent, clusters of two blocks; pairs of tiles of c are assigned round-robin. All else as in
-// prefetched.
-template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, int SKEW, bool HINTS, bool C_ALIGNED>
+// staggered.
+template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void fp8_block_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
                                                          const __grid_constant__ TensorMap b_map,
@@ -19,15 +16,13 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                                                          __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA
     constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
-    constexpr bool SHARE_B = SHARES_B<BLOCK_N, WAVES>;
-    constexpr int CLUSTER = 2, CLUSTER_M = SHARE_B ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
+    constexpr int CLUSTER = 2;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
     const int rank = cluster_block_rank();
-    const int rank_m = SHARE_B ? rank : 0, rank_n = rank - rank_m;
-    const int tiles_m = (M + CLUSTER_M * BLOCK_M - 1) / (CLUSTER_M * BLOCK_M);  // of both blocks together
-    const int tiles_n = (N + CLUSTER_N * BLOCK_N - 1) / (CLUSTER_N * BLOCK_N);
+    const int tiles_m = (M + BLOCK_M - 1) / BLOCK_M;
+    const int tiles_n = (N + CLUSTER * BLOCK_N - 1) / (CLUSTER * BLOCK_N);  // of both blocks together
     const int tiles = tiles_m * tiles_n, cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
@@ -48,16 +43,17 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     // The first row and column of this block's tile of c.
     const auto place_of = [&](int tile) {
         const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
-        return TilePlace{(place.m * CLUSTER_M + rank_m) * BLOCK_M, (place.n * CLUSTER_N + rank_n) * BLOCK_N};
+        return TilePlace{place.m * BLOCK_M, (place.n * CLUSTER + rank) * BLOCK_N};
     };
     Ring<STAGES> ring;
     if (group == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
-        // Tiles of a are read again by the next tiles of the group, those of b only at the same time.
-        const cache_policy_t keep = HINTS ? evict_last_policy() : 0, once = HINTS ? evict_first_policy() : 0;
+        // One row of tiles reads b once: the L2 keeps a instead, which all blocks read.
+        const cache_policy_t of_a = M <= BLOCK_M ? evict_last_policy() : NO_POLICY;
+        const cache_policy_t of_b = M <= BLOCK_M ? evict_first_policy() : NO_POLICY;
         const int lines = lines_of_a<BLOCK_M>(M);
-        const int half = rank * (SHARE_B ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
+        const int half = rank * lines / CLUSTER;
         for (int tile = cluster; tile < tiles; tile += clusters) {
             const TilePlace place = place_of(tile);
             for (int k = 0; k < blocks_k * BLOCK_K; k += BLOCK_K, ring.advance()) {
@@ -65,17 +61,10 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 unsigned char* const b = a + BLOCK_M * BLOCK_K;
                 mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                // Own copies and the other block's half.
+                // Own copies and the other block's half of a.
                 mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
-                if constexpr (SHARE_B) {
-                    tensor_copy_to_shared<HINTS>(a, &a_map, k, place.m, landed, keep);
-                    tensor_copy_to_blocks<HINTS>(b + half * BLOCK_K, &b_map, k, place.n + half, landed, 0b11,
-                                                 once);
-                } else {
-                    tensor_copy_to_blocks<HINTS>(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11,
-                                                 keep);
-                    tensor_copy_to_shared<HINTS>(b, &b_map, k, place.n, landed, once);
-                }
+                tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, place.m + half, landed, 0b11, of_a);
+                tensor_copy_to_shared(b, &b_map, k, place.n, landed, of_b);
             }
         }
         // The other block still arrives on this block's mbarriers: do not exit until all stages are empty.
@@ -87,9 +76,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        const int lead = min(SKEW, blocks_k - 1);  // by which consumer 0 starts earlier
-        if (SKEW > 0 && consumer == 1) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
-        PrefetchedScales<BLOCK_N, WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
+        const Lead lead(consumer, blocks_k);
+        PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto prefetch = [&](int tile) {
             const TilePlace place = place_of(tile);
             scales.start(place.m + first_row, place.n);
@@ -110,10 +98,8 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                     multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
                              false);
                     wgmma_commit_group();
-                    if (SKEW > 0 && wave == 0 && consumer == 0 && tile == cluster && k == lead) {
-                        named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
-                    }
-                    const BlockScale<BLOCK_N> scale = scales.of(wave, k, n);
+                    if (tile == cluster && wave == 0) lead.pass(k);
+                    const BlockScale scale = scales.of(wave, k);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
                     if (wave == WAVES - 1) {  // thread r of a consumer arrives at block r's mbarrier
