@@ -312,7 +312,7 @@ def persistent(
         return c.zero_()  # TMA does not take an empty matrix
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
-    BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)
+    BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)  # TMA takes longer to fill lines with zeros than to load
     BLOCK_N = BLOCK_N or tile_for(M, N, processors)
     num_warps, num_stages = WARPS_AND_STAGES.get(BLOCK_N, (4, 8))
     num_warps, num_stages = WARPS or num_warps, STAGES or num_stages

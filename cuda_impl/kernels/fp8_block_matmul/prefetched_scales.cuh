@@ -22,9 +22,10 @@ struct BlockScale {
 template <int WAVES>
 struct PrefetchedScales {
     BlockScales scales;
-    int M, N, row;               // the tile's first row that is this thread's
+    int M, N;
+    int row;                     // this thread's first of the tile
     bool has_columns;            // of a pair of tiles, the second may have none
-    const float *of_row, *of_n;  // its scales, and those of b, of this lane's block of the first four
+    const float *of_row, *of_n;  // the row's scales, and the columns', from this lane's block of four on
     float a[WAVES][2], b;        // of its block of the next four
     float product[WAVES][2];     // of the present four
 
