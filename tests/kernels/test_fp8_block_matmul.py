@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import triton_impl.fp8_block_matmul
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
@@ -148,3 +149,22 @@ def test_a_consumer_leads_by_two_blocks_of_long_sums() -> None:
 )
 def test_tiles_keep_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) -> None:
     assert tile_of(M, N, processors=132) == tile
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "tile"),
+    [(4096, 4096, (128, 128)), (128, 8192, (64, 128)), (128, 7168, (64, 128)), (64, 8192, (64, 64))],
+)
+def test_triton_tiles_keep_four_fifths_of_an_h200_at_work(M: int, N: int, tile: tuple[int, int]) -> None:
+    found = triton_impl.fp8_block_matmul.tile_of(M, N, processors=132)
+    assert (found["BLOCK_M"], found["BLOCK_N"]) == tile
+
+
+def test_misaligned_rows_are_copied_for_vectorized_loads() -> None:
+    whole = torch.ones(4, 512).to(torch.float8_e4m3fn)
+    for taken in (whole, whole[:, :256], whole.t(), whole[:, :9]):
+        assert triton_impl.fp8_block_matmul.vectorizable(taken) is taken
+    found = triton_impl.fp8_block_matmul.vectorizable(whole[:, :201]).float()
+    assert found.shape == (4, 208)
+    assert torch.equal(found[:, :201], torch.ones(4, 201))
+    assert not found[:, 201:].any()
