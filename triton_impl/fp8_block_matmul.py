@@ -1,9 +1,10 @@
 """fp8_block_matmul in Triton: ``a[M,K], b[N,K], scale_a[M,K/128], scale_b[N/128,K/128] -> c[M,N]``.
 
-Variants; ``cuda_impl/kernels/fp8_block_matmul.cuh`` has the last under the same name:
+Variants; ``cuda_impl/kernels/fp8_block_matmul.cuh`` has persistent under the same name:
 
 * ``tiled``: one program per tile of c: a product of 128 of K, scaled and added to fp32 sums, per iteration
 * ``persistent``: as many programs as are resident compute tile after tile, with TMA loads and stores
+* ``gluon``: as persistent in Gluon, Triton's lower-level language: explicit warp specialization and mbarriers
 
 A product of e4m3 needs tensor cores that have it: sm_89.
 """
@@ -13,11 +14,27 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
 from compare.registry import implementation
-from triton_impl.matmul import grouped_tile, scratch
+from triton_impl.matmul import (
+    CONSUMERS,
+    MOST,
+    PIECE,
+    SWIZZLED,
+    async_load,
+    async_store,
+    grouped_tile,
+    grouped_tile_in_gluon,
+    halves,
+    scratch,
+)
 
 BLOCK_K = tl.constexpr(128)
 """Of K, and of N, that share a scale."""
@@ -26,10 +43,10 @@ BLOCK_K = tl.constexpr(128)
 @triton.jit
 def scales(scale_a_ptr, scale_b_ptr, block, M, tile_m, n, stride_am, stride_ak, stride_bn, stride_bk,
            BLOCK_M: tl.constexpr):  # fmt: skip
-    """What a block's partial sums are multiplied with: a column.  A tile lies in one block of b."""
+    """A block's scales of a tile: of a, a column, and the one of b.  A tile lies in one block of b."""
     m = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     of_a = tl.load(scale_a_ptr + m * stride_am + block * stride_ak, mask=m < M, other=0.0)
-    return of_a * tl.load(scale_b_ptr + n // BLOCK_K * stride_bn + block * stride_bk)
+    return of_a, tl.load(scale_b_ptr + n // BLOCK_K * stride_bn + block * stride_bk)
 
 
 @triton.jit
@@ -50,11 +67,11 @@ def fp8_block_matmul_tiled_kernel(
         left = K - block * BLOCK_K
         a = tl.load(a_ptrs, mask=(m < M) & (k[None, :] < left), other=0.0)
         b = tl.load(b_ptrs, mask=(k[:, None] < left) & (n < N), other=0.0)
-        scale = scales(
+        of_a, of_b = scales(
             scale_a_ptr, scale_b_ptr, block, M, tile_m, tile_n * BLOCK_N,
             stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
         )  # fmt: skip
-        total += tl.dot(a, b) * scale
+        total += tl.dot(a, b) * (of_a * of_b)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
     tl.store(c_ptr + m * N + n, total.to(tl.bfloat16), mask=(m < M) & (n < N))
@@ -69,7 +86,8 @@ def fp8_block_matmul_persistent_kernel(
     """Grid: persistent, as many programs as are resident; tiles are assigned round-robin.
 
     TMA loads and stores through descriptors, which know the matrix bounds and fill with zeros.  Rows of a and
-    b are 16-byte aligned; rows of c, if C_ALIGNED.
+    b are 16-byte aligned; rows of c, if C_ALIGNED.  Scales are loaded a block ahead: the pipeliner moves only
+    loads that a dot reads.
     """
     a_desc = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_a, 1], [BLOCK_M, BLOCK_K])
     b_desc = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_b, 1], [BLOCK_N, BLOCK_K])
@@ -80,11 +98,17 @@ def fp8_block_matmul_persistent_kernel(
         tile_m, tile_n = grouped_tile(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = tile_m * BLOCK_M, tile_n * BLOCK_N
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for block in range(tl.cdiv(K, BLOCK_K)):
+        last = tl.cdiv(K, BLOCK_K) - 1
+        next_a, next_b = scales(
+            scale_a_ptr, scale_b_ptr, 0, M, tile_m, n,
+            stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
+        )  # fmt: skip
+        for block in range(last + 1):
             a = a_desc.load([m, block * BLOCK_K])
             b = b_desc.load([n, block * BLOCK_K])
-            scale = scales(
-                scale_a_ptr, scale_b_ptr, block, M, tile_m, n,
+            scale = next_a * next_b
+            next_a, next_b = scales(
+                scale_a_ptr, scale_b_ptr, min(block + 1, last), M, tile_m, n,
                 stride_sam, stride_sak, stride_sbn, stride_sbk, BLOCK_M,
             )  # fmt: skip
             total += tl.dot(a, b.T) * scale
@@ -97,6 +121,154 @@ def fp8_block_matmul_persistent_kernel(
             tl.store(c_ptr + rows * N + columns, total.to(tl.bfloat16), mask=inside)
 
 
+# --------------------------------------------------------------------------- Gluon
+# Only register allocation and addressing are left to the compiler.  sm_90a.
+
+WAVES = gl.constexpr(2)
+"""Products of 64 rows that a consumer computes one after another."""
+
+
+@gluon.jit
+def produce(
+    ring, operands, sizes, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Producer, one warp: waits for a stage to be empty, then issues the TMA loads that fill it."""
+    a_tiles, b_tiles, full, empty = ring
+    a_desc, b_desc = operands
+    M, N, K = sizes
+    PIECES: gl.constexpr = CONSUMERS * WAVES
+    BLOCK_M: gl.constexpr = PIECES * PIECE
+    step = 0
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        for k in range(0, K, BLOCK_K):
+            stage = step % STAGES
+            landed = full.index(stage)
+            mbarrier.wait(empty.index(stage), step // STAGES & 1 ^ 1)
+            mbarrier.expect(landed, (BLOCK_M + BLOCK_N) * BLOCK_K)
+            for i in gl.static_range(PIECES):
+                at = [tile_m * BLOCK_M + i * PIECE, k]
+                async_load(a_desc, at, landed, a_tiles.index(stage * PIECES + i))
+            async_load(b_desc, [tile_n * BLOCK_N, k], landed, b_tiles.index(stage))
+            step += 1
+
+
+@gluon.jit
+def scales_of_a(scale_a_ptr, rows, block, blocks, M):
+    """A block's scales of these rows; they are contiguous."""
+    inside = (rows < M) & (block < blocks)
+    return gl.load(scale_a_ptr + rows.to(gl.int64) * blocks + block, mask=inside, other=0.0)
+
+
+@gluon.jit
+def consume(
+    ring, output, scales, sizes, C_ALIGNED: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, CONSUMER: gl.constexpr,
+):  # fmt: skip
+    """Consumer warpgroup: multiplies its 128 rows of a stage, 64 at a time; scales and adds partial sums.
+
+    While it scales and adds, the other consumer's products run.  Scales are loaded a block ahead.
+    """
+    a_tiles, b_tiles, full, empty = ring
+    c_desc, c_ptr, c_tiles = output
+    scale_a_ptr, scale_b_ptr = scales
+    M, N, K = sizes
+    BLOCK_M: gl.constexpr = CONSUMERS * WAVES * PIECE
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 32]
+    )
+    ROWS: gl.constexpr = gl.SliceLayout(1, SUMS)
+    nothing = gl.zeros([PIECE, BLOCK_N], gl.float32, SUMS)
+    step = 0
+    blocks = gl.cdiv(K, BLOCK_K)
+    tiles = gl.cdiv(M, BLOCK_M) * gl.cdiv(N, BLOCK_N)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        tile_m, tile_n = grouped_tile_in_gluon(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = tile_m * BLOCK_M + CONSUMER * WAVES * PIECE, tile_n * BLOCK_N
+        rows = m + gl.arange(0, PIECE, ROWS)
+        top, bottom = nothing, nothing
+        next_top = scales_of_a(scale_a_ptr, rows, 0, blocks, M)
+        next_bottom = scales_of_a(scale_a_ptr, rows + PIECE, 0, blocks, M)
+        of_n_ptr = scale_b_ptr + n // BLOCK_K * blocks
+        next_b = gl.load(of_n_ptr)
+        for block in range(blocks):
+            stage = step % STAGES
+            scale_top, scale_bottom = next_top * next_b, next_bottom * next_b
+            mbarrier.wait(full.index(stage), step // STAGES & 1)
+            b = b_tiles.index(stage).permute([1, 0])
+            a_first = (stage * CONSUMERS + CONSUMER) * WAVES
+
+            part = hopper.warpgroup_mma(a_tiles.index(a_first), b, nothing, use_acc=False, is_async=True)
+            next_top = scales_of_a(scale_a_ptr, rows, block + 1, blocks, M)
+            next_b = gl.load(of_n_ptr + gl.minimum(block + 1, blocks - 1))
+            part = hopper.warpgroup_mma_wait(0, [part])
+            top += part * scale_top[:, None]
+
+            part = hopper.warpgroup_mma(a_tiles.index(a_first + 1), b, nothing, use_acc=False, is_async=True)
+            next_bottom = scales_of_a(scale_a_ptr, rows + PIECE, block + 1, blocks, M)
+            part = hopper.warpgroup_mma_wait(0, [part])
+            mbarrier.arrive(empty.index(stage))
+            bottom += part * scale_bottom[:, None]
+            step += 1
+
+        pieces = halves(top) + halves(bottom)
+        for i in gl.static_range(2 * WAVES):
+            piece = pieces[i].to(gl.bfloat16)
+            m_piece, n_piece = m + i // 2 * PIECE, n + i % 2 * PIECE
+            if C_ALIGNED:
+                c_tile = c_tiles.index(CONSUMER * 2 + i % 2)
+                tma.store_wait(1)  # the store that last read this buffer has finished
+                c_tile.store(piece)
+                hopper.fence_async_shared()
+                async_store(c_desc, [m_piece, n_piece], c_tile)
+            else:
+                c_rows = m_piece + gl.arange(0, PIECE, gl.SliceLayout(1, piece.type.layout))[:, None]
+                columns = n_piece + gl.arange(0, PIECE, gl.SliceLayout(0, piece.type.layout))[None, :]
+                c_ptrs = c_ptr + c_rows.to(gl.int64) * N + columns
+                gl.store(c_ptrs, piece, mask=(c_rows < M) & (columns < N))
+    if C_ALIGNED:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def fp8_block_matmul_gluon_kernel(
+    a_desc, b_desc, c_desc, scale_a_ptr, scale_b_ptr, c_ptr, M, N, K,
+    C_ALIGNED: gl.constexpr,
+    BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr, C_LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Grid: persistent, as many programs as are resident; tiles of 256 x BLOCK_N are assigned round-robin.
+
+    A program has nine warps: two consumer warpgroups, each with half of the tile's rows, and one producer
+    warp for both.  Between them is a ring of STAGES stages, each with a full and an empty mbarrier.  If
+    C_ALIGNED, TMA stores c.
+    """
+    PIECES: gl.constexpr = CONSUMERS * WAVES
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * PIECES, PIECE, BLOCK_K], a_desc.layout)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_N, BLOCK_K], b_desc.layout)
+    c_tiles = gl.allocate_shared_memory(gl.bfloat16, [CONSUMERS * 2, PIECE, PIECE], C_LAYOUT)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=CONSUMERS)
+    hopper.fence_async_shared()
+
+    ring = (a_tiles, b_tiles, full, empty)
+    output = (c_desc, c_ptr, c_tiles)
+    scales = (scale_a_ptr, scale_b_ptr)
+    sizes = (M, N, K)
+    gl.warp_specialize(
+        [
+            (consume, (ring, output, scales, sizes, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 0)),
+            (consume, (ring, output, scales, sizes, C_ALIGNED, BLOCK_N, GROUP_M, STAGES, 1)),
+            (produce, (ring, (a_desc, b_desc), sizes, BLOCK_N, GROUP_M, STAGES)),
+        ],
+        worker_num_warps=[4, 1],
+        worker_num_regs=[240, 24],
+    )
+
+
 def checked(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
 ) -> tuple[int, int, int, torch.Tensor]:
@@ -107,11 +279,24 @@ def checked(
 
 
 def tile_of(M: int, N: int, processors: int) -> dict[str, int]:
-    """The largest tile of which there is one for each multiprocessor, else the smallest."""
+    """The largest tile that keeps four fifths of the multiprocessors at work, else the smallest."""
     tiles = ((128, 128), (64, 128), (64, 64))
-    enough = (t for t in tiles if triton.cdiv(M, t[0]) * triton.cdiv(N, t[1]) >= processors)
+    enough = (t for t in tiles if 5 * triton.cdiv(M, t[0]) * triton.cdiv(N, t[1]) >= 4 * processors)
     BLOCK_M, BLOCK_N = next(enough, tiles[-1])
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "GROUP_M": 8}
+
+
+def vectorizable(x: torch.Tensor) -> torch.Tensor:
+    """``x`` unless its rows are contiguous but misaligned: then a copy with zeros up to a multiple of 16.
+
+    Triton loads 16 bytes at once only if it knows that strides and the limit of K are multiples of 16.
+    """
+    rows, K = x.shape
+    if x.stride(1) != 1 or (x.stride(0) % 16 == 0 and K % 16 == 0) or K < 16:
+        return x
+    padded = x.new_zeros((rows, triton.cdiv(K, 16) * 16))
+    padded[:, :K].copy_(x)
+    return padded
 
 
 @implementation("fp8_block_matmul", "triton.tiled", level="tensor_core", requires="sm_89")
@@ -119,6 +304,8 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if c.numel() == 0 or K == 0:
         return c.zero_()
+    a, b = vectorizable(a), vectorizable(b)
+    K = a.shape[1]
     tile = tile_of(M, N, multiprocessors(a.device))
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
     strides = (*a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride())
@@ -138,9 +325,23 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     return padded[:, :columns].copy_(x)
 
 
-@implementation("fp8_block_matmul", "triton.persistent", level="hopper", requires="sm_90")
+STAGES_OF = {(128, 128): 4, (64, 128): 6, (64, 64): 8}
+"""Stages of the pipeline, by BLOCK_M and BLOCK_N."""
+
+TUNABLE = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "WARPS": (4, 8), "STAGES": (3, 4, 5, 6, 8)}
+
+
+@implementation("fp8_block_matmul", "triton.persistent", level="hopper", requires="sm_90", tunable=TUNABLE)
 def persistent(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_M: int = 0,
+    BLOCK_N: int = 0,
+    WARPS: int = 0,
+    STAGES: int = 0,
 ) -> torch.Tensor:
     M, N, K, c = checked(a, b, scale_a, scale_b)
     if c.numel() == 0 or K == 0:
@@ -148,12 +349,52 @@ def persistent(
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
     tile = tile_of(M, N, processors)
+    tile = {**tile, "BLOCK_M": BLOCK_M or tile["BLOCK_M"], "BLOCK_N": BLOCK_N or tile["BLOCK_N"]}
     programs = min(processors, triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     triton.set_allocator(scratch)
-    num_warps = 8 if tile["BLOCK_M"] == 128 else 4
+    num_warps = WARPS or (8 if tile["BLOCK_M"] == 128 else 4)
+    num_stages = STAGES or STAGES_OF.get((tile["BLOCK_M"], tile["BLOCK_N"]), 4)
     fp8_block_matmul_persistent_kernel[(programs,)](
         a, b, scale_a, scale_b, c, M, N, K, *strides, C_ALIGNED=N % 8 == 0, **tile,
-        num_warps=num_warps, num_stages=4,
+        num_warps=num_warps, num_stages=num_stages,
+    )  # fmt: skip
+    return c
+
+
+BYTES_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
+
+
+@implementation(
+    "fp8_block_matmul",
+    "triton.gluon",
+    level="hopper",
+    requires="sm_90a",
+    without_gpu=False,
+    tunable={"GROUP_M": (4, 8, 16)},
+)
+def in_gluon(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    GROUP_M: int = 8,
+) -> torch.Tensor:
+    M, N, K, c = checked(a, b, scale_a, scale_b)
+    if max(M, N, K) > MOST:
+        raise NotImplementedError(f"M={M}, N={N}, K={K}: at most {MOST} of each")
+    if c.numel() == 0 or K == 0:
+        return c.zero_()
+    BLOCK_M, BLOCK_N, STAGES = 256, 128, 4
+    a_desc = TensorDescriptor.from_tensor(for_tma(a), [64, 128], BYTES_SWIZZLED)
+    b_desc = TensorDescriptor.from_tensor(for_tma(b), [BLOCK_N, 128], BYTES_SWIZZLED)
+    C_ALIGNED = N % 8 == 0
+    c_desc = TensorDescriptor.from_tensor(c, [64, 64], SWIZZLED) if C_ALIGNED else None
+    programs = min(multiprocessors(a.device), triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
+    constants = {"BLOCK_N": BLOCK_N, "GROUP_M": GROUP_M, "STAGES": STAGES}
+    fp8_block_matmul_gluon_kernel[(programs,)](
+        a_desc, b_desc, c_desc, scale_a.contiguous(), scale_b.contiguous(), c, M, N, K,
+        C_ALIGNED, C_LAYOUT=SWIZZLED, **constants, num_warps=4,
     )  # fmt: skip
     return c

@@ -31,11 +31,26 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     algorithm="tiles by persistent blocks",
     requires="sm_90",
     accumulator="fp22",
+    tunable={
+        "BLOCK_M": (64, 128),
+        "BLOCK_N": (32, 64, 128, 256),
+        "WARPS": (4, 8),
+        "STAGES": (3, 4, 6, 8, 10),
+    },
 )
 def persistent(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_M: int = 0,
+    BLOCK_N: int = 0,
+    WARPS: int = 0,
+    STAGES: int = 0,
 ) -> torch.Tensor:
-    return scaled_matmul.persistent(OP, a, b, scale_a, scale_b)
+    sizes = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "WARPS": WARPS, "STAGES": STAGES}
+    return scaled_matmul.persistent(OP, a, b, scale_a, scale_b, **sizes)
 
 
 @implementation(OP, "triton.gluon", level="hopper", requires="sm_90a", accumulator="fp22")

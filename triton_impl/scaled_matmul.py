@@ -286,7 +286,7 @@ def for_tma(x: torch.Tensor) -> torch.Tensor:
     return padded[:, :columns].copy_(x)
 
 
-WARPS_AND_STAGES = {256: (8, 3), 128: (8, 4), 64: (4, 6)}
+WARPS_AND_STAGES = {256: (8, 3), 128: (8, 4), 64: (4, 8)}
 """By BLOCK_N."""
 
 
@@ -303,15 +303,19 @@ def tile_for(M: int, N: int, programs: int) -> int:
     return min(WARPS_AND_STAGES, key=columns)
 
 
-def persistent(op: str, *matrices: torch.Tensor) -> torch.Tensor:
+def persistent(
+    op: str, *matrices: torch.Tensor, BLOCK_M: int = 0, BLOCK_N: int = 0, WARPS: int = 0, STAGES: int = 0
+) -> torch.Tensor:
     a, b, scale_a, scale_b = matrices
     M, N, K, SUM, c = checked(op, (a, b, scale_a, scale_b))
     if c.numel() == 0 or K == 0:
         return c.zero_()  # TMA does not take an empty matrix
     a, b = for_tma(a), for_tma(b)
     processors = multiprocessors(a.device)
-    BLOCK_M, BLOCK_N = 128, tile_for(M, N, processors)
-    num_warps, num_stages = WARPS_AND_STAGES[BLOCK_N]
+    BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)  # TMA takes longer to fill lines with zeros than to load
+    BLOCK_N = BLOCK_N or tile_for(M, N, processors)
+    num_warps, num_stages = WARPS_AND_STAGES.get(BLOCK_N, (4, 8))
+    num_warps, num_stages = WARPS or num_warps, STAGES or num_stages
     programs = min(processors, triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N))
     strides = (a.stride(0), b.stride(0), *scale_a.stride(), *scale_b.stride())
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": 128, "GROUP_M": 8}

@@ -107,6 +107,8 @@ CASES = Cases(
         *(product(*sizes) for sizes in (*_EMPTY, *_ODD)),
         *(product(66, 136, 272, layout) for layout in _LAYOUTS if layout != "contiguous"),
         *(product(40, 36, 264, fill=fill) for fill in ("huge", "nan")),
+        # More blocks of K than scales are loaded ahead of.
+        product(24, 72, 1160),
         # Several tiles in both dimensions, for kernels that choose them by size.
         product(300, 260, 512),
         # More than 2^31 elements in a, in b and in c.

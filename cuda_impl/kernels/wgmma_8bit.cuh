@@ -39,6 +39,42 @@ struct Ring {
 
 #if HAS_WGMMA
 
+// ---- TMA with a cache hint: how long the L2 keeps what it loads ------------------------------------------
+
+using cache_policy_t = unsigned long long;
+constexpr cache_policy_t NO_POLICY = 0;
+
+__device__ __forceinline__ cache_policy_t evict_first_policy() {
+    cache_policy_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ cache_policy_t evict_last_policy() {
+    cache_policy_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row,
+                                                      mbarrier_t* barrier, cache_policy_t policy) {
+    if (policy == NO_POLICY) return tensor_copy_to_shared(to, from, column, row, barrier);
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+        "l"(from), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+        : "memory");
+}
+__device__ __forceinline__ void tensor_copy_to_blocks(void* to, const TensorMap* from, int column, int row,
+                                                      mbarrier_t* barrier, unsigned short blocks,
+                                                      cache_policy_t policy) {
+    if (policy == NO_POLICY) return tensor_copy_to_blocks(to, from, column, row, barrier, blocks);
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
+        "l"(from), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks), "l"(policy)
+        : "memory");
+}
+
 // ---- wgmma: d[64, N] (+)= a[64, 32] @ b[N, 32].T, of e4m3 or of s8 ----------------------------------------
 // Descriptors and a thread's part of d as in wgmma.cuh. With `add` false, d is overwritten. Sums of s8 are
 // exact. Those of e4m3 have fewer digits than fp32: products and the old d are aligned to the largest, and

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <string>
 
-#include "heads.h"
+#include "matrix_map.h"
 #include "quantized.h"
 
 struct BlockProduct {
     Tensor a, b, scale_a, scale_b, c;
     std::int64_t M, N, K;
     bool empty() const { return M == 0 || N == 0 || K == 0; }
+    bool c_aligned() const { return N % 8 == 0; }  // rows of c are 16-byte aligned
 };
 
 [[noreturn]] static void not_taken(const std::string& why) {
@@ -55,84 +56,139 @@ static BlockProduct checked(const py::object& a, const py::object& b, const py::
     throw std::runtime_error("fp8_block_matmul: these arguments are not taken");
 }
 
-// x if its rows are contiguous, 16-byte aligned and whole blocks of 128, else such a copy.
+// x if its rows are contiguous, 16-byte aligned and of whole pairs, else such a copy, with zeros behind K.
 static Tensor operand(const Tensor& x) {
-    const std::int64_t K = x.shape[1];
-    const bool apart = x.strides[0] >= K && x.strides[0] % 16 == 0;
-    if (x.strides[1] == 1 && apart && K % BLOCK_K == 0 && x.address % 16 == 0) return x;
-    const py::object shape = py::make_tuple(x.shape[0], ceil_div(K, BLOCK_K) * BLOCK_K);
-    const py::object padded = x.object.attr("new_zeros")(shape);
+    const std::int64_t rows = x.shape[0], K = x.shape[1];
+    if (K % 2 == 0 && has_aligned_rows(x)) return x;
+    const py::object padded = x.object.attr("new_zeros")(py::make_tuple(rows, ceil_div(K, 16) * 16));
     padded.attr("narrow")(1, 0, K).attr("copy_")(x.object);
-    return Tensor(padded);
+    Tensor copied(padded);
+    copied.shape[1] = K + K % 2;
+    return copied;
 }
 
-// The tensor map of an operand: a copy moves a block of 128 of K of so many rows. TMA moves bytes: as 64
-// elements of 16 bits a block is what heads_map calls a head.
-static TensorMap block_map(const Tensor& x, int rows) {
-    Tensor blocks = x;
-    blocks.element = Element::FP16;
-    blocks.ndim = 4;
-    blocks.shape = {1, x.shape[0], x.shape[1] / BLOCK_K, BLOCK_K / 2};
-    blocks.strides = {x.shape[0] * x.strides[0] / 2, x.strides[0] / 2, BLOCK_K / 2, 1};
-    return heads_map(blocks, rows);
-}
+constexpr int GROUP_M = 8;  // tiles of a group, from prefetched on
 
 template <int BLOCK_N_, int WAVES_, int STAGES_>
 struct Tile {
-    static constexpr int BLOCK_M = CONSUMERS * GROUP_M * WAVES_, BLOCK_N = BLOCK_N_, WAVES = WAVES_,
-                         STAGES = STAGES_;
+    static constexpr int BLOCK_M = ROWS<WAVES_>, BLOCK_N = BLOCK_N_, WAVES = WAVES_, STAGES = STAGES_;
     static std::int64_t count(const BlockProduct& p) {
         return ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N);
     }
+    // A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the
+    // number of tiles that a block processes in sequence.
+    static std::int64_t columns(const BlockProduct& p, int blocks) {
+        return ceil_div(count(p), blocks) * (BLOCK_N * WAVES + 96);
+    }
 };
 
-// Launches the kernel that `kernel_of` returns for a tile. PERSISTENT: at most one block per multiprocessor.
-template <bool PERSISTENT, typename Of, typename KernelOf>
-static void launch_tile(const BlockProduct& p, Of tile, KernelOf kernel_of) {
-    constexpr int PERMUTED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
-    const Tensor a = operand(p.a), b = operand(p.b);
-    const Tensor scale_a = p.scale_a.contiguous(), scale_b = p.scale_b.contiguous();
-    const std::int64_t tiles = Of::count(p);
-    const std::int64_t blocks = PERSISTENT ? std::min<std::int64_t>(tiles, multiprocessors(p.a)) : tiles;
-    const int shared_bytes = Of::STAGES * (Of::BLOCK_M + Of::BLOCK_N) * BLOCK_K + PERMUTED_BYTES;
-    launch(p.a, {blocks, (1 + CONSUMERS) * WARPGROUP, shared_bytes}, kernel_of(tile),
-           block_map(a, Of::BLOCK_M), block_map(b, Of::BLOCK_N), scale_a.data<float>(), scale_b.data<float>(),
-           p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(ceil_div(p.K, BLOCK_K)));
-}
-
-// With the largest tile of which there is one for each multiprocessor, else the smallest.
-template <bool PERSISTENT, typename KernelOf>
-static py::object launch_product(const BlockProduct& p, KernelOf kernel_of) {
+// Calls `function` with the tile with which the last of so many resident blocks finishes first.
+template <typename Function>
+static py::object with_tile(const BlockProduct& p, Function function) {
     if (p.empty()) {
         p.c.object.attr("zero_")();
         return p.c.object;
     }
     using Large = Tile<128, 2, 4>;
     using Middle = Tile<128, 1, 6>;
+    using Small = Tile<64, 1, 8>;
     const int processors = multiprocessors(p.a);
-    if (Large::count(p) >= processors) {
-        launch_tile<PERSISTENT>(p, Large(), kernel_of);
-    } else if (Middle::count(p) >= processors) {
-        launch_tile<PERSISTENT>(p, Middle(), kernel_of);
+    const std::int64_t large = Large::columns(p, processors), middle = Middle::columns(p, processors);
+    const std::int64_t small = Small::columns(p, processors);
+    if (large <= std::min(middle, small)) {
+        function(Large());
+    } else if (middle <= small) {
+        function(Middle());
     } else {
-        launch_tile<PERSISTENT>(p, Tile<64, 1, 8>(), kernel_of);
+        function(Small());
     }
     return p.c.object;
 }
 
+// Launches a kernel of so many blocks; `c_map` is empty or a map of c, which takes buffers for pieces of it.
+// `parts_a`: copies per tile of a.
+template <typename Of, typename Kernel, typename... CMap>
+static void launch_tile(const BlockProduct& p, std::int64_t blocks, int parts_a, Kernel kernel,
+                        CMap... c_map) {
+    constexpr int PERMUTED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
+    constexpr int places_bytes = sizeof...(CMap) * 4 * CONSUMERS * C_PLACES<Of::BLOCK_N> * PIECE_BYTES;
+    const Tensor a = operand(p.a), b = operand(p.b);
+    const Tensor scale_a = p.scale_a.contiguous(), scale_b = p.scale_b.contiguous();
+    const int shared_bytes = Of::STAGES * (Of::BLOCK_M + Of::BLOCK_N) * BLOCK_K + PERMUTED_BYTES;
+    const int lines_of_a = int(std::min<std::int64_t>(Of::BLOCK_M, ceil_div(p.M, 16) * 16));
+    launch(p.a, {blocks, (1 + CONSUMERS) * WARPGROUP, shared_bytes + places_bytes}, kernel,
+           matrix_map(a, lines_of_a / parts_a), matrix_map(b, Of::BLOCK_N), c_map..., scale_a.data<float>(),
+           scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(ceil_div(p.K, BLOCK_K)));
+}
+
+static TensorMap map_of_c(const BlockProduct& p) {
+    return p.c_aligned() ? matrix_map(p.c, 16) : TensorMap{};
+}
+
 // A producer and two consumer warpgroups; one block per tile.
 static py::object specialized(py::object a, py::object b, py::object scale_a, py::object scale_b) {
-    return launch_product<false>(checked(a, b, scale_a, scale_b), [](auto tile) {
+    const BlockProduct p = checked(a, b, scale_a, scale_b);
+    return with_tile(p, [&](auto tile) {
         using Of = decltype(tile);
-        return fp8_block_matmul_specialized_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES>;
+        launch_tile<Of>(p, Of::count(p), 1,
+                        fp8_block_matmul_specialized_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES>);
     });
+}
+
+static std::int64_t resident(const BlockProduct& p, std::int64_t tiles) {
+    return std::min<std::int64_t>(tiles, multiprocessors(p.a));
 }
 
 // One block per multiprocessor; the producer prefetches the next tile.
 static py::object persistent(py::object a, py::object b, py::object scale_a, py::object scale_b) {
-    return launch_product<true>(checked(a, b, scale_a, scale_b), [](auto tile) {
+    const BlockProduct p = checked(a, b, scale_a, scale_b);
+    return with_tile(p, [&](auto tile) {
         using Of = decltype(tile);
-        return fp8_block_matmul_persistent_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES>;
+        launch_tile<Of>(p, resident(p, Of::count(p)), 1,
+                        fp8_block_matmul_persistent_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES>);
+    });
+}
+
+// Scales are loaded four blocks of K ahead; TMA stores c.
+static py::object prefetched(py::object a, py::object b, py::object scale_a, py::object scale_b) {
+    const BlockProduct p = checked(a, b, scale_a, scale_b);
+    return with_tile(p, [&](auto tile) {
+        using Of = decltype(tile);
+        const auto kernel =
+            p.c_aligned()
+                ? fp8_block_matmul_prefetched_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
+                : fp8_block_matmul_prefetched_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
+        launch_tile<Of>(p, resident(p, Of::count(p)), 1, kernel, map_of_c(p));
+    });
+}
+
+// One consumer starts two blocks of K after the other.
+static py::object staggered(py::object a, py::object b, py::object scale_a, py::object scale_b) {
+    const BlockProduct p = checked(a, b, scale_a, scale_b);
+    return with_tile(p, [&](auto tile) {
+        using Of = decltype(tile);
+        const auto kernel =
+            p.c_aligned()
+                ? fp8_block_matmul_staggered_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
+                : fp8_block_matmul_staggered_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
+        launch_tile<Of>(p, resident(p, Of::count(p)), 1, kernel, map_of_c(p));
+    });
+}
+
+// TMA multicast: the two blocks of a cluster share their loads of a.
+static py::object multicast(py::object a, py::object b, py::object scale_a, py::object scale_b) {
+    constexpr int CLUSTER = 2;
+    const BlockProduct p = checked(a, b, scale_a, scale_b);
+    return with_tile(p, [&](auto tile) {
+        using Of = decltype(tile);
+        const std::int64_t tiles =
+            CLUSTER * ceil_div(p.M, Of::BLOCK_M) * ceil_div(p.N, CLUSTER * Of::BLOCK_N);
+        const std::int64_t most = multiprocessors(p.a) / CLUSTER * CLUSTER;
+        const auto kernel =
+            p.c_aligned()
+                ? fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
+                : fp8_block_matmul_multicast_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
+        launch_tile<Of>(p, std::min(most, tiles), CLUSTER, kernel, map_of_c(p));
     });
 }
 
@@ -140,4 +196,7 @@ PYBIND11_MODULE(fp8_block_matmul, m) {
     const py::arg a("a"), b("b"), scale_a("scale_a"), scale_b("scale_b");
     m.def("specialized", &specialized, a, b, scale_a, scale_b);
     m.def("persistent", &persistent, a, b, scale_a, scale_b);
+    m.def("prefetched", &prefetched, a, b, scale_a, scale_b);
+    m.def("staggered", &staggered, a, b, scale_a, scale_b);
+    m.def("multicast", &multicast, a, b, scale_a, scale_b);
 }

@@ -29,7 +29,7 @@ template <int BLOCK_N, int WAVES, int STAGES>
 static py::object launch_promoted(const ScaledProduct& p, std::int64_t blocks) {
     constexpr int BLOCK_M = CONSUMERS * WAVES * WARPGROUP_M;
     launch_storing<BLOCK_M, BLOCK_N, STAGES>(
-        p, blocks, BLOCK_M, BLOCK_N,
+        p, blocks, 1, 1,
         p.c_aligned() ? scaled_matmul_promoted_kernel<BLOCK_N, WAVES, STAGES, true>
                       : scaled_matmul_promoted_kernel<BLOCK_N, WAVES, STAGES, false>);
     return p.c.object;

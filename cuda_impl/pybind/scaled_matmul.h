@@ -85,6 +85,11 @@ inline bool is_done(const ScaledProduct& p) {
     return true;
 }
 
+// Lines of a tile of a that are fetched, as in scaled_matmul/tiles.cuh.
+inline int fetched_lines(int BLOCK_M, std::int64_t M) {
+    return int(std::min<std::int64_t>(BLOCK_M, ceil_div(M, 16) * 16));
+}
+
 constexpr int ring_bytes(int BLOCK_M, int BLOCK_N, int STAGES) {
     constexpr int PERMUTED_BYTES = 1024;  // alignment of swizzled tiles; dynamic shared memory may lack it
     return STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K + PERMUTED_BYTES;
@@ -98,9 +103,9 @@ py::object launch_wgmma(const ScaledProduct& p) {
     const Tensor a = operand(p.a), b = operand(p.b);
     launch(p.a,
            {ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N), WARPGROUP, ring_bytes(BLOCK_M, BLOCK_N, STAGES)},
-           scaled_matmul_wgmma_kernel<Sum, STAGES>, matrix_map(a, BLOCK_M), matrix_map(b, BLOCK_N),
-           p.scale_a.data<float>(), p.scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M), int(p.N),
-           int(p.K));
+           scaled_matmul_wgmma_kernel<Sum, STAGES>, matrix_map(a, fetched_lines(BLOCK_M, p.M)),
+           matrix_map(b, BLOCK_N), p.scale_a.data<float>(), p.scale_b.data<float>(),
+           p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(p.K));
     return p.c.object;
 }
 
@@ -141,20 +146,21 @@ py::object launch_specialized(const ScaledProduct& p) {
         launch(p.a,
                {ceil_div(p.M, Of::BLOCK_M) * ceil_div(p.N, Of::BLOCK_N), (1 + CONSUMERS) * WARPGROUP,
                 ring_bytes(Of::BLOCK_M, Of::BLOCK_N, Of::STAGES)},
-               scaled_matmul_specialized_kernel<Sum, Of::BLOCK_N, Of::STAGES>, matrix_map(a, Of::BLOCK_M),
-               matrix_map(b, Of::BLOCK_N), p.scale_a.data<float>(), p.scale_b.data<float>(),
-               p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(p.K));
+               scaled_matmul_specialized_kernel<Sum, Of::BLOCK_N, Of::STAGES>,
+               matrix_map(a, fetched_lines(Of::BLOCK_M, p.M)), matrix_map(b, Of::BLOCK_N),
+               p.scale_a.data<float>(), p.scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M),
+               int(p.N), int(p.K));
     });
     return p.c.object;
 }
 
-// Launches a kernel that stores c by TMA, if its rows are aligned. A copy moves so many rows of a and of b.
+// Launches a kernel that stores c by TMA, if its rows are aligned. `parts`: copies per tile of a and of b.
 template <int BLOCK_M, int BLOCK_N, int STAGES, typename Kernel>
-void launch_storing(const ScaledProduct& p, std::int64_t blocks, int box_a, int box_b, Kernel kernel) {
+void launch_storing(const ScaledProduct& p, std::int64_t blocks, int parts_a, int parts_b, Kernel kernel) {
     constexpr int places_bytes = 4 * CONSUMERS * C_PLACES<BLOCK_N> * PIECE_BYTES;
     const Tensor a = operand(p.a), b = operand(p.b);
     launch(p.a, {blocks, (1 + CONSUMERS) * WARPGROUP, ring_bytes(BLOCK_M, BLOCK_N, STAGES) + places_bytes},
-           kernel, matrix_map(a, box_a), matrix_map(b, box_b),
+           kernel, matrix_map(a, fetched_lines(BLOCK_M, p.M) / parts_a), matrix_map(b, BLOCK_N / parts_b),
            p.c_aligned() ? matrix_map(p.c, 16) : TensorMap{}, p.scale_a.data<float>(),
            p.scale_b.data<float>(), p.c.data<__nv_bfloat16>(), int(p.M), int(p.N), int(p.K));
 }
@@ -170,8 +176,8 @@ py::object launch_persistent(const ScaledProduct& p) {
         const auto kernel = p.c_aligned()
                                 ? scaled_matmul_persistent_kernel<Sum, Of::BLOCK_N, Of::STAGES, true>
                                 : scaled_matmul_persistent_kernel<Sum, Of::BLOCK_N, Of::STAGES, false>;
-        launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles),
-                                                             Of::BLOCK_M, Of::BLOCK_N, kernel);
+        launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles), 1,
+                                                             1, kernel);
     });
     return p.c.object;
 }
@@ -191,8 +197,7 @@ py::object launch_multicast(const ScaledProduct& p) {
                                 ? scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, true>
                                 : scaled_matmul_multicast_kernel<Sum, Of::BLOCK_N, Of::STAGES, false>;
         launch_storing<Of::BLOCK_M, Of::BLOCK_N, Of::STAGES>(p, std::min<std::int64_t>(processors, tiles),
-                                                             Of::BLOCK_M / CLUSTER_N, Of::BLOCK_N / CLUSTER_M,
-                                                             kernel);
+                                                             CLUSTER_N, CLUSTER_M, kernel);
     });
     return p.c.object;
 }

@@ -11,82 +11,118 @@ import torch
 from compare.arguments import check_block_product
 from compare.device import multiprocessors
 from compare.registry import implementation
-from cuda_impl.heads_map import heads_map
 from cuda_impl.loader import kernel
-
-BLOCK_K = 128
-CONSUMERS, WARPGROUP, GROUP_M = 2, 128, 64
-PERMUTED_BYTES = 1024
-"""Alignment of swizzled tiles; dynamic shared memory may lack it."""
-MOST = (1 << 31) - 512
-"""Maximum M and N: coordinates, up to the end of the last tile, are 32-bit."""
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def operand(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows are contiguous, 16-byte aligned and whole blocks of 128, else such a copy."""
-    rows, K = x.shape
-    apart = x.stride(0) >= K and x.stride(0) % 16 == 0
-    if x.stride(1) == 1 and apart and K % BLOCK_K == 0 and x.data_ptr() % 16 == 0:
-        return x
-    padded = x.new_zeros((rows, ceil_div(K, BLOCK_K) * BLOCK_K))
-    padded[:, :K].copy_(x)
-    return padded
+from cuda_impl.matrix_map import matrix_map
+from cuda_impl.rawkernel.scaled_matmul import (
+    BLOCK_K,
+    CONSUMERS,
+    MOST,
+    PERMUTED_BYTES,
+    PIECE_ROWS,
+    WARPGROUP,
+    WARPGROUP_M,
+    ceil_div,
+    cpp,
+    lines_of_a,
+    operand,
+    places_bytes,
+)
 
 
-def block_map(x: torch.Tensor, rows: int) -> np.void:
-    """The tensor map of an operand: a copy moves a block of 128 of K of so many rows.
+class Product:
+    """Checked arguments that TMA can read, contiguous scales, and an uninitialised c."""
 
-    TMA moves bytes: as 64 elements of 16 bits a block is what `heads_map` calls a head.
-    """
-    return heads_map(x.view(torch.float16).unflatten(1, (-1, BLOCK_K // 2))[None], rows)
+    def __init__(
+        self, a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+    ) -> None:
+        check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
+        (self.M, self.K), self.N = a.shape, b.shape[0]
+        if max(self.M, self.N) > MOST:
+            raise NotImplementedError(f"M={self.M}, N={self.N}: at most {MOST} of each")
+        self.c = torch.empty((self.M, self.N), dtype=torch.bfloat16, device=a.device)
+        self.done = self.c.numel() == 0 or self.K == 0
+        if self.done:
+            self.c.zero_()
+            return
+        self.a, self.b = operand(a), operand(b)
+        self.scales = scale_a.contiguous(), scale_b.contiguous()
+        self.processors = multiprocessors(a.device)
+
+    def tiles(self, BLOCK_N: int, WAVES: int) -> int:
+        return ceil_div(self.M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(self.N, BLOCK_N)
+
+    def launch(
+        self,
+        template: str,
+        blocks: int,
+        BLOCK_N: int,
+        WAVES: int,
+        STAGES: int,
+        *,
+        stores: bool = False,
+        parts_a: int = 1,
+    ) -> torch.Tensor:
+        """Launch a kernel of so many blocks.
+
+        Args:
+            template: the kernel with its template arguments.
+            blocks: of the grid.
+            BLOCK_N: columns of a tile of c.
+            WAVES: a tile has 128 rows for each.
+            STAGES: pipeline stages.
+            stores: whether it has a map of c, and buffers for pieces of it.
+            parts_a: copies per tile of a.
+        """
+        BLOCK_M = CONSUMERS * WARPGROUP_M * WAVES
+        maps = [
+            matrix_map(self.a, lines_of_a(BLOCK_M, self.M) // parts_a),
+            matrix_map(self.b, BLOCK_N),
+        ]
+        shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K + PERMUTED_BYTES
+        if stores:
+            maps.append(matrix_map(self.c, PIECE_ROWS) if self.aligned() else np.zeros(1, "V128")[0])
+            shared_bytes += places_bytes(BLOCK_N)
+        run = kernel("fp8_block_matmul", template, self.a.device)
+        pointers = (*(scale.data_ptr() for scale in self.scales), self.c.data_ptr())
+        sizes = np.int32(self.M), np.int32(self.N), np.int32(ceil_div(self.K, BLOCK_K))
+        threads = (1 + CONSUMERS) * WARPGROUP
+        run((blocks,), (threads,), (*maps, *pointers, *sizes), shared_mem=shared_bytes)
+        return self.c
+
+    def aligned(self) -> bool:
+        """Whether the rows of c are 16-byte aligned."""
+        return self.N % 8 == 0
+
+
+STAGES_OF = {(128, 2): 4, (128, 1): 6, (64, 1): 8}
+"""Pipeline stages that fit into shared memory, by BLOCK_N and WAVES."""
 
 
 def tile_of(M: int, N: int, processors: int) -> tuple[int, int, int]:
-    """BLOCK_N, WAVES and STAGES: the largest tile of which there is one for each multiprocessor, else the
-    smallest."""
-    for BLOCK_N, WAVES, STAGES in ((128, 2, 4), (128, 1, 6)):
-        if ceil_div(M, CONSUMERS * GROUP_M * WAVES) * ceil_div(N, BLOCK_N) >= processors:
-            return BLOCK_N, WAVES, STAGES
-    return 64, 1, 8
+    """BLOCK_N, WAVES and STAGES of the tile with which the last of so many resident blocks finishes first.
+
+    A tile costs its width times its waves plus about 96 columns for prologue and epilogue, times the number
+    of tiles that a block processes in sequence.
+    """
+
+    def columns(tile: tuple[int, int]) -> int:
+        BLOCK_N, WAVES = tile
+        tiles = ceil_div(M, CONSUMERS * WARPGROUP_M * WAVES) * ceil_div(N, BLOCK_N)
+        return ceil_div(tiles, processors) * (BLOCK_N * WAVES + 96)
+
+    BLOCK_N, WAVES = min(STAGES_OF, key=columns)
+    return BLOCK_N, WAVES, STAGES_OF[BLOCK_N, WAVES]
 
 
-def launch(
-    variant: str,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    *,
-    persistent: bool,
-) -> torch.Tensor:
-    check_block_product("fp8_block_matmul", a, b, scale_a, scale_b)
-    (M, K), N = a.shape, b.shape[0]
-    if max(M, N) > MOST:
-        raise NotImplementedError(f"M={M}, N={N}: at most {MOST} of each")
-    c = torch.empty((M, N), dtype=torch.bfloat16, device=a.device)
-    if c.numel() == 0 or K == 0:
-        return c.zero_()
-    a, b, scale_a, scale_b = operand(a), operand(b), scale_a.contiguous(), scale_b.contiguous()
-    processors = multiprocessors(a.device)
-    BLOCK_N, WAVES, STAGES = tile_of(M, N, processors)
-    BLOCK_M = CONSUMERS * GROUP_M * WAVES
-    run = kernel(
-        "fp8_block_matmul", f"fp8_block_matmul_{variant}_kernel<{BLOCK_N}, {WAVES}, {STAGES}>", a.device
-    )
-    blocks = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N)
+def launch(variant: str, p: Product, *, persistent: bool) -> torch.Tensor:
+    if p.done:
+        return p.c
+    BLOCK_N, WAVES, STAGES = tile_of(p.M, p.N, p.processors)
+    blocks = p.tiles(BLOCK_N, WAVES)
     if persistent:
-        blocks = min(blocks, processors)
-    maps = block_map(a, BLOCK_M), block_map(b, BLOCK_N)
-    pointers = scale_a.data_ptr(), scale_b.data_ptr(), c.data_ptr()
-    sizes = np.int32(M), np.int32(N), np.int32(ceil_div(K, BLOCK_K))
-    shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K + PERMUTED_BYTES
-    threads = (1 + CONSUMERS) * WARPGROUP
-    run((blocks,), (threads,), (*maps, *pointers, *sizes), shared_mem=shared_bytes)
-    return c
+        blocks = min(blocks, p.processors)
+    name = f"fp8_block_matmul_{variant}_kernel<{BLOCK_N}, {WAVES}, {STAGES}>"
+    return p.launch(name, blocks, BLOCK_N, WAVES, STAGES)
 
 
 @implementation("fp8_block_matmul", "cupy.specialized", level="hopper", requires="sm_90a", emulated=True)
@@ -94,7 +130,7 @@ def specialized(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
 ) -> torch.Tensor:
     """A producer and two consumer warpgroups; one block per tile."""
-    return launch("specialized", a, b, scale_a, scale_b, persistent=False)
+    return launch("specialized", Product(a, b, scale_a, scale_b), persistent=False)
 
 
 @implementation("fp8_block_matmul", "cupy.persistent", level="hopper", requires="sm_90a", emulated=True)
@@ -102,4 +138,90 @@ def persistent(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
 ) -> torch.Tensor:
     """One block per multiprocessor; the producer prefetches the next tile."""
-    return launch("persistent", a, b, scale_a, scale_b, persistent=True)
+    return launch("persistent", Product(a, b, scale_a, scale_b), persistent=True)
+
+
+TUNABLE = {"BLOCK_N": (64, 128), "WAVES": (1, 2), "GROUP_M": (4, 8, 16)}
+
+
+def template(
+    variant: str, p: Product, BLOCK_N: int, WAVES: int, GROUP_M: int
+) -> tuple[str, tuple[int, int, int]]:
+    """A kernel that stores c by TMA, and its BLOCK_N, WAVES and STAGES: `tile_of`'s where one is 0."""
+    tile = tile_of(p.M, p.N, p.processors)
+    if BLOCK_N and WAVES:
+        tile = BLOCK_N, WAVES, STAGES_OF.get((BLOCK_N, WAVES), 4)
+    constants = ", ".join(map(str, (*tile, GROUP_M)))
+    return f"fp8_block_matmul_{variant}_kernel<{constants}, {cpp(p.aligned())}>", tile
+
+
+def launch_storing(variant: str, p: Product, BLOCK_N: int, WAVES: int, GROUP_M: int) -> torch.Tensor:
+    if p.done:
+        return p.c
+    name, tile = template(variant, p, BLOCK_N, WAVES, GROUP_M)
+    return p.launch(name, min(p.processors, p.tiles(*tile[:2])), *tile, stores=True)
+
+
+@implementation(
+    "fp8_block_matmul",
+    "cupy.prefetched",
+    level="hopper",
+    requires="sm_90a",
+    emulated=True,
+    tunable=TUNABLE,
+)
+def prefetched(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_N: int = 0,
+    WAVES: int = 0,
+    GROUP_M: int = 8,
+) -> torch.Tensor:
+    """Scales are loaded four blocks of K ahead; TMA stores c."""
+    return launch_storing("prefetched", Product(a, b, scale_a, scale_b), BLOCK_N, WAVES, GROUP_M)
+
+
+@implementation(
+    "fp8_block_matmul",
+    "cupy.staggered",
+    level="hopper",
+    requires="sm_90a",
+    emulated=True,
+    tunable=TUNABLE,
+)
+def staggered(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_N: int = 0,
+    WAVES: int = 0,
+    GROUP_M: int = 8,
+) -> torch.Tensor:
+    """One consumer starts two blocks of K after the other."""
+    return launch_storing("staggered", Product(a, b, scale_a, scale_b), BLOCK_N, WAVES, GROUP_M)
+
+
+@implementation("fp8_block_matmul", "cupy.multicast", level="hopper", requires="sm_90a", tunable=TUNABLE)
+def multicast(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    BLOCK_N: int = 0,
+    WAVES: int = 0,
+    GROUP_M: int = 8,
+) -> torch.Tensor:
+    """TMA multicast: the two blocks of a cluster share their loads of a."""
+    p = Product(a, b, scale_a, scale_b)
+    if p.done:
+        return p.c
+    CLUSTER = 2
+    name, (BLOCK_N, WAVES, STAGES) = template("multicast", p, BLOCK_N, WAVES, GROUP_M)
+    blocks = min(p.processors // CLUSTER * CLUSTER, CLUSTER * p.tiles(CLUSTER * BLOCK_N, WAVES))
+    return p.launch(name, blocks, BLOCK_N, WAVES, STAGES, stores=True, parts_a=CLUSTER)

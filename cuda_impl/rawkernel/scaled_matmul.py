@@ -24,6 +24,11 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def lines_of_a(BLOCK_M: int, M: int) -> int:
+    """Lines of a tile of a that are fetched, as in ``kernels/scaled_matmul/tiles.cuh``."""
+    return min(BLOCK_M, ceil_div(M, 16) * 16)
+
+
 def operand(x: torch.Tensor) -> torch.Tensor:
     """``x`` if its rows are contiguous, 16-byte aligned and of whole pairs, else such a copy, with zeros
     behind an odd K."""
@@ -34,6 +39,12 @@ def operand(x: torch.Tensor) -> torch.Tensor:
     padded[:, K : K + 1] = 0
     padded[:, :K].copy_(x)
     return padded[:, : K + K % 2]
+
+
+def places_bytes(BLOCK_N: int) -> int:
+    """Shared memory for pieces of c that TMA stores."""
+    places = 1 if BLOCK_N == PIECE_N else 2
+    return 4 * CONSUMERS * places * PIECE_ROWS * PIECE_N * 2
 
 
 class Product:
@@ -69,7 +80,7 @@ class Product:
         *,
         threads: int = (1 + CONSUMERS) * WARPGROUP,
         stores: bool = False,
-        boxes: tuple[int, int] | None = None,
+        parts: tuple[int, int] = (1, 1),
     ) -> torch.Tensor:
         """Launch a kernel that fetches tiles of BLOCK_M rows of a and BLOCK_N of b by TMA.
 
@@ -81,16 +92,18 @@ class Product:
             STAGES: pipeline stages.
             threads: of a block.
             stores: whether it has a map of c, and buffers for pieces of it.
-            boxes: rows that a copy of a and of b moves, if not a whole tile.
+            parts: copies per tile of a and of b.
         """
         a, b = operand(self.a), operand(self.b)
-        box_a, box_b = boxes or (BLOCK_M, BLOCK_N)
-        maps = [matrix_map(a, box_a), matrix_map(b, box_b)]
+        parts_a, parts_b = parts
+        maps = [
+            matrix_map(a, lines_of_a(BLOCK_M, self.M) // parts_a),
+            matrix_map(b, BLOCK_N // parts_b),
+        ]
         shared_bytes = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K + PERMUTED_BYTES
         if stores:
             maps.append(matrix_map(self.c, PIECE_ROWS) if self.aligned() else np.zeros(1, "V128")[0])
-            places = 1 if BLOCK_N == PIECE_N else 2
-            shared_bytes += 4 * CONSUMERS * places * PIECE_ROWS * PIECE_N * 2
+            shared_bytes += places_bytes(BLOCK_N)
         run = kernel(self.op, template, a.device)
         sizes = np.int32(self.M), np.int32(self.N), np.int32(self.K)
         run((blocks,), (threads,), (*maps, *self.pointers(), *sizes), shared_mem=shared_bytes)
@@ -180,5 +193,5 @@ def multicast(p: Product) -> torch.Tensor:
     CLUSTER_N = CLUSTER // CLUSTER_M
     tiles = CLUSTER * ceil_div(p.M, CLUSTER_M * BLOCK_M) * ceil_div(p.N, CLUSTER_N * BLOCK_N)
     name = f"scaled_matmul_multicast_kernel<{p.sum}, {BLOCK_N}, {STAGES}, {cpp(p.aligned())}>"
-    boxes = BLOCK_M // CLUSTER_N, BLOCK_N // CLUSTER_M
-    return p.launch(name, min(processors, tiles), BLOCK_M, BLOCK_N, STAGES, stores=True, boxes=boxes)
+    parts = CLUSTER_N, CLUSTER_M
+    return p.launch(name, min(processors, tiles), BLOCK_M, BLOCK_N, STAGES, stores=True, parts=parts)

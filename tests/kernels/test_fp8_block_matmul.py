@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import triton_impl.fp8_block_matmul
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import operand, tile_of
+from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, staggered, tile_of
 from torch_impl.quantize_fp8 import naive as quantized
 
 CPU = torch.device("cpu")
@@ -114,15 +116,25 @@ def test_scales_of_one_dimension_are_refused(impl: Implementation) -> None:
         impl.run(a, b, scale_a[:, 0], scale_b)
 
 
-def test_operands_are_copied_only_where_tma_cannot_read_them() -> None:
-    whole = torch.zeros(4, 512).to(torch.float8_e4m3fn)
-    for taken in (whole, whole[:, :256], whole[1:, 16:144]):
-        assert operand(taken) is taken
-    for copied in (whole[:, :200], whole[:, 8:136], whole.t(), whole[:1].expand(4, 512)):
-        found = operand(copied)
-        assert found.stride(0) == found.size(1) == -(-copied.size(1) // 128) * 128
-        assert torch.equal(found[:, : copied.size(1)].float(), copied.float())
-        assert not found[:, copied.size(1) :].float().any()
+SIZES = pytest.mark.parametrize("sizes", [(20, 200, 900), (300, 456, 640), (270, 131, 1160)])
+"""Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide."""
+
+
+@SIZES
+@pytest.mark.parametrize("level", [prefetched, staggered])
+@pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
+def test_every_tile_is_correct(
+    BLOCK_N: int, WAVES: int, level: Callable[..., torch.Tensor], sizes: tuple[int, int, int]
+) -> None:
+    inputs = inputs_of(*sizes)
+    wanted = OP.oracle(*(x.double() for x in inputs))
+    found = level(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES).double()
+    torch.testing.assert_close(found, wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
+
+
+def test_a_consumer_leads_by_two_blocks_of_long_sums() -> None:
+    inputs = inputs_of(5, 64, 9000)
+    assert torch.equal(staggered(*inputs), prefetched(*inputs))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +142,29 @@ def test_operands_are_copied_only_where_tma_cannot_read_them() -> None:
     [
         *((size, size, (128, 2, 4)) for size in (3072, 4096, 8192)),
         (4096, 7168, (128, 2, 4)),
-        (1536, 1536, (128, 1, 6)),
+        *((size, size, (128, 2, 4)) for size in (1536, 2048)),
+        (1024, 2048, (128, 1, 6)),
         *((M, 8192, (64, 1, 8)) for M in (1, 64, 128)),
     ],
 )
-def test_tiles_are_as_large_as_keeps_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) -> None:
+def test_tiles_keep_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) -> None:
     assert tile_of(M, N, processors=132) == tile
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "tile"),
+    [(4096, 4096, (128, 128)), (128, 8192, (64, 128)), (128, 7168, (64, 128)), (64, 8192, (64, 64))],
+)
+def test_triton_tiles_keep_four_fifths_of_an_h200_at_work(M: int, N: int, tile: tuple[int, int]) -> None:
+    found = triton_impl.fp8_block_matmul.tile_of(M, N, processors=132)
+    assert (found["BLOCK_M"], found["BLOCK_N"]) == tile
+
+
+def test_misaligned_rows_are_copied_for_vectorized_loads() -> None:
+    whole = torch.ones(4, 512).to(torch.float8_e4m3fn)
+    for taken in (whole, whole[:, :256], whole.t(), whole[:, :9]):
+        assert triton_impl.fp8_block_matmul.vectorizable(taken) is taken
+    found = triton_impl.fp8_block_matmul.vectorizable(whole[:, :201]).float()
+    assert found.shape == (4, 208)
+    assert torch.equal(found[:, :201], torch.ones(4, 201))
+    assert not found[:, 201:].any()

@@ -15,7 +15,7 @@ from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, Op, case
 from cuda_impl.matrix_map import has_aligned_rows
-from cuda_impl.rawkernel.scaled_matmul import operand, tile_for
+from cuda_impl.rawkernel.scaled_matmul import lines_of_a, operand, tile_for
 
 CPU = torch.device("cpu")
 DTYPES = {"int8_matmul": torch.int8, "fp8_matmul": torch.float8_e4m3fn}
@@ -186,3 +186,10 @@ def test_operands_are_copied_only_where_a_kernel_cannot_read_them(dtype: torch.d
 )
 def test_tiles_keep_an_h200_at_work(M: int, N: int, BLOCK_N: int) -> None:
     assert tile_for(M, N, 132) == BLOCK_N
+
+
+@pytest.mark.parametrize(
+    ("M", "lines"), [(1, 16), (16, 16), (17, 32), (64, 64), (127, 128), (128, 128), (999, 128)]
+)
+def test_no_more_lines_are_fetched_than_a_short_matrix_has(M: int, lines: int) -> None:
+    assert lines_of_a(128, M) == lines

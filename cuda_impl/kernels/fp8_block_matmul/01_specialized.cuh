@@ -11,7 +11,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
     const float* scale_a_ptr, const float* scale_b_ptr, __nv_bfloat16* c_ptr, int M, int N, int blocks_k) {
 #if HAS_WGMMA_LEVELS
-    constexpr int BLOCK_M = CONSUMERS * GROUP_M * WAVES, BYTES = STAGE_BYTES<BLOCK_N, WAVES>;
+    constexpr int BLOCK_M = ROWS<WAVES>, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>;
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const stages = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -35,14 +35,14 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
         if (threadIdx.x > 0) return;
         for (int k = 0; k < blocks_k; ++k, ring.advance()) {
             mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);  // in the first round all stages are empty
-            fetch_block<BLOCK_N, WAVES>(stages + ring.stage * BYTES, &a_map, &b_map, m, n, k,
-                                        &full[ring.stage]);
+            fetch_tiles<BLOCK_M, BLOCK_N>(stages + ring.stage * BYTES, &a_map, &b_map, m, n, k * BLOCK_K, M,
+                                          &full[ring.stage]);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         const int consumer = group - 1;
-        const Scales scales = {scale_a_ptr, scale_b_ptr, blocks_k};
-        ScaledSums<BLOCK_N, WAVES> sums(m + consumer * GROUP_M * WAVES);
+        const BlockScales scales = {scale_a_ptr, scale_b_ptr, blocks_k};
+        ScaledSums<BLOCK_N, WAVES> sums(m + consumer * WARPGROUP_M * WAVES);
         for (int k = 0; k < blocks_k; ++k, ring.advance()) {
             mbarrier_wait(&full[ring.stage], ring.parity);
             sums.add_block(stages + ring.stage * BYTES, &empty[ring.stage], consumer, scales, k, n, M);

@@ -20,7 +20,7 @@ __global__ __launch_bounds__(WARPGROUP) void scaled_matmul_wgmma_kernel(
     const int tiles_n = (N + BLOCK_N - 1) / BLOCK_N, tiles_k = (K + BLOCK_K - 1) / BLOCK_K;
     const int m = blockIdx.x / tiles_n * BLOCK_M, n = blockIdx.x % tiles_n * BLOCK_N;
     const auto fetch = [&](int stage, int k) {
-        fetch_tiles<BLOCK_M, BLOCK_N>(tiles + stage * BYTES, &a_map, &b_map, m, n, k, &landed[stage]);
+        fetch_tiles<BLOCK_M, BLOCK_N>(tiles + stage * BYTES, &a_map, &b_map, m, n, k, M, &landed[stage]);
     };
 
     if (threadIdx.x == 0) {

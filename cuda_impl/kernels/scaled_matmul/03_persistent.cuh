@@ -23,6 +23,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
     const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        if (C_ALIGNED) prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS);
@@ -40,7 +43,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                 fetch_tiles<BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, place.m * BLOCK_M,
-                                              place.n * BLOCK_N, k * BLOCK_K, &full[ring.stage]);
+                                              place.n * BLOCK_N, k * BLOCK_K, M, &full[ring.stage]);
             }
         }
     } else {
@@ -53,6 +56,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
         for (int tile = blockIdx.x; tile < tiles_c; tile += gridDim.x) {
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = place.m * BLOCK_M + consumer * WARPGROUP_M, n = place.n * BLOCK_N;
+            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
@@ -64,14 +68,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
                 if (k > 0 && tells) mbarrier_arrive(&empty[before]);
                 before = ring.stage;
             }
+            wgmma_wait_group<0>(sum);
+            if (tells) mbarrier_arrive(&empty[before]);
             if constexpr (C_ALIGNED) {
-                const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
-                wgmma_wait_group<0>(sum);
-                if (tells) mbarrier_arrive(&empty[before]);
                 tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum, scales, m, n);
             } else {
-                wgmma_wait_group<0>(sum);
-                if (tells) mbarrier_arrive(&empty[before]);
                 store_sums(c_ptr, sum, scale_a_ptr, scale_b_ptr, m, n, M, N);
             }
         }

@@ -1,8 +1,9 @@
 // int8_matmul's and fp8_matmul's level multicast. Change: the two blocks of a cluster have tiles of c in one
 // column, which need the same tile of b. Each loads half of it, and TMA multicast writes that half into both:
 // a third less to load, which twice the rate of 16-bit products makes worth it. Tiles of 64 columns are in
-// one row instead and share a: where M is small, a tile of a is the larger. A stage is empty when the
-// consumers of both blocks have released it, and full when both producers' copies have landed.
+// one row instead and share a: where M is small, a tile of a is the larger; then b gets a cache hint. A stage
+// is empty when the consumers of both blocks have released it, and full when both producers' copies have
+// landed.
 #pragma once
 
 #include "scaled_matmul/tiles.cuh"
@@ -22,7 +23,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
 #if HAS_WGMMA
     constexpr int BLOCK_M = CONSUMERS * WARPGROUP_M, BYTES = STAGE_BYTES<BLOCK_M, BLOCK_N>, GROUP_M = 8;
     constexpr int CLUSTER = 2, CLUSTER_M = SHARES_B<BLOCK_N> ? 2 : 1, CLUSTER_N = CLUSTER / CLUSTER_M;
-    constexpr int HALF = (SHARES_B<BLOCK_N> ? BLOCK_N : BLOCK_M) / CLUSTER;  // lines of the shared tile
     DYNAMIC_SHARED(unsigned char, shared);
     unsigned char* const tiles = align_1024(shared);
     __shared__ mbarrier_t full[STAGES], empty[STAGES];
@@ -35,6 +35,9 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0);
 
     if (threadIdx.x == 0) {
+        prefetch_tensor_map(&a_map);
+        prefetch_tensor_map(&b_map);
+        if (C_ALIGNED) prefetch_tensor_map(&c_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], CONSUMERS * CLUSTER);
@@ -49,6 +52,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     if (warpgroup == 0) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x > 0) return;
+        // One row of tiles reads b once: the L2 keeps a instead, which all blocks read.
+        const cache_policy_t of_a = M <= BLOCK_M ? evict_last_policy() : NO_POLICY;
+        const cache_policy_t of_b = M <= BLOCK_M ? evict_first_policy() : NO_POLICY;
+        const int lines = lines_of_a<BLOCK_M>(M);
+        const int half = rank * (SHARES_B<BLOCK_N> ? BLOCK_N : lines) / CLUSTER;  // of the shared tile
         for (int tile = cluster; tile < tiles_c; tile += clusters) {
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M;
@@ -58,14 +66,14 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 unsigned char* const b = a + BLOCK_M * BLOCK_K;
                 mbarrier_t* const landed = &full[ring.stage];
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
-                mbarrier_arrive_expect_bytes(landed, BYTES);  // own copies and the other block's half
-                const int half = rank * HALF;
+                // Own copies and the other block's half.
+                mbarrier_arrive_expect_bytes(landed, (lines + BLOCK_N) * BLOCK_K);
                 if constexpr (SHARES_B<BLOCK_N>) {
-                    tensor_copy_to_shared(a, &a_map, k, m, landed);
-                    tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11);
+                    tensor_copy_to_shared(a, &a_map, k, m, landed, of_a);
+                    tensor_copy_to_blocks(b + half * BLOCK_K, &b_map, k, n + half, landed, 0b11, of_b);
                 } else {
-                    tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11);
-                    tensor_copy_to_shared(b, &b_map, k, n, landed);
+                    tensor_copy_to_blocks(a + half * BLOCK_K, &a_map, k, m + half, landed, 0b11, of_a);
+                    tensor_copy_to_shared(b, &b_map, k, n, landed, of_b);
                 }
             }
         }
@@ -87,6 +95,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
             const TilePlace place = grouped_tile<GROUP_M>(tile, tiles_m, tiles_n);
             const int m = (place.m * CLUSTER_M + rank_m) * BLOCK_M + consumer * WARPGROUP_M;
             const int n = (place.n * CLUSTER_N + rank_n) * BLOCK_N;
+            const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
             int before = 0;
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 const matrix_t step = ring.stage * (BYTES >> 4);
@@ -98,14 +107,11 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                 if (k > 0) release(before);
                 before = ring.stage;
             }
+            wgmma_wait_group<0>(sum);
+            release(before);
             if constexpr (C_ALIGNED) {
-                const Scales<BLOCK_N> scales(scale_a_ptr, scale_b_ptr, m, n, M, N);
-                wgmma_wait_group<0>(sum);
-                release(before);
                 tma_store_sums<BLOCK_N>(&c_map, tiles + STAGES * BYTES, sum, scales, m, n);
             } else {
-                wgmma_wait_group<0>(sum);
-                release(before);
                 store_sums(c_ptr, sum, scale_a_ptr, scale_b_ptr, m, n, M, N);
             }
         }

@@ -41,7 +41,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void scaled_matmul_
             for (int k = 0; k < tiles_k; ++k, ring.advance()) {
                 mbarrier_wait(&empty[ring.stage], ring.parity ^ 1);
                 fetch_tiles<BLOCK_M, BLOCK_N>(tiles + ring.stage * BYTES, &a_map, &b_map, place.m * BLOCK_M,
-                                              place.n * BLOCK_N, k * BLOCK_K, &full[ring.stage]);
+                                              place.n * BLOCK_N, k * BLOCK_K, M, &full[ring.stage]);
             }
         }
     } else {

@@ -23,11 +23,19 @@ constexpr int C_PLACES = BLOCK_N == PIECE_N ? 1 : 2;
 
 #if HAS_WGMMA_LEVELS
 
+// Lines of a tile of a that are fetched: if a has fewer rows, no more than these, rounded up so that half of
+// them are whole groups of the swizzle's 8. TMA takes longer to fill lines with zeros than to load them.
+template <int BLOCK_M>
+__device__ __forceinline__ int lines_of_a(int M) {
+    return M < BLOCK_M ? (M + 15) / 16 * 16 : BLOCK_M;
+}
+
 // Fetches the tiles at rows m of a and n of b. The phase of `landed` completes when both have arrived.
 template <int BLOCK_M, int BLOCK_N>
 __device__ __forceinline__ void fetch_tiles(unsigned char* stage, const TensorMap* a_map,
-                                            const TensorMap* b_map, int m, int n, int k, mbarrier_t* landed) {
-    mbarrier_arrive_expect_bytes(landed, STAGE_BYTES<BLOCK_M, BLOCK_N>);
+                                            const TensorMap* b_map, int m, int n, int k, int M,
+                                            mbarrier_t* landed) {
+    mbarrier_arrive_expect_bytes(landed, (lines_of_a<BLOCK_M>(M) + BLOCK_N) * BLOCK_K);
     tensor_copy_to_shared(stage, a_map, k, m, landed);
     tensor_copy_to_shared(stage + BLOCK_M * BLOCK_K, b_map, k, n, landed);
 }
@@ -81,7 +89,7 @@ __device__ __forceinline__ void store_sums(__nv_bfloat16* c_ptr, const Sum (&sum
     }
 }
 
-// The scales of a thread's sums, loaded while the last of them are computed.
+// The scales of a thread's sums, loaded while these are computed.
 template <int BLOCK_N>
 struct Scales {
     float of_row[2], of_column[BLOCK_N / 4];
@@ -104,11 +112,12 @@ struct Scales {
 };
 
 // As store_sums by TMA, in whole lines: a warp writes its 16 rows into buffers of its own in shared memory,
-// 64 columns at a time, and waits for no other warp. Rows of c are 16-byte aligned.
-template <int BLOCK_N, typename Sum>
+// 64 columns at a time, and waits for no other warp. Rows of c are 16-byte aligned. `scales` has apply() of
+// Scales.
+template <int BLOCK_N, typename Sum, typename Scaling>
 __device__ __forceinline__ void tma_store_sums(const TensorMap* c_map, unsigned char* places,
-                                               const Sum (&sum)[BLOCK_N / 2], const Scales<BLOCK_N>& scales,
-                                               int m, int n) {
+                                               const Sum (&sum)[BLOCK_N / 2], const Scaling& scales, int m,
+                                               int n) {
     constexpr int PLACES = C_PLACES<BLOCK_N>;
     const int warp = threadIdx.x / WARP % (CONSUMERS * 4), lane = threadIdx.x % WARP;
     const int row = lane % 16, first = lane / 16;  // 16 bytes that the lane addresses in stmatrix
