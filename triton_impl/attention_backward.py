@@ -19,9 +19,11 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_gradients
 from compare.registry import implementation
+from cuda_impl.heads_map import for_tma
 
 OP = "attention_backward"
 HEAD_SIZES = (64, 128)
@@ -200,11 +202,100 @@ def attention_backward_fused_kernel(
 
 
 @triton.jit
+def visit_by_tma(
+    k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr, delta_ptr, batch, head, begin, end, first_key, Skv,
+    diagonal, factor, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add what tiles ``begin`` to ``end`` of a head's queries give to dk and dv, and their share of dq."""
+    i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    for tile in tl.range(begin, end, num_stages=STAGES):
+        first_query = tile * BLOCK_M
+        q = q_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+        do = do_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+        lse2 = tl.load(lse2_ptr + first_query + i)
+        delta = tl.load(delta_ptr + first_query + i)
+        s = tl.dot(k, tl.trans(q))
+        p = tl.exp2(s * factor - lse2[None, :])
+        if MASKED:
+            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+            p = tl.where((first_key + j)[:, None] < keys[None, :], p, 0.0)
+        dp = tl.dot(v, tl.trans(do))
+        dv = tl.dot(p.to(do.dtype), do, dv)
+        ds = (p * (dp - delta[None, :])).to(q.dtype)
+        dk = tl.dot(ds, q, dk)
+        # Transposed, so that ds is a right operand, which wgmma reads from shared memory.
+        dq = tl.dot(tl.trans(k), ds)
+        dq_desc.atomic_add([batch, head, 0, first_query], dq.reshape([1, 1, D, BLOCK_M]))
+    return dk, dv
+
+
+@triton.jit
+def attention_backward_pipelined_kernel(
+    q_desc, k_desc, v_desc, do_desc, dq_desc, lse2_ptr, delta_ptr, dk_ptr, dv_ptr,
+    Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_N keys of a key head.  Descriptors: [B,H,S,D], tiles of a head.
+
+    That of dq is [B,H,D,pitch], in fp32, and 0 before.
+
+    Causal: by section of 16 heads, and in it from the first keys, which most queries see.  Else by head.
+    """
+    blocks = tl.cdiv(Skv, BLOCK_N)
+    MOST: tl.constexpr = 16 if CAUSAL else 1
+    section = tl.program_id(0) // (MOST * blocks) * MOST
+    in_section = tl.program_id(0) % (MOST * blocks)
+    width = tl.minimum(MOST, tl.num_programs(0) // blocks - section)
+    first_key, of_batches = in_section // width * BLOCK_N, section + in_section % width
+    kv_head, batch = of_batches % Hk, of_batches // Hk
+    k = k_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+    v = v_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+    dk = tl.zeros([BLOCK_N, D], tl.float32)
+    dv = tl.zeros([BLOCK_N, D], tl.float32)
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    begin = tl.minimum(tl.maximum(first_key - diagonal, 0) // BLOCK_M, tiles)
+    # Tiles of queries that see only some of the keys come first.
+    whole = tl.maximum(tl.minimum(tl.cdiv(first_key + BLOCK_N - 1 - diagonal, BLOCK_M), tiles), begin)
+    whole = tl.where(first_key + BLOCK_N > Skv, tiles, whole)
+    for of_group in range(Hq // Hk):
+        head = kv_head * (Hq // Hk) + of_group
+        of_head = (batch * Hq + head).to(tl.int64) * pitch
+        dk, dv = visit_by_tma(
+            k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
+            begin, whole, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, True, STAGES,
+        )  # fmt: skip
+        dk, dv = visit_by_tma(
+            k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
+            whole, tiles, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, False, STAGES,
+        )  # fmt: skip
+    j, d = tl.arange(0, BLOCK_N), tl.arange(0, D)[None, :]
+    row = (batch.to(tl.int64) * Skv + first_key + j[:, None]) * Hk + kv_head
+    inside = (first_key + j < Skv)[:, None]
+    tl.store(dk_ptr + row * D + d, (dk * scale).to(dk_ptr.dtype.element_ty), mask=inside)
+    tl.store(dv_ptr + row * D + d, dv.to(dv_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def attention_backward_round_kernel(sum_ptr, dq_ptr, elements, scale, BLOCK_SIZE: tl.constexpr):
     """dq = scale * sum, rounded once."""
     n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     dq = tl.load(sum_ptr + n, mask=n < elements) * scale
     tl.store(dq_ptr + n, dq.to(dq_ptr.dtype.element_ty), mask=n < elements)
+
+
+@triton.jit
+def attention_backward_transpose_kernel(
+    sum_ptr, dq_ptr, Sq, Hq, pitch, scale, D: tl.constexpr, BLOCK_M: tl.constexpr
+):  # fmt: skip
+    """dq[B,Sq,Hq,D] = scale * sum[B,Hq,D,pitch], rounded once.  Grid: a program per BLOCK_M queries of a head."""
+    tiles = pitch // BLOCK_M
+    head = (tl.program_id(0) // tiles).to(tl.int64)
+    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.arange(0, D)
+    dq = tl.trans(tl.load(sum_ptr + head * D * pitch + d[:, None] * pitch + i[None, :])) * scale
+    row = (head // Hq * Sq + i[:, None]) * Hq + head % Hq
+    tl.store(dq_ptr + row * D + d[None, :], dq.to(dq_ptr.dtype.element_ty), mask=i[:, None] < Sq)
 
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -325,5 +416,55 @@ def fused(
     grid = (triton.cdiv(dq.numel(), BLOCK_SIZE),)
     attention_backward_round_kernel[grid](
         dq_sum, dq, dq.numel(), 1 / math.sqrt(q.shape[3]), BLOCK_SIZE=BLOCK_SIZE
+    )
+    return call.gradients
+
+
+def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """The TMA descriptor of ``x[B,S,H,D]`` as [B,H,S,D], for tiles of ``rows`` rows of a head."""
+    x = x.permute(0, 2, 1, 3)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]])
+
+
+@implementation(
+    OP,
+    "triton.pipelined",
+    level="hopper",
+    requires="sm_90",
+    deterministic=False,
+    tunable={"BLOCK_M": (32, 64, 128), "STAGES": (1, 2, 3), "WARPS": (4, 8)},
+)
+def pipelined(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    BLOCK_M: int = 64,
+    STAGES: int = 2,
+    WARPS: int = 8,
+) -> Gradients:
+    """As fused, with TMA: tiles are loaded by descriptors, and dq is added by bulk reductions."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0 or dk.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    q, k, v, do, lse2, delta = call.inputs
+    (B, Sq, Hq, D), pitch = q.shape, lse2.numel() // (q.shape[0] * q.shape[2])
+    dq_sum = torch.zeros((B, Hq, D, pitch), dtype=torch.float32, device=dq.device)
+    descriptors = [
+        descriptor(for_tma(x), rows)
+        for x, rows in ((q, BLOCK_M), (k, BLOCK_OWN), (v, BLOCK_OWN), (do, BLOCK_M))
+    ]
+    dq_desc = TensorDescriptor(dq_sum, list(dq_sum.shape), list(dq_sum.stride()), [1, 1, D, BLOCK_M])
+    attention_backward_pipelined_kernel[(call.key_blocks,)](
+        *descriptors, dq_desc, lse2, delta, dk, dv, *call.sizes[:7],
+        D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_OWN, CAUSAL=causal, STAGES=STAGES, num_warps=WARPS,
+    )  # fmt: skip
+    attention_backward_transpose_kernel[(lse2.numel() // BLOCK_LOOP,)](
+        dq_sum, dq, Sq, Hq, pitch, 1 / math.sqrt(D), D=D, BLOCK_M=BLOCK_LOOP, num_warps=4
     )
     return call.gradients

@@ -75,8 +75,10 @@ def prepare(
     do: torch.Tensor,
     causal: bool,
     tensor_cores: bool = True,
+    rows: int = BLOCK_M,
+    with_delta: bool = True,
 ) -> Call:
-    """Check the arguments, and compute delta and lse2 if there is any row."""
+    """Check the arguments, and compute delta and lse2 if there is any row, of heads padded to ``rows``."""
     check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     if tensor_cores:
         check_tensor_cores(q)
@@ -90,14 +92,14 @@ def prepare(
     alignment = 8 if tensor_cores else 1
     q, k, v, o, do = (readable(x, alignment) for x in (q, k, v, o, do))
     lse = lse.contiguous()
-    pitch = ceil_div(Sq, BLOCK_M) * BLOCK_M
+    pitch = ceil_div(Sq, rows) * rows
     delta, lse2 = torch.empty((2, B * Hq * pitch), dtype=torch.float32, device=q.device).unbind()
     strides = [step for x in (q, k, v, o, do) for step in x.stride()[:3]]
     diagonal = Skv - Sq if causal else Skv
     packed = struct.pack("15q6if4x", *strides, Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D))
     problem = np.frombuffer(packed, dtype=f"V{len(packed)}")[0]
     call = Call((q, k, v, do, lse2, delta), gradients, problem)
-    if delta.numel() > 0:
+    if delta.numel() > 0 and with_delta:
         run = kernel(OP, call.instance("delta", THREADS), q.device)
         pointers = (o.data_ptr(), do.data_ptr(), lse.data_ptr(), delta.data_ptr(), lse2.data_ptr())
         blocks = ceil_div(delta.numel(), THREADS // 32)
@@ -233,4 +235,55 @@ def wgmma(
     run = kernel(OP, call.instance("place"), q.device)
     blocks = lse2.numel() // BLOCK * 2
     run((blocks,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
+    return call.gradients
+
+
+@implementation(
+    OP,
+    "cupy.overlapped",
+    level="hopper",
+    requires="sm_90a",
+    deterministic=False,
+    emulated=True,
+    tunable={"BLOCK_M": (64, 80, 96, 128), "STAGES": (2, 3), "BULK": (0, 1)},
+)
+def overlapped(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+    BLOCK_M: int = 64,
+    STAGES: int = 2,
+    BULK: int = 1,
+) -> Gradients:
+    """As wgmma; dq's product of a tile runs under the exponentials of the next one."""
+    if q.dim() == 4 and q.size(3) == 64:  # half the registers for dk and dv
+        BLOCK_M, STAGES, BULK = 96, 3, 1
+    call = prepare(q, k, v, o, lse, do, causal, rows=BLOCK_M, with_delta=False)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0 or dk.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    D = q.size(3)
+    *heads, lse2, delta = call.inputs
+    held = [for_tma(x) for x in heads]
+    maps = [heads_map(x, rows) for x, rows in zip(held, (BLOCK_M, BLOCK_N, BLOCK_N, BLOCK_M), strict=True)]
+    rows = lse2.numel()
+    dq_sum = torch.empty(rows * D, dtype=torch.float32, device=q.device)
+    run = kernel(OP, call.instance("prepare", THREADS), q.device)
+    o, do, lse = readable(o, 8), readable(do, 8), lse.contiguous()
+    pointers = [x.data_ptr() for x in (o, do, lse, delta, lse2, dq_sum)]
+    run((ceil_div(rows * (D // 8), THREADS),), (THREADS,), (*pointers, np.int64(rows), call.problem))
+    tiles = (2 * BLOCK_N + 2 * STAGES * BLOCK_M) * D * 2 + 2 * BLOCK_M * BLOCK_N * 2
+    shared_bytes = tiles + (BLOCK_M * D * 4 if BULK else 32) + 2 * STAGES * BLOCK_M * 4
+    shared_bytes += (2 * STAGES + 3) * 8 + SWIZZLED_BYTES
+    run = kernel(OP, call.instance("overlapped", BLOCK_M, STAGES, "true" if BULK else "false"), q.device)
+    pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv)]
+    arguments = (*maps, *pointers, call.problem)
+    run((call.key_blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
+    run = kernel(OP, call.instance("transpose", BLOCK_M), q.device)
+    run((rows // BLOCK_M * 2,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
     return call.gradients

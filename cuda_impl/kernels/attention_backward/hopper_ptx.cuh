@@ -28,6 +28,22 @@ __device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to,
         : "memory");
 }
 
+// Adds four neighbouring fp32 elements to global memory. Returns nothing, so nothing waits for it.
+__device__ __forceinline__ void add_to_global(float* to, float x, float y, float z, float w) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y),
+                 "f"(z), "f"(w)
+                 : "memory");
+}
+
+// stmatrix_x4 of transposed matrices: of each, lane l has rows 2 * (l % 4) and the next of column l / 4.
+__device__ __forceinline__ void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2,
+                                                  unsigned m3) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+        : "memory");
+}
+
 // d[64, N] (+)= a[64, 16] @ b[16, N]: the rows of both run across K.
 template <typename T>
 __device__ __forceinline__ void wgmma_across_k(float (&d)[32], matrix_t a, matrix_t b, bool add) {
@@ -56,6 +72,63 @@ __device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matri
     }
 }
 #undef WGMMA_N32
+
+// ---- wgmma of further sizes: d[64, N] (+)= a[64, 16] @ b[16, N] ------------------------------------------
+
+#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
+#define WGMMA(n, type, registers, a_, b_, add_, transposed_a_, transposed_b_, ...)                     \
+    asm volatile(                                                                                      \
+        "{\n"                                                                                          \
+        ".reg .pred adds;\n"                                                                           \
+        "setp.ne.b32 adds, " add_                                                                      \
+        ", 0;\n"                                                                                       \
+        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, " a_ ", " b_ \
+        ", adds, 1, 1, " transposed_a_ ", " transposed_b_                                              \
+        ";\n"                                                                                          \
+        "}\n"                                                                                          \
+        : __VA_ARGS__                                                                                  \
+        : "l"(a), "l"(b), "r"(int(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+#define WGMMA_N48(type)                                                                         \
+    WGMMA("48", type, TEN("") TEN("1") "%20, %21, %22, %23", "%24", "%25", "%26", "%27", "%28", \
+          EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16))
+#define WGMMA_N80(type)                                                                                    \
+    WGMMA("80", type, TEN("") TEN("1") TEN("2") "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39", "%40", \
+          "%41", "%42", "%43", "%44", EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24),    \
+          EIGHT_OF(d, 32))
+#define WGMMA_N96(type)                                                                                   \
+    WGMMA("96", type, TEN("") TEN("1") TEN("2") TEN("3") "%40, %41, %42, %43, %44, %45, %46, %47", "%48", \
+          "%49", "%50", "%51", "%52", EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24),   \
+          EIGHT_OF(d, 32), EIGHT_OF(d, 40))
+
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[24], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N48("bf16");
+    } else {
+        WGMMA_N48("f16");
+    }
+}
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[40], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N80("bf16");
+    } else {
+        WGMMA_N80("f16");
+    }
+}
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[48], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N96("bf16");
+    } else {
+        WGMMA_N96("f16");
+    }
+}
+#undef WGMMA_N96
+#undef WGMMA_N80
+#undef WGMMA_N48
+#undef WGMMA
+#undef TEN
 #undef EIGHT_OF
 
 #elif defined(HOST_BUILD)
@@ -99,6 +172,23 @@ void bulk_wait_group_read() {
 }
 inline void fence_proxy_async() {}
 
+inline void add_to_global(float* to, float x, float y, float z, float w) {
+    to[0] += x, to[1] += y, to[2] += z, to[3] += w;
+}
+
+inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
+    host::with_parts(static_cast<char*>(row), "stmatrix.trans", [&](const char* const* rows) {
+        for (unsigned i = 0; i < 4; ++i) {
+            for (unsigned half = 0; half < 2; ++half) {
+                const std::uint16_t element = std::uint16_t(words[i] >> 16 * half);
+                char* to = const_cast<char*>(rows[8 * i + lane % 4 * 2 + half]) + lane / 4 * 2;
+                std::memcpy(to, &element, sizeof(element));
+            }
+        }
+    });
+}
+
 inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
     host::with_parts(static_cast<char*>(row), "stmatrix", [&](const char* const* rows) {
@@ -109,28 +199,9 @@ inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsign
     });
 }
 
-namespace host {
-
-template <typename T, int N>
-void execute_across_k(const std::vector<const Product*>& part, unsigned warp) {
-    for (unsigned row = 0; row < 16; ++row) {
-        for (unsigned n = 0; n < N; ++n) {
-            const Product& own = *part[row % 8 * 4 + n % 8 / 2];
-            float sum = 0;
-            for (unsigned k = 0; k < 16; ++k) {
-                sum += swizzled<T>(own.a, k, 16 * warp + row) * swizzled<T>(own.b, k, n);
-            }
-            float& d = own.d[n / 8 * 4 + row / 8 * 2 + n % 2];
-            d = sum + (own.add ? d : 0.0f);
-        }
-    }
-}
-
-}  // namespace host
-
 template <typename T, int COUNT>
 void wgmma_across_k(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
-    host::products().started.push_back({d, nullptr, a, b, add, host::execute_across_k<T, 2 * COUNT>});
+    wgmma<T, true, true>(d, a, b, add);
 }
 
 #endif
