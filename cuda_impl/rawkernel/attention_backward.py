@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from compare.arguments import check_gradients
-from compare.device import shared_bytes_of_a_block
+from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
 from cuda_impl.heads_map import for_tma, heads_map, readable
 from cuda_impl.loader import kernel
@@ -245,7 +245,7 @@ def wgmma(
     requires="sm_90a",
     deterministic=False,
     emulated=True,
-    tunable={"BLOCK_M": (64, 80, 96, 128), "STAGES": (2, 3), "BULK": (0, 1)},
+    tunable={"BLOCK_M": (64, 80), "STAGES": (2, 3)},
 )
 def overlapped(
     q: torch.Tensor,
@@ -256,13 +256,12 @@ def overlapped(
     do: torch.Tensor,
     *,
     causal: bool = False,
-    BLOCK_M: int = 64,
+    BLOCK_M: int = 80,
     STAGES: int = 2,
-    BULK: int = 1,
 ) -> Gradients:
-    """As wgmma; dq's product of a tile runs under the exponentials of the next one."""
+    """As wgmma, persistent; dq's product of a tile runs under the exponentials of the next one."""
     if q.dim() == 4 and q.size(3) == 64:  # half the registers for dk and dv
-        BLOCK_M, STAGES, BULK = 96, 3, 1
+        BLOCK_M = 128
     call = prepare(q, k, v, o, lse, do, causal, rows=BLOCK_M, with_delta=False)
     dq, dk, dv = call.gradients
     if dq.numel() == 0 or dk.numel() == 0:
@@ -273,17 +272,19 @@ def overlapped(
     maps = [heads_map(x, rows) for x, rows in zip(held, (BLOCK_M, BLOCK_N, BLOCK_N, BLOCK_M), strict=True)]
     rows = lse2.numel()
     dq_sum = torch.empty(rows * D, dtype=torch.float32, device=q.device)
+    taken = torch.empty(1, dtype=torch.int32, device=q.device)
     run = kernel(OP, call.instance("prepare", THREADS), q.device)
     o, do, lse = readable(o, 8), readable(do, 8), lse.contiguous()
-    pointers = [x.data_ptr() for x in (o, do, lse, delta, lse2, dq_sum)]
+    pointers = [x.data_ptr() for x in (o, do, lse, delta, lse2, dq_sum, taken)]
     run((ceil_div(rows * (D // 8), THREADS),), (THREADS,), (*pointers, np.int64(rows), call.problem))
-    tiles = (2 * BLOCK_N + 2 * STAGES * BLOCK_M) * D * 2 + 2 * BLOCK_M * BLOCK_N * 2
-    shared_bytes = tiles + (BLOCK_M * D * 4 if BULK else 32) + 2 * STAGES * BLOCK_M * 4
-    shared_bytes += (2 * STAGES + 3) * 8 + SWIZZLED_BYTES
-    run = kernel(OP, call.instance("overlapped", BLOCK_M, STAGES, "true" if BULK else "false"), q.device)
-    pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv)]
-    arguments = (*maps, *pointers, call.problem)
-    run((call.key_blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
+    # Beside the tiles of fused two of ds and one of dq in fp32; mbarriers, and the keys taken.
+    tiles = (2 * BLOCK_N + 2 * STAGES * BLOCK_M) * D * 2 + 2 * BLOCK_M * BLOCK_N * 2 + BLOCK_M * D * 4
+    shared_bytes = tiles + 2 * STAGES * BLOCK_M * 4 + (2 * STAGES + 4) * 8 + 8 + SWIZZLED_BYTES
+    run = kernel(OP, call.instance("overlapped", BLOCK_M, STAGES), q.device)
+    pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv, taken)]
+    arguments = (*maps, *pointers, np.int32(k.size(0) * k.size(2)), call.problem)
+    blocks = min(call.key_blocks, multiprocessors(q.device))
+    run((blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
     run = kernel(OP, call.instance("transpose", BLOCK_M), q.device)
     run((rows // BLOCK_M * 2,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
     return call.gradients

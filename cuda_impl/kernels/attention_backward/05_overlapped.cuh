@@ -10,13 +10,12 @@
 // delta and lse2 as attention_backward_delta_kernel, and zeros for dq's sums. Grid: D / 8 threads a row, each
 // with 16 bytes of o and do.
 template <typename T, int D, int THREADS>
-__global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(const T* o_ptr, const T* do_ptr,
-                                                                             const float* lse_ptr,
-                                                                             float* delta_ptr,
-                                                                             float* lse2_ptr, float* dq_ptr,
-                                                                             index_t rows, Problem p) {
+__global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(
+    const T* o_ptr, const T* do_ptr, const float* lse_ptr, float* delta_ptr, float* lse2_ptr, float* dq_ptr,
+    int* taken, index_t rows, Problem p) {
     constexpr int LANES = D / 8;
     const index_t thread = index_t(blockIdx.x) * THREADS + threadIdx.x;
+    if (thread == 0) *taken = 0;
     const unsigned row = thread / LANES;
     if (row >= rows) return;  // whole warps: rows are a multiple of 16
     const unsigned head = row / p.pitch, i = row % p.pitch;
@@ -39,7 +38,7 @@ __global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(con
 
 #if HAS_WGMMA_LEVELS
 
-template <int D, int BLOCK_M_, int STAGES_, bool BULK>
+template <int D, int BLOCK_M_, int STAGES_>
 struct OverlappedTiles {
     static constexpr int BLOCK_M = BLOCK_M_, BLOCK_N = 128, STAGES = STAGES_;
     // Of a consumer's part of dq, 64 of D by as many queries: half of D, or half of the queries.
@@ -50,9 +49,10 @@ struct OverlappedTiles {
         unsigned char q[BLOCK_M * D * 2], d_o[BLOCK_M * D * 2];
     } stages[STAGES];
     unsigned char ds[2][2][BLOCK_M * LINE_BYTES];  // two tiles; a piece of 64 keys per consumer
-    float dq[2][BULK ? DQ_M * 64 : 4];             // of each consumer
+    float dq[2][DQ_M * 64];                        // of each consumer
     float lse2[STAGES][BLOCK_M], delta[STAGES][BLOCK_M];
-    mbarrier_t keys, full[STAGES], empty[STAGES], ds_full[2];
+    mbarrier_t keys_full, keys_empty, full[STAGES], empty[STAGES], ds_full[2];
+    int taken;  // which keys; valid while k and v are
 };
 
 // dq[64 of D, queries] = k^T ds^T over 128 keys. Lines of k are keys: the left operand is read transposed.
@@ -69,27 +69,105 @@ __device__ __forceinline__ void multiply_keys(float (&dq)[COUNT], unsigned k, un
     wgmma_commit_group();
 }
 
+// The elements of a pair that `pack` has rounded.
+__device__ __forceinline__ float2 unpack(__nv_bfloat16, unsigned two) {
+    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
+}
+__device__ __forceinline__ float2 unpack(__half, unsigned two) {
+    return __half22float2(reinterpret_cast<const __half2&>(two));
+}
+
+template <bool VALUE>
+struct Constant {
+    static constexpr bool value = VALUE;
+};
+
+// The first array if they are of one size, so that both share its registers.
+template <int COUNT>
+__device__ __forceinline__ float (&same_size_or_own(float (&same)[COUNT], float (&)[COUNT]))
+    [COUNT] { return same; } template <int COUNT, int OWN>
+    __device__ __forceinline__ float (&same_size_or_own(float (&)[COUNT], float (&own)[OWN]))
+        [OWN] { return own; }
+
+// As store_gradient, in 16-byte vectors: the four lanes of a row exchange their pairs.
+template <int D, typename T>
+__device__ __forceinline__ void store_vectors(T* head, index_t stride_s, int row, int end, float factor,
+                                              const float (&sums)[D / 2]) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int own = row + half * 8 + lane / 4;
+        unsigned words[D / 8];
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) {
+            const float* two = sums + n * 4 + half * 2;
+            words[n] = pack(T(), factor * two[0], factor * two[1]);
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) transpose_4x4(words + n);
+        if (own >= end) continue;
+        uint4* vectors = reinterpret_cast<uint4*>(head + own * stride_s);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 4) {
+            vectors[n + lane % 4] = make_uint4(words[n], words[n + 1], words[n + 2], words[n + 3]);
+        }
+    }
+}
+
+// A block's keys, and the tiles of queries that it loops over: of each head that shares the key head, from
+// the first tile that sees a key.
+template <int BLOCK_M>
+struct Loop {
+    int first_key, kv_head, batch, head, end_head, tile, first_tile, end_tile;
+
+    // The order of blocks. Causal: by section of 16 heads, and in it from the first keys, which most queries
+    // see; else by head.
+    __device__ __forceinline__ Loop(int block, int blocks, int heads, const Problem& p) {
+        const int most = p.diagonal < p.Skv ? 16 : 1, section = block / (most * blocks) * most;
+        const int in_section = block % (most * blocks), width = min(most, heads - section);
+        const int of_batches = section + in_section % width;
+        first_key = in_section / width * 128;
+        kv_head = of_batches % p.Hk, batch = of_batches / p.Hk;
+        head = kv_head * (p.Hq / p.Hk), end_head = head + p.Hq / p.Hk;
+        tile = first_tile = max(first_key - p.diagonal, 0) / BLOCK_M, end_tile = p.pitch / BLOCK_M;
+    }
+    __device__ __forceinline__ int tiles() const { return max(end_tile - first_tile, 0) * (end_head - head); }
+    __device__ __forceinline__ bool more() const { return head < end_head && first_tile < end_tile; }
+    __device__ __forceinline__ void advance() {
+        if (++tile == end_tile) tile = first_tile, ++head;
+    }
+};
+
+template <int STAGES>
+struct StageOfRing {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
+
 #endif  // HAS_WGMMA_LEVELS
 
-// Grid: a block per 128 keys of a key head. A consumer has 64 of them, and half of each tile of dq.
-template <typename T, int D, int BLOCK_M, int STAGES, bool BULK>
+// Grid: persistent. A block takes 128 keys of a key head after another; next, 0 at first, counts those
+// taken. Warpgroup 0: a warp loads tiles, and one per consumer adds its part of dq to memory.
+// A consumer has 64 of the keys, and half of each tile of dq.
+template <typename T, int D, int BLOCK_M, int STAGES>
 __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlapped_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map, const float* lse2_ptr,
-    const float* delta_ptr, float* dq_ptr, T* dk_ptr, T* dv_ptr, Problem p) {
+    const float* delta_ptr, float* dq_ptr, T* dk_ptr, T* dv_ptr, int* next, int heads, Problem p) {
 #if HAS_WGMMA_LEVELS
-    using Shared = OverlappedTiles<D, BLOCK_M, STAGES, BULK>;
+    using Shared = OverlappedTiles<D, BLOCK_M, STAGES>;
     constexpr int BLOCK_N = Shared::BLOCK_N, DQ_M = Shared::DQ_M, CONSUMERS = 2;
+    // Named barriers of each consumer and its warp for dq.
+    constexpr int DQ_FULL = 1, DQ_EMPTY = 3, DQ_THREADS = WARPGROUP + WARP;
     DYNAMIC_SHARED(unsigned char, bytes);
     Shared& shared = *reinterpret_cast<Shared*>(bytes + (-shared_address(bytes) & 1023));
-    // Causal: by section of 16 heads, and in it from the first keys, which most queries see. Else by head.
-    const int blocks = (p.Skv + BLOCK_N - 1) / BLOCK_N, heads = gridDim.x / blocks;
-    const int most = p.diagonal < p.Skv ? 16 : 1, section = blockIdx.x / (most * blocks) * most;
-    const int in_section = blockIdx.x % (most * blocks), width = min(most, heads - section);
-    const int first_key = in_section / width * BLOCK_N, of_batches = section + in_section % width;
-    const int kv_head = of_batches % p.Hk, batch = of_batches / p.Hk;
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.keys, 1);
+        mbarrier_init(&shared.keys_full, 1);
+        mbarrier_init(&shared.keys_empty, 2 * CONSUMERS);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&shared.full[stage], 1);
             mbarrier_init(&shared.empty[stage], CONSUMERS);
@@ -101,160 +179,213 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
     }
     __syncthreads();
 
-    // Tiles of BLOCK_M queries of each head that shares the key head, from the first that sees a key.
-    const int first_tile = max(first_key - p.diagonal, 0) / BLOCK_M, end_tile = p.pitch / BLOCK_M;
-    const int end_head = (kv_head + 1) * (p.Hq / p.Hk);
-    int head = kv_head * (p.Hq / p.Hk), tile = first_tile, stage = 0;
-    unsigned parity = 0;
-    const auto advance = [&] {
-        if (++tile == end_tile) tile = first_tile, ++head;
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+    const int blocks = (p.Skv + BLOCK_N - 1) / BLOCK_N, lane = threadIdx.x % WARP;
+    const int warp_of_block = __shfl_sync(FULL_WARP, threadIdx.x / WARP, 0);
+    unsigned keys_parity = 0;
+    const auto take = [&] {  // the block's next keys
+        mbarrier_wait(&shared.keys_full, keys_parity);
+        keys_parity ^= 1;
+        return __shfl_sync(FULL_WARP, shared.taken, 0);
     };
-    if (threadIdx.x < WARPGROUP) {
+    if (warp_of_block < 4) {
         setmaxnreg_dec<24>();
-        if (threadIdx.x > 0) return;
-        mbarrier_arrive_expect_bytes(&shared.keys, sizeof(shared.k) + sizeof(shared.v));
-        head_copy_to_shared(shared.k, &k_map, first_key, kv_head, batch, &shared.keys);
-        head_copy_to_shared(shared.v, &v_map, first_key, kv_head, batch, &shared.keys);
-        for (; head < end_head && first_tile < end_tile; advance()) {
-            const index_t row = (index_t(batch) * p.Hq + head) * p.pitch + tile * BLOCK_M;
-            mbarrier_t* full = &shared.full[stage];
-            mbarrier_wait(&shared.empty[stage], parity ^ 1);  // in the first round all stages are empty
-            mbarrier_arrive_expect_bytes(full, sizeof(shared.stages[0]) + 2 * BLOCK_M * sizeof(float));
-            head_copy_to_shared(shared.stages[stage].q, &q_map, tile * BLOCK_M, head, batch, full);
-            bulk_copy_to_shared(shared.lse2[stage], lse2_ptr + row, BLOCK_M * sizeof(float), full);
-            head_copy_to_shared(shared.stages[stage].d_o, &do_map, tile * BLOCK_M, head, batch, full);
-            bulk_copy_to_shared(shared.delta[stage], delta_ptr + row, BLOCK_M * sizeof(float), full);
+        if (threadIdx.x == 0) {
+            StageOfRing<STAGES> ring;
+            for (;; keys_parity ^= 1) {
+                const int block = atomicAdd(next, 1);
+                mbarrier_wait(&shared.keys_empty, keys_parity ^ 1);
+                shared.taken = block;
+                if (block >= blocks * heads) return mbarrier_arrive(&shared.keys_full);
+                Loop<BLOCK_M> loop(block, blocks, heads, p);
+                mbarrier_arrive_expect_bytes(&shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
+                head_copy_to_shared(shared.k, &k_map, loop.first_key, loop.kv_head, loop.batch,
+                                    &shared.keys_full);
+                head_copy_to_shared(shared.v, &v_map, loop.first_key, loop.kv_head, loop.batch,
+                                    &shared.keys_full);
+#pragma unroll 1
+                for (; loop.more(); loop.advance(), ring.advance()) {
+                    const int first_query = loop.tile * BLOCK_M;
+                    const int row = (loop.batch * p.Hq + loop.head) * p.pitch + first_query;
+                    typename Shared::Stage& tile = shared.stages[ring.stage];
+                    mbarrier_t* full = &shared.full[ring.stage];
+                    mbarrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);  // at first all are empty
+                    mbarrier_arrive_expect_bytes(full, sizeof(tile) + 2 * BLOCK_M * sizeof(float));
+                    head_copy_to_shared(tile.q, &q_map, first_query, loop.head, loop.batch, full);
+                    bulk_copy_to_shared(shared.lse2[ring.stage], lse2_ptr + row, BLOCK_M * sizeof(float),
+                                        full);
+                    head_copy_to_shared(tile.d_o, &do_map, first_query, loop.head, loop.batch, full);
+                    bulk_copy_to_shared(shared.delta[ring.stage], delta_ptr + row, BLOCK_M * sizeof(float),
+                                        full);
+                }
+            }
+        } else if (warp_of_block == 1 || warp_of_block == 2) {
+            const int consumer = warp_of_block - 1;
+            named_barrier_arrive<DQ_THREADS>(DQ_EMPTY + consumer);
+            for (int block = take(); block < blocks * heads; block = take()) {
+                Loop<BLOCK_M> loop(block, blocks, heads, p);
+#pragma unroll 1
+                for (; loop.more(); loop.advance()) {
+                    const int tile = (loop.batch * p.Hq + loop.head) * loop.end_tile + loop.tile;
+                    named_barrier_sync<DQ_THREADS>(DQ_FULL + consumer);
+                    bulk_add_to_global_if(lane == 0, dq_ptr + index_t(tile * 2 + consumer) * (DQ_M * 64),
+                                          shared.dq[consumer], sizeof(shared.dq[0]));
+                    bulk_commit_group();
+                    bulk_wait_group_read<0>();
+                    __syncwarp();
+                    named_barrier_arrive<DQ_THREADS>(DQ_EMPTY + consumer);
+                }
+                if (lane == 0) mbarrier_arrive(&shared.keys_empty);
+            }
         }
         return;
     }
 
     setmaxnreg_inc<240>();
-    const int consumer = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP, 0) - 1;
-    const int thread = threadIdx.x % WARPGROUP, warp = thread / WARP;
-    const int lane = threadIdx.x % WARP, own = consumer * 64 + warp * 16, pair = lane % 4 * 2;
+    const int consumer = warp_of_block / 4 - 1, thread = threadIdx.x % WARPGROUP, warp = thread / WARP;
+    const int own = consumer * 64 + warp * 16, pair = lane % 4 * 2;
     // Addresses in shared memory. Of dq a consumer has a piece of D, or half of the queries.
     const unsigned k_lines = shared_address(shared.k) + consumer * 64 * LINE_BYTES;
     const unsigned v_lines = shared_address(shared.v) + consumer * 64 * LINE_BYTES;
     const unsigned k_piece = shared_address(shared.k) + (D == 128 ? consumer * BLOCK_N * LINE_BYTES : 0);
     const unsigned ds_lines = shared_address(shared.ds) + (D == 128 ? 0 : consumer * DQ_M * LINE_BYTES);
-    const auto q_at = [&] {
-        return shared_address(shared.stages[0].q) + stage * unsigned(sizeof(shared.stages[0]));
-    };
-    const auto do_at = [&] { return q_at() + unsigned(sizeof(shared.stages[0].q)); };
-
-    float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2];
-    float (&dq)[DQ_M / 2] = reinterpret_cast<float (&)[DQ_M / 2]>(ds);  // never used at once
-#pragma unroll
-    for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
-    unsigned left[BLOCK_M / 4];
+    StageOfRing<STAGES> ring;
     int buffer = 0;
     unsigned ds_parity = 0;
+    const auto q_at = [&](int stage) {
+        return shared_address(shared.stages[0].q) + stage * unsigned(sizeof(shared.stages[0]));
+    };
+    const auto do_at = [&](int stage) { return q_at(stage) + unsigned(sizeof(shared.stages[0].q)); };
 
-    // p of the scores, and the start of dv's product.
-    const auto start_dv = [&] {
-        const float* lse2 = shared.lse2[stage] + pair;
+    for (int block = take(); block < blocks * heads; block = take()) {
+        Loop<BLOCK_M> loop(block, blocks, heads, p);
+        float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2], of_dq[DQ_M / 2];
+        auto& dq = same_size_or_own(ds, of_dq);  // ds and dq are never used at once
 #pragma unroll
-        for (int i = 0; i < BLOCK_M / 2; ++i) {
-            s[i] = exp2f(s[i] * (p.scale * LOG2_E) - lse2[i / 4 * 8 + i % 2]);
-        }
-        if (first_key + BLOCK_N > min(p.Skv, tile * BLOCK_M + p.diagonal + 1)) {
-            const int key = first_key + own + lane / 4;  // and the one 8 further
+        for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
+        unsigned left[BLOCK_M / 4];  // operand: p^T for dv, then ds^T for dk
+        int stage = 0;               // of the latest tile
+
+        const auto start_scores = [&] {
+            stage = __shfl_sync(FULL_WARP, ring.stage, 0);
+            mbarrier_wait(&shared.full[stage], ring.parity);
+            ring.advance();
+            multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, q_at(stage));
+        };
+        const auto make_p = [&] {
+            const float* lse2 = shared.lse2[stage] + pair;
 #pragma unroll
-            for (int i = 0; i < BLOCK_M / 2; ++i) {
-                const int keys = min(p.Skv, tile * BLOCK_M + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
-                if (key + i / 2 % 2 * 8 >= keys) s[i] = 0;
+            for (int i = 0; i < BLOCK_M / 2; i += 4) {
+                const float2 of_pair = *reinterpret_cast<const float2*>(lse2 + i * 2);
+#pragma unroll
+                for (int j = i; j < i + 4; ++j) {
+                    s[j] = exp2f(s[j] * (p.scale * LOG2_E) - (j % 2 == 0 ? of_pair.x : of_pair.y));
+                }
             }
-        }
-        round_sums<T>(left, s);
-        add_product<T, BLOCK_M>(dv, left, do_at());
-    };
-    // ds^T, in registers and in shared memory, there with queries as lines.
-    const auto finish_ds = [&] {
-        multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, do_at());
-        wgmma_wait_group<0>(ds);
-        const float* delta = shared.delta[stage] + pair;
+            const int first_query = loop.tile * BLOCK_M;
+            if (loop.first_key + BLOCK_N > min(p.Skv, first_query + p.diagonal + 1)) {
+                const int key = loop.first_key + own + lane / 4;  // and the one 8 further
 #pragma unroll
-        for (int i = 0; i < BLOCK_M / 2; ++i) ds[i] = s[i] * (ds[i] - delta[i / 4 * 8 + i % 2]);
-        round_sums<T>(left, ds);
-        unsigned char* lines = shared.ds[buffer][consumer];
+                for (int i = 0; i < BLOCK_M / 2; ++i) {
+                    const int keys = min(p.Skv, first_query + i / 4 * 8 + pair + i % 2 + p.diagonal + 1);
+                    if (key + i / 2 % 2 * 8 >= keys) s[i] = 0;
+                }
+            }
+        };
+        // ds^T, in registers and in shared memory, there with queries as lines; dv's product meanwhile. p is
+        // read back from its rounded operand: registers hold no more.
+        const auto start_dv = [&] {
+            round_sums<T>(left, s);
+            add_product<T, BLOCK_M>(dv, left, do_at(stage));
+        };
+        const auto make_ds = [&] {
+            multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, do_at(stage));
+            wgmma_wait_group<0>(ds);
+            const float* delta = shared.delta[stage] + pair;
+            unsigned char* lines = shared.ds[buffer][consumer];
 #pragma unroll
-        for (int n = 0; n < BLOCK_M / 16; ++n) {
-            const int line = n * 16 + lane / 16 * 8 + lane % 8, vector = (2 * warp + lane / 8 % 2) ^ line % 8;
-            stmatrix_x4_trans(lines + line * LINE_BYTES + vector * 16, left[4 * n], left[4 * n + 1],
-                              left[4 * n + 2], left[4 * n + 3]);
-        }
-        fence_proxy_async();
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.ds_full[buffer]);
-    };
-    // Starts dq's product of the latest ds, when both consumers have written their keys.
-    float* to;
-    const auto start_dq = [&] {
-        mbarrier_wait(&shared.ds_full[buffer], ds_parity);
-        multiply_keys<T, BLOCK_M>(dq, k_piece, ds_lines + buffer * unsigned(sizeof(shared.ds[0])));
-        buffer ^= 1;
-        ds_parity ^= buffer == 0;
-    };
-    const auto place_of_dq = [&] {
-        const index_t of_tile = (index_t(batch) * p.Hq + head) * end_tile + tile;
-        return dq_ptr + (of_tile * 2 + consumer) * (DQ_M * 64) + (BULK ? 0 : thread * 4);
-    };
-    const auto add_dq = [&] {
-        if constexpr (BULK) {
-            bulk_wait_group_read<0>();
-            named_barrier_sync<WARPGROUP>(2 + consumer);  // the tile before has been read
+            for (int i = 0; i < BLOCK_M / 4; i += 2) {
+                const float2 of_pair = *reinterpret_cast<const float2*>(delta + i * 4);
+#pragma unroll
+                for (int j = i; j < i + 2; ++j) {
+                    const float2 prob = unpack(T(), left[j]);
+                    left[j] =
+                        pack(T(), prob.x * (ds[2 * j] - of_pair.x), prob.y * (ds[2 * j + 1] - of_pair.y));
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < BLOCK_M / 16; ++n) {
+                const int line = n * 16 + lane / 16 * 8 + lane % 8,
+                          vector = (2 * warp + lane / 8 % 2) ^ line % 8;
+                stmatrix_x4_trans(lines + line * LINE_BYTES + vector * 16, left[4 * n], left[4 * n + 1],
+                                  left[4 * n + 2], left[4 * n + 3]);
+            }
+            fence_proxy_async();
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(&shared.ds_full[buffer]);
+            loop.advance();
+        };
+        // When both consumers have written their keys.
+        const auto start_dq = [&] {
+            mbarrier_wait(&shared.ds_full[buffer], ds_parity);
+            multiply_keys<T, BLOCK_M>(dq, k_piece, ds_lines + buffer * unsigned(sizeof(shared.ds[0])));
+            buffer ^= 1;
+            ds_parity ^= buffer == 0;
+        };
+        const auto release = [&](int read) {
+            if (thread == 0) mbarrier_arrive(&shared.empty[read]);
+        };
+        // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction.
+        const auto add_dq = [&] {
+            named_barrier_sync<DQ_THREADS>(DQ_EMPTY + consumer);
 #pragma unroll
             for (int i = 0; i < DQ_M / 2; i += 4) {
                 *reinterpret_cast<float4*>(shared.dq[consumer] + (i / 4 * WARPGROUP + thread) * 4) =
                     make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
             }
             fence_proxy_async();
-            named_barrier_sync<WARPGROUP>(2 + consumer);
-            bulk_add_to_global_if(thread == 0, to, shared.dq[consumer], sizeof(shared.dq[0]));
-            bulk_commit_group();
-        } else {
-#pragma unroll
-            for (int i = 0; i < DQ_M / 2; i += 4) {
-                add_to_global(to + i * WARPGROUP, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
-            }
-        }
-    };
-    if (first_tile < end_tile) {
-        mbarrier_wait(&shared.keys, 0);
-        mbarrier_wait(&shared.full[0], 0);
-        multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, q_at());
-        wgmma_wait_group<0>(s);
-        start_dv();
-        finish_ds();
-        unsigned q_before;
-        while (true) {
-            to = place_of_dq();
-            mbarrier_t* empty = &shared.empty[stage];
-            q_before = q_at();
-            advance();
-            if (head == end_head) break;
-            add_product<T, BLOCK_M>(dk, left, q_before);
-            mbarrier_wait(&shared.full[stage], parity);
-            multiply_lines<T, D, BLOCK_N, BLOCK_M>(s, k_lines, q_at());
-            start_dq();
-            wgmma_wait_group<1>(s);  // also dk: the stage before has been read
-            if (thread == 0) mbarrier_arrive(empty);
+            named_barrier_arrive<DQ_THREADS>(DQ_FULL + consumer);
+        };
+        const int tiles = loop.tiles();
+        if (tiles > 0) {
+            start_scores();
+            wgmma_wait_group<0>(s);
+            const auto finish = [&](auto is_last) {
+                make_ds();
+                const int before = stage;
+                add_product<T, BLOCK_M>(dk, left, q_at(before));
+                if constexpr (!decltype(is_last)::value) start_scores();
+                wgmma_wait_group<0>(s);
+                release(before);
+            };
+            const auto begin = [&] {
+                start_dq();
+                make_p();
+                start_dv();
+                wgmma_wait_group<1>(dq);
+                add_dq();
+            };
+            make_p();
             start_dv();
-            wgmma_wait_group<1>(dq);
+            if (tiles > 1) {
+                finish(Constant<false>());
+                for (int n = 2; n < tiles; ++n) {
+                    begin();
+                    finish(Constant<false>());
+                }
+                begin();
+            }
+            finish(Constant<true>());
+            start_dq();
+            wgmma_wait_group<0>(dq);
             add_dq();
-            finish_ds();
         }
-        add_product<T, BLOCK_M>(dk, left, q_before);
-        start_dq();
-        wgmma_wait_group<0>(dq);
-        add_dq();
-        bulk_wait_group_read<0>();
-    }
+        if (thread == 0) mbarrier_arrive(&shared.keys_empty);
 
-    const index_t stride_s = index_t(p.Hk) * D, of_head = (index_t(batch) * p.Skv * p.Hk + kv_head) * D;
-    store_gradient<D>(dk_ptr + of_head, stride_s, first_key + own, p.Skv, p.scale, dk);
-    store_gradient<D>(dv_ptr + of_head, stride_s, first_key + own, p.Skv, 1.0f, dv);
+        const index_t of_head = (index_t(loop.batch) * p.Skv * p.Hk + loop.kv_head) * D;
+        const index_t stride_s = index_t(p.Hk) * D;
+        store_vectors<D>(dk_ptr + of_head, stride_s, loop.first_key + own, p.Skv, p.scale, dk);
+        store_vectors<D>(dv_ptr + of_head, stride_s, loop.first_key + own, p.Skv, 1.0f, dv);
+    }
 #endif
 }
 
