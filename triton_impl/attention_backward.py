@@ -202,10 +202,23 @@ def attention_backward_fused_kernel(
 
 
 @triton.jit
+def longest_first(blocks, CAUSAL: tl.constexpr):
+    """The program's block and head, of ``blocks`` a head.
+
+    Causal: by section of 16 heads, and in it from the first block, which has the most work.  Else by head.
+    """
+    MOST: tl.constexpr = 16 if CAUSAL else 1
+    section = tl.program_id(0) // (MOST * blocks) * MOST
+    in_section = tl.program_id(0) % (MOST * blocks)
+    width = tl.minimum(MOST, tl.num_programs(0) // blocks - section)
+    return in_section // width, section + in_section % width
+
+
+@triton.jit
 def visit_by_tma(
     k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr, delta_ptr, batch, head, begin, end, first_key, Skv,
     diagonal, factor, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, ADD_DQ: tl.constexpr,
 ):  # fmt: skip
     """Add what tiles ``begin`` to ``end`` of a head's queries give to dk and dv, and their share of dq."""
     i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
@@ -224,9 +237,10 @@ def visit_by_tma(
         dv = tl.dot(p.to(do.dtype), do, dv)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk)
-        # Transposed, so that ds is a right operand, which wgmma reads from shared memory.
-        dq = tl.dot(tl.trans(k), ds)
-        dq_desc.atomic_add([batch, head, 0, first_query], dq.reshape([1, 1, D, BLOCK_M]))
+        if ADD_DQ:
+            # Transposed, so that ds is a right operand, which wgmma reads from shared memory.
+            dq = tl.dot(tl.trans(k), ds)
+            dq_desc.atomic_add([batch, head, 0, first_query], dq.reshape([1, 1, D, BLOCK_M]))
     return dk, dv
 
 
@@ -235,19 +249,14 @@ def attention_backward_pipelined_kernel(
     q_desc, k_desc, v_desc, do_desc, dq_desc, lse2_ptr, delta_ptr, dk_ptr, dv_ptr,
     Sq, Skv, Hq, Hk, diagonal, pitch, scale,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
+    ADD_DQ: tl.constexpr,
 ):  # fmt: skip
     """Grid: a program per BLOCK_N keys of a key head.  Descriptors: [B,H,S,D], tiles of a head.
 
     That of dq is [B,H,D,pitch], in fp32, and 0 before.
-
-    Causal: by section of 16 heads, and in it from the first keys, which most queries see.  Else by head.
     """
-    blocks = tl.cdiv(Skv, BLOCK_N)
-    MOST: tl.constexpr = 16 if CAUSAL else 1
-    section = tl.program_id(0) // (MOST * blocks) * MOST
-    in_section = tl.program_id(0) % (MOST * blocks)
-    width = tl.minimum(MOST, tl.num_programs(0) // blocks - section)
-    first_key, of_batches = in_section // width * BLOCK_N, section + in_section % width
+    block, of_batches = longest_first(tl.cdiv(Skv, BLOCK_N), CAUSAL)
+    first_key = block * BLOCK_N
     kv_head, batch = of_batches % Hk, of_batches // Hk
     k = k_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
     v = v_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
@@ -264,16 +273,73 @@ def attention_backward_pipelined_kernel(
         dk, dv = visit_by_tma(
             k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
             begin, whole, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, True, STAGES,
+            ADD_DQ,
         )  # fmt: skip
         dk, dv = visit_by_tma(
             k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
             whole, tiles, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, False, STAGES,
+            ADD_DQ,
         )  # fmt: skip
     j, d = tl.arange(0, BLOCK_N), tl.arange(0, D)[None, :]
     row = (batch.to(tl.int64) * Skv + first_key + j[:, None]) * Hk + kv_head
     inside = (first_key + j < Skv)[:, None]
     tl.store(dk_ptr + row * D + d, (dk * scale).to(dk_ptr.dtype.element_ty), mask=inside)
     tl.store(dv_ptr + row * D + d, dv.to(dv_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def visit_keys_by_tma(
+    q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, begin, end, first_query, Skv, diagonal, factor,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add what tiles ``begin`` to ``end`` of a head's keys give to dq."""
+    i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    for tile in tl.range(begin, end, num_stages=STAGES):
+        first_key = tile * BLOCK_N
+        k = k_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+        v = v_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+        s = tl.dot(q, tl.trans(k))
+        dp = tl.dot(do, tl.trans(v))
+        ds = tl.exp2(s * factor - lse2[:, None]) * (dp - delta[:, None])
+        if MASKED:
+            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+            ds = tl.where((first_key + j)[None, :] < keys[:, None], ds, 0.0)
+        dq = tl.dot(ds.to(k.dtype), k, dq)
+    return dq
+
+
+@triton.jit
+def attention_backward_pipelined_dq_kernel(
+    q_desc, k_desc, v_desc, do_desc, lse2_ptr, delta_ptr, dq_ptr, Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_M queries of a head.  The last queries have the most keys."""
+    blocks = tl.cdiv(Sq, BLOCK_M)
+    block, of_batches = longest_first(blocks, CAUSAL)
+    first_query = (blocks - 1 - block) * BLOCK_M
+    head, batch = of_batches % Hq, of_batches // Hq
+    q = q_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+    do = do_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+    i, d = tl.arange(0, BLOCK_M), tl.arange(0, D)[None, :]
+    of_rows = of_batches.to(tl.int64) * pitch + first_query
+    lse2 = tl.load(lse2_ptr + of_rows + i)
+    delta = tl.load(delta_ptr + of_rows + i)
+    # Tiles of keys that all queries see come first.
+    end = tl.cdiv(tl.maximum(tl.minimum(Skv, first_query + BLOCK_M + diagonal), 0), BLOCK_N)
+    whole = tl.maximum(tl.minimum(Skv, first_query + diagonal + 1), 0) // BLOCK_N
+    dq = tl.zeros([BLOCK_M, D], tl.float32)
+    kv_head, factor = head // (Hq // Hk), scale * 1.44269504
+    dq = visit_keys_by_tma(
+        q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, 0, whole, first_query, Skv, diagonal, factor,
+        D, BLOCK_M, BLOCK_N, False, STAGES,
+    )  # fmt: skip
+    dq = visit_keys_by_tma(
+        q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, whole, end, first_query, Skv, diagonal, factor,
+        D, BLOCK_M, BLOCK_N, True, STAGES,
+    )  # fmt: skip
+    row = (batch.to(tl.int64) * Sq + first_query + i[:, None]) * Hq + head
+    inside = (first_query + i < Sq)[:, None]
+    tl.store(dq_ptr + row * D + d, (dq * scale).to(dq_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -432,8 +498,11 @@ def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:
     level="hopper",
     requires="sm_90",
     deterministic=False,
-    tunable={"BLOCK_M": (32, 64, 128), "STAGES": (1, 2, 3), "WARPS": (4, 8)},
-)
+    tunable={
+        "BLOCK_N": (64, 128), "BLOCK_M": (32, 64), "WARPS": (4, 8), "STAGES": (2, 3), "DQ_M": (64, 128),
+        "DQ_N": (32, 64, 128), "DQ_WARPS": (4, 8), "DQ_STAGES": (2, 3, 4), "FUSED": (0, 1),
+    },
+)  # fmt: skip
 def pipelined(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -443,28 +512,43 @@ def pipelined(
     do: torch.Tensor,
     *,
     causal: bool = False,
+    BLOCK_N: int = 128,
     BLOCK_M: int = 64,
-    STAGES: int = 2,
     WARPS: int = 8,
+    STAGES: int = 3,
+    DQ_M: int = 128,
+    DQ_N: int = 64,
+    DQ_WARPS: int = 8,
+    DQ_STAGES: int = 3,
+    FUSED: int = 0,
 ) -> Gradients:
-    """As fused, with TMA: tiles are loaded by descriptors, and dq is added by bulk reductions."""
+    """As split, with tiles loaded by TMA, and a mask for the tiles alone that need one."""
     call = prepare(q, k, v, o, lse, do, causal)
     dq, dk, dv = call.gradients
     if dq.numel() == 0 or dk.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     q, k, v, do, lse2, delta = call.inputs
+    q, k, v, do = (for_tma(x) for x in (q, k, v, do))
     (B, Sq, Hq, D), pitch = q.shape, lse2.numel() // (q.shape[0] * q.shape[2])
-    dq_sum = torch.zeros((B, Hq, D, pitch), dtype=torch.float32, device=dq.device)
-    descriptors = [
-        descriptor(for_tma(x), rows)
-        for x, rows in ((q, BLOCK_M), (k, BLOCK_OWN), (v, BLOCK_OWN), (do, BLOCK_M))
-    ]
-    dq_desc = TensorDescriptor(dq_sum, list(dq_sum.shape), list(dq_sum.stride()), [1, 1, D, BLOCK_M])
-    attention_backward_pipelined_kernel[(call.key_blocks,)](
-        *descriptors, dq_desc, lse2, delta, dk, dv, *call.sizes[:7],
-        D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_OWN, CAUSAL=causal, STAGES=STAGES, num_warps=WARPS,
+    key_blocks = triton.cdiv(k.shape[1], BLOCK_N) * B * k.shape[2]
+    tiles = [descriptor(x, rows) for x, rows in ((q, BLOCK_M), (k, BLOCK_N), (v, BLOCK_N), (do, BLOCK_M))]
+    if FUSED:
+        dq_sum = torch.zeros((B, Hq, D, pitch), dtype=torch.float32, device=dq.device)
+        dq_desc = TensorDescriptor(dq_sum, list(dq_sum.shape), list(dq_sum.stride()), [1, 1, D, BLOCK_M])
+    else:
+        dq_desc = tiles[0]
+    attention_backward_pipelined_kernel[(key_blocks,)](
+        *tiles, dq_desc, lse2, delta, dk, dv, *call.sizes[:7], D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        CAUSAL=causal, STAGES=STAGES, ADD_DQ=bool(FUSED), num_warps=WARPS,
     )  # fmt: skip
-    attention_backward_transpose_kernel[(lse2.numel() // BLOCK_LOOP,)](
-        dq_sum, dq, Sq, Hq, pitch, 1 / math.sqrt(D), D=D, BLOCK_M=BLOCK_LOOP, num_warps=4
-    )
+    if FUSED:
+        attention_backward_transpose_kernel[(lse2.numel() // BLOCK_LOOP,)](
+            dq_sum, dq, Sq, Hq, pitch, 1 / math.sqrt(D), D=D, BLOCK_M=BLOCK_LOOP, num_warps=4
+        )
+        return call.gradients
+    tiles = [descriptor(x, rows) for x, rows in ((q, DQ_M), (k, DQ_N), (v, DQ_N), (do, DQ_M))]
+    attention_backward_pipelined_dq_kernel[(triton.cdiv(Sq, DQ_M) * B * Hq,)](
+        *tiles, lse2, delta, dq, *call.sizes[:7], D=D, BLOCK_M=DQ_M, BLOCK_N=DQ_N, CAUSAL=causal,
+        STAGES=DQ_STAGES, num_warps=DQ_WARPS,
+    )  # fmt: skip
     return call.gradients

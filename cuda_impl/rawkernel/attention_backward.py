@@ -245,7 +245,7 @@ def wgmma(
     requires="sm_90a",
     deterministic=False,
     emulated=True,
-    tunable={"BLOCK_M": (64, 80), "STAGES": (2, 3)},
+    tunable={"BLOCK_M": (64, 80), "STAGES": (2, 3), "EARLY": (0, 1)},
 )
 def overlapped(
     q: torch.Tensor,
@@ -258,10 +258,11 @@ def overlapped(
     causal: bool = False,
     BLOCK_M: int = 80,
     STAGES: int = 2,
+    EARLY: int = 0,
 ) -> Gradients:
     """As wgmma, persistent; dq's product of a tile runs under the exponentials of the next one."""
     if q.dim() == 4 and q.size(3) == 64:  # half the registers for dk and dv
-        BLOCK_M = 128
+        BLOCK_M, STAGES = (96, 3) if EARLY else (128, 2)
     call = prepare(q, k, v, o, lse, do, causal, rows=BLOCK_M, with_delta=False)
     dq, dk, dv = call.gradients
     if dq.numel() == 0 or dk.numel() == 0:
@@ -280,7 +281,7 @@ def overlapped(
     # Beside the tiles of fused two of ds and one of dq in fp32; mbarriers, and the keys taken.
     tiles = (2 * BLOCK_N + 2 * STAGES * BLOCK_M) * D * 2 + 2 * BLOCK_M * BLOCK_N * 2 + BLOCK_M * D * 4
     shared_bytes = tiles + 2 * STAGES * BLOCK_M * 4 + (2 * STAGES + 4) * 8 + 8 + SWIZZLED_BYTES
-    run = kernel(OP, call.instance("overlapped", BLOCK_M, STAGES), q.device)
+    run = kernel(OP, call.instance("overlapped", BLOCK_M, STAGES, "true" if EARLY else "false"), q.device)
     pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv, taken)]
     arguments = (*maps, *pointers, np.int32(k.size(0) * k.size(2)), call.problem)
     blocks = min(call.key_blocks, multiprocessors(q.device))

@@ -153,7 +153,7 @@ struct StageOfRing {
 // Grid: persistent. A block takes 128 keys of a key head after another; next, 0 at first, counts those
 // taken. Warpgroup 0: a warp loads tiles, and one per consumer adds its part of dq to memory.
 // A consumer has 64 of the keys, and half of each tile of dq.
-template <typename T, int D, int BLOCK_M, int STAGES>
+template <typename T, int D, int BLOCK_M, int STAGES, bool EARLY>
 __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlapped_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map, const float* lse2_ptr,
@@ -297,10 +297,13 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             round_sums<T>(left, s);
             add_product<T, BLOCK_M>(dv, left, do_at(stage));
         };
-        const auto make_ds = [&] {
+        const auto make_ds = [&](auto is_last) {
             multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, do_at(stage));
-            wgmma_wait_group<0>(ds);
             const float* delta = shared.delta[stage] + pair;
+            constexpr bool EARLY_HERE = EARLY && !decltype(is_last)::value;
+            if constexpr (EARLY_HERE) start_scores();
+            wgmma_wait_group<EARLY_HERE ? 1 : 0>(ds);
+            loop.advance();
             unsigned char* lines = shared.ds[buffer][consumer];
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 4; i += 2) {
@@ -322,7 +325,6 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             fence_proxy_async();
             __syncwarp();
             if (lane == 0) mbarrier_arrive(&shared.ds_full[buffer]);
-            loop.advance();
         };
         // When both consumers have written their keys.
         const auto start_dq = [&] {
@@ -350,10 +352,10 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             start_scores();
             wgmma_wait_group<0>(s);
             const auto finish = [&](auto is_last) {
-                make_ds();
                 const int before = stage;
+                make_ds(is_last);
                 add_product<T, BLOCK_M>(dk, left, q_at(before));
-                if constexpr (!decltype(is_last)::value) start_scores();
+                if constexpr (!EARLY && !decltype(is_last)::value) start_scores();
                 wgmma_wait_group<0>(s);
                 release(before);
             };
