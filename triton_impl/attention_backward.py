@@ -334,8 +334,8 @@ def attention_backward_pipelined_dq_kernel(
         D, BLOCK_M, BLOCK_N, False, STAGES,
     )  # fmt: skip
     dq = visit_keys_by_tma(
-        q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, whole, end, first_query, Skv, diagonal, factor,
-        D, BLOCK_M, BLOCK_N, True, STAGES,
+        q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, whole, end, first_query, Skv, diagonal,
+        factor, D, BLOCK_M, BLOCK_N, True, STAGES,
     )  # fmt: skip
     row = (batch.to(tl.int64) * Sq + first_query + i[:, None]) * Hq + head
     inside = (first_query + i < Sq)[:, None]
@@ -354,7 +354,10 @@ def attention_backward_round_kernel(sum_ptr, dq_ptr, elements, scale, BLOCK_SIZE
 def attention_backward_transpose_kernel(
     sum_ptr, dq_ptr, Sq, Hq, pitch, scale, D: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
-    """dq[B,Sq,Hq,D] = scale * sum[B,Hq,D,pitch], rounded once.  Grid: a program per BLOCK_M queries of a head."""
+    """dq[B,Sq,Hq,D] = scale * sum[B,Hq,D,pitch], rounded once.
+
+    Grid: a program per BLOCK_M queries of a head.
+    """
     tiles = pitch // BLOCK_M
     head = (tl.program_id(0) // tiles).to(tl.int64)
     i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)

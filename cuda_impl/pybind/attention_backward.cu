@@ -17,7 +17,7 @@ struct Backward {
     Tensor q, k, v, o, lse, d_o, lse2, delta, dq, dk, dv;
     Problem problem;
     int D;
-    std::int64_t batches;
+    std::int64_t batches, rows;  // rows: of lse2 and delta, of all heads
     py::object gradients() const { return py::make_tuple(dq.object, dk.object, dv.object); }
     bool empty() const { return dq.numel() == 0 || dk.numel() == 0; }
     std::int64_t key_blocks() const { return ceil_div(problem.Skv, BLOCK_N) * batches * problem.Hk; }
@@ -31,10 +31,11 @@ static void dispatch_halves(const Backward& call, Function function) {
     });
 }
 
-// The arguments, new gradients, and delta and lse2 if there is any row. Raises compare.arguments' TypeError
-// or ValueError for other arguments.
-static Backward prepare(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
-                        const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores = true) {
+// The arguments, new gradients, and memory for delta and lse2, of heads padded to whole tiles. Raises
+// compare.arguments' TypeError or ValueError for other arguments.
+static Backward checked(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
+                        const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores,
+                        int (*tile_rows)(int D)) {
     const Torch& torch = Torch::get();
     Backward call;
     const auto taken = [&] {
@@ -79,7 +80,8 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
     call.lse = call.lse.contiguous();
     call.batches = of_q[0], call.D = int(of_q[3]);
     const auto strides = [](const Tensor& x) { return Strides{x.strides[0], x.strides[1], x.strides[2]}; };
-    const int Sq = int(of_q[1]), Skv = int(of_k[1]), pitch = int(ceil_div(Sq, BLOCK_M)) * BLOCK_M;
+    const int Sq = int(of_q[1]), Skv = int(of_k[1]), rows = tile_rows(call.D),
+              pitch = int(ceil_div(Sq, rows)) * rows;
     call.problem = {strides(call.q),
                     strides(call.k),
                     strides(call.v),
@@ -92,15 +94,22 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
                     causal ? Skv - Sq : Skv,
                     pitch,
                     float(1 / std::sqrt(double(call.D)))};
-    const std::int64_t rows = of_q[0] * of_q[2] * pitch;
-    call.delta = call.lse2 = new_empty_fp32(call.q, {2, rows});
-    call.lse2.address += std::uintptr_t(rows) * sizeof(float);
-    if (rows == 0) return call;
+    call.rows = of_q[0] * of_q[2] * pitch;
+    call.delta = call.lse2 = new_empty_fp32(call.q, {2, call.rows});
+    call.lse2.address += std::uintptr_t(call.rows) * sizeof(float);
+    return call;
+}
+
+// As checked, and computes delta and lse2 if there is any row.
+static Backward prepare(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
+                        const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores = true) {
+    const Backward call = checked(q, k, v, o, lse, d_o, causal, tensor_cores, [](int) { return BLOCK_M; });
+    if (call.rows == 0) return call;
     dispatch_heads(call.q, [&](auto zero, auto D) {
         using T = decltype(zero);
-        launch(call.q, {ceil_div(rows, THREADS / WARP), THREADS},
+        launch(call.q, {ceil_div(call.rows, THREADS / WARP), THREADS},
                attention_backward_delta_kernel<T, D, THREADS>, call.o.data<T>(), call.d_o.data<T>(),
-               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(), index_t(rows),
+               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(), index_t(call.rows),
                call.problem);
     });
     return call;
@@ -219,6 +228,47 @@ static py::object wgmma_level(py::object q, py::object k, py::object v, py::obje
     return call.gradients();
 }
 
+// Queries of a tile: with D = 64 the gradients of keys take half the registers.
+static constexpr int overlapped_rows(int D) {
+    return D == 64 ? 128 : 80;
+}
+
+// As wgmma, persistent; dq's product of a tile runs under the exponentials of the next one.
+static py::object overlapped(py::object q, py::object k, py::object v, py::object o, py::object lse,
+                             py::object d_o, bool causal) {
+    const Backward call = checked(q, k, v, o, lse, d_o, causal, true, overlapped_rows);
+    if (call.empty()) {
+        for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
+        return call.gradients();
+    }
+    const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
+    const Tensor dq_sum = new_empty_fp32(call.q, {call.rows * call.D}), taken = new_empty_fp32(call.q, {1});
+    dispatch_halves(call, [&](auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = overlapped_rows(D), STAGES = 2;
+        launch(call.q, {ceil_div(call.rows * (D / 8), THREADS), THREADS},
+               attention_backward_prepare_kernel<T, D, THREADS>, call.o.data<T>(), call.d_o.data<T>(),
+               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(),
+               dq_sum.data<float>(), taken.data<int>(), index_t(call.rows), call.problem);
+        // Beside the tiles of fused two of ds and one of dq in fp32; mbarriers, and the keys taken.
+        constexpr int tiles =
+            (2 * BLOCK_N + 2 * STAGES * BLOCK_M) * D * 2 + 2 * BLOCK_M * BLOCK_N * 2 + BLOCK_M * D * 4;
+        constexpr int shared_bytes =
+            tiles + 2 * STAGES * BLOCK_M * 4 + (2 * STAGES + 4) * 8 + 8 + PERMUTED_BYTES;
+        const std::int64_t blocks = std::min(call.key_blocks(), std::int64_t(multiprocessors(call.q)));
+        launch(call.q, {blocks, 3 * WARPGROUP, check_shared(call, shared_bytes)},
+               attention_backward_overlapped_kernel<T, D, BLOCK_M, STAGES, false>,
+               heads_map(held[0], BLOCK_M), heads_map(held[1], BLOCK_N), heads_map(held[2], BLOCK_N),
+               heads_map(held[3], BLOCK_M), call.lse2.data<float>(), call.delta.data<float>(),
+               dq_sum.data<float>(), call.dk.data<T>(), call.dv.data<T>(), taken.data<int>(),
+               int(call.batches * call.problem.Hk), call.problem);
+        launch(call.q, {call.rows / BLOCK_M * 2, WARPGROUP},
+               attention_backward_transpose_kernel<T, D, BLOCK_M>, dq_sum.data<float>(), call.dq.data<T>(),
+               call.problem);
+    });
+    return call.gradients();
+}
+
 #define ARGUMENTS                                                                                         \
     py::arg("q"), py::arg("k"), py::arg("v"), py::arg("o"), py::arg("lse"), py::arg("do"), py::kw_only(), \
         py::arg("causal") = false
@@ -228,4 +278,5 @@ PYBIND11_MODULE(attention_backward, m) {
     m.def("split", &split, ARGUMENTS);
     m.def("fused", &fused, ARGUMENTS);
     m.def("wgmma", &wgmma_level, ARGUMENTS);
+    m.def("overlapped", &overlapped, ARGUMENTS);
 }
