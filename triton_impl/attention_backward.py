@@ -1,9 +1,10 @@
 """attention_backward in Triton: ``q, k, v, o, lse, do -> dq, dk, dv``.
 
-Variants, slow to fast; ``cuda_impl/kernels/attention_backward.cuh`` has the same under the same names:
+Variants, slow to fast; ``cuda_impl/kernels/attention_backward.cuh`` has the first two under the same names:
 
 * ``split``: a kernel for dk and dv loops over queries, one for dq loops over keys; deterministic
 * ``fused``: one kernel loops over queries: scores are computed once, dq is summed by atomics
+* ``pipelined``: as split, with TMA descriptors; tiles that need no mask have a loop of their own
 
 With s = scale * q k^T, p = exp(s - lse), delta = rowsum(do * o) and ds = p * (do v^T - delta): dv = p^T do,
 dk = scale * ds^T q, dq = scale * ds k.  A tile of p is recomputed from q, k and lse.
@@ -215,12 +216,12 @@ def longest_first(blocks, CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def visit_by_tma(
-    k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr, delta_ptr, batch, head, begin, end, first_key, Skv,
-    diagonal, factor, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
-    STAGES: tl.constexpr, ADD_DQ: tl.constexpr,
+def visit_queries_by_tma(
+    k, v, dk, dv, q_desc, do_desc, lse2_ptr, delta_ptr, batch, head, begin, end, first_key, Skv, diagonal,
+    factor, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Add what tiles ``begin`` to ``end`` of a head's queries give to dk and dv, and their share of dq."""
+    """Add what tiles ``begin`` to ``end`` of a head's queries give to dk and dv."""
     i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     for tile in tl.range(begin, end, num_stages=STAGES):
         first_query = tile * BLOCK_M
@@ -237,24 +238,16 @@ def visit_by_tma(
         dv = tl.dot(p.to(do.dtype), do, dv)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk)
-        if ADD_DQ:
-            # Transposed, so that ds is a right operand, which wgmma reads from shared memory.
-            dq = tl.dot(tl.trans(k), ds)
-            dq_desc.atomic_add([batch, head, 0, first_query], dq.reshape([1, 1, D, BLOCK_M]))
     return dk, dv
 
 
 @triton.jit
-def attention_backward_pipelined_kernel(
-    q_desc, k_desc, v_desc, do_desc, dq_desc, lse2_ptr, delta_ptr, dk_ptr, dv_ptr,
+def attention_backward_pipelined_dkdv_kernel(
+    q_desc, k_desc, v_desc, do_desc, lse2_ptr, delta_ptr, dk_ptr, dv_ptr,
     Sq, Skv, Hq, Hk, diagonal, pitch, scale,
     D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
-    ADD_DQ: tl.constexpr,
 ):  # fmt: skip
-    """Grid: a program per BLOCK_N keys of a key head.  Descriptors: [B,H,S,D], tiles of a head.
-
-    That of dq is [B,H,D,pitch], in fp32, and 0 before.
-    """
+    """Grid: a program per BLOCK_N keys of a key head.  Descriptors: [B,H,S,D], tiles of a head."""
     block, of_batches = longest_first(tl.cdiv(Skv, BLOCK_N), CAUSAL)
     first_key = block * BLOCK_N
     kv_head, batch = of_batches % Hk, of_batches // Hk
@@ -270,15 +263,13 @@ def attention_backward_pipelined_kernel(
     for of_group in range(Hq // Hk):
         head = kv_head * (Hq // Hk) + of_group
         of_head = (batch * Hq + head).to(tl.int64) * pitch
-        dk, dv = visit_by_tma(
-            k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
+        dk, dv = visit_queries_by_tma(
+            k, v, dk, dv, q_desc, do_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
             begin, whole, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, True, STAGES,
-            ADD_DQ,
         )  # fmt: skip
-        dk, dv = visit_by_tma(
-            k, v, dk, dv, q_desc, do_desc, dq_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
+        dk, dv = visit_queries_by_tma(
+            k, v, dk, dv, q_desc, do_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
             whole, tiles, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, False, STAGES,
-            ADD_DQ,
         )  # fmt: skip
     j, d = tl.arange(0, BLOCK_N), tl.arange(0, D)[None, :]
     row = (batch.to(tl.int64) * Skv + first_key + j[:, None]) * Hk + kv_head
@@ -348,23 +339,6 @@ def attention_backward_round_kernel(sum_ptr, dq_ptr, elements, scale, BLOCK_SIZE
     n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     dq = tl.load(sum_ptr + n, mask=n < elements) * scale
     tl.store(dq_ptr + n, dq.to(dq_ptr.dtype.element_ty), mask=n < elements)
-
-
-@triton.jit
-def attention_backward_transpose_kernel(
-    sum_ptr, dq_ptr, Sq, Hq, pitch, scale, D: tl.constexpr, BLOCK_M: tl.constexpr
-):  # fmt: skip
-    """dq[B,Sq,Hq,D] = scale * sum[B,Hq,D,pitch], rounded once.
-
-    Grid: a program per BLOCK_M queries of a head.
-    """
-    tiles = pitch // BLOCK_M
-    head = (tl.program_id(0) // tiles).to(tl.int64)
-    i = tl.program_id(0) % tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    d = tl.arange(0, D)
-    dq = tl.trans(tl.load(sum_ptr + head * D * pitch + d[:, None] * pitch + i[None, :])) * scale
-    row = (head // Hq * Sq + i[:, None]) * Hq + head % Hq
-    tl.store(dq_ptr + row * D + d[None, :], dq.to(dq_ptr.dtype.element_ty), mask=i[:, None] < Sq)
 
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -495,17 +469,7 @@ def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]])
 
 
-@implementation(
-    OP,
-    "triton.pipelined",
-    level="hopper",
-    requires="sm_90",
-    deterministic=False,
-    tunable={
-        "BLOCK_N": (64, 128), "BLOCK_M": (32, 64), "WARPS": (4, 8), "STAGES": (2, 3), "DQ_M": (64, 128),
-        "DQ_N": (32, 64, 128), "DQ_WARPS": (4, 8), "DQ_STAGES": (2, 3, 4), "FUSED": (0, 1),
-    },
-)  # fmt: skip
+@implementation(OP, "triton.pipelined", level="hopper", requires="sm_90")
 def pipelined(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -515,43 +479,23 @@ def pipelined(
     do: torch.Tensor,
     *,
     causal: bool = False,
-    BLOCK_N: int = 128,
-    BLOCK_M: int = 64,
-    WARPS: int = 8,
-    STAGES: int = 3,
-    DQ_M: int = 128,
-    DQ_N: int = 64,
-    DQ_WARPS: int = 8,
-    DQ_STAGES: int = 3,
-    FUSED: int = 0,
 ) -> Gradients:
-    """As split, with tiles loaded by TMA, and a mask for the tiles alone that need one."""
+    """As split, with tiles loaded by TMA, and a mask for those tiles alone that need one."""
     call = prepare(q, k, v, o, lse, do, causal)
     dq, dk, dv = call.gradients
     if dq.numel() == 0 or dk.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     q, k, v, do, lse2, delta = call.inputs
     q, k, v, do = (for_tma(x) for x in (q, k, v, do))
-    (B, Sq, Hq, D), pitch = q.shape, lse2.numel() // (q.shape[0] * q.shape[2])
-    key_blocks = triton.cdiv(k.shape[1], BLOCK_N) * B * k.shape[2]
-    tiles = [descriptor(x, rows) for x, rows in ((q, BLOCK_M), (k, BLOCK_N), (v, BLOCK_N), (do, BLOCK_M))]
-    if FUSED:
-        dq_sum = torch.zeros((B, Hq, D, pitch), dtype=torch.float32, device=dq.device)
-        dq_desc = TensorDescriptor(dq_sum, list(dq_sum.shape), list(dq_sum.stride()), [1, 1, D, BLOCK_M])
-    else:
-        dq_desc = tiles[0]
-    attention_backward_pipelined_kernel[(key_blocks,)](
-        *tiles, dq_desc, lse2, delta, dk, dv, *call.sizes[:7], D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        CAUSAL=causal, STAGES=STAGES, ADD_DQ=bool(FUSED), num_warps=WARPS,
-    )  # fmt: skip
-    if FUSED:
-        attention_backward_transpose_kernel[(lse2.numel() // BLOCK_LOOP,)](
-            dq_sum, dq, Sq, Hq, pitch, 1 / math.sqrt(D), D=D, BLOCK_M=BLOCK_LOOP, num_warps=4
-        )
-        return call.gradients
-    tiles = [descriptor(x, rows) for x, rows in ((q, DQ_M), (k, DQ_N), (v, DQ_N), (do, DQ_M))]
-    attention_backward_pipelined_dq_kernel[(triton.cdiv(Sq, DQ_M) * B * Hq,)](
-        *tiles, lse2, delta, dq, *call.sizes[:7], D=D, BLOCK_M=DQ_M, BLOCK_N=DQ_N, CAUSAL=causal,
-        STAGES=DQ_STAGES, num_warps=DQ_WARPS,
-    )  # fmt: skip
+    (B, Sq, Hq, D), (_, Skv, Hk, _) = q.shape, k.shape
+    OWN, LOOP = D, D // 2  # rows of a program's own tile, and of those that its loop loads
+    constants = {"D": D, "CAUSAL": causal, "STAGES": 3, "num_warps": D // 16}
+    loop_of_queries = [descriptor(x, rows) for x, rows in ((q, LOOP), (k, OWN), (v, OWN), (do, LOOP))]
+    attention_backward_pipelined_dkdv_kernel[(triton.cdiv(Skv, OWN) * B * Hk,)](
+        *loop_of_queries, lse2, delta, dk, dv, *call.sizes[:7], BLOCK_M=LOOP, BLOCK_N=OWN, **constants
+    )
+    loop_of_keys = [descriptor(x, rows) for x, rows in ((q, OWN), (k, LOOP), (v, LOOP), (do, OWN))]
+    attention_backward_pipelined_dq_kernel[(triton.cdiv(Sq, OWN) * B * Hq,)](
+        *loop_of_keys, lse2, delta, dq, *call.sizes[:7], BLOCK_M=OWN, BLOCK_N=LOOP, **constants
+    )
     return call.gradients

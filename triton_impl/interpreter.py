@@ -11,7 +11,6 @@ every GPU:
 * NVIDIA's libdevice is missing: here ``fast_expf`` is the exact function.
 * A launch copies to the interpreter's memory and back, which would count as the caller's copies.  Rounding
   here would count as PyTorch's.
-* It has no reduction by a descriptor, ``desc.atomic_add``.
 * In Triton 3.9 ``&`` makes 64-bit integers of two comparisons, and a load refuses these as its mask.
 """
 
@@ -103,13 +102,6 @@ def match_gpu_arithmetic() -> None:
     def masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
         return store(builder, ptrs, value, one_bit(mask), *rest, **named)
 
-    def descriptor_reduce(builder: Any, kind: Any, desc: Any, value: Any, indices: Any) -> Any:
-        if kind != interpreter._ir.DESCRIPTOR_REDUCE_KIND.ADD:
-            raise NotImplementedError(f"{kind} by a descriptor, without a GPU")
-        ptrs, mask = desc.materialize_pointers(indices)
-        how = (interpreter._ir.MEM_SEMANTIC.RELAXED, interpreter._ir.MEM_SYNC_SCOPE.GPU)
-        builder.create_atomic_rmw(interpreter._ir.ATOMIC_OP.FADD, ptrs, value, one_bit(mask), *how)
-
     def unseen(method: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch._C._DisableTorchDispatch():  # type: ignore[no-untyped-call]
@@ -156,7 +148,6 @@ def match_gpu_arithmetic() -> None:
     libdevice.fast_expf = fast_expf
     interpreter.InterpreterBuilder.create_masked_load = masked_load
     interpreter.InterpreterBuilder.create_masked_store = masked_store
-    interpreter.InterpreterBuilder.create_descriptor_reduce = descriptor_reduce
     interpreter.InterpreterBuilder.create_dot = widening_dot
     interpreter.InterpreterBuilder.create_fp_to_fp = exact_fp_to_fp
     interpreter.InterpreterBuilder.create_fma = fused_fma

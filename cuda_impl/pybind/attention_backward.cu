@@ -14,7 +14,7 @@ constexpr int BLOCK_M = 128, BLOCK_N = 128;  // queries (for dq) or keys (for dk
 constexpr int BLOCK = 64;                    // rows of the tiles that its loop fetches
 
 struct Backward {
-    Tensor q, k, v, o, lse, d_o, lse2, delta, dq, dk, dv;
+    Tensor q, k, v, o, lse, d_o, lse2, delta, dq_sum, dq, dk, dv;
     Problem problem;
     int D;
     std::int64_t batches, rows;  // rows: of lse2 and delta, of all heads
@@ -31,11 +31,12 @@ static void dispatch_halves(const Backward& call, Function function) {
     });
 }
 
-// The arguments, new gradients, and memory for delta and lse2, of heads padded to whole tiles. Raises
+// The arguments, new gradients, and memory for delta, lse2 and, if asked for, dq's sums, of heads padded to
+// whole tiles. Raises
 // compare.arguments' TypeError or ValueError for other arguments.
 static Backward checked(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
                         const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores,
-                        int (*tile_rows)(int D)) {
+                        int (*tile_rows)(int D), bool with_sums = false) {
     const Torch& torch = Torch::get();
     Backward call;
     const auto taken = [&] {
@@ -95,8 +96,10 @@ static Backward checked(const py::object& q, const py::object& k, const py::obje
                     pitch,
                     float(1 / std::sqrt(double(call.D)))};
     call.rows = of_q[0] * of_q[2] * pitch;
-    call.delta = call.lse2 = new_empty_fp32(call.q, {2, call.rows});
+    const std::int64_t sums = with_sums ? call.rows * call.D + 1 : 0;
+    call.delta = call.lse2 = call.dq_sum = new_empty_fp32(call.q, {2 * call.rows + sums});
     call.lse2.address += std::uintptr_t(call.rows) * sizeof(float);
+    call.dq_sum.address += std::uintptr_t(call.rows) * 2 * sizeof(float);
     return call;
 }
 
@@ -209,8 +212,7 @@ static py::object wgmma_level(py::object q, py::object k, py::object v, py::obje
         return call.gradients();
     }
     const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
-    const std::int64_t rows = call.lse2.shape[1];
-    const Tensor dq_sum = new_zeros_fp32(call.q, {rows * call.D});
+    const Tensor dq_sum = new_zeros_fp32(call.q, {call.rows * call.D});
     dispatch_halves(call, [&](auto zero, auto D) {
         using T = decltype(zero);
         // Beside the tiles of fused two of ds, one of dq in fp32, and five mbarriers; swizzled tiles are
@@ -222,7 +224,7 @@ static py::object wgmma_level(py::object q, py::object k, py::object v, py::obje
                heads_map(held[2], BLOCK_N), heads_map(held[3], BLOCK), call.lse2.data<float>(),
                call.delta.data<float>(), dq_sum.data<float>(), call.dk.data<T>(), call.dv.data<T>(),
                call.problem);
-        launch(call.q, {rows / BLOCK * 2, WARPGROUP}, attention_backward_place_kernel<T, D>,
+        launch(call.q, {call.rows / BLOCK * 2, WARPGROUP}, attention_backward_place_kernel<T, D>,
                dq_sum.data<float>(), call.dq.data<T>(), call.problem);
     });
     return call.gradients();
@@ -236,35 +238,32 @@ static constexpr int overlapped_rows(int D) {
 // As wgmma, persistent; dq's product of a tile runs under the exponentials of the next one.
 static py::object overlapped(py::object q, py::object k, py::object v, py::object o, py::object lse,
                              py::object d_o, bool causal) {
-    const Backward call = checked(q, k, v, o, lse, d_o, causal, true, overlapped_rows);
+    const Backward call = checked(q, k, v, o, lse, d_o, causal, true, overlapped_rows, true);
     if (call.empty()) {
         for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
         return call.gradients();
     }
     const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
-    const Tensor dq_sum = new_empty_fp32(call.q, {call.rows * call.D}), taken = new_empty_fp32(call.q, {1});
+    float* const dq_sum = call.dq_sum.data<float>();
+    int* const taken = reinterpret_cast<int*>(dq_sum + call.rows * call.D);
     dispatch_halves(call, [&](auto zero, auto D) {
         using T = decltype(zero);
-        constexpr int BLOCK_M = overlapped_rows(D), STAGES = 2;
+        constexpr int rows = overlapped_rows(D);
         launch(call.q, {ceil_div(call.rows * (D / 8), THREADS), THREADS},
                attention_backward_prepare_kernel<T, D, THREADS>, call.o.data<T>(), call.d_o.data<T>(),
-               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(),
-               dq_sum.data<float>(), taken.data<int>(), index_t(call.rows), call.problem);
-        // Beside the tiles of fused two of ds and one of dq in fp32; mbarriers, and the keys taken.
-        constexpr int tiles =
-            (2 * BLOCK_N + 2 * STAGES * BLOCK_M) * D * 2 + 2 * BLOCK_M * BLOCK_N * 2 + BLOCK_M * D * 4;
-        constexpr int shared_bytes =
-            tiles + 2 * STAGES * BLOCK_M * 4 + (2 * STAGES + 4) * 8 + 8 + PERMUTED_BYTES;
+               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(), dq_sum, taken,
+               index_t(call.rows), call.problem);
+        // Beside the tiles two of ds, one of dq in fp32, lse2 and delta; mbarriers, and which keys are taken.
+        constexpr int shared_bytes = (2 * BLOCK_N + 4 * rows) * D * 2 + 2 * rows * BLOCK_N * 2 +
+                                     rows * D * 4 + 4 * rows * 4 + 8 * 8 + 8 + PERMUTED_BYTES;
         const std::int64_t blocks = std::min(call.key_blocks(), std::int64_t(multiprocessors(call.q)));
         launch(call.q, {blocks, 3 * WARPGROUP, check_shared(call, shared_bytes)},
-               attention_backward_overlapped_kernel<T, D, BLOCK_M, STAGES, false>,
-               heads_map(held[0], BLOCK_M), heads_map(held[1], BLOCK_N), heads_map(held[2], BLOCK_N),
-               heads_map(held[3], BLOCK_M), call.lse2.data<float>(), call.delta.data<float>(),
-               dq_sum.data<float>(), call.dk.data<T>(), call.dv.data<T>(), taken.data<int>(),
-               int(call.batches * call.problem.Hk), call.problem);
-        launch(call.q, {call.rows / BLOCK_M * 2, WARPGROUP},
-               attention_backward_transpose_kernel<T, D, BLOCK_M>, dq_sum.data<float>(), call.dq.data<T>(),
-               call.problem);
+               attention_backward_overlapped_kernel<T, D, rows>, heads_map(held[0], rows),
+               heads_map(held[1], BLOCK_N), heads_map(held[2], BLOCK_N), heads_map(held[3], rows),
+               call.lse2.data<float>(), call.delta.data<float>(), dq_sum, call.dk.data<T>(),
+               call.dv.data<T>(), taken, int(call.batches * call.problem.Hk), call.problem);
+        launch(call.q, {call.rows / rows * 2, WARPGROUP}, attention_backward_transpose_kernel<T, D, rows>,
+               dq_sum, call.dq.data<T>(), call.problem);
     });
     return call.gradients();
 }

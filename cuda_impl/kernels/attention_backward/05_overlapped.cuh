@@ -1,14 +1,18 @@
 // attention_backward, level 5, overlapped. Change: a tile's product for dq runs one tile later, under the
-// exponentials of the next one. So no consumer waits for the other's ds: each is up to a tile ahead, and
-// while one computes exponentials, the other multiplies. Tiles have up to 80 queries: shared memory, which
-// feeds wgmma, limits level 4, and more queries read k and v less often. With a causal mask, blocks with the
-// most tiles start first. A vectorized kernel computes delta and zeroes dq's sums.
+// exponentials of the next one, and no consumer waits for the other's ds of this tile. Tiles have 80 queries
+// (128 with D = 64): wgmma's operands in shared memory limit level 4, and more queries read k and v less
+// often. Blocks are persistent: the next keys arrive while dk and dv are stored. With a causal mask, keys
+// with the most tiles come first. A vectorized kernel computes delta and zeroes dq's sums.
 #pragma once
 
 #include "attention_backward/04_wgmma.cuh"
 
-// delta and lse2 as attention_backward_delta_kernel, and zeros for dq's sums. Grid: D / 8 threads a row, each
-// with 16 bytes of o and do.
+// p is rounded 2^12 times as large: fp16 holds numbers below 2^-14 with fewer digits, and ds is computed from
+// the rounded p. lse2 is smaller by 12, and what p is multiplied with is scaled back: it costs nothing.
+constexpr float P_EXPONENT = 12, P_SCALE = 4096;
+
+// delta and lse2 as attention_backward_delta_kernel, but for p's scale, and zeros for dq's sums and the count
+// of taken keys. Grid: D / 8 threads a row, each with 16 bytes of o and do.
 template <typename T, int D, int THREADS>
 __global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(
     const T* o_ptr, const T* do_ptr, const float* lse_ptr, float* delta_ptr, float* lse2_ptr, float* dq_ptr,
@@ -32,15 +36,15 @@ __global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(
     zeros[0] = zeros[WARP] = make_float4(0, 0, 0, 0);
     sum = warp_reduce<Sum, LANES>(sum);
     if (threadIdx.x % LANES > 0) return;
-    delta_ptr[row] = sum;
-    lse2_ptr[row] = lse == negative_infinity() ? -lse : lse * LOG2_E;
+    delta_ptr[row] = sum / P_SCALE;
+    lse2_ptr[row] = lse == negative_infinity() ? -lse : lse * LOG2_E - P_EXPONENT;
 }
 
 #if HAS_WGMMA_LEVELS
 
-template <int D, int BLOCK_M_, int STAGES_>
+template <int D, int BLOCK_M_>
 struct OverlappedTiles {
-    static constexpr int BLOCK_M = BLOCK_M_, BLOCK_N = 128, STAGES = STAGES_;
+    static constexpr int BLOCK_M = BLOCK_M_, BLOCK_N = 128;
     // Of a consumer's part of dq, 64 of D by as many queries: half of D, or half of the queries.
     static constexpr int DQ_M = D == 128 ? BLOCK_M : BLOCK_M / 2;
 
@@ -82,12 +86,17 @@ struct Constant {
     static constexpr bool value = VALUE;
 };
 
-// The first array if they are of one size, so that both share its registers.
+// The first array if both have one size: then they share its registers.
 template <int COUNT>
-__device__ __forceinline__ float (&same_size_or_own(float (&same)[COUNT], float (&)[COUNT]))
-    [COUNT] { return same; } template <int COUNT, int OWN>
-    __device__ __forceinline__ float (&same_size_or_own(float (&)[COUNT], float (&own)[OWN]))
-        [OWN] { return own; }
+using Sums = float[COUNT];
+template <int COUNT>
+__device__ __forceinline__ Sums<COUNT>& shared_or_own(Sums<COUNT>& shared, Sums<COUNT>&) {
+    return shared;
+}
+template <int COUNT, int OWN>
+__device__ __forceinline__ Sums<OWN>& shared_or_own(Sums<COUNT>&, Sums<OWN>& own) {
+    return own;
+}
 
 // As store_gradient, in 16-byte vectors: the four lanes of a row exchange their pairs.
 template <int D, typename T>
@@ -115,7 +124,7 @@ __device__ __forceinline__ void store_vectors(T* head, index_t stride_s, int row
 }
 
 // A block's keys, and the tiles of queries that it loops over: of each head that shares the key head, from
-// the first tile that sees a key.
+// the first tile that sees a key. There is at least one: the last query sees all keys.
 template <int BLOCK_M>
 struct Loop {
     int first_key, kv_head, batch, head, end_head, tile, first_tile, end_tile;
@@ -131,20 +140,20 @@ struct Loop {
         head = kv_head * (p.Hq / p.Hk), end_head = head + p.Hq / p.Hk;
         tile = first_tile = max(first_key - p.diagonal, 0) / BLOCK_M, end_tile = p.pitch / BLOCK_M;
     }
-    __device__ __forceinline__ int tiles() const { return max(end_tile - first_tile, 0) * (end_head - head); }
-    __device__ __forceinline__ bool more() const { return head < end_head && first_tile < end_tile; }
+    __device__ __forceinline__ int tiles() const { return (end_tile - first_tile) * (end_head - head); }
+    __device__ __forceinline__ bool more() const { return head < end_head; }
     __device__ __forceinline__ void advance() {
         if (++tile == end_tile) tile = first_tile, ++head;
     }
 };
 
-template <int STAGES>
 struct StageOfRing {
     int stage = 0;
     unsigned parity = 0;
 
     __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        stage ^= 1;
+        parity ^= stage == 0;
     }
 };
 
@@ -153,13 +162,13 @@ struct StageOfRing {
 // Grid: persistent. A block takes 128 keys of a key head after another; next, 0 at first, counts those
 // taken. Warpgroup 0: a warp loads tiles, and one per consumer adds its part of dq to memory.
 // A consumer has 64 of the keys, and half of each tile of dq.
-template <typename T, int D, int BLOCK_M, int STAGES, bool EARLY>
+template <typename T, int D, int BLOCK_M>
 __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlapped_kernel(
     const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map, const float* lse2_ptr,
     const float* delta_ptr, float* dq_ptr, T* dk_ptr, T* dv_ptr, int* next, int heads, Problem p) {
 #if HAS_WGMMA_LEVELS
-    using Shared = OverlappedTiles<D, BLOCK_M, STAGES>;
+    using Shared = OverlappedTiles<D, BLOCK_M>;
     constexpr int BLOCK_N = Shared::BLOCK_N, DQ_M = Shared::DQ_M, CONSUMERS = 2;
     // Named barriers of each consumer and its warp for dq.
     constexpr int DQ_FULL = 1, DQ_EMPTY = 3, DQ_THREADS = WARPGROUP + WARP;
@@ -190,7 +199,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
     if (warp_of_block < 4) {
         setmaxnreg_dec<24>();
         if (threadIdx.x == 0) {
-            StageOfRing<STAGES> ring;
+            StageOfRing ring;
             for (;; keys_parity ^= 1) {
                 const int block = atomicAdd(next, 1);
                 mbarrier_wait(&shared.keys_empty, keys_parity ^ 1);
@@ -248,7 +257,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
     const unsigned v_lines = shared_address(shared.v) + consumer * 64 * LINE_BYTES;
     const unsigned k_piece = shared_address(shared.k) + (D == 128 ? consumer * BLOCK_N * LINE_BYTES : 0);
     const unsigned ds_lines = shared_address(shared.ds) + (D == 128 ? 0 : consumer * DQ_M * LINE_BYTES);
-    StageOfRing<STAGES> ring;
+    StageOfRing ring;
     int buffer = 0;
     unsigned ds_parity = 0;
     const auto q_at = [&](int stage) {
@@ -259,7 +268,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
     for (int block = take(); block < blocks * heads; block = take()) {
         Loop<BLOCK_M> loop(block, blocks, heads, p);
         float dk[D / 2], dv[D / 2], s[BLOCK_M / 2], ds[BLOCK_M / 2], of_dq[DQ_M / 2];
-        auto& dq = same_size_or_own(ds, of_dq);  // ds and dq are never used at once
+        auto& dq = shared_or_own(ds, of_dq);  // ds and dq are never used at once
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) dk[i] = dv[i] = 0;
         unsigned left[BLOCK_M / 4];  // operand: p^T for dv, then ds^T for dk
@@ -291,18 +300,16 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
                 }
             }
         };
-        // ds^T, in registers and in shared memory, there with queries as lines; dv's product meanwhile. p is
-        // read back from its rounded operand: registers hold no more.
         const auto start_dv = [&] {
             round_sums<T>(left, s);
             add_product<T, BLOCK_M>(dv, left, do_at(stage));
         };
-        const auto make_ds = [&](auto is_last) {
+        // ds^T, in registers and in shared memory, there with queries as lines. p is read back from its
+        // rounded operand: there are no registers for both.
+        const auto make_ds = [&] {
             multiply_lines<T, D, BLOCK_N, BLOCK_M>(ds, v_lines, do_at(stage));
             const float* delta = shared.delta[stage] + pair;
-            constexpr bool EARLY_HERE = EARLY && !decltype(is_last)::value;
-            if constexpr (EARLY_HERE) start_scores();
-            wgmma_wait_group<EARLY_HERE ? 1 : 0>(ds);
+            wgmma_wait_group<0>(ds);
             loop.advance();
             unsigned char* lines = shared.ds[buffer][consumer];
 #pragma unroll
@@ -311,8 +318,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
 #pragma unroll
                 for (int j = i; j < i + 2; ++j) {
                     const float2 prob = unpack(T(), left[j]);
-                    left[j] =
-                        pack(T(), prob.x * (ds[2 * j] - of_pair.x), prob.y * (ds[2 * j + 1] - of_pair.y));
+                    left[j] = pack(T(), prob.x * (ds[2 * j] * (1 / P_SCALE) - of_pair.x),
+                                   prob.y * (ds[2 * j + 1] * (1 / P_SCALE) - of_pair.y));
                 }
             }
 #pragma unroll
@@ -347,46 +354,46 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             fence_proxy_async();
             named_barrier_arrive<DQ_THREADS>(DQ_FULL + consumer);
         };
-        const int tiles = loop.tiles();
-        if (tiles > 0) {
-            start_scores();
+        // A tile, from its p on, and the next tile's scores.
+        const auto finish = [&](auto is_last) {
+            const int before = stage;
+            make_ds();
+            add_product<T, BLOCK_M>(dk, left, q_at(before));
+            if constexpr (!decltype(is_last)::value) start_scores();
             wgmma_wait_group<0>(s);
-            const auto finish = [&](auto is_last) {
-                const int before = stage;
-                make_ds(is_last);
-                add_product<T, BLOCK_M>(dk, left, q_at(before));
-                if constexpr (!EARLY && !decltype(is_last)::value) start_scores();
-                wgmma_wait_group<0>(s);
-                release(before);
-            };
-            const auto begin = [&] {
-                start_dq();
-                make_p();
-                start_dv();
-                wgmma_wait_group<1>(dq);
-                add_dq();
-            };
+            release(before);
+        };
+        // A tile's p, and dq of the tile before it.
+        const auto begin = [&] {
+            start_dq();
             make_p();
             start_dv();
-            if (tiles > 1) {
-                finish(Constant<false>());
-                for (int n = 2; n < tiles; ++n) {
-                    begin();
-                    finish(Constant<false>());
-                }
-                begin();
-            }
-            finish(Constant<true>());
-            start_dq();
-            wgmma_wait_group<0>(dq);
+            wgmma_wait_group<1>(dq);
             add_dq();
+        };
+        start_scores();
+        wgmma_wait_group<0>(s);
+        make_p();
+        start_dv();
+        const int tiles = loop.tiles();
+        if (tiles > 1) {  // no wgmma is in flight where the loop repeats
+            finish(Constant<false>());
+            for (int n = 2; n < tiles; ++n) {
+                begin();
+                finish(Constant<false>());
+            }
+            begin();
         }
+        finish(Constant<true>());
+        start_dq();
+        wgmma_wait_group<0>(dq);
+        add_dq();
         if (thread == 0) mbarrier_arrive(&shared.keys_empty);
 
         const index_t of_head = (index_t(loop.batch) * p.Skv * p.Hk + loop.kv_head) * D;
         const index_t stride_s = index_t(p.Hk) * D;
         store_vectors<D>(dk_ptr + of_head, stride_s, loop.first_key + own, p.Skv, p.scale, dk);
-        store_vectors<D>(dv_ptr + of_head, stride_s, loop.first_key + own, p.Skv, 1.0f, dv);
+        store_vectors<D>(dv_ptr + of_head, stride_s, loop.first_key + own, p.Skv, 1 / P_SCALE, dv);
     }
 #endif
 }

@@ -1,5 +1,6 @@
-// PTX that attention_backward's wgmma level needs beyond attention/hopper_ptx.cuh. Each function is one
-// instruction. With HOST_BUILD the same in plain C++. Source: PTX ISA, "cp.reduce.async.bulk", "wgmma".
+// PTX that attention_backward's Hopper levels need beyond attention/hopper_ptx.cuh. Each function is one
+// instruction. With HOST_BUILD the same in plain C++. Source: PTX ISA, "cp.reduce.async.bulk",
+// "stmatrix", "wgmma".
 #pragma once
 
 #include "attention/hopper_ptx.cuh"
@@ -26,13 +27,6 @@ __device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to,
         "}\n" ::"l"(to),
         "r"(shared_address(from)), "r"(bytes), "r"(int(condition))
         : "memory");
-}
-
-// Adds four neighbouring fp32 elements to global memory. Returns nothing, so nothing waits for it.
-__device__ __forceinline__ void add_to_global(float* to, float x, float y, float z, float w) {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x), "f"(y),
-                 "f"(z), "f"(w)
-                 : "memory");
 }
 
 // stmatrix_x4 of transposed matrices: of each, lane l has rows 2 * (l % 4) and the next of column l / 4.
@@ -73,41 +67,19 @@ __device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matri
 }
 #undef WGMMA_N32
 
-// ---- wgmma of further sizes: d[64, N] (+)= a[64, 16] @ b[16, N] ------------------------------------------
-
-#define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
-#define WGMMA(n, type, registers, a_, b_, add_, transposed_a_, transposed_b_, ...)                     \
-    asm volatile(                                                                                      \
-        "{\n"                                                                                          \
-        ".reg .pred adds;\n"                                                                           \
-        "setp.ne.b32 adds, " add_                                                                      \
-        ", 0;\n"                                                                                       \
-        "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" registers "}, " a_ ", " b_ \
-        ", adds, 1, 1, " transposed_a_ ", " transposed_b_                                              \
-        ";\n"                                                                                          \
-        "}\n"                                                                                          \
-        : __VA_ARGS__                                                                                  \
+// d[64, 80] (+)= a[64, 16] @ b[16, 80], as wgmma of other sizes.
+#define WGMMA_N80(type)                                                                                     \
+    asm volatile(                                                                                           \
+        "{\n"                                                                                               \
+        ".reg .pred adds;\n"                                                                                \
+        "setp.ne.b32 adds, %42, 0;\n"                                                                       \
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type                                         \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, "  \
+        "%40, %41, adds, 1, 1, %43, %44;\n"                                                                 \
+        "}\n"                                                                                               \
+        : EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24), EIGHT_OF(d, 32)                 \
         : "l"(a), "l"(b), "r"(int(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
-#define WGMMA_N48(type)                                                                         \
-    WGMMA("48", type, TEN("") TEN("1") "%20, %21, %22, %23", "%24", "%25", "%26", "%27", "%28", \
-          EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16))
-#define WGMMA_N80(type)                                                                                    \
-    WGMMA("80", type, TEN("") TEN("1") TEN("2") "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39", "%40", \
-          "%41", "%42", "%43", "%44", EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24),    \
-          EIGHT_OF(d, 32))
-#define WGMMA_N96(type)                                                                                   \
-    WGMMA("96", type, TEN("") TEN("1") TEN("2") TEN("3") "%40, %41, %42, %43, %44, %45, %46, %47", "%48", \
-          "%49", "%50", "%51", "%52", EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24),   \
-          EIGHT_OF(d, 32), EIGHT_OF(d, 40))
-
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[24], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N48("bf16");
-    } else {
-        WGMMA_N48("f16");
-    }
-}
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ __forceinline__ void wgmma(float (&d)[40], matrix_t a, matrix_t b, bool add) {
     if constexpr (IS_BF16<T>) {
@@ -116,19 +88,7 @@ __device__ __forceinline__ void wgmma(float (&d)[40], matrix_t a, matrix_t b, bo
         WGMMA_N80("f16");
     }
 }
-template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
-__device__ __forceinline__ void wgmma(float (&d)[48], matrix_t a, matrix_t b, bool add) {
-    if constexpr (IS_BF16<T>) {
-        WGMMA_N96("bf16");
-    } else {
-        WGMMA_N96("f16");
-    }
-}
-#undef WGMMA_N96
 #undef WGMMA_N80
-#undef WGMMA_N48
-#undef WGMMA
-#undef TEN
 #undef EIGHT_OF
 
 #elif defined(HOST_BUILD)
@@ -171,10 +131,6 @@ void bulk_wait_group_read() {
     host::loads().erase(host::reductions_of_thread());
 }
 inline void fence_proxy_async() {}
-
-inline void add_to_global(float* to, float x, float y, float z, float w) {
-    to[0] += x, to[1] += y, to[2] += z, to[3] += w;
-}
 
 inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
