@@ -1,9 +1,10 @@
 """attention_backward in Triton: ``q, k, v, o, lse, do -> dq, dk, dv``.
 
-Variants, slow to fast; ``cuda_impl/kernels/attention_backward.cuh`` has the same under the same names:
+Variants, slow to fast; ``cuda_impl/kernels/attention_backward.cuh`` has the first two under the same names:
 
 * ``split``: a kernel for dk and dv loops over queries, one for dq loops over keys; deterministic
 * ``fused``: one kernel loops over queries: scores are computed once, dq is summed by atomics
+* ``pipelined``: as split, with TMA descriptors; tiles that need no mask have a loop of their own
 
 With s = scale * q k^T, p = exp(s - lse), delta = rowsum(do * o) and ds = p * (do v^T - delta): dv = p^T do,
 dk = scale * ds^T q, dq = scale * ds k.  A tile of p is recomputed from q, k and lse.
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_gradients
 from compare.registry import implementation
+from cuda_impl.heads_map import for_tma
 
 OP = "attention_backward"
 HEAD_SIZES = (64, 128)
@@ -200,6 +203,137 @@ def attention_backward_fused_kernel(
 
 
 @triton.jit
+def longest_first(blocks, CAUSAL: tl.constexpr):
+    """The program's block and head, of ``blocks`` a head.
+
+    Causal: by section of 16 heads, and in it from the first block, which has the most work.  Else by head.
+    """
+    MOST: tl.constexpr = 16 if CAUSAL else 1
+    section = tl.program_id(0) // (MOST * blocks) * MOST
+    in_section = tl.program_id(0) % (MOST * blocks)
+    width = tl.minimum(MOST, tl.num_programs(0) // blocks - section)
+    return in_section // width, section + in_section % width
+
+
+@triton.jit
+def visit_queries_by_tma(
+    k, v, dk, dv, q_desc, do_desc, lse2_ptr, delta_ptr, batch, head, begin, end, first_key, Skv, diagonal,
+    factor, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add what tiles ``begin`` to ``end`` of a head's queries give to dk and dv."""
+    i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    for tile in tl.range(begin, end, num_stages=STAGES):
+        first_query = tile * BLOCK_M
+        q = q_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+        do = do_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+        lse2 = tl.load(lse2_ptr + first_query + i)
+        delta = tl.load(delta_ptr + first_query + i)
+        s = tl.dot(k, tl.trans(q))
+        p = tl.exp2(s * factor - lse2[None, :])
+        if MASKED:
+            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+            p = tl.where((first_key + j)[:, None] < keys[None, :], p, 0.0)
+        dp = tl.dot(v, tl.trans(do))
+        dv = tl.dot(p.to(do.dtype), do, dv)
+        ds = (p * (dp - delta[None, :])).to(q.dtype)
+        dk = tl.dot(ds, q, dk)
+    return dk, dv
+
+
+@triton.jit
+def attention_backward_pipelined_dkdv_kernel(
+    q_desc, k_desc, v_desc, do_desc, lse2_ptr, delta_ptr, dk_ptr, dv_ptr,
+    Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_N keys of a key head.  Descriptors: [B,H,S,D], tiles of a head."""
+    block, of_batches = longest_first(tl.cdiv(Skv, BLOCK_N), CAUSAL)
+    first_key = block * BLOCK_N
+    kv_head, batch = of_batches % Hk, of_batches // Hk
+    k = k_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+    v = v_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+    dk = tl.zeros([BLOCK_N, D], tl.float32)
+    dv = tl.zeros([BLOCK_N, D], tl.float32)
+    tiles = tl.cdiv(Sq, BLOCK_M)
+    begin = tl.minimum(tl.maximum(first_key - diagonal, 0) // BLOCK_M, tiles)
+    # Tiles of queries that see only some of the keys come first.
+    whole = tl.maximum(tl.minimum(tl.cdiv(first_key + BLOCK_N - 1 - diagonal, BLOCK_M), tiles), begin)
+    whole = tl.where(first_key + BLOCK_N > Skv, tiles, whole)
+    for of_group in range(Hq // Hk):
+        head = kv_head * (Hq // Hk) + of_group
+        of_head = (batch * Hq + head).to(tl.int64) * pitch
+        dk, dv = visit_queries_by_tma(
+            k, v, dk, dv, q_desc, do_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
+            begin, whole, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, True, STAGES,
+        )  # fmt: skip
+        dk, dv = visit_queries_by_tma(
+            k, v, dk, dv, q_desc, do_desc, lse2_ptr + of_head, delta_ptr + of_head, batch, head,
+            whole, tiles, first_key, Skv, diagonal, scale * 1.44269504, D, BLOCK_M, BLOCK_N, False, STAGES,
+        )  # fmt: skip
+    j, d = tl.arange(0, BLOCK_N), tl.arange(0, D)[None, :]
+    row = (batch.to(tl.int64) * Skv + first_key + j[:, None]) * Hk + kv_head
+    inside = (first_key + j < Skv)[:, None]
+    tl.store(dk_ptr + row * D + d, (dk * scale).to(dk_ptr.dtype.element_ty), mask=inside)
+    tl.store(dv_ptr + row * D + d, dv.to(dv_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def visit_keys_by_tma(
+    q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, begin, end, first_query, Skv, diagonal, factor,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add what tiles ``begin`` to ``end`` of a head's keys give to dq."""
+    i, j = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    for tile in tl.range(begin, end, num_stages=STAGES):
+        first_key = tile * BLOCK_N
+        k = k_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+        v = v_desc.load([batch, kv_head, first_key, 0]).reshape([BLOCK_N, D])
+        s = tl.dot(q, tl.trans(k))
+        dp = tl.dot(do, tl.trans(v))
+        ds = tl.exp2(s * factor - lse2[:, None]) * (dp - delta[:, None])
+        if MASKED:
+            keys = tl.minimum(Skv, first_query + i + diagonal + 1)
+            ds = tl.where((first_key + j)[None, :] < keys[:, None], ds, 0.0)
+        dq = tl.dot(ds.to(k.dtype), k, dq)
+    return dq
+
+
+@triton.jit
+def attention_backward_pipelined_dq_kernel(
+    q_desc, k_desc, v_desc, do_desc, lse2_ptr, delta_ptr, dq_ptr, Sq, Skv, Hq, Hk, diagonal, pitch, scale,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Grid: a program per BLOCK_M queries of a head.  The last queries have the most keys."""
+    blocks = tl.cdiv(Sq, BLOCK_M)
+    block, of_batches = longest_first(blocks, CAUSAL)
+    first_query = (blocks - 1 - block) * BLOCK_M
+    head, batch = of_batches % Hq, of_batches // Hq
+    q = q_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+    do = do_desc.load([batch, head, first_query, 0]).reshape([BLOCK_M, D])
+    i, d = tl.arange(0, BLOCK_M), tl.arange(0, D)[None, :]
+    of_rows = of_batches.to(tl.int64) * pitch + first_query
+    lse2 = tl.load(lse2_ptr + of_rows + i)
+    delta = tl.load(delta_ptr + of_rows + i)
+    # Tiles of keys that all queries see come first.
+    end = tl.cdiv(tl.maximum(tl.minimum(Skv, first_query + BLOCK_M + diagonal), 0), BLOCK_N)
+    whole = tl.maximum(tl.minimum(Skv, first_query + diagonal + 1), 0) // BLOCK_N
+    dq = tl.zeros([BLOCK_M, D], tl.float32)
+    kv_head, factor = head // (Hq // Hk), scale * 1.44269504
+    dq = visit_keys_by_tma(
+        q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, 0, whole, first_query, Skv, diagonal, factor,
+        D, BLOCK_M, BLOCK_N, False, STAGES,
+    )  # fmt: skip
+    dq = visit_keys_by_tma(
+        q, do, lse2, delta, dq, k_desc, v_desc, batch, kv_head, whole, end, first_query, Skv, diagonal,
+        factor, D, BLOCK_M, BLOCK_N, True, STAGES,
+    )  # fmt: skip
+    row = (batch.to(tl.int64) * Sq + first_query + i[:, None]) * Hq + head
+    inside = (first_query + i < Sq)[:, None]
+    tl.store(dq_ptr + row * D + d, (dq * scale).to(dq_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def attention_backward_round_kernel(sum_ptr, dq_ptr, elements, scale, BLOCK_SIZE: tl.constexpr):
     """dq = scale * sum, rounded once."""
     n = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
@@ -325,5 +459,43 @@ def fused(
     grid = (triton.cdiv(dq.numel(), BLOCK_SIZE),)
     attention_backward_round_kernel[grid](
         dq_sum, dq, dq.numel(), 1 / math.sqrt(q.shape[3]), BLOCK_SIZE=BLOCK_SIZE
+    )
+    return call.gradients
+
+
+def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """The TMA descriptor of ``x[B,S,H,D]`` as [B,H,S,D], for tiles of ``rows`` rows of a head."""
+    x = x.permute(0, 2, 1, 3)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]])
+
+
+@implementation(OP, "triton.pipelined", level="hopper", requires="sm_90")
+def pipelined(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """As split, with tiles loaded by TMA, and a mask for those tiles alone that need one."""
+    call = prepare(q, k, v, o, lse, do, causal)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0 or dk.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    q, k, v, do, lse2, delta = call.inputs
+    q, k, v, do = (for_tma(x) for x in (q, k, v, do))
+    (B, Sq, Hq, D), (_, Skv, Hk, _) = q.shape, k.shape
+    OWN, LOOP = D, D // 2  # rows of a program's own tile, and of those that its loop loads
+    constants = {"D": D, "CAUSAL": causal, "STAGES": 3, "num_warps": D // 16}
+    loop_of_queries = [descriptor(x, rows) for x, rows in ((q, LOOP), (k, OWN), (v, OWN), (do, LOOP))]
+    attention_backward_pipelined_dkdv_kernel[(triton.cdiv(Skv, OWN) * B * Hk,)](
+        *loop_of_queries, lse2, delta, dk, dv, *call.sizes[:7], BLOCK_M=LOOP, BLOCK_N=OWN, **constants
+    )
+    loop_of_keys = [descriptor(x, rows) for x, rows in ((q, OWN), (k, LOOP), (v, LOOP), (do, OWN))]
+    attention_backward_pipelined_dq_kernel[(triton.cdiv(Sq, OWN) * B * Hq,)](
+        *loop_of_keys, lse2, delta, dq, *call.sizes[:7], BLOCK_M=OWN, BLOCK_N=LOOP, **constants
     )
     return call.gradients

@@ -174,13 +174,15 @@ def cost(case: Case) -> Cost:
     )
 
 
-def tolerance(case: Case) -> Tolerance:
+def tolerance(roundings: int, case: Case) -> Tolerance:
     """In fp32: a score is off by some roundings of |q||k|, and exp passes that on to p, here 32 at most.
 
-    In 16 bits tensor cores take p and ds as rounded values: a term is off by one rounding of the dtype at
-    most, 2^13 roundings of fp32 for fp16 and 2^16 for bf16.  The output's own rounding is not counted.
+    In 16 bits tensor cores take p and ds as rounded values, and ds may be computed from the rounded p: a term
+    of dv is off by one rounding of the dtype at most, one of dq and dk by two.  A rounding of the dtype is
+    2^13 of fp32 for fp16 and 2^16 for bf16.  The output's own rounding is not counted.
     """
-    return Tolerance(least=128.0 + {"fp32": 0.0, "fp16": 2.0**13, "bf16": 2.0**16}[case.dtype])
+    of_dtype = {"fp32": 0.0, "fp16": 2.0**13, "bf16": 2.0**16}[case.dtype]
+    return Tolerance(least=128.0 + roundings * of_dtype)
 
 
 _LAYOUTS = (*LAYOUTS, "heads_first")
@@ -254,11 +256,15 @@ OP = Op(
     layouts=_LAYOUTS,
     options=attention.options,
     cost=cost,
-    tolerance=tolerance,
+    tolerance=functools.partial(tolerance, 2),
     cases=CASES,
     further=tuple(
-        Output(functools.partial(_gradient, of, False), tolerance, functools.partial(_gradient, of, True))
-        for of in ("dk", "dv")
+        Output(
+            functools.partial(_gradient, of, False),
+            functools.partial(tolerance, roundings),
+            functools.partial(_gradient, of, True),
+        )
+        for of, roundings in (("dk", 2), ("dv", 1))
     ),
     independent="B",
 )

@@ -199,14 +199,18 @@ struct Product {
     void (*execute)(const std::vector<const Product*>& part, unsigned warp);
 };
 
-template <typename T, int N, bool B_TRANSPOSED>
+template <typename T, int N, bool A_TRANSPOSED, bool B_TRANSPOSED>
 void execute(const std::vector<const Product*>& part, unsigned warp) {
     float a[16][16], b[16][N];
     for (unsigned row = 0; row < 16; ++row) {
         for (unsigned k = 0; k < 16; ++k) {
             const unsigned word = row / 8 + k / 8 * 2, lane = row % 8 * 4 + k % 8 / 2;
-            a[row][k] = part[lane]->a_registers != nullptr ? element<T>(part[lane]->a_registers[word], k % 2)
-                                                           : swizzled<T>(part[0]->a, 16 * warp + row, k);
+            if (part[lane]->a_registers != nullptr) {
+                a[row][k] = element<T>(part[lane]->a_registers[word], k % 2);
+            } else {
+                a[row][k] = A_TRANSPOSED ? swizzled<T>(part[0]->a, k, 16 * warp + row)
+                                         : swizzled<T>(part[0]->a, 16 * warp + row, k);
+            }
         }
     }
     for (unsigned k = 0; k < 16; ++k) {
@@ -243,12 +247,12 @@ inline Products& products() {
 
 template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED, int COUNT>
 void wgmma(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
-    static_assert(!A_TRANSPOSED, "rows of a run along K");
-    host::products().started.push_back({d, nullptr, a, b, add, host::execute<T, 2 * COUNT, B_TRANSPOSED>});
+    host::products().started.push_back(
+        {d, nullptr, a, b, add, host::execute<T, 2 * COUNT, A_TRANSPOSED, B_TRANSPOSED>});
 }
 template <typename T, int COUNT>
 void wgmma_from_registers(float (&d)[COUNT], const unsigned* a, matrix_t b) {
-    host::products().started.push_back({d, a, 0, b, true, host::execute<T, 2 * COUNT, true>});
+    host::products().started.push_back({d, a, 0, b, true, host::execute<T, 2 * COUNT, false, true>});
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit_group() {

@@ -6,6 +6,7 @@
 //   split  tensor cores: a kernel for dk and dv loops over queries, one for dq loops over keys
 //   fused  one kernel loops over queries: scores are computed once, dq is summed by atomics
 //   wgmma  as fused, with Hopper's units: TMA, a producer warp, two consumer warpgroups
+//   overlapped  dq's product of a tile runs under the exponentials of the next one
 //
 // With s = scale * q k^T, p = exp(s - lse), delta = rowsum(do * o) and ds = p * (do v^T - delta):
 //   dv = p^T do    dk = scale * ds^T q    dq = scale * ds k
@@ -19,3 +20,4 @@
 #include "attention_backward/02_split.cuh"
 #include "attention_backward/03_fused.cuh"
 #include "attention_backward/04_wgmma.cuh"
+#include "attention_backward/05_overlapped.cuh"

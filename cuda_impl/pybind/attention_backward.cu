@@ -14,10 +14,10 @@ constexpr int BLOCK_M = 128, BLOCK_N = 128;  // queries (for dq) or keys (for dk
 constexpr int BLOCK = 64;                    // rows of the tiles that its loop fetches
 
 struct Backward {
-    Tensor q, k, v, o, lse, d_o, lse2, delta, dq, dk, dv;
+    Tensor q, k, v, o, lse, d_o, lse2, delta, dq_sum, dq, dk, dv;
     Problem problem;
     int D;
-    std::int64_t batches;
+    std::int64_t batches, rows;  // rows: of lse2 and delta, of all heads
     py::object gradients() const { return py::make_tuple(dq.object, dk.object, dv.object); }
     bool empty() const { return dq.numel() == 0 || dk.numel() == 0; }
     std::int64_t key_blocks() const { return ceil_div(problem.Skv, BLOCK_N) * batches * problem.Hk; }
@@ -31,10 +31,12 @@ static void dispatch_halves(const Backward& call, Function function) {
     });
 }
 
-// The arguments, new gradients, and delta and lse2 if there is any row. Raises compare.arguments' TypeError
-// or ValueError for other arguments.
-static Backward prepare(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
-                        const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores = true) {
+// The arguments, new gradients, and memory for delta, lse2 and, if asked for, dq's sums, of heads padded to
+// whole tiles. Raises
+// compare.arguments' TypeError or ValueError for other arguments.
+static Backward checked(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
+                        const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores,
+                        int (*tile_rows)(int D), bool with_sums = false) {
     const Torch& torch = Torch::get();
     Backward call;
     const auto taken = [&] {
@@ -79,7 +81,8 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
     call.lse = call.lse.contiguous();
     call.batches = of_q[0], call.D = int(of_q[3]);
     const auto strides = [](const Tensor& x) { return Strides{x.strides[0], x.strides[1], x.strides[2]}; };
-    const int Sq = int(of_q[1]), Skv = int(of_k[1]), pitch = int(ceil_div(Sq, BLOCK_M)) * BLOCK_M;
+    const int Sq = int(of_q[1]), Skv = int(of_k[1]), rows = tile_rows(call.D),
+              pitch = int(ceil_div(Sq, rows)) * rows;
     call.problem = {strides(call.q),
                     strides(call.k),
                     strides(call.v),
@@ -92,15 +95,24 @@ static Backward prepare(const py::object& q, const py::object& k, const py::obje
                     causal ? Skv - Sq : Skv,
                     pitch,
                     float(1 / std::sqrt(double(call.D)))};
-    const std::int64_t rows = of_q[0] * of_q[2] * pitch;
-    call.delta = call.lse2 = new_empty_fp32(call.q, {2, rows});
-    call.lse2.address += std::uintptr_t(rows) * sizeof(float);
-    if (rows == 0) return call;
+    call.rows = of_q[0] * of_q[2] * pitch;
+    const std::int64_t sums = with_sums ? call.rows * call.D + 1 : 0;
+    call.delta = call.lse2 = call.dq_sum = new_empty_fp32(call.q, {2 * call.rows + sums});
+    call.lse2.address += std::uintptr_t(call.rows) * sizeof(float);
+    call.dq_sum.address += std::uintptr_t(call.rows) * 2 * sizeof(float);
+    return call;
+}
+
+// As checked, and computes delta and lse2 if there is any row.
+static Backward prepare(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
+                        const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores = true) {
+    const Backward call = checked(q, k, v, o, lse, d_o, causal, tensor_cores, [](int) { return BLOCK_M; });
+    if (call.rows == 0) return call;
     dispatch_heads(call.q, [&](auto zero, auto D) {
         using T = decltype(zero);
-        launch(call.q, {ceil_div(rows, THREADS / WARP), THREADS},
+        launch(call.q, {ceil_div(call.rows, THREADS / WARP), THREADS},
                attention_backward_delta_kernel<T, D, THREADS>, call.o.data<T>(), call.d_o.data<T>(),
-               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(), index_t(rows),
+               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(), index_t(call.rows),
                call.problem);
     });
     return call;
@@ -200,8 +212,7 @@ static py::object wgmma_level(py::object q, py::object k, py::object v, py::obje
         return call.gradients();
     }
     const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
-    const std::int64_t rows = call.lse2.shape[1];
-    const Tensor dq_sum = new_zeros_fp32(call.q, {rows * call.D});
+    const Tensor dq_sum = new_zeros_fp32(call.q, {call.rows * call.D});
     dispatch_halves(call, [&](auto zero, auto D) {
         using T = decltype(zero);
         // Beside the tiles of fused two of ds, one of dq in fp32, and five mbarriers; swizzled tiles are
@@ -213,8 +224,46 @@ static py::object wgmma_level(py::object q, py::object k, py::object v, py::obje
                heads_map(held[2], BLOCK_N), heads_map(held[3], BLOCK), call.lse2.data<float>(),
                call.delta.data<float>(), dq_sum.data<float>(), call.dk.data<T>(), call.dv.data<T>(),
                call.problem);
-        launch(call.q, {rows / BLOCK * 2, WARPGROUP}, attention_backward_place_kernel<T, D>,
+        launch(call.q, {call.rows / BLOCK * 2, WARPGROUP}, attention_backward_place_kernel<T, D>,
                dq_sum.data<float>(), call.dq.data<T>(), call.problem);
+    });
+    return call.gradients();
+}
+
+// Queries of a tile: with D = 64 the gradients of keys take half the registers.
+static constexpr int overlapped_rows(int D) {
+    return D == 64 ? 128 : 80;
+}
+
+// As wgmma, persistent; dq's product of a tile runs under the exponentials of the next one.
+static py::object overlapped(py::object q, py::object k, py::object v, py::object o, py::object lse,
+                             py::object d_o, bool causal) {
+    const Backward call = checked(q, k, v, o, lse, d_o, causal, true, overlapped_rows, true);
+    if (call.empty()) {
+        for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
+        return call.gradients();
+    }
+    const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
+    float* const dq_sum = call.dq_sum.data<float>();
+    int* const taken = reinterpret_cast<int*>(dq_sum + call.rows * call.D);
+    dispatch_halves(call, [&](auto zero, auto D) {
+        using T = decltype(zero);
+        constexpr int rows = overlapped_rows(D);
+        launch(call.q, {ceil_div(call.rows * (D / 8), THREADS), THREADS},
+               attention_backward_prepare_kernel<T, D, THREADS>, call.o.data<T>(), call.d_o.data<T>(),
+               call.lse.data<float>(), call.delta.data<float>(), call.lse2.data<float>(), dq_sum, taken,
+               index_t(call.rows), call.problem);
+        // Beside the tiles two of ds, one of dq in fp32, lse2 and delta; mbarriers, and which keys are taken.
+        constexpr int shared_bytes = (2 * BLOCK_N + 4 * rows) * D * 2 + 2 * rows * BLOCK_N * 2 +
+                                     rows * D * 4 + 4 * rows * 4 + 8 * 8 + 8 + PERMUTED_BYTES;
+        const std::int64_t blocks = std::min(call.key_blocks(), std::int64_t(multiprocessors(call.q)));
+        launch(call.q, {blocks, 3 * WARPGROUP, check_shared(call, shared_bytes)},
+               attention_backward_overlapped_kernel<T, D, rows>, heads_map(held[0], rows),
+               heads_map(held[1], BLOCK_N), heads_map(held[2], BLOCK_N), heads_map(held[3], rows),
+               call.lse2.data<float>(), call.delta.data<float>(), dq_sum, call.dk.data<T>(),
+               call.dv.data<T>(), taken, int(call.batches * call.problem.Hk), call.problem);
+        launch(call.q, {call.rows / rows * 2, WARPGROUP}, attention_backward_transpose_kernel<T, D, rows>,
+               dq_sum, call.dq.data<T>(), call.problem);
     });
     return call.gradients();
 }
@@ -228,4 +277,5 @@ PYBIND11_MODULE(attention_backward, m) {
     m.def("split", &split, ARGUMENTS);
     m.def("fused", &fused, ARGUMENTS);
     m.def("wgmma", &wgmma_level, ARGUMENTS);
+    m.def("overlapped", &overlapped, ARGUMENTS);
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from compare.arguments import check_gradients
-from compare.device import shared_bytes_of_a_block
+from compare.device import multiprocessors, shared_bytes_of_a_block
 from compare.registry import implementation
 from cuda_impl.heads_map import for_tma, heads_map, readable
 from cuda_impl.loader import kernel
@@ -75,8 +76,12 @@ def prepare(
     do: torch.Tensor,
     causal: bool,
     tensor_cores: bool = True,
+    rows: Mapping[int, int] | None = None,
 ) -> Call:
-    """Check the arguments, and compute delta and lse2 if there is any row."""
+    """Check the arguments, and compute delta and lse2 if there is any row.
+
+    With ``rows``, by D, heads are padded to whole tiles of so many queries, and nothing is computed yet.
+    """
     check_gradients(OP, q, k, v, o, lse, do, HEAD_SIZES)
     if tensor_cores:
         check_tensor_cores(q)
@@ -90,14 +95,15 @@ def prepare(
     alignment = 8 if tensor_cores else 1
     q, k, v, o, do = (readable(x, alignment) for x in (q, k, v, o, do))
     lse = lse.contiguous()
-    pitch = ceil_div(Sq, BLOCK_M) * BLOCK_M
+    tile = BLOCK_M if rows is None else rows[D]
+    pitch = ceil_div(Sq, tile) * tile
     delta, lse2 = torch.empty((2, B * Hq * pitch), dtype=torch.float32, device=q.device).unbind()
     strides = [step for x in (q, k, v, o, do) for step in x.stride()[:3]]
     diagonal = Skv - Sq if causal else Skv
     packed = struct.pack("15q6if4x", *strides, Sq, Skv, Hq, Hk, diagonal, pitch, 1 / math.sqrt(D))
     problem = np.frombuffer(packed, dtype=f"V{len(packed)}")[0]
     call = Call((q, k, v, do, lse2, delta), gradients, problem)
-    if delta.numel() > 0:
+    if delta.numel() > 0 and rows is None:
         run = kernel(OP, call.instance("delta", THREADS), q.device)
         pointers = (o.data_ptr(), do.data_ptr(), lse.data_ptr(), delta.data_ptr(), lse2.data_ptr())
         blocks = ceil_div(delta.numel(), THREADS // 32)
@@ -232,5 +238,51 @@ def wgmma(
     run((call.key_blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
     run = kernel(OP, call.instance("place"), q.device)
     blocks = lse2.numel() // BLOCK * 2
+    run((blocks,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
+    return call.gradients
+
+
+ROWS = {64: 128, 128: 80}
+"""Queries of a tile of overlapped, by D: with 64 the gradients of keys take half the registers."""
+
+
+@implementation(OP, "cupy.overlapped", level="hopper", requires="sm_90a", deterministic=False, emulated=True)
+def overlapped(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    *,
+    causal: bool = False,
+) -> Gradients:
+    """As wgmma, persistent; dq's product of a tile runs under the exponentials of the next one."""
+    call = prepare(q, k, v, o, lse, do, causal, rows=ROWS)
+    dq, dk, dv = call.gradients
+    if dq.numel() == 0 or dk.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    D, rows = q.size(3), ROWS[q.size(3)]
+    *heads, lse2, delta = call.inputs
+    held = [for_tma(x) for x in heads]
+    maps = [heads_map(x, box) for x, box in zip(held, (rows, BLOCK_N, BLOCK_N, rows), strict=True)]
+    dq_sum = torch.empty(lse2.numel() * D, dtype=torch.float32, device=q.device)
+    taken = torch.empty(1, dtype=torch.float32, device=q.device)  # of 4 bytes; an integer there
+    o, do, lse = readable(o, 8), heads[3], lse.contiguous()
+    pointers = [x.data_ptr() for x in (o, do, lse, delta, lse2, dq_sum, taken)]
+    run = kernel(OP, call.instance("prepare", THREADS), q.device)
+    blocks = ceil_div(dq_sum.numel() // 8, THREADS)
+    run((blocks,), (THREADS,), (*pointers, np.int64(lse2.numel()), call.problem))
+
+    # Beside the tiles two of ds, one of dq in fp32, lse2 and delta; mbarriers, and which keys are taken.
+    shared_bytes = (2 * BLOCK_N + 4 * rows) * D * 2 + 2 * rows * BLOCK_N * 2 + rows * D * 4 + 4 * rows * 4
+    shared_bytes += 8 * 8 + 8 + SWIZZLED_BYTES
+    pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv, taken)]
+    arguments = (*maps, *pointers, np.int32(k.size(0) * k.size(2)), call.problem)
+    blocks = min(call.key_blocks, multiprocessors(q.device))
+    run = kernel(OP, call.instance("overlapped", rows), q.device)
+    run((blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
+    run = kernel(OP, call.instance("transpose", rows), q.device)
+    blocks = lse2.numel() // rows * 2
     run((blocks,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
     return call.gradients

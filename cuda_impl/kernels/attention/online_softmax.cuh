@@ -7,21 +7,6 @@
 
 constexpr int GROUP_M = 64;  // rows of q of four warps
 
-// Among the four lanes of a row, lane l's word w becomes lane w's word l: stores are then of 16 bytes.
-__device__ __forceinline__ void transpose_4x4(unsigned* words) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const bool upper = threadIdx.x & step;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (i & step) continue;
-            const unsigned other = __shfl_xor_sync(FULL_WARP, upper ? words[i] : words[i + step], step);
-            words[i] = upper ? other : words[i];
-            words[i + step] = upper ? words[i + step] : other;
-        }
-    }
-}
-
 // The online softmax of a thread's two rows. A row's sum is that of this thread's columns until `finish`.
 template <typename T, int D>
 struct Softmax {

@@ -1,5 +1,6 @@
-// PTX that attention_backward's wgmma level needs beyond attention/hopper_ptx.cuh. Each function is one
-// instruction. With HOST_BUILD the same in plain C++. Source: PTX ISA, "cp.reduce.async.bulk", "wgmma".
+// PTX that attention_backward's Hopper levels need beyond attention/hopper_ptx.cuh. Each function is one
+// instruction. With HOST_BUILD the same in plain C++. Source: PTX ISA, "cp.reduce.async.bulk",
+// "stmatrix", "wgmma".
 #pragma once
 
 #include "attention/hopper_ptx.cuh"
@@ -25,6 +26,15 @@ __device__ __forceinline__ void bulk_add_to_global_if(bool condition, float* to,
         "@issues cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
         "}\n" ::"l"(to),
         "r"(shared_address(from)), "r"(bytes), "r"(int(condition))
+        : "memory");
+}
+
+// stmatrix_x4 of transposed matrices: of each, lane l has rows 2 * (l % 4) and the next of column l / 4.
+__device__ __forceinline__ void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2,
+                                                  unsigned m3) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
         : "memory");
 }
 
@@ -56,6 +66,29 @@ __device__ __forceinline__ void wgmma_across_k(float (&d)[16], matrix_t a, matri
     }
 }
 #undef WGMMA_N32
+
+// d[64, 80] (+)= a[64, 16] @ b[16, 80], as wgmma of other sizes.
+#define WGMMA_N80(type)                                                                                     \
+    asm volatile(                                                                                           \
+        "{\n"                                                                                               \
+        ".reg .pred adds;\n"                                                                                \
+        "setp.ne.b32 adds, %42, 0;\n"                                                                       \
+        "wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type                                         \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+        "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, "  \
+        "%40, %41, adds, 1, 1, %43, %44;\n"                                                                 \
+        "}\n"                                                                                               \
+        : EIGHT_OF(d, 0), EIGHT_OF(d, 8), EIGHT_OF(d, 16), EIGHT_OF(d, 24), EIGHT_OF(d, 32)                 \
+        : "l"(a), "l"(b), "r"(int(add)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
+__device__ __forceinline__ void wgmma(float (&d)[40], matrix_t a, matrix_t b, bool add) {
+    if constexpr (IS_BF16<T>) {
+        WGMMA_N80("bf16");
+    } else {
+        WGMMA_N80("f16");
+    }
+}
+#undef WGMMA_N80
 #undef EIGHT_OF
 
 #elif defined(HOST_BUILD)
@@ -99,6 +132,19 @@ void bulk_wait_group_read() {
 }
 inline void fence_proxy_async() {}
 
+inline void stmatrix_x4_trans(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
+    const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
+    host::with_parts(static_cast<char*>(row), "stmatrix.trans", [&](const char* const* rows) {
+        for (unsigned i = 0; i < 4; ++i) {
+            for (unsigned half = 0; half < 2; ++half) {
+                const std::uint16_t element = std::uint16_t(words[i] >> 16 * half);
+                char* to = const_cast<char*>(rows[8 * i + lane % 4 * 2 + half]) + lane / 4 * 2;
+                std::memcpy(to, &element, sizeof(element));
+            }
+        }
+    });
+}
+
 inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsigned m3) {
     const unsigned words[] = {m0, m1, m2, m3}, lane = host::lane();
     host::with_parts(static_cast<char*>(row), "stmatrix", [&](const char* const* rows) {
@@ -109,28 +155,9 @@ inline void stmatrix_x4(void* row, unsigned m0, unsigned m1, unsigned m2, unsign
     });
 }
 
-namespace host {
-
-template <typename T, int N>
-void execute_across_k(const std::vector<const Product*>& part, unsigned warp) {
-    for (unsigned row = 0; row < 16; ++row) {
-        for (unsigned n = 0; n < N; ++n) {
-            const Product& own = *part[row % 8 * 4 + n % 8 / 2];
-            float sum = 0;
-            for (unsigned k = 0; k < 16; ++k) {
-                sum += swizzled<T>(own.a, k, 16 * warp + row) * swizzled<T>(own.b, k, n);
-            }
-            float& d = own.d[n / 8 * 4 + row / 8 * 2 + n % 2];
-            d = sum + (own.add ? d : 0.0f);
-        }
-    }
-}
-
-}  // namespace host
-
 template <typename T, int COUNT>
 void wgmma_across_k(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
-    host::products().started.push_back({d, nullptr, a, b, add, host::execute_across_k<T, 2 * COUNT>});
+    wgmma<T, true, true>(d, a, b, add);
 }
 
 #endif
