@@ -151,6 +151,24 @@ inline void head_copy_to_shared(void* to, const TensorMap* from, int row, int he
     host::wake(ptr);
 }
 
+inline void prefetch_tensor_map(const TensorMap*) {}
+
+// A copy of contiguous bytes.
+inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbarrier_t* ptr) {
+    const auto address = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at); };
+    if ((address(from) | bytes | shared_address(to)) % 16 != 0) {
+        host::fail("cp.async.bulk: addresses and size must be multiples of 16 bytes");
+    }
+    const auto load = [=] {
+        std::memcpy(to, from, bytes);
+        host::of(ptr).bytes -= int(bytes);
+        host::complete_phase(ptr);
+    };
+    if (host::reverse_order()) return load();
+    host::loads()[ptr].push_back(load);
+    host::wake(ptr);
+}
+
 // ---- named barriers, registers ---------------------------------------------------------------------------
 
 template <int THREADS>
@@ -249,6 +267,10 @@ void wgmma(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
 template <typename T, int COUNT>
 void wgmma_from_registers(float (&d)[COUNT], const unsigned* a, matrix_t b) {
     host::products().started.push_back({d, a, 0, b, true, host::execute<T, 2 * COUNT, true>});
+}
+template <typename T, int COUNT>
+void wgmma_rows(float (&d)[COUNT], const unsigned* a, matrix_t b, bool add) {
+    host::products().started.push_back({d, a, 0, b, add, host::execute<T, 2 * COUNT, false>});
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit_group() {

@@ -7,6 +7,7 @@
 
 #include "aligned_rows.h"
 #include "fresh.h"
+#include "matrix_map.h"
 #include "quantized.h"
 
 struct Linear {
@@ -211,10 +212,100 @@ static py::object streamk(py::object a_object, py::object packed, py::object sca
     return p.y.object;
 }
 
+constexpr int READY_FLAGS = 32;  // for each multiprocessor: of all warps of its blocks
+
+struct Pieces {
+    Tensor pieces, ready;
+};
+
+static Pieces repacked_pieces(const Tensor& packed, const Tensor& scales, const Tensor& zeros) {
+    const std::int64_t N = scales.shape[0], groups = scales.shape[1], tiles = ceil_div(N, PIECE_N);
+    Pieces w;
+    w.pieces = new_int32(packed, {tiles, groups, PIECE_BYTES / 4});
+    w.ready = new_int32(w.pieces, {multiprocessors(packed) * READY_FLAGS});
+    w.ready.object.attr("zero_")();
+    if (w.pieces.numel() == 0) return w;
+    constexpr int THREADS = 256;
+    launch(packed, {ceil_div(tiles * groups * PIECE_VECTORS, THREADS), THREADS},
+           w4a16_matmul_repack_pieces_kernel<THREADS>, packed.data<unsigned>(), scales.data<unsigned short>(),
+           zeros.data<unsigned char>(), w.pieces.data<unsigned char>(), N, packed.shape[1] * NIBBLES,
+           packed.strides[0], packed.strides[1], scales.strides[0], scales.strides[1], zeros.strides[0],
+           zeros.strides[1]);
+    return w;
+}
+
+// What transposed takes as prepared: pieces of a group of 64 rows in the order of wgmma operands, and a flag
+// for each warp.
+static py::tuple repack_pieces(py::object packed, py::object scales, py::object zeros) {
+    const Pieces w = repacked_pieces(Tensor(packed), Tensor(scales), Tensor(zeros));
+    return py::make_tuple(w.pieces.object, w.ready.object);
+}
+
+static Pieces pieces_for(const Linear& p, const py::object& prepared) {
+    if (prepared.is_none()) return repacked_pieces(p.packed, p.scales, p.zeros);
+    const auto given = prepared.cast<py::tuple>();
+    const Pieces w = {Tensor(given[0]), Tensor(given[1])};
+    const Sizes& shape = w.pieces.shape;
+    if (shape[0] != ceil_div(p.N, PIECE_N) || shape[1] != p.groups || shape[2] != PIECE_BYTES / 4) {
+        throw py::value_error("w4a16_matmul: prepared has another shape; it takes what repack_pieces returns");
+    }
+    return w;
+}
+
+// Calls `function` with a value of a's element type and the least tile that has all rows, up to 128.
+template <typename Function>
+static void dispatch_rows(const Linear& p, Function function) {
+    dispatch_narrow(p, [&](auto zero) {
+        if (p.M <= 8) return function(zero, std::integral_constant<int, 8>());
+        if (p.M <= 16) return function(zero, std::integral_constant<int, 16>());
+        if (p.M <= 32) return function(zero, std::integral_constant<int, 32>());
+        if (p.M <= 64) return function(zero, std::integral_constant<int, 64>());
+        function(zero, std::integral_constant<int, 128>());
+    });
+}
+
+// wgmma with dequantized weights in registers; TMA fetches, each block an equal share of the groups.
+static py::object transposed(py::object a_object, py::object packed, py::object scales, py::object zeros,
+                             py::object prepared) {
+    const Linear p = checked(a_object, packed, scales, zeros);
+    if (p.empty()) return p.y.object;
+    constexpr std::int64_t MOST = (std::int64_t(1) << 31) - 512;
+    if (std::max(p.M, p.K) > MOST) {
+        not_taken("M=" + std::to_string(p.M) + ", K=" + std::to_string(p.K) + ": at most " +
+                  std::to_string(MOST) + " of each");
+    }
+    const Pieces w = pieces_for(p, prepared);
+    const Tensor a = operand(p.a);
+    dispatch_rows(p, [&](auto zero, auto block_m) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = block_m, WARPGROUPS = BLOCK_M < 64 ? 4 : 2, BLOCKS = 1, ALIGNMENT = 1024;
+        constexpr int stage_bytes = BLOCK_M * 2 * GROUP + WARPGROUPS * PIECE_BYTES;
+        constexpr int fitting = (226 * 1024 / BLOCKS - ALIGNMENT) / stage_bytes;
+        constexpr int STAGES = fitting < 10 ? fitting : 10;
+        constexpr std::int64_t MOST_UNITS = std::int64_t(1) << 31;
+        const std::int64_t units = ceil_div(p.M, BLOCK_M) * ceil_div(p.N, WARPGROUPS * PIECE_N) * p.groups;
+        if (units >= MOST_UNITS) {
+            not_taken("M=" + std::to_string(p.M) + ", N=" + std::to_string(p.N) +
+                      ", K=" + std::to_string(p.K) + ": " + std::to_string(units) +
+                      " groups in all tiles, at most " + std::to_string(MOST_UNITS));
+        }
+        const std::int64_t blocks = std::min(BLOCKS * (w.ready.numel() / READY_FLAGS), units);
+        const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, WARPGROUPS * PIECE_N});
+        launch(p.a, {blocks, (WARPGROUPS + 1) * WARPGROUP, STAGES * stage_bytes + ALIGNMENT},
+               w4a16_matmul_transposed_kernel<T, BLOCK_M, WARPGROUPS, STAGES, BLOCKS>, matrix_map(a, BLOCK_M),
+               w.pieces.data<unsigned char>(), p.y.data<T>(), parts.data<float>(), w.ready.data<unsigned>(),
+               p.M, p.N, p.K);
+    });
+    return p.y.object;
+}
+
 PYBIND11_MODULE(w4a16_matmul, m) {
     const py::arg a("a"), packed("packed"), scales("scales"), zeros("zeros");
     m.def("naive", &naive, a, packed, scales, zeros);
     m.def("tensor_core", &tensor_core, a, packed, scales, zeros);
     m.def("repack", &repack, packed, scales, zeros);
     m.def("streamk", &streamk, a, packed, scales, zeros, py::kw_only(), py::arg("prepared") = py::none());
+    m.def("repack_pieces", &repack_pieces, packed, scales, zeros);
+    m.def("transposed", &transposed, a, packed, scales, zeros, py::kw_only(),
+          py::arg("prepared") = py::none());
 }
