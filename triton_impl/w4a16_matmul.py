@@ -4,6 +4,8 @@ Variants, slow to fast:
 
 * ``tiled``: one program per tile of y; weights are dequantized in registers, ``tl.dot`` multiplies a group
 * ``split_k``: several programs share the groups of a tile, and a second kernel adds their partial sums
+* ``transposed``: y.T = w @ a.T, with weights as the left operand; repacked offline, they are loaded in its
+  registers' order; the last program of a tile adds the partial sums
 
 Sums of 128 products (a group) have exact terms; they are scaled in fp32, as in
 ``cuda_impl/kernels/w4a16_matmul.cuh``.
@@ -18,12 +20,14 @@ import triton.language as tl
 from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl import shared_rows
 
 OP = "w4a16_matmul"
 GROUP = tl.constexpr(128)
 WORDS = tl.constexpr(16)
 """Of packed, in a row of a group."""
 NIBBLES = tl.constexpr(8)
+INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 
 
 @triton.jit
@@ -203,4 +207,209 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
     w4a16_matmul_add_kernel[(triton.cdiv(y.numel(), BLOCK),)](
         parts, y, y.numel(), splits, BLOCK=BLOCK, num_warps=4
     )
+    return y
+
+
+PIECE_N = 64
+"""Rows of the weights in a piece: those of one wgmma."""
+PIECE_WORDS = PIECE_N * GROUP.value // NIBBLES.value + PIECE_N
+"""Of a group of 64 rows: weights, then a scale with the zero point above it for each row."""
+ROWS = tl.constexpr(PIECE_N)
+QUARTERS = tl.constexpr(PIECE_N * GROUP.value // 4)
+"""Numbers of 16 bits with four weights each, in a piece."""
+PIECE = tl.constexpr(PIECE_WORDS * 2)
+"""The numbers of 16 bits in a piece."""
+Prepared = tuple[torch.Tensor, ...]
+
+
+def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> Prepared:
+    """What `transposed` takes as prepared: pieces[N/64,K/128,1088] in the order of wgmma's operand in
+    registers, and a counter for each tile, 0 between calls.
+
+    Thread 32 * w + 4 * g + t of four warps holds 16 bytes of row 16 * w + 2 * g + h for each h of 0 and 1.
+    Bits 16 * e + 8 * j + 4 * b of word i are its weight k = 32 * i + 16 * j + 8 * b + 2 * t + e.
+
+    Calls with the same tensors must not overlap, as their programs share the counters.
+    """
+    N, groups = scales.shape
+    tiles = triton.cdiv(N, PIECE_N)
+    pieces = packed.new_zeros((tiles, groups, PIECE_WORDS))
+    for tile in range(tiles):
+        rows = slice(tile * PIECE_N, (tile + 1) * PIECE_N)
+        words = packed.new_zeros((PIECE_N, groups * WORDS.value))
+        words[: packed[rows].shape[0], : packed.shape[1]] = packed[rows]
+        # Word 4 * i + 2 * j + b of a group has nibbles 2 * t + e.
+        words = words.view(4, 8, 2, groups, 4, 4).permute(3, 2, 0, 1, 4, 5)  # group, h, w, g, i, 2 * j + b
+        own = torch.zeros((*words.shape[:4], 4, 4), dtype=torch.int32, device=packed.device)
+        for t in range(4):
+            for place in range(4):
+                two = words[..., place] >> 8 * t
+                own[:, :, :, :, t] |= (two & 15) << 4 * place | (two >> 4 & 15) << 4 * place + 16
+        pieces[tile, :, :-PIECE_N] = own.view(groups, -1)
+        both = scales[rows].view(torch.int16).to(torch.int32) & 0xFFFF | zeros[rows].to(torch.int32) << 16
+        pieces[tile, :, -PIECE_N:][:, : both.shape[0]] = both.t()
+    return pieces, packed.new_zeros(tiles * MOST_TILES_M)
+
+
+MOST_TILES_M = 8
+"""Tiles along M that counters are there for; more rows take no split along K."""
+
+
+_FOUR = """{{
+.reg .b32 by_4, by_8, by_12, origin;
+mov.b32 origin, {};
+shr.u32 by_4, $4, 4;
+shr.u32 by_8, $4, 8;
+shr.u32 by_12, $4, 12;
+lop3.b32 $0, $4, 0x000f000f, origin, 0xea;
+lop3.b32 $1, by_4, 0x000f000f, origin, 0xea;
+lop3.b32 $2, by_8, 0x000f000f, origin, 0xea;
+lop3.b32 $3, by_12, 0x000f000f, origin, 0xea;
+}}"""
+FOUR_FP16, FOUR_BF16 = (tl.constexpr(_FOUR.format(origin)) for origin in ("0x64006400", "0x43004300"))
+
+
+@triton.jit
+def four_of(quarters, dtype: tl.constexpr):
+    """The four weights of each number of 16 bits, in two dimensions of 2: ORIGIN + q, in that dtype."""
+    ORIGIN: tl.constexpr = 0x6400 if dtype == tl.float16 else 0x4300
+    if INTERPRETED:
+        q0, q1 = quarters & 15 | ORIGIN, quarters >> 4 & 15 | ORIGIN
+        q2, q3 = quarters >> 8 & 15 | ORIGIN, quarters >> 12 & 15 | ORIGIN
+    else:  # two numbers in a register: one LOP3 masks the bits and adds those of ORIGIN
+        PTX: tl.constexpr = FOUR_FP16 if dtype == tl.float16 else FOUR_BF16
+        INT16S: tl.constexpr = (tl.int16, tl.int16, tl.int16, tl.int16)
+        q0, q1, q2, q3 = tl.inline_asm_elementwise(
+            PTX, "=r,=r,=r,=r,r", [quarters], dtype=INT16S, is_pure=True, pack=2
+        )
+    halves = tl.join(tl.join(q0, q1), tl.join(q2, q3))
+    return halves.to(tl.int16).to(dtype, bitcast=True)
+
+
+@triton.jit
+def multiply_piece(
+    total, a_ptrs, quarter_ptrs, word_ptrs, m_inside, left, PIECES: tl.constexpr, WHOLE: tl.constexpr
+):
+    """total[64*PIECES,BLOCK_M] += scale * (q - zero) @ a.T of one group, with left of its K; WHOLE: 128.
+
+    Of many rows, registers hold one set of sums: each weight is scaled, and rounded to a's dtype.
+    """
+    if WHOLE:
+        a = tl.load(a_ptrs, mask=m_inside[:, None], other=0.0)
+    else:
+        a = tl.load(a_ptrs, mask=m_inside[:, None] & (tl.arange(0, GROUP) < left)[None, :], other=0.0)
+    # Dimensions of PIECES, h, w, g, t, i, e and after tl.join b, j: to rows w, h, g, and k of i, j, b, t, e.
+    q = four_of(tl.load(quarter_ptrs), a.dtype).reshape(PIECES, 2, 4, 8, 4, 4, 2, 2, 2)
+    w = q.permute(0, 2, 1, 3, 5, 8, 7, 4, 6).reshape(PIECES * ROWS, GROUP)
+    both = tl.load(word_ptrs)
+    ORIGIN: tl.constexpr = 0x6400 if a.dtype == tl.float16 else 0x4300
+    w -= (both >> 16 | ORIGIN).to(tl.int16).to(a.dtype, bitcast=True)[:, None]
+    scale = both.to(tl.int16).to(a.dtype, bitcast=True)
+    if a.shape[0] > 64:
+        return tl.dot(w * scale[:, None], a.T, total)
+    return total + tl.dot(w, a.T) * scale.to(tl.float32)[:, None]
+
+
+@triton.jit
+def w4a16_matmul_transposed_kernel(
+    a_ptr, pieces_ptr, y_ptr, parts_ptr, arrived_ptr, M, N, K, splits, stride_am, stride_ak,
+    BLOCK_M: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """Grid: program tile * splits + split, tiles along M first.  parts[tiles,splits,BLOCK_M,64*PIECES]."""
+    BLOCK_N: tl.constexpr = PIECES * ROWS
+    split, tile = tl.program_id(0) % splits, tl.program_id(0) // splits
+    tiles_m, groups = tl.cdiv(M, BLOCK_M), tl.cdiv(K, GROUP)
+    first, end = groups * split // splits, groups * (split + 1) // splits
+    m = (tile % tiles_m).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    piece = (tile // tiles_m).to(tl.int64) * PIECES
+    row = tl.arange(0, BLOCK_N)  # of the product, and its column of y
+    column = row // 16 * 16 + row % 8 * 2 + row // 8 % 2
+    k = tl.cast(first, tl.int64) * GROUP + tl.arange(0, GROUP)[None, :]
+    a_ptrs = a_ptr + m[:, None] * stride_am + k * stride_ak
+    # The last tile's pieces past the end are those of the last one; they are not stored.
+    last = tl.cdiv(N, ROWS) - 1
+    of_piece = tl.minimum(piece + tl.arange(0, PIECES), last)
+    quarter_ptrs = pieces_ptr + (of_piece[:, None] * groups + first) * PIECE + tl.arange(0, QUARTERS)[None, :]
+    words_ptr = pieces_ptr.to(tl.pointer_type(tl.int32))
+    of_row = (tl.minimum(piece + row // ROWS, last) * groups + first) * (PIECE // 2)
+    word_ptrs = words_ptr + of_row + QUARTERS // 2 + column % ROWS
+    total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    whole = tl.minimum(end, K // GROUP)
+    for _ in range(first, whole):
+        total = multiply_piece(total, a_ptrs, quarter_ptrs, word_ptrs, m < M, GROUP, PIECES, True)
+        a_ptrs += GROUP * stride_ak
+        quarter_ptrs += PIECE
+        word_ptrs += PIECE // 2
+    if whole < end:
+        total = multiply_piece(total, a_ptrs, quarter_ptrs, word_ptrs, m < M, K % GROUP, PIECES, False)
+    n = piece * ROWS + column
+    if splits == 1:
+        y_ptrs = y_ptr + m[None, :] * N + n[:, None]
+        tl.store(y_ptrs, total.to(y_ptr.dtype.element_ty), mask=(m[None, :] < M) & (n[:, None] < N))
+    else:
+        part_ptr = parts_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_M * BLOCK_N)
+        tl.store(part_ptr + tl.arange(0, BLOCK_M)[None, :] * BLOCK_N + column[:, None], total)
+        tl.debug_barrier()  # a program that sees the count must see the partial sums
+        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
+            part_ptrs = parts_ptr + tile.to(tl.int64) * splits * (BLOCK_M * BLOCK_N)
+            part_ptrs += tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + row[None, :]
+            sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            for _ in range(splits):
+                sums += tl.load(part_ptrs, cache_modifier=".cg")
+                part_ptrs += BLOCK_M * BLOCK_N
+            n = piece * ROWS + row
+            y_ptrs = y_ptr + m[:, None] * N + n[None, :]
+            tl.store(y_ptrs, sums.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+            tl.atomic_xchg(arrived_ptr + tile, 0, sem="relaxed")
+
+
+@implementation(
+    OP,
+    "triton.transposed",
+    level="hopper",
+    requires="sm_90",
+    prepare=repack_pieces,
+    tunable={
+        "BLOCK_M": (16, 32, 64, 128, 256),
+        "PIECES": (1, 2, 4),
+        "WARPS": (4, 8),
+        "STAGES": (2, 3, 4, 5, 6),
+        "PROGRAMS": (1, 2, 3, 4),
+    },
+)
+def transposed(
+    a: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    *,
+    prepared: Prepared | None = None,
+    BLOCK_M: int = 0,
+    PIECES: int = 0,
+    WARPS: int = 4,
+    STAGES: int = 0,
+    PROGRAMS: int = 0,
+) -> torch.Tensor:
+    """Weights as the left operand, in registers; about PROGRAMS programs per multiprocessor."""
+    M, N, K, y = checked(a, packed, scales, zeros)
+    if y.numel() == 0 or K == 0:
+        return y
+    pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared
+    groups = scales.shape[1]
+    if pieces.shape != (triton.cdiv(N, PIECE_N), groups, PIECE_WORDS):
+        raise ValueError(f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns")
+    BLOCK_M = BLOCK_M or next((rows for rows in (16, 32, 64) if M <= rows), 128)
+    PIECES = PIECES or (1 if BLOCK_M < 64 else 2)
+    STAGES = STAGES or (4 if BLOCK_M < 128 else 3)
+    PROGRAMS = PROGRAMS or (4 if BLOCK_M < 64 else 2 if BLOCK_M < 128 else 1)
+    tiles_m, BLOCK_N = triton.cdiv(M, BLOCK_M), PIECES * PIECE_N
+    tiles = tiles_m * triton.cdiv(N, BLOCK_N)
+    splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, groups))
+    if tiles_m > MOST_TILES_M:
+        splits = 1
+    parts = torch.empty((tiles * splits if splits > 1 else 0, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device)
+    w4a16_matmul_transposed_kernel[(tiles * splits,)](
+        a, pieces.view(torch.int16), y, parts, arrived, M, N, K, splits, *a.stride(),
+        BLOCK_M=BLOCK_M, PIECES=PIECES, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
     return y
