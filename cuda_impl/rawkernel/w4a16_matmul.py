@@ -228,3 +228,59 @@ def transposed(
     shared_bytes = STAGES * stage_bytes + ALIGNMENT
     run((blocks,), ((WARPGROUPS + 1) * 128,), arguments, shared_mem=shared_bytes)
     return y
+
+
+@implementation(
+    OP,
+    "cupy.wide",
+    level="hopper",
+    requires="sm_90a",
+    emulated=True,
+    prepare=repack_pieces,
+    tunable={
+        "BLOCK_M": (64, 128),
+        "WARPGROUPS": (1, 2),
+        "STAGES": (2, 3, 4, 5, 6),
+        "IDLE": (0, 2, 4),
+    },
+)
+def wide(
+    a: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    *,
+    prepared: Prepared | None = None,
+    BLOCK_M: int = 0,
+    WARPGROUPS: int = 2,
+    STAGES: int = 0,
+    IDLE: int = 0,
+) -> torch.Tensor:
+    """Scaled weights in registers: one set of sums for all groups, tiles of 256 columns."""
+    M, N, K, y = checked(a, packed, scales, zeros)
+    if y.numel() == 0 or K == 0:
+        return y
+    if max(M, K) > MOST:
+        raise NotImplementedError(f"M={M}, K={K}: at most {MOST} of each")
+    pieces, ready = repack_pieces(packed, scales, zeros) if prepared is None else prepared
+    tiles, groups = ceil_div(N, PIECE_N), scales.shape[1]
+    if pieces.shape != (tiles, groups, PIECE_BYTES // 4):
+        raise ValueError(f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns")
+    a = operand(a)
+    BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)
+    BLOCK_N = WARPGROUPS * 2 * PIECE_N
+    stage_bytes = BLOCK_M * 2 * GROUP + WARPGROUPS * 2 * PIECE_BYTES
+    STAGES = STAGES or min(6, (SHARED_BYTES - ALIGNMENT) // stage_bytes)
+    units = ceil_div(M, BLOCK_M) * ceil_div(N, BLOCK_N) * groups
+    if units >= MOST_UNITS:
+        raise NotImplementedError(f"M={M}, N={N}, K={K}: {units} groups in all tiles, at most {MOST_UNITS}")
+    blocks = min(max(1, ready.numel() // READY_FLAGS - IDLE), units)
+    parts = torch.empty((blocks, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device)
+    tile = f"{CTYPES[a.dtype]}, {BLOCK_M}, {WARPGROUPS}, {STAGES}"
+    run = kernel(OP, f"w4a16_matmul_wide_kernel<{tile}>", a.device)
+    pointers = [x.data_ptr() for x in (pieces, y, parts, ready)]
+    sizes = [np.int64(value) for value in (M, N, K)]
+    arguments = (matrix_map(a, BLOCK_M), *pointers, *sizes)
+    shared_bytes = STAGES * stage_bytes + ALIGNMENT
+    run((blocks,), ((WARPGROUPS + 1) * 128,), arguments, shared_mem=shared_bytes)
+    return y

@@ -6,21 +6,7 @@
 // sm_90a.
 #pragma once
 
-#include "w4a16_matmul/hopper_ptx.cuh"
-#include "w4a16_matmul/int4.cuh"
-#include "w4a16_matmul/share.cuh"
-
-constexpr int PIECE_N = 64;                                      // columns of y of a warpgroup
-constexpr int PIECE_VECTORS = PIECE_N * GROUP / NIBBLES / 4;     // of 16 bytes, of weights
-constexpr int PIECE_BYTES = PIECE_VECTORS * 16 + PIECE_N * 4;    // and a scale word per column
-
-// Registers of a thread of the producer warpgroup and of WARPGROUPS consumers: of 65536 for all that reside.
-constexpr int PRODUCER_REGISTERS = 24;
-constexpr int consumer_registers(int warpgroups, int blocks) {
-    const int at_launch = 65536 / WARPGROUP / ((warpgroups + 1) * blocks) / 8 * 8 * (warpgroups + 1);
-    const int each = (at_launch - PRODUCER_REGISTERS) / warpgroups / 8 * 8;
-    return each < 240 ? each : 240;
-}
+#include "w4a16_matmul/pieces.cuh"
 
 // packed[N,K/8], scales[N,K/128], zeros[N,K/128] -> pieces[N/64,K/128] of PIECE_BYTES: the 16 bytes of each
 // thread of a warpgroup for its even column, those for its odd column, and the columns' scales with zero
@@ -57,65 +43,6 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
         reinterpret_cast<unsigned*>(to + PIECE_VECTORS * 16)[n - begin_n] = both;
     }
 }
-
-#if HAS_WGMMA_LEVELS
-
-// A thread's part of a piece: 32 weights of each of two columns.
-struct Quantized64 {
-    uint4 words[2];
-    unsigned scale_words[2];
-
-    __device__ __forceinline__ void load(const unsigned char* piece) {
-        const int thread = threadIdx.x % WARPGROUP;
-        const uint4* const vectors = reinterpret_cast<const uint4*>(piece);
-        words[0] = vectors[thread], words[1] = vectors[WARPGROUP + thread];
-        const uint2 two = reinterpret_cast<const uint2*>(piece + PIECE_VECTORS * 16)[thread / 4];
-        scale_words[0] = two.x, scale_words[1] = two.y;
-    }
-};
-
-// wgmma's operands of a group, eight steps of 16 of K: q - zero, exact.
-template <typename T>
-__device__ __forceinline__ void dequantize_piece(unsigned (&operand)[GROUP / 16][4], const Quantized64& w) {
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-        const unsigned bias = bias_of<T>(w.scale_words[odd] >> 16);
-        const unsigned words[4] = {w.words[odd].x, w.words[odd].y, w.words[odd].z, w.words[odd].w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            unsigned pair[4];
-            dequantize<T>(pair, words[i], bias);
-            operand[2 * i][odd] = pair[0], operand[2 * i][2 + odd] = pair[1];
-            operand[2 * i + 1][odd] = pair[2], operand[2 * i + 1][2 + odd] = pair[3];
-        }
-    }
-}
-
-// Writes a warpgroup's elements of y that exist. A thread has columns n and n + 1, of rows 8 * j + 2 * t and
-// the next: eight lanes write 32 contiguous bytes.
-template <typename T, int COUNT>
-__device__ __forceinline__ void store_transposed(T* y_ptr, const float (&total)[COUNT], index_t begin_m,
-                                                 index_t begin_n, index_t M, index_t N) {
-    const int thread = threadIdx.x % WARPGROUP;
-    const index_t n = begin_n + thread / 4 * 2;
-#pragma unroll
-    for (int i = 0; i < COUNT / 2; ++i) {
-        const index_t m = begin_m + i / 2 * 8 + thread % 4 * 2 + i % 2;
-        const float* const four = total + i / 2 * 4;
-        if (m >= M) continue;
-        const T left = T(four[i % 2]), right = T(four[i % 2 + 2]);
-        T* const y = y_ptr + m * N + n;
-        if (n + 1 < N && N % 2 == 0) {
-            const T both[2] = {left, right};
-            *reinterpret_cast<unsigned*>(y) = reinterpret_cast<const unsigned&>(both);
-        } else {
-            if (n < N) y[0] = left;
-            if (n + 1 < N) y[1] = right;
-        }
-    }
-}
-
-#endif  // HAS_WGMMA_LEVELS
 
 // a[M,K], pieces[N/64,K/128] -> y[M,N]. Grid: BLOCKS per multiprocessor, at most one per group of the
 // sequence. A tile of y has BLOCK_M rows and 64 columns per consumer warpgroup. One thread of the last
@@ -209,32 +136,14 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
         for (int i = 0; i < COUNT; ++i) total[i] += sum[i] * scale[i / 2 % 2];
         if (!ends) continue;
 
-        const int tile_begin = tile * groups;
         if (!has_last) {  // a later block has the last group
-#pragma unroll
-            for (int i = 0; i < COUNT; i += 4) {
-                *reinterpret_cast<float4*>(part + block * PART + i * CONSUMERS) =
-                    make_float4(total[i], total[i + 1], total[i + 2], total[i + 3]);
-            }
-            __threadfence();  // release: whoever sees the flag sees the part
-            __syncwarp();
-            if (lane == 0) atomicExch(ready_ptr + block * WARPS + warp, 1u);
+            store_part(part + block * PART, total, CONSUMERS);
+            set_flag(ready_ptr + block * WARPS + warp);
         } else {
-            int others = 0;
-            while (block - others > 0 && share_begin(units, block - others) > tile_begin) ++others;
-            for (int i = lane; i < others; i += WARP) {
-                while (atomicCAS(ready_ptr + (block - 1 - i) * WARPS + warp, 1u, 0u) == 0) __nanosleep(32);
-            }
-            __threadfence();  // acquire: after the barrier the warp sees what its lanes have seen
-            __syncwarp();
+            const int others = blocks_before(units, block, tile * groups);
+            wait_for_flags(ready_ptr + block * WARPS + warp, others, WARPS);
             for (int other = block - others; other < block; ++other) {
-#pragma unroll
-                for (int i = 0; i < COUNT; i += 4) {
-                    const float4 four =
-                        __ldcg(reinterpret_cast<const float4*>(part + other * PART + i * CONSUMERS));
-                    total[i] += four.x, total[i + 1] += four.y;
-                    total[i + 2] += four.z, total[i + 3] += four.w;
-                }
+                add_part(total, part + other * PART, CONSUMERS);
             }
             store_transposed(y_ptr, total, static_cast<index_t>(tile % tiles_m) * BLOCK_M,
                              static_cast<index_t>(tile / tiles_m) * BLOCK_N + warpgroup * PIECE_N, M, N);
