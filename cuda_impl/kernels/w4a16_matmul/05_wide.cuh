@@ -75,46 +75,46 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
     setmaxnreg_inc<consumer_registers(WARPGROUPS, 1)>();
 
     constexpr int COUNT = BLOCK_M / 2;
-    float total[2][COUNT];
-    unsigned operand[2][GROUP / 16][4];
     float* const part = parts_ptr + threadIdx.x * 4;
     constexpr index_t PART = BLOCK_M * BLOCK_N;
     const int warpgroup = warp / 4, lane = threadIdx.x % WARP;
     const matrix_t a_first = matrix_descriptor(a_tiles, 0);
-    bool add = false;
-    int before = -1;  // the stage that the latest wgmma of the previous group read
-    for (Share share(first, last, groups); share.more(); share.next(), ring.advance()) {
-        const matrix_t a = a_first + ring.stage * (A_BYTES >> 4);
-        mbarrier_wait(&full[ring.stage], ring.parity);
+    Share share(first, last, groups);
+    while (share.more()) {
+        float total[2][COUNT] = {};
+        unsigned operand[2][GROUP / 16][4];
+        const int tile = share.tile, begin = share.group, stop = share.stop;
+        const bool has_last = share.has_last();
+        int before = 0;
+        for (int group = begin; group < stop; ++group, ring.advance()) {
+            const matrix_t a = a_first + ring.stage * (A_BYTES >> 4);
+            mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            wgmma_wait_group<1>(total[i]);  // the other piece's is in flight; this one's operands are free
-            if (i == 1 && before >= 0 && lane == 0) mbarrier_arrive(&empty[before]);
-            Quantized64 w;
-            w.load(w_tiles + ring.stage * W_BYTES + (warpgroup * 2 + i) * PIECE_BYTES);
-            dequantize_piece<T>(operand[i], w);
+            for (int i = 0; i < 2; ++i) {
+                wgmma_wait_group<1>(total[i]);  // the other piece's is in flight; this one's operands are free
+                if (i == 1 && group > begin && lane == 0) mbarrier_arrive(&empty[before]);
+                Quantized64 w;
+                w.load(w_tiles + ring.stage * W_BYTES + (warpgroup * 2 + i) * PIECE_BYTES);
+                dequantize_piece<T>(operand[i], w);
 #pragma unroll
-            for (int j = 0; j < GROUP / 16 * 4; ++j) {
-                const unsigned scale = (w.scale_words[j % 2] & 0xffff) * 0x00010001u;
-                operand[i][j / 4][j % 4] = scaled<T>(operand[i][j / 4][j % 4], scale);
+                for (int j = 0; j < GROUP / 16 * 4; ++j) {
+                    const unsigned scale = (w.scale_words[j % 2] & 0xffff) * 0x00010001u;
+                    operand[i][j / 4][j % 4] = scaled<T>(operand[i][j / 4][j % 4], scale);
+                }
+                wgmma_fence();
+#pragma unroll
+                for (int k = 0; k < GROUP / 16; ++k) {
+                    wgmma_rows<T>(total[i], operand[i][k], a + k / 4 * (A_HALF >> 4) + k % 4 * (32 >> 4), true);
+                }
+                wgmma_commit_group();
             }
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < GROUP / 16; ++k) {
-                wgmma_rows<T>(total[i], operand[i][k], a + k / 4 * (A_HALF >> 4) + k % 4 * (32 >> 4),
-                              add || k > 0);
-            }
-            wgmma_commit_group();
+            before = ring.stage;
         }
-        before = ring.stage, add = true;
-        if (!share.ends_here()) continue;
-
 #pragma unroll
         for (int i = 0; i < 2; ++i) wgmma_wait_group<0>(total[i]);
         if (lane == 0) mbarrier_arrive(&empty[before]);
-        before = -1, add = false;
-        const int tile = share.tile;
-        if (!share.has_last()) {  // a later block has the last group
+        share.next_tile();
+        if (!has_last) {  // a later block has the last group
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 store_part(part + block * PART + i * (PART / 2), total[i], CONSUMERS);

@@ -22,10 +22,12 @@ struct Share {
     __device__ __forceinline__ bool more() const { return tile >= first_tile; }
     __device__ __forceinline__ bool ends_here() const { return group + 1 == stop; }
     __device__ __forceinline__ bool has_last() const { return stop == groups; }  // of the tile
-    __device__ __forceinline__ void next() {
-        if (++group < stop) return;
+    __device__ __forceinline__ void next_tile() {
         --tile, stop = groups;
         enter();
+    }
+    __device__ __forceinline__ void next() {
+        if (++group == stop) next_tile();
     }
 };
 
