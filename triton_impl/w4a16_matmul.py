@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
@@ -251,6 +252,14 @@ def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tenso
     return pieces, packed.new_zeros(tiles * MOST_TILES_M)
 
 
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows are contiguous and 16-byte aligned, as TMA requires, else such a copy."""
+    M, K = x.shape
+    if x.stride(1) == 1 and x.stride(0) >= K and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
+        return x
+    return x.new_empty((M, triton.cdiv(K, 8) * 8))[:, :K].copy_(x)
+
+
 MOST_TILES_M = 8
 """Tiles along M that counters are there for; more rows take no split along K."""
 
@@ -287,65 +296,49 @@ def four_of(quarters, dtype: tl.constexpr):
 
 
 @triton.jit
-def multiply_piece(
-    total, a_ptrs, quarter_ptrs, word_ptrs, m_inside, left, PIECES: tl.constexpr, WHOLE: tl.constexpr
-):
-    """total[64*PIECES,BLOCK_M] += scale * (q - zero) @ a.T of one group, with left of its K; WHOLE: 128.
-
-    Of many rows, registers hold one set of sums: each weight is scaled, and rounded to a's dtype.
-    """
-    if WHOLE:
-        a = tl.load(a_ptrs, mask=m_inside[:, None], other=0.0)
-    else:
-        a = tl.load(a_ptrs, mask=m_inside[:, None] & (tl.arange(0, GROUP) < left)[None, :], other=0.0)
-    # Dimensions of PIECES, h, w, g, t, i, e and after tl.join b, j: to rows w, h, g, and k of i, j, b, t, e.
-    q = four_of(tl.load(quarter_ptrs), a.dtype).reshape(PIECES, 2, 4, 8, 4, 4, 2, 2, 2)
-    w = q.permute(0, 2, 1, 3, 5, 8, 7, 4, 6).reshape(PIECES * ROWS, GROUP)
-    both = tl.load(word_ptrs)
-    ORIGIN: tl.constexpr = 0x6400 if a.dtype == tl.float16 else 0x4300
-    w -= (both >> 16 | ORIGIN).to(tl.int16).to(a.dtype, bitcast=True)[:, None]
-    scale = both.to(tl.int16).to(a.dtype, bitcast=True)
-    if a.shape[0] > 64:
-        return tl.dot(w * scale[:, None], a.T, total)
-    return total + tl.dot(w, a.T) * scale.to(tl.float32)[:, None]
-
-
-@triton.jit
 def w4a16_matmul_transposed_kernel(
-    a_ptr, pieces_ptr, y_ptr, parts_ptr, arrived_ptr, M, N, K, splits, stride_am, stride_ak,
-    BLOCK_M: tl.constexpr, PIECES: tl.constexpr,
+    a_desc, pieces_ptr, y_ptr, parts_ptr, arrived_ptr, M, N, K, splits,
+    BLOCK_M: tl.constexpr, PIECES: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: program tile * splits + split, tiles along M first.  parts[tiles,splits,BLOCK_M,64*PIECES]."""
+    """Grid: program tile * splits + split, tiles along M first.  parts[tiles,splits,BLOCK_M,64*PIECES].
+
+    a_desc: boxes of BLOCK_M rows of a group; elements past M and K are 0.  SCALED: each weight is scaled, and
+    rounded to a's dtype, so that tl.dot adds all groups; else each group's sum is scaled, in fp32.
+    """
     BLOCK_N: tl.constexpr = PIECES * ROWS
+    dtype: tl.constexpr = y_ptr.dtype.element_ty
+    ORIGIN: tl.constexpr = 0x6400 if dtype == tl.float16 else 0x4300
     split, tile = tl.program_id(0) % splits, tl.program_id(0) // splits
     tiles_m, groups = tl.cdiv(M, BLOCK_M), tl.cdiv(K, GROUP)
     first, end = groups * split // splits, groups * (split + 1) // splits
-    m = (tile % tiles_m).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    piece = (tile // tiles_m).to(tl.int64) * PIECES
+    begin_m, piece = tile % tiles_m * BLOCK_M, tile // tiles_m * PIECES
     row = tl.arange(0, BLOCK_N)  # of the product, and its column of y
     column = row // 16 * 16 + row % 8 * 2 + row // 8 % 2
-    k = tl.cast(first, tl.int64) * GROUP + tl.arange(0, GROUP)[None, :]
-    a_ptrs = a_ptr + m[:, None] * stride_am + k * stride_ak
     # The last tile's pieces past the end are those of the last one; they are not stored.
     last = tl.cdiv(N, ROWS) - 1
-    of_piece = tl.minimum(piece + tl.arange(0, PIECES), last)
-    quarter_ptrs = pieces_ptr + (of_piece[:, None] * groups + first) * PIECE + tl.arange(0, QUARTERS)[None, :]
-    words_ptr = pieces_ptr.to(tl.pointer_type(tl.int32))
-    of_row = (tl.minimum(piece + row // ROWS, last) * groups + first) * (PIECE // 2)
-    word_ptrs = words_ptr + of_row + QUARTERS // 2 + column % ROWS
+    of_piece = tl.minimum(piece + tl.arange(0, PIECES), last).to(tl.int64) * groups + first
+    quarter_ptrs = pieces_ptr + of_piece[:, None] * PIECE + tl.arange(0, QUARTERS)[None, :]
+    of_row = tl.minimum(piece + row // ROWS, last).to(tl.int64) * groups + first
+    word_ptrs = pieces_ptr.to(tl.pointer_type(tl.int32)) + of_row * (PIECE // 2) + QUARTERS // 2 + column % ROWS
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    whole = tl.minimum(end, K // GROUP)
-    for _ in range(first, whole):
-        total = multiply_piece(total, a_ptrs, quarter_ptrs, word_ptrs, m < M, GROUP, PIECES, True)
-        a_ptrs += GROUP * stride_ak
+    for group in range(first, end):
+        a = a_desc.load([begin_m, group * GROUP])
+        # Dimensions PIECES, h, w, g, t, i, e, b, j: to rows PIECES, w, h, g, and k of i, j, b, t, e.
+        q = four_of(tl.load(quarter_ptrs), dtype).reshape(PIECES, 2, 4, 8, 4, 4, 2, 2, 2)
+        w = q.permute(0, 2, 1, 3, 5, 8, 7, 4, 6).reshape(BLOCK_N, GROUP)
+        both = tl.load(word_ptrs)
+        w -= (both >> 16 | ORIGIN).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        scale = both.to(tl.int16).to(dtype, bitcast=True)
+        if SCALED:
+            total = tl.dot(w * scale[:, None], a.T, total)
+        else:
+            total += tl.dot(w, a.T) * scale.to(tl.float32)[:, None]
         quarter_ptrs += PIECE
         word_ptrs += PIECE // 2
-    if whole < end:
-        total = multiply_piece(total, a_ptrs, quarter_ptrs, word_ptrs, m < M, K % GROUP, PIECES, False)
-    n = piece * ROWS + column
+    m, n = begin_m.to(tl.int64) + tl.arange(0, BLOCK_M), piece.to(tl.int64) * ROWS + column
     if splits == 1:
         y_ptrs = y_ptr + m[None, :] * N + n[:, None]
-        tl.store(y_ptrs, total.to(y_ptr.dtype.element_ty), mask=(m[None, :] < M) & (n[:, None] < N))
+        tl.store(y_ptrs, total.to(dtype), mask=(m[None, :] < M) & (n[:, None] < N))
     else:
         part_ptr = parts_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_M * BLOCK_N)
         tl.store(part_ptr + tl.arange(0, BLOCK_M)[None, :] * BLOCK_N + column[:, None], total)
@@ -357,9 +350,9 @@ def w4a16_matmul_transposed_kernel(
             for _ in range(splits):
                 sums += tl.load(part_ptrs, cache_modifier=".cg")
                 part_ptrs += BLOCK_M * BLOCK_N
-            n = piece * ROWS + row
+            n = piece.to(tl.int64) * ROWS + row
             y_ptrs = y_ptr + m[:, None] * N + n[None, :]
-            tl.store(y_ptrs, sums.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
+            tl.store(y_ptrs, sums.to(dtype), mask=(m[:, None] < M) & (n[None, :] < N))
             tl.atomic_xchg(arrived_ptr + tile, 0, sem="relaxed")
 
 
@@ -408,8 +401,9 @@ def transposed(
     if tiles_m > MOST_TILES_M:
         splits = 1
     parts = torch.empty((tiles * splits if splits > 1 else 0, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device)
+    a_desc = TensorDescriptor.from_tensor(aligned(a), [BLOCK_M, GROUP.value])
     w4a16_matmul_transposed_kernel[(tiles * splits,)](
-        a, pieces.view(torch.int16), y, parts, arrived, M, N, K, splits, *a.stride(),
-        BLOCK_M=BLOCK_M, PIECES=PIECES, num_warps=WARPS, num_stages=STAGES,
+        a_desc, pieces.view(torch.int16), y, parts, arrived, M, N, K, splits,
+        BLOCK_M=BLOCK_M, PIECES=PIECES, SCALED=BLOCK_M > 64, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
     return y

@@ -80,8 +80,9 @@ static Tensor operand(const Tensor& x) {
     const std::int64_t rows = x.shape[0], columns = x.shape[1], vector = 16 / x.element_size;
     const py::object padded =
         x.object.attr("new_empty")(py::make_tuple(rows, ceil_div(columns, vector) * vector));
-    padded.attr("narrow")(1, 0, columns).attr("copy_")(x.object);
-    return Tensor(padded);
+    const py::object copied = padded.attr("narrow")(1, 0, columns);
+    copied.attr("copy_")(x.object);
+    return Tensor(copied);
 }
 
 template <typename Function>
@@ -184,6 +185,18 @@ static Prepared prepared_for(const Linear& p, const py::object& prepared) {
     return w;
 }
 
+// The groups of all tiles. Raises NotImplementedError if there are too many to count.
+static std::int64_t units_of(const Linear& p, int BLOCK_M, int BLOCK_N) {
+    constexpr std::int64_t MOST_UNITS = std::int64_t(1) << 31;
+    const std::int64_t units = ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N) * p.groups;
+    if (units >= MOST_UNITS) {
+        not_taken("M=" + std::to_string(p.M) + ", N=" + std::to_string(p.N) + ", K=" + std::to_string(p.K) +
+                  ": " + std::to_string(units) + " groups in all tiles, at most " +
+                  std::to_string(MOST_UNITS));
+    }
+    return units;
+}
+
 // Repacked weights; each block has an equal share of all tiles' groups.
 static py::object streamk(py::object a_object, py::object packed, py::object scales, py::object zeros,
                           py::object prepared) {
@@ -195,13 +208,7 @@ static py::object streamk(py::object a_object, py::object packed, py::object sca
         using T = decltype(zero);
         constexpr int BLOCK_M = block_m, BLOCK_N = 256, WARPS = 8, STAGES = BLOCK_M == 16 ? 4 : 3;
         constexpr int shared_bytes = STAGES * (BLOCK_M * 2 * GROUP + BLOCK_N * GROUP / 2 + BLOCK_N * 4);
-        constexpr std::int64_t MOST_UNITS = std::int64_t(1) << 31;
-        const std::int64_t units = ceil_div(p.M, BLOCK_M) * ceil_div(p.N, BLOCK_N) * p.groups;
-        if (units >= MOST_UNITS) {
-            not_taken("M=" + std::to_string(p.M) + ", N=" + std::to_string(p.N) +
-                      ", K=" + std::to_string(p.K) + ": " + std::to_string(units) +
-                      " groups in all tiles, at most " + std::to_string(MOST_UNITS));
-        }
+        const std::int64_t units = units_of(p, BLOCK_M, BLOCK_N);
         const std::int64_t blocks = std::min(w.ready.numel(), units);
         const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, BLOCK_N});
         launch(p.a, {blocks, WARPS * WARP, shared_bytes},
@@ -252,6 +259,23 @@ static Pieces pieces_for(const Linear& p, const py::object& prepared) {
     return w;
 }
 
+// Raises NotImplementedError for sizes that TMA's 32-bit coordinates do not cover.
+static void check_coordinates(const Linear& p) {
+    constexpr std::int64_t MOST = (std::int64_t(1) << 31) - 512;
+    if (std::max(p.M, p.K) > MOST) {
+        not_taken("M=" + std::to_string(p.M) + ", K=" + std::to_string(p.K) + ": at most " +
+                  std::to_string(MOST) + " of each");
+    }
+}
+
+constexpr int ALIGNMENT = 1024;  // of swizzled tiles; dynamic shared memory may lack it
+
+// Pipeline stages that fit into a multiprocessor's shared memory.
+constexpr int stages_of(int stage_bytes, int blocks, int most) {
+    const int fitting = (226 * 1024 / blocks - ALIGNMENT) / stage_bytes;
+    return fitting < most ? fitting : most;
+}
+
 // Calls `function` with a value of a's element type and the least tile that has all rows, up to 128.
 template <typename Function>
 static void dispatch_rows(const Linear& p, Function function) {
@@ -269,32 +293,49 @@ static py::object transposed(py::object a_object, py::object packed, py::object 
                              py::object prepared) {
     const Linear p = checked(a_object, packed, scales, zeros);
     if (p.empty()) return p.y.object;
-    constexpr std::int64_t MOST = (std::int64_t(1) << 31) - 512;
-    if (std::max(p.M, p.K) > MOST) {
-        not_taken("M=" + std::to_string(p.M) + ", K=" + std::to_string(p.K) + ": at most " +
-                  std::to_string(MOST) + " of each");
-    }
+    check_coordinates(p);
     const Pieces w = pieces_for(p, prepared);
     const Tensor a = operand(p.a);
     dispatch_rows(p, [&](auto zero, auto block_m) {
         using T = decltype(zero);
-        constexpr int BLOCK_M = block_m, WARPGROUPS = BLOCK_M < 64 ? 4 : 2, BLOCKS = 1, ALIGNMENT = 1024;
+        constexpr int BLOCK_M = block_m, WARPGROUPS = BLOCK_M < 64 ? 4 : 2, BLOCKS = 1;
         constexpr int stage_bytes = BLOCK_M * 2 * GROUP + WARPGROUPS * PIECE_BYTES;
-        constexpr int fitting = (226 * 1024 / BLOCKS - ALIGNMENT) / stage_bytes;
-        constexpr int STAGES = fitting < 10 ? fitting : 10;
-        constexpr std::int64_t MOST_UNITS = std::int64_t(1) << 31;
-        const std::int64_t units = ceil_div(p.M, BLOCK_M) * ceil_div(p.N, WARPGROUPS * PIECE_N) * p.groups;
-        if (units >= MOST_UNITS) {
-            not_taken("M=" + std::to_string(p.M) + ", N=" + std::to_string(p.N) +
-                      ", K=" + std::to_string(p.K) + ": " + std::to_string(units) +
-                      " groups in all tiles, at most " + std::to_string(MOST_UNITS));
-        }
+        constexpr int STAGES = stages_of(stage_bytes, BLOCKS, 10);
+        const std::int64_t units = units_of(p, BLOCK_M, WARPGROUPS * PIECE_N);
         const std::int64_t blocks = std::min(BLOCKS * (w.ready.numel() / READY_FLAGS), units);
         const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, WARPGROUPS * PIECE_N});
         launch(p.a, {blocks, (WARPGROUPS + 1) * WARPGROUP, STAGES * stage_bytes + ALIGNMENT},
                w4a16_matmul_transposed_kernel<T, BLOCK_M, WARPGROUPS, STAGES, BLOCKS>, matrix_map(a, BLOCK_M),
                w.pieces.data<unsigned char>(), p.y.data<T>(), parts.data<float>(), w.ready.data<unsigned>(),
                p.M, p.N, p.K);
+    });
+    return p.y.object;
+}
+
+// Scaled weights in registers: one set of sums for all groups, tiles of 256 columns.
+static py::object wide(py::object a_object, py::object packed, py::object scales, py::object zeros,
+                       py::object prepared) {
+    const Linear p = checked(a_object, packed, scales, zeros);
+    if (p.empty()) return p.y.object;
+    check_coordinates(p);
+    const Pieces w = pieces_for(p, prepared);
+    const Tensor a = operand(p.a);
+    const auto run = [&](auto zero, auto block_m) {
+        using T = decltype(zero);
+        constexpr int BLOCK_M = block_m, WARPGROUPS = 2, BLOCK_N = WARPGROUPS * 2 * PIECE_N;
+        constexpr int stage_bytes = BLOCK_M * 2 * GROUP + WARPGROUPS * 2 * PIECE_BYTES;
+        constexpr int STAGES = stages_of(stage_bytes, 1, 6);
+        const std::int64_t units = units_of(p, BLOCK_M, BLOCK_N);
+        const std::int64_t blocks = std::min(w.ready.numel() / READY_FLAGS, units);
+        const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, BLOCK_N});
+        launch(p.a, {blocks, (WARPGROUPS + 1) * WARPGROUP, STAGES * stage_bytes + ALIGNMENT},
+               w4a16_matmul_wide_kernel<T, BLOCK_M, WARPGROUPS, STAGES>, matrix_map(a, BLOCK_M),
+               w.pieces.data<unsigned char>(), p.y.data<T>(), parts.data<float>(), w.ready.data<unsigned>(),
+               p.M, p.N, p.K);
+    };
+    dispatch_narrow(p, [&](auto zero) {
+        if (p.M <= 64) return run(zero, std::integral_constant<int, 64>());
+        run(zero, std::integral_constant<int, 128>());
     });
     return p.y.object;
 }
@@ -308,4 +349,5 @@ PYBIND11_MODULE(w4a16_matmul, m) {
     m.def("repack_pieces", &repack_pieces, packed, scales, zeros);
     m.def("transposed", &transposed, a, packed, scales, zeros, py::kw_only(),
           py::arg("prepared") = py::none());
+    m.def("wide", &wide, a, packed, scales, zeros, py::kw_only(), py::arg("prepared") = py::none());
 }

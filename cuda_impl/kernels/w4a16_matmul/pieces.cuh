@@ -61,21 +61,24 @@ template <typename T, int COUNT>
 __device__ __forceinline__ void store_transposed(T* y_ptr, const float (&total)[COUNT], index_t begin_m,
                                                  index_t begin_n, index_t M, index_t N) {
     const int thread = threadIdx.x % WARPGROUP;
-    const index_t n = begin_n + thread / 4 * 2;
+    const index_t n = begin_n + thread / 4 * 2, m = begin_m + thread % 4 * 2;
+    const bool paired = n + 1 < N && N % 2 == 0;
+    if (n >= N) return;
+    T* y = y_ptr + m * N + n;
+    const int rows = static_cast<int>(M - m < 8 * COUNT ? M - m : 8 * COUNT);
 #pragma unroll
     for (int i = 0; i < COUNT / 2; ++i) {
-        const index_t m = begin_m + i / 2 * 8 + thread % 4 * 2 + i % 2;
-        const float* const four = total + i / 2 * 4;
-        if (m >= M) continue;
-        const T left = T(four[i % 2]), right = T(four[i % 2 + 2]);
-        T* const y = y_ptr + m * N + n;
-        if (n + 1 < N && N % 2 == 0) {
-            const T both[2] = {left, right};
-            *reinterpret_cast<unsigned*>(y) = reinterpret_cast<const unsigned&>(both);
-        } else {
-            if (n < N) y[0] = left;
-            if (n + 1 < N) y[1] = right;
+        if (i / 2 * 8 + i % 2 < rows) {
+            const T left = T(total[i / 2 * 4 + i % 2]), right = T(total[i / 2 * 4 + i % 2 + 2]);
+            if (paired) {
+                const T both[2] = {left, right};
+                *reinterpret_cast<unsigned*>(y) = reinterpret_cast<const unsigned&>(both);
+            } else {
+                y[0] = left;
+                if (n + 1 < N) y[1] = right;
+            }
         }
+        y += i % 2 == 0 ? N : 7 * N;
     }
 }
 
