@@ -169,6 +169,15 @@ inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbar
     host::wake(ptr);
 }
 
+// ---- flags in global memory ------------------------------------------------------------------------------
+
+inline void store_release(unsigned* ptr, unsigned value) {
+    *ptr = value;
+}
+inline unsigned load_acquire(const unsigned* ptr) {
+    return *static_cast<const volatile unsigned*>(ptr);
+}
+
 // ---- named barriers, registers ---------------------------------------------------------------------------
 
 template <int THREADS>

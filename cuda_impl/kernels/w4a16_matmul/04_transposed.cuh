@@ -103,40 +103,39 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
     setmaxnreg_inc<consumer_registers(WARPGROUPS, BLOCKS)>();
 
     constexpr int COUNT = BLOCK_M / 2;
-    float total[COUNT] = {}, sum[COUNT];
     float* const part = parts_ptr + threadIdx.x * 4;
     constexpr index_t PART = BLOCK_M * BLOCK_N;
     const int warpgroup = warp / 4, lane = threadIdx.x % WARP;
     const matrix_t a_first = matrix_descriptor(a_tiles, 0);
-    Share share(first, last, groups);
     Quantized64 w;
     const auto load = [&]() {
         mbarrier_wait(&full[ring.stage], ring.parity);
         w.load(w_tiles + ring.stage * W_BYTES + warpgroup * PIECE_BYTES);
     };
-    load();
-    while (share.more()) {
-        unsigned operand[GROUP / 16][4];
-        dequantize_piece<T>(operand, w);
-        const float scale[2] = {scale_in<T>(w.scale_words[0]), scale_in<T>(w.scale_words[1])};
-        const matrix_t a = a_first + ring.stage * (A_BYTES >> 4);
-        wgmma_fence();
+    for (Share share(first, last, groups); share.more(); share.next_tile()) {
+        float total[COUNT] = {}, sum[COUNT];
+        const int tile = share.tile;
+        load();
+        for (int left = share.stop - share.group; left > 0; --left) {
+            unsigned operand[GROUP / 16][4];
+            dequantize_piece<T>(operand, w);
+            const float scale[2] = {scale_in<T>(w.scale_words[0]), scale_in<T>(w.scale_words[1])};
+            const unsigned a = lower_half(a_first, ring.stage, A_BYTES);
+            wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < GROUP / 16; ++k) {
-            wgmma_rows<T>(sum, operand[k], a + k / 4 * (A_HALF >> 4) + k % 4 * (32 >> 4), k > 0);
+            for (int k = 0; k < GROUP / 16; ++k) {
+                wgmma_rows<T>(sum, operand[k], descriptor_at(a_first, a, k / 4 * A_HALF + k % 4 * 32), k > 0);
+            }
+            wgmma_commit_group();
+            const int read = ring.stage;
+            ring.advance();
+            if (left > 1) load();  // while the tensor cores multiply
+            wgmma_wait_group<0>(sum);
+            if (lane == 0) mbarrier_arrive(&empty[read]);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) total[i] += sum[i] * scale[i / 2 % 2];
         }
-        wgmma_commit_group();
-        const int read = ring.stage, tile = share.tile;
-        const bool ends = share.ends_here(), has_last = share.has_last();
-        share.next(), ring.advance();
-        if (share.more()) load();  // while the tensor cores multiply
-        wgmma_wait_group<0>(sum);
-        if (lane == 0) mbarrier_arrive(&empty[read]);
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) total[i] += sum[i] * scale[i / 2 % 2];
-        if (!ends) continue;
-
-        if (!has_last) {  // a later block has the last group
+        if (!share.has_last()) {  // a later block has the last group
             store_part(part + block * PART, total, CONSUMERS);
             set_flag(ready_ptr + block * WARPS + warp);
         } else {
@@ -148,8 +147,6 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
             store_transposed(y_ptr, total, static_cast<index_t>(tile % tiles_m) * BLOCK_M,
                              static_cast<index_t>(tile / tiles_m) * BLOCK_N + warpgroup * PIECE_N, M, N);
         }
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) total[i] = 0.0f;
     }
 #endif
 }

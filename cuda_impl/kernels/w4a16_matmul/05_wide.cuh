@@ -87,7 +87,7 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
         const bool has_last = share.has_last();
         int before = 0;
         for (int group = begin; group < stop; ++group, ring.advance()) {
-            const matrix_t a = a_first + ring.stage * (A_BYTES >> 4);
+            const unsigned a = lower_half(a_first, ring.stage, A_BYTES);
             mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -104,7 +104,7 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < GROUP / 16; ++k) {
-                    wgmma_rows<T>(total[i], operand[i][k], a + k / 4 * (A_HALF >> 4) + k % 4 * (32 >> 4), true);
+                    wgmma_rows<T>(total[i], operand[i][k], descriptor_at(a_first, a, k / 4 * A_HALF + k % 4 * 32), true);
                 }
                 wgmma_commit_group();
             }

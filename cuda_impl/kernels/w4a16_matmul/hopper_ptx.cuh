@@ -1,11 +1,23 @@
-// wgmma with 16-bit operands, a in registers and b along K (sm_90a). Source: PTX ISA, "wgmma.mma_async".
+// wgmma with 16-bit operands, a in registers and b along K (sm_90a), and flags in global memory. Source: PTX
+// ISA, "wgmma.mma_async", "st", "ld".
 //
-// With HOST_BUILD, host/hopper_units.h has the same function.
+// With HOST_BUILD, host/hopper_units.h has the same functions.
 #pragma once
 
 #include "wgmma_8bit.cuh"
 
 #if HAS_WGMMA
+
+// All that the thread has seen or written is visible to another that acquires the value. Cheaper than
+// __threadfence, a sequentially consistent fence.
+__device__ __forceinline__ void store_release(unsigned* ptr, unsigned value) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(ptr), "r"(value) : "memory");
+}
+__device__ __forceinline__ unsigned load_acquire(const unsigned* ptr) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(ptr) : "memory");
+    return value;
+}
 
 // d[64, N] (+)= a[64, 16] @ b[N, 16].T. A thread's part of a is that of mma.m16n8k16 (tensor_core.cuh), of its
 // warp's 16 rows. The registers of a must not change before the wait. The number of registers of d determines

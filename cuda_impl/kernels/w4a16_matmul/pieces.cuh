@@ -24,6 +24,16 @@ constexpr int consumer_registers(int warpgroups, int blocks) {
 
 #if HAS_WGMMA_LEVELS
 
+// A descriptor's lower half, which holds the address in units of 16 bytes: moved to `stage` of so many bytes, and
+// warp-uniform, as wgmma takes it. Without the shuffle every lane computes each of a group's descriptors.
+__device__ __forceinline__ unsigned lower_half(matrix_t first, int stage, int bytes) {
+    return __shfl_sync(FULL_WARP, static_cast<unsigned>(first) + stage * (bytes >> 4), 0);
+}
+// The descriptor with that lower half, `bytes` further.
+__device__ __forceinline__ matrix_t descriptor_at(matrix_t first, unsigned lower, int bytes) {
+    return (first >> 32 << 32) | (lower + (bytes >> 4));
+}
+
 // A thread's part of a piece: 32 weights of each of two columns.
 struct Quantized64 {
     uint4 words[2];
@@ -102,16 +112,16 @@ __device__ __forceinline__ void add_part(float (&total)[COUNT], const float* par
 
 // A warp's sums of a block are stored: release. Whoever sees the flag sees them.
 __device__ __forceinline__ void set_flag(unsigned* flag) {
-    __threadfence();
     __syncwarp();
-    if (threadIdx.x % WARP == 0) atomicExch(flag, 1u);
+    if (threadIdx.x % WARP == 0) store_release(flag, 1);
 }
 // Waits for `count` flags, `step` apart and ending before `end`, at the same time, and sets them to 0: acquire.
 __device__ __forceinline__ void wait_for_flags(unsigned* end, int count, int step) {
     for (int i = threadIdx.x % WARP; i < count; i += WARP) {
-        while (atomicCAS(end - (i + 1) * step, 1u, 0u) == 0) __nanosleep(32);
+        unsigned* const flag = end - (i + 1) * step;
+        while (load_acquire(flag) == 0) __nanosleep(20);
+        *flag = 0;
     }
-    __threadfence();
     __syncwarp();
 }
 // The blocks before this one that have groups of the tile that begins at `tile_begin` of the sequence.
