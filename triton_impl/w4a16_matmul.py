@@ -319,7 +319,9 @@ def w4a16_matmul_transposed_kernel(
     of_piece = tl.minimum(piece + tl.arange(0, PIECES), last).to(tl.int64) * groups + first
     quarter_ptrs = pieces_ptr + of_piece[:, None] * PIECE + tl.arange(0, QUARTERS)[None, :]
     of_row = tl.minimum(piece + row // ROWS, last).to(tl.int64) * groups + first
-    word_ptrs = pieces_ptr.to(tl.pointer_type(tl.int32)) + of_row * (PIECE // 2) + QUARTERS // 2 + column % ROWS
+    word_ptrs = (
+        pieces_ptr.to(tl.pointer_type(tl.int32)) + of_row * (PIECE // 2) + QUARTERS // 2 + column % ROWS
+    )
     total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     for group in range(first, end):
         a = a_desc.load([begin_m, group * GROUP])
@@ -390,7 +392,9 @@ def transposed(
     pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared
     groups = scales.shape[1]
     if pieces.shape != (triton.cdiv(N, PIECE_N), groups, PIECE_WORDS):
-        raise ValueError(f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns")
+        raise ValueError(
+            f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns"
+        )
     BLOCK_M = BLOCK_M or next((rows for rows in (16, 32, 64) if M <= rows), 128)
     PIECES = PIECES or (1 if BLOCK_M < 64 else 2)
     STAGES = STAGES or (4 if BLOCK_M < 128 else 3)
@@ -400,7 +404,9 @@ def transposed(
     splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, groups))
     if tiles_m > MOST_TILES_M:
         splits = 1
-    parts = torch.empty((tiles * splits if splits > 1 else 0, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device)
+    parts = torch.empty(
+        (tiles * splits if splits > 1 else 0, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device
+    )
     a_desc = TensorDescriptor.from_tensor(aligned(a), [BLOCK_M, GROUP.value])
     w4a16_matmul_transposed_kernel[(tiles * splits,)](
         a_desc, pieces.view(torch.int16), y, parts, arrived, M, N, K, splits,

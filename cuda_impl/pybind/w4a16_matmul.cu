@@ -254,7 +254,8 @@ static Pieces pieces_for(const Linear& p, const py::object& prepared) {
     const Pieces w = {Tensor(given[0]), Tensor(given[1])};
     const Sizes& shape = w.pieces.shape;
     if (shape[0] != ceil_div(p.N, PIECE_N) || shape[1] != p.groups || shape[2] != PIECE_BYTES / 4) {
-        throw py::value_error("w4a16_matmul: prepared has another shape; it takes what repack_pieces returns");
+        throw py::value_error(
+            "w4a16_matmul: prepared has another shape; it takes what repack_pieces returns");
     }
     return w;
 }

@@ -209,7 +209,9 @@ def transposed(
     pieces, ready = repack_pieces(packed, scales, zeros) if prepared is None else prepared
     tiles, groups = ceil_div(N, PIECE_N), scales.shape[1]
     if pieces.shape != (tiles, groups, PIECE_BYTES // 4):
-        raise ValueError(f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns")
+        raise ValueError(
+            f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns"
+        )
     a = operand(a)
     BLOCK_M = BLOCK_M or rows_of(M)
     WARPGROUPS = WARPGROUPS or (4 if BLOCK_M < 64 else 2)
@@ -265,7 +267,9 @@ def wide(
     pieces, ready = repack_pieces(packed, scales, zeros) if prepared is None else prepared
     tiles, groups = ceil_div(N, PIECE_N), scales.shape[1]
     if pieces.shape != (tiles, groups, PIECE_BYTES // 4):
-        raise ValueError(f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns")
+        raise ValueError(
+            f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns"
+        )
     a = operand(a)
     BLOCK_M = BLOCK_M or (64 if M <= 64 else 128)
     BLOCK_N = WARPGROUPS * 2 * PIECE_N

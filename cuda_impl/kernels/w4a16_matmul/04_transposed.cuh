@@ -46,10 +46,10 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
 
 // a[M,K], pieces[N/64,K/128] -> y[M,N]. Grid: BLOCKS per multiprocessor, at most one per group of the
 // sequence. A tile of y has BLOCK_M rows and 64 columns per consumer warpgroup. One thread of the last
-// warpgroup issues the loads of the block's share, as far ahead as the ring of STAGES allows. The block that has the
-// last group of a tile adds the partial sums of the others, parts[blocks,tile] in fp32. Each of its warps
-// adds those of the same warp, whose ready[blocks,warps] is 0 before and after. a's map: boxes of 64 of K and
-// BLOCK_M rows; elements past M and K are 0.
+// warpgroup issues the loads of the block's share, as far ahead as the ring of STAGES allows. The block that
+// has the last group of a tile adds the partial sums of the others, parts[blocks,tile] in fp32. Each of its
+// warps adds those of the same warp, whose ready[blocks,warps] is 0 before and after. a's map: boxes of 64 of
+// K and BLOCK_M rows; elements past M and K are 0.
 template <typename T, int BLOCK_M, int WARPGROUPS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_matmul_transposed_kernel(
     const __grid_constant__ TensorMap a_map, const unsigned char* pieces_ptr, T* y_ptr, float* parts_ptr,
@@ -94,8 +94,8 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
                                     pieces_ptr + from * PIECE_BYTES, PIECE_BYTES, &full[stage]);
             }
             for (int half = 0; half < 2; ++half) {
-                tensor_copy_to_shared(a_tiles + stage * A_BYTES + half * A_HALF, &a_map, group * GROUP + half * 64,
-                                      tile % tiles_m * BLOCK_M, &full[stage]);
+                tensor_copy_to_shared(a_tiles + stage * A_BYTES + half * A_HALF, &a_map,
+                                      group * GROUP + half * 64, tile % tiles_m * BLOCK_M, &full[stage]);
             }
         }
         return;

@@ -22,9 +22,11 @@ __device__ __forceinline__ unsigned scaled(unsigned pair, unsigned scale) {
 // As transposed, with tiles of BLOCK_M rows and 128 columns per consumer warpgroup. parts[blocks,tile],
 // ready[blocks,warps].
 template <typename T, int BLOCK_M, int WARPGROUPS, int STAGES>
-__global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_wide_kernel(
-    const __grid_constant__ TensorMap a_map, const unsigned char* pieces_ptr, T* y_ptr, float* parts_ptr,
-    unsigned* ready_ptr, index_t M, index_t N, index_t K) {
+__global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP,
+                             1) void w4a16_matmul_wide_kernel(const __grid_constant__ TensorMap a_map,
+                                                              const unsigned char* pieces_ptr, T* y_ptr,
+                                                              float* parts_ptr, unsigned* ready_ptr,
+                                                              index_t M, index_t N, index_t K) {
 #if HAS_WGMMA_LEVELS
     constexpr int PIECES = 2 * WARPGROUPS, BLOCK_N = PIECES * PIECE_N, WARPS = WARPGROUPS * 4;
     constexpr int CONSUMERS = WARPGROUPS * WARPGROUP;
@@ -91,7 +93,8 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
             mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                wgmma_wait_group<1>(total[i]);  // the other piece's is in flight; this one's operands are free
+                wgmma_wait_group<1>(
+                    total[i]);  // the other piece's is in flight; this one's operands are free
                 if (i == 1 && group > begin && lane == 0) mbarrier_arrive(&empty[before]);
                 Quantized64 w;
                 w.load(w_tiles + ring.stage * W_BYTES + (warpgroup * 2 + i) * PIECE_BYTES);
@@ -104,7 +107,8 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
                 wgmma_fence();
 #pragma unroll
                 for (int k = 0; k < GROUP / 16; ++k) {
-                    wgmma_rows<T>(total[i], operand[i][k], descriptor_at(a_first, a, k / 4 * A_HALF + k % 4 * 32), true);
+                    wgmma_rows<T>(total[i], operand[i][k],
+                                  descriptor_at(a_first, a, k / 4 * A_HALF + k % 4 * 32), true);
                 }
                 wgmma_commit_group();
             }
@@ -131,10 +135,9 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
             }
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                store_transposed(y_ptr, total[i], static_cast<index_t>(tile % tiles_m) * BLOCK_M,
-                                 static_cast<index_t>(tile / tiles_m) * BLOCK_N +
-                                     (warpgroup * 2 + i) * PIECE_N,
-                                 M, N);
+                store_transposed(
+                    y_ptr, total[i], static_cast<index_t>(tile % tiles_m) * BLOCK_M,
+                    static_cast<index_t>(tile / tiles_m) * BLOCK_N + (warpgroup * 2 + i) * PIECE_N, M, N);
             }
         }
     }

@@ -19,9 +19,9 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* ptr) {
     return value;
 }
 
-// d[64, N] (+)= a[64, 16] @ b[N, 16].T. A thread's part of a is that of mma.m16n8k16 (tensor_core.cuh), of its
-// warp's 16 rows. The registers of a must not change before the wait. The number of registers of d determines
-// N. With `add` false, d is overwritten.
+// d[64, N] (+)= a[64, 16] @ b[N, 16].T. A thread's part of a is that of mma.m16n8k16 (tensor_core.cuh), of
+// its warp's 16 rows. The registers of a must not change before the wait. The number of registers of d
+// determines N. With `add` false, d is overwritten.
 #define TEN(t) "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
 #define EIGHT_OF(d, i)                                                                          \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
@@ -38,12 +38,12 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* ptr) {
         "}\n"                                                                                            \
         : __VA_ARGS__                                                                                    \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
-#define WGMMA_N8(type)                                                                        \
-    WGMMA("8", type, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "+f"(d[0]), "+f"(d[1]), \
-          "+f"(d[2]), "+f"(d[3]))
-#define WGMMA_N16(type)                                                                                     \
+#define WGMMA_N8(type)                                                                                   \
+    WGMMA("8", type, "%0, %1, %2, %3", "%4, %5, %6, %7", "%8", "%9", "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), \
+          "+f"(d[3]))
+#define WGMMA_N16(type) \
     WGMMA("16", type, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", "%13", EIGHT_OF(d, 0))
-#define WGMMA_N32(type)                                                                                    \
+#define WGMMA_N32(type)                                                                           \
     WGMMA("32", type, TEN("") "%10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20", "%21", \
           EIGHT_OF(d, 0), EIGHT_OF(d, 8))
 #define WGMMA_N64(type)                                                                         \
@@ -56,11 +56,11 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* ptr) {
 template <typename T, int COUNT>
 __device__ __forceinline__ void wgmma_rows(float (&d)[COUNT], const unsigned* a, matrix_t b, bool add) {
     static_assert(COUNT == 4 || COUNT == 8 || COUNT == 16 || COUNT == 32 || COUNT == 64);
-#define OF_TYPE(instruction)       \
-    if constexpr (IS_BF16<T>) {    \
-        instruction("bf16");       \
-    } else {                       \
-        instruction("f16");        \
+#define OF_TYPE(instruction)    \
+    if constexpr (IS_BF16<T>) { \
+        instruction("bf16");    \
+    } else {                    \
+        instruction("f16");     \
     }
     if constexpr (COUNT == 4) {
         OF_TYPE(WGMMA_N8)

@@ -77,7 +77,7 @@ __device__ __forceinline__ void dequantize<__half>(unsigned (&pair)[4], unsigned
             __hsub2(reinterpret_cast<const __half2&>(low), reinterpret_cast<const __half2&>(bias));
         const __half2 second =
             multiply_add(reinterpret_cast<const __half2&>(high), reinterpret_cast<const __half2&>(SIXTEENTHS),
-                    reinterpret_cast<const __half2&>(minus_64));
+                         reinterpret_cast<const __half2&>(minus_64));
         pair[i] = reinterpret_cast<const unsigned&>(first);
         pair[i + 1] = reinterpret_cast<const unsigned&>(second);
     }

@@ -1,5 +1,5 @@
-// What transposed and wide share (sm_90a): the layout of repacked weights, wgmma's operands from them, and what
-// becomes of sums.
+// What transposed and wide share (sm_90a): the layout of repacked weights, wgmma's operands from them, and
+// what becomes of sums.
 //
 // A piece is a group of 64 columns of y, the rows of a wgmma. Thread 32 * w + 4 * g + t of a warpgroup has
 // columns 16 * w + 2 * g and the next. To wgmma they are rows 16 * w + g and 8 further: their order is free,
@@ -10,9 +10,9 @@
 #include "w4a16_matmul/int4.cuh"
 #include "w4a16_matmul/share.cuh"
 
-constexpr int PIECE_N = 64;                                      // columns of y of a warpgroup
-constexpr int PIECE_VECTORS = PIECE_N * GROUP / NIBBLES / 4;     // of 16 bytes, of weights
-constexpr int PIECE_BYTES = PIECE_VECTORS * 16 + PIECE_N * 4;    // and a scale word per column
+constexpr int PIECE_N = 64;                                    // columns of y of a warpgroup
+constexpr int PIECE_VECTORS = PIECE_N * GROUP / NIBBLES / 4;   // of 16 bytes, of weights
+constexpr int PIECE_BYTES = PIECE_VECTORS * 16 + PIECE_N * 4;  // and a scale word per column
 
 // Registers of a thread of the producer warpgroup and of WARPGROUPS consumers: of 65536 for all that reside.
 constexpr int PRODUCER_REGISTERS = 24;
@@ -24,8 +24,8 @@ constexpr int consumer_registers(int warpgroups, int blocks) {
 
 #if HAS_WGMMA_LEVELS
 
-// A descriptor's lower half, which holds the address in units of 16 bytes: moved to `stage` of so many bytes, and
-// warp-uniform, as wgmma takes it. Without the shuffle every lane computes each of a group's descriptors.
+// A descriptor's lower half, which holds the address in units of 16 bytes: moved to `stage` of so many bytes,
+// and warp-uniform, as wgmma takes it. Without the shuffle every lane computes each of a group's descriptors.
 __device__ __forceinline__ unsigned lower_half(matrix_t first, int stage, int bytes) {
     return __shfl_sync(FULL_WARP, static_cast<unsigned>(first) + stage * (bytes >> 4), 0);
 }
@@ -115,7 +115,8 @@ __device__ __forceinline__ void set_flag(unsigned* flag) {
     __syncwarp();
     if (threadIdx.x % WARP == 0) store_release(flag, 1);
 }
-// Waits for `count` flags, `step` apart and ending before `end`, at the same time, and sets them to 0: acquire.
+// Waits for `count` flags, `step` apart and ending before `end`, at the same time, and sets them to 0:
+// acquire.
 __device__ __forceinline__ void wait_for_flags(unsigned* end, int count, int step) {
     for (int i = threadIdx.x % WARP; i < count; i += WARP) {
         unsigned* const flag = end - (i + 1) * step;
