@@ -358,6 +358,10 @@ def w4a16_matmul_transposed_kernel(
             tl.atomic_xchg(arrived_ptr + tile, 0, sem="relaxed")
 
 
+TRANSPOSED = {16: (1, 4, 4, 4), 32: (1, 4, 4, 4), 64: (1, 4, 4, 2), 128: (2, 8, 4, 1), 256: (2, 8, 3, 1)}
+"""Pieces, warps, pipeline stages and programs per multiprocessor, by BLOCK_M."""
+
+
 @implementation(
     OP,
     "triton.transposed",
@@ -381,7 +385,7 @@ def transposed(
     prepared: Prepared | None = None,
     BLOCK_M: int = 0,
     PIECES: int = 0,
-    WARPS: int = 4,
+    WARPS: int = 0,
     STAGES: int = 0,
     PROGRAMS: int = 0,
 ) -> torch.Tensor:
@@ -392,13 +396,12 @@ def transposed(
     pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared
     groups = scales.shape[1]
     if pieces.shape != (triton.cdiv(N, PIECE_N), groups, PIECE_WORDS):
-        raise ValueError(
-            f"{OP}: prepared has shape {tuple(pieces.shape)}; it takes what repack_pieces returns"
-        )
-    BLOCK_M = BLOCK_M or next((rows for rows in (16, 32, 64) if M <= rows), 128)
-    PIECES = PIECES or (1 if BLOCK_M < 64 else 2)
-    STAGES = STAGES or (4 if BLOCK_M < 128 else 3)
-    PROGRAMS = PROGRAMS or (4 if BLOCK_M < 64 else 2 if BLOCK_M < 128 else 1)
+        found = tuple(pieces.shape)
+        raise ValueError(f"{OP}: prepared has shape {found}; it takes what repack_pieces returns")
+    BLOCK_M = BLOCK_M or next((rows for rows in TRANSPOSED if rows >= M), 256)
+    tile = TRANSPOSED[BLOCK_M]
+    PIECES, WARPS, STAGES = PIECES or tile[0], WARPS or tile[1], STAGES or tile[2]
+    PROGRAMS = PROGRAMS or tile[3]
     tiles_m, BLOCK_N = triton.cdiv(M, BLOCK_M), PIECES * PIECE_N
     tiles = tiles_m * triton.cdiv(N, BLOCK_N)
     splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, groups))

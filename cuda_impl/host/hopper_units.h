@@ -1,5 +1,6 @@
-// Hopper's units on the host: the functions of kernels/hopper.cuh, kernels/wgmma.cuh and
-// kernels/attention/hopper_ptx.cuh that attention's levels use, in plain C++.
+// Hopper's units on the host: the functions of kernels/hopper.cuh, kernels/wgmma.cuh,
+// kernels/attention/hopper_ptx.cuh and kernels/w4a16_matmul/hopper_ptx.cuh that attention's and
+// w4a16_matmul's levels use, in plain C++.
 //
 // Asynchronous work is executed when it is waited for and not before, so that a missing wait shows: TMA loads
 // in mbarrier_wait, products in wgmma_wait_group. In reverse thread order TMA loads land at once, so that a
@@ -167,6 +168,10 @@ inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbar
     if (host::reverse_order()) return load();
     host::loads()[ptr].push_back(load);
     host::wake(ptr);
+}
+
+inline void bulk_copy_to_shared_once(void* to, const void* from, unsigned bytes, mbarrier_t* ptr) {
+    bulk_copy_to_shared(to, from, bytes, ptr);
 }
 
 // ---- flags in global memory ------------------------------------------------------------------------------

@@ -299,18 +299,25 @@ static py::object transposed(py::object a_object, py::object packed, py::object 
     const Tensor a = operand(p.a);
     dispatch_rows(p, [&](auto zero, auto block_m) {
         using T = decltype(zero);
-        constexpr int BLOCK_M = block_m, WARPGROUPS = BLOCK_M < 64 ? 4 : 2, BLOCKS = 1;
+        constexpr int BLOCK_M = block_m, WARPGROUPS = 2, BLOCKS = BLOCK_M < 64 ? 2 : 1;
         constexpr int stage_bytes = BLOCK_M * 2 * GROUP + WARPGROUPS * PIECE_BYTES;
-        constexpr int STAGES = stages_of(stage_bytes, BLOCKS, 10);
+        constexpr int STAGES = stages_of(stage_bytes, BLOCKS, BLOCKS == 2 ? 6 : 10);
         const std::int64_t units = units_of(p, BLOCK_M, WARPGROUPS * PIECE_N);
         const std::int64_t blocks = std::min(BLOCKS * (w.ready.numel() / READY_FLAGS), units);
         const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, WARPGROUPS * PIECE_N});
         launch(p.a, {blocks, (WARPGROUPS + 1) * WARPGROUP, STAGES * stage_bytes + ALIGNMENT},
                w4a16_matmul_transposed_kernel<T, BLOCK_M, WARPGROUPS, STAGES, BLOCKS>, matrix_map(a, BLOCK_M),
                w.pieces.data<unsigned char>(), p.y.data<T>(), parts.data<float>(), w.ready.data<unsigned>(),
-               p.M, p.N, p.K);
+               p.M, p.N, p.K, int(p.M <= BLOCK_M));
     });
     return p.y.object;
+}
+
+// Blocks of a grid, one per multiprocessor: of a multiple of the tiles if few stay idle, as then fewer blocks
+// share a tile.
+static std::int64_t even_blocks(std::int64_t processors, std::int64_t units, std::int64_t groups) {
+    const std::int64_t tiles = units / groups, even = processors / tiles * tiles;
+    return std::min(even >= 0.95 * processors ? even : processors, units);
 }
 
 // Scaled weights in registers: one set of sums for all groups, tiles of 256 columns.
@@ -327,12 +334,12 @@ static py::object wide(py::object a_object, py::object packed, py::object scales
         constexpr int stage_bytes = BLOCK_M * 2 * GROUP + WARPGROUPS * 2 * PIECE_BYTES;
         constexpr int STAGES = stages_of(stage_bytes, 1, 6);
         const std::int64_t units = units_of(p, BLOCK_M, BLOCK_N);
-        const std::int64_t blocks = std::min(w.ready.numel() / READY_FLAGS, units);
+        const std::int64_t blocks = even_blocks(w.ready.numel() / READY_FLAGS, units, p.groups);
         const Tensor parts = new_empty_fp32(w.ready, {blocks, BLOCK_M, BLOCK_N});
         launch(p.a, {blocks, (WARPGROUPS + 1) * WARPGROUP, STAGES * stage_bytes + ALIGNMENT},
                w4a16_matmul_wide_kernel<T, BLOCK_M, WARPGROUPS, STAGES>, matrix_map(a, BLOCK_M),
                w.pieces.data<unsigned char>(), p.y.data<T>(), parts.data<float>(), w.ready.data<unsigned>(),
-               p.M, p.N, p.K);
+               p.M, p.N, p.K, int(p.M <= BLOCK_M));
     };
     dispatch_narrow(p, [&](auto zero) {
         if (p.M <= 64) return run(zero, std::integral_constant<int, 64>());

@@ -132,9 +132,9 @@ def test_triton_and_cuda_have_the_same_pieces() -> None:
 
 TILES = [
     ("cupy.transposed", {"BLOCK_M": 8, "WARPGROUPS": 2, "STAGES": 3, "BLOCKS": 2}),
-    ("cupy.transposed", {"BLOCK_M": 32, "WARPGROUPS": 3, "STAGES": 5}),
+    ("cupy.transposed", {"BLOCK_M": 32, "WARPGROUPS": 4, "STAGES": 5}),
     ("cupy.transposed", {"BLOCK_M": 128, "WARPGROUPS": 1, "STAGES": 4}),
-    ("cupy.wide", {"BLOCK_M": 64, "WARPGROUPS": 1, "STAGES": 2, "IDLE": 2}),
+    ("cupy.wide", {"BLOCK_M": 64, "WARPGROUPS": 1, "STAGES": 2, "EVICT_FIRST": 0}),
     ("triton.transposed", {"BLOCK_M": 16, "PIECES": 2, "PROGRAMS": 2}),
     ("triton.transposed", {"BLOCK_M": 128, "PIECES": 4, "PROGRAMS": 1}),
 ]

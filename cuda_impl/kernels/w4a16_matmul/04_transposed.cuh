@@ -49,11 +49,12 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
 // warpgroup issues the loads of the block's share, as far ahead as the ring of STAGES allows. The block that
 // has the last group of a tile adds the partial sums of the others, parts[blocks,tile] in fp32. Each of its
 // warps adds those of the same warp, whose ready[blocks,warps] is 0 before and after. a's map: boxes of 64 of
-// K and BLOCK_M rows; elements past M and K are 0.
+// K and BLOCK_M rows; elements past M and K are 0. evict_first: no other block reads a
+// block's weights.
 template <typename T, int BLOCK_M, int WARPGROUPS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_matmul_transposed_kernel(
     const __grid_constant__ TensorMap a_map, const unsigned char* pieces_ptr, T* y_ptr, float* parts_ptr,
-    unsigned* ready_ptr, index_t M, index_t N, index_t K) {
+    unsigned* ready_ptr, index_t M, index_t N, index_t K, int evict_first) {
 #if HAS_WGMMA_LEVELS
     constexpr int CONSUMERS = WARPGROUPS * WARPGROUP, BLOCK_N = WARPGROUPS * PIECE_N, WARPS = WARPGROUPS * 4;
     constexpr int A_HALF = BLOCK_M * 128, A_BYTES = 2 * A_HALF, W_BYTES = WARPGROUPS * PIECE_BYTES;
@@ -90,8 +91,8 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
             mbarrier_arrive_expect_bytes(&full[stage], A_BYTES + count * PIECE_BYTES);
             for (int i = 0; i < count; ++i) {
                 const index_t from = static_cast<index_t>(piece + i) * groups + group;
-                bulk_copy_to_shared(w_tiles + stage * W_BYTES + i * PIECE_BYTES,
-                                    pieces_ptr + from * PIECE_BYTES, PIECE_BYTES, &full[stage]);
+                fetch_piece(w_tiles + stage * W_BYTES + i * PIECE_BYTES, pieces_ptr + from * PIECE_BYTES,
+                            evict_first, &full[stage]);
             }
             for (int half = 0; half < 2; ++half) {
                 tensor_copy_to_shared(a_tiles + stage * A_BYTES + half * A_HALF, &a_map,

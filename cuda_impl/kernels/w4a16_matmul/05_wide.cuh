@@ -22,11 +22,9 @@ __device__ __forceinline__ unsigned scaled(unsigned pair, unsigned scale) {
 // As transposed, with tiles of BLOCK_M rows and 128 columns per consumer warpgroup. parts[blocks,tile],
 // ready[blocks,warps].
 template <typename T, int BLOCK_M, int WARPGROUPS, int STAGES>
-__global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP,
-                             1) void w4a16_matmul_wide_kernel(const __grid_constant__ TensorMap a_map,
-                                                              const unsigned char* pieces_ptr, T* y_ptr,
-                                                              float* parts_ptr, unsigned* ready_ptr,
-                                                              index_t M, index_t N, index_t K) {
+__global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_wide_kernel(
+    const __grid_constant__ TensorMap a_map, const unsigned char* pieces_ptr, T* y_ptr, float* parts_ptr,
+    unsigned* ready_ptr, index_t M, index_t N, index_t K, int evict_first) {
 #if HAS_WGMMA_LEVELS
     constexpr int PIECES = 2 * WARPGROUPS, BLOCK_N = PIECES * PIECE_N, WARPS = WARPGROUPS * 4;
     constexpr int CONSUMERS = WARPGROUPS * WARPGROUP;
@@ -64,8 +62,8 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP,
             mbarrier_arrive_expect_bytes(&full[stage], A_BYTES + count * PIECE_BYTES);
             for (int i = 0; i < count; ++i) {
                 const index_t from = static_cast<index_t>(piece + i) * groups + group;
-                bulk_copy_to_shared(w_tiles + stage * W_BYTES + i * PIECE_BYTES,
-                                    pieces_ptr + from * PIECE_BYTES, PIECE_BYTES, &full[stage]);
+                fetch_piece(w_tiles + stage * W_BYTES + i * PIECE_BYTES, pieces_ptr + from * PIECE_BYTES,
+                            evict_first, &full[stage]);
             }
             for (int half = 0; half < 2; ++half) {
                 tensor_copy_to_shared(a_tiles + stage * A_BYTES + half * A_HALF, &a_map,

@@ -1,5 +1,5 @@
-// wgmma with 16-bit operands, a in registers and b along K (sm_90a), and flags in global memory. Source: PTX
-// ISA, "wgmma.mma_async", "st", "ld".
+// wgmma with 16-bit operands, a in registers and b along K (sm_90a), bulk copies with a cache policy, and
+// flags in global memory. Source: PTX ISA, "wgmma.mma_async", "cp.async.bulk", "createpolicy", "st", "ld".
 //
 // With HOST_BUILD, host/hopper_units.h has the same functions.
 #pragma once
@@ -7,6 +7,22 @@
 #include "wgmma_8bit.cuh"
 
 #if HAS_WGMMA
+
+// As bulk_copy_to_shared, of bytes that no other block reads: the L2 evicts them first, before lines that may
+// be read again, or that it has to write back.
+__device__ __forceinline__ void bulk_copy_to_shared_once(void* to, const void* from, unsigned bytes,
+                                                         mbarrier_t* barrier) {
+    asm volatile(
+        "{\n"
+        ".reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+        "[%3], "
+        "policy;\n"
+        "}\n" ::"r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
 
 // All that the thread has seen or written is visible to another that acquires the value. Cheaper than
 // __threadfence, a sequentially consistent fence.

@@ -24,6 +24,15 @@ constexpr int consumer_registers(int warpgroups, int blocks) {
 
 #if HAS_WGMMA_LEVELS
 
+__device__ __forceinline__ void fetch_piece(unsigned char* to, const unsigned char* from, int evict_first,
+                                            mbarrier_t* landed) {
+    if (evict_first) {
+        bulk_copy_to_shared_once(to, from, PIECE_BYTES, landed);
+    } else {
+        bulk_copy_to_shared(to, from, PIECE_BYTES, landed);
+    }
+}
+
 // A descriptor's lower half, which holds the address in units of 16 bytes: moved to `stage` of so many bytes,
 // and warp-uniform, as wgmma takes it. Without the shuffle every lane computes each of a group's descriptors.
 __device__ __forceinline__ unsigned lower_half(matrix_t first, int stage, int bytes) {
