@@ -91,8 +91,8 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
             mbarrier_wait(&full[ring.stage], ring.parity);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                wgmma_wait_group<1>(
-                    total[i]);  // the other piece's is in flight; this one's operands are free
+                // The other piece's is in flight; this one's is done, and its operands are free.
+                wgmma_wait_group<1>(total[i]);
                 if (i == 1 && group > begin && lane == 0) mbarrier_arrive(&empty[before]);
                 Quantized64 w;
                 w.load(w_tiles + ring.stage * W_BYTES + (warpgroup * 2 + i) * PIECE_BYTES);

@@ -8,8 +8,9 @@
 // of each in order: the tile that the next block finishes comes first, so that its partial sums are there
 // early.
 struct Share {
-    int tile, group, stop;  // the present group of a tile, and where the share's part of the tile stops
-    int first_tile, first, groups;  // where the share begins, and the groups of a tile
+    int tile, group, stop;  // the present group, and where the share's part of the tile stops
+    int first_tile, first;  // where the share begins
+    int groups;             // of a tile
 
     // Of the sequence's groups begin to end - 1.
     __device__ __forceinline__ Share(int begin, int end, int groups) : groups(groups) {
