@@ -197,6 +197,18 @@ def pieces_for(
     return pieces, ready
 
 
+def ring_bytes(STAGES: int, stage_bytes: int, BLOCKS: int) -> int:
+    """Shared memory of a block.
+
+    Raises:
+        NotImplementedError: a multiprocessor does not hold so many blocks of it.
+    """
+    ring, most = STAGES * stage_bytes + ALIGNMENT, SHARED_BYTES // BLOCKS
+    if ring > most:
+        raise NotImplementedError(f"STAGES={STAGES}: {ring} bytes of shared memory, at most {most}")
+    return ring
+
+
 def rows_of(M: int) -> int:
     """The least tile that has all rows, up to 128."""
     return next((rows for rows in (8, 16, 32, 64) if rows >= M), 128)
@@ -249,7 +261,7 @@ def transposed(
     pointers = [x.data_ptr() for x in (pieces, y, parts, ready)]
     sizes = [np.int64(value) for value in (M, N, K)]
     sizes.append(np.int32(EVICT_FIRST and M <= BLOCK_M))
-    shared_bytes = STAGES * stage_bytes + ALIGNMENT
+    shared_bytes = ring_bytes(STAGES, stage_bytes, BLOCKS)
     a_map = matrix_map(a, BLOCK_M)
     run((blocks,), ((WARPGROUPS + 1) * 128,), (a_map, *pointers, *sizes), shared_mem=shared_bytes)
     return y
@@ -306,7 +318,7 @@ def wide(
     pointers = [x.data_ptr() for x in (pieces, y, parts, ready)]
     sizes = [np.int64(value) for value in (M, N, K)]
     sizes.append(np.int32(EVICT_FIRST and M <= BLOCK_M))
-    shared_bytes = STAGES * stage_bytes + ALIGNMENT
+    shared_bytes = ring_bytes(STAGES, stage_bytes, 1)
     a_map = matrix_map(a, BLOCK_M)
     run((blocks,), ((WARPGROUPS + 1) * 128,), (a_map, *pointers, *sizes), shared_mem=shared_bytes)
     return y
