@@ -260,10 +260,10 @@ def transposed(
     run = kernel(OP, f"w4a16_matmul_transposed_kernel<{tile}>", a.device)
     pointers = [x.data_ptr() for x in (pieces, y, parts, ready)]
     sizes = [np.int64(value) for value in (M, N, K)]
-    sizes.append(np.int32(EVICT_FIRST and M <= BLOCK_M))
+    once = np.int32(EVICT_FIRST and M <= BLOCK_M)
     shared_bytes = ring_bytes(STAGES, stage_bytes, BLOCKS)
     a_map = matrix_map(a, BLOCK_M)
-    run((blocks,), ((WARPGROUPS + 1) * 128,), (a_map, *pointers, *sizes), shared_mem=shared_bytes)
+    run((blocks,), ((WARPGROUPS + 1) * 128,), (a_map, *pointers, *sizes, once), shared_mem=shared_bytes)
     return y
 
 
@@ -317,8 +317,8 @@ def wide(
     run = kernel(OP, f"w4a16_matmul_wide_kernel<{tile}>", a.device)
     pointers = [x.data_ptr() for x in (pieces, y, parts, ready)]
     sizes = [np.int64(value) for value in (M, N, K)]
-    sizes.append(np.int32(EVICT_FIRST and M <= BLOCK_M))
+    once = np.int32(EVICT_FIRST and M <= BLOCK_M)
     shared_bytes = ring_bytes(STAGES, stage_bytes, 1)
     a_map = matrix_map(a, BLOCK_M)
-    run((blocks,), ((WARPGROUPS + 1) * 128,), (a_map, *pointers, *sizes), shared_mem=shared_bytes)
+    run((blocks,), ((WARPGROUPS + 1) * 128,), (a_map, *pointers, *sizes, once), shared_mem=shared_bytes)
     return y
