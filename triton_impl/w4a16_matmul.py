@@ -4,6 +4,8 @@ Variants, slow to fast:
 
 * ``tiled``: one program per tile of y; weights are dequantized in registers, ``tl.dot`` multiplies a group
 * ``split_k``: several programs share the groups of a tile, and a second kernel adds their partial sums
+* ``transposed``: y.T = w @ a.T, with weights as the left operand; repacked offline, they are loaded in its
+  registers' order; the last program of a tile adds the partial sums
 
 Sums of 128 products (a group) have exact terms; they are scaled in fp32, as in
 ``cuda_impl/kernels/w4a16_matmul.cuh``.
@@ -14,16 +16,19 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_quantized_linear
 from compare.device import multiprocessors
 from compare.registry import implementation
+from triton_impl import shared_rows
 
 OP = "w4a16_matmul"
 GROUP = tl.constexpr(128)
 WORDS = tl.constexpr(16)
 """Of packed, in a row of a group."""
 NIBBLES = tl.constexpr(8)
+INTERPRETED = tl.constexpr(shared_rows.INTERPRETED)
 
 
 @triton.jit
@@ -203,4 +208,211 @@ def split_k(a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, zeros: 
     w4a16_matmul_add_kernel[(triton.cdiv(y.numel(), BLOCK),)](
         parts, y, y.numel(), splits, BLOCK=BLOCK, num_warps=4
     )
+    return y
+
+
+PIECE_N = 64
+"""Rows of the weights in a piece: those of one wgmma."""
+PIECE_WORDS = PIECE_N * GROUP.value // NIBBLES.value + PIECE_N
+"""Of a group of 64 rows: weights, then a scale with the zero point above it for each row."""
+ROWS = tl.constexpr(PIECE_N)
+QUARTERS = tl.constexpr(PIECE_N * GROUP.value // 4)
+"""Numbers of 16 bits with four weights each, in a piece."""
+PIECE = tl.constexpr(PIECE_WORDS * 2)
+"""The numbers of 16 bits in a piece."""
+Prepared = tuple[torch.Tensor, ...]
+
+
+def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> Prepared:
+    """What `transposed` takes as prepared: pieces[N/64,K/128,1088] in the order of wgmma's operand in
+    registers, and a counter for each tile, 0 between calls.
+
+    Thread 32 * w + 4 * g + t of four warps holds 16 bytes of row 16 * w + 2 * g + h for each h of 0 and 1.
+    Bits 16 * e + 8 * j + 4 * b of word i are its weight k = 32 * i + 16 * j + 8 * b + 2 * t + e.
+
+    Calls with the same tensors must not overlap, as their programs share the counters.
+    """
+    N, groups = scales.shape
+    tiles = triton.cdiv(N, PIECE_N)
+    pieces = packed.new_zeros((tiles, groups, PIECE_WORDS))
+    for tile in range(tiles):
+        rows = slice(tile * PIECE_N, (tile + 1) * PIECE_N)
+        words = packed.new_zeros((PIECE_N, groups * WORDS.value))
+        words[: packed[rows].shape[0], : packed.shape[1]] = packed[rows]
+        # Word 4 * i + 2 * j + b of a group has nibbles 2 * t + e.
+        words = words.view(4, 8, 2, groups, 4, 4).permute(3, 2, 0, 1, 4, 5)  # group, h, w, g, i, 2 * j + b
+        own = torch.zeros((*words.shape[:4], 4, 4), dtype=torch.int32, device=packed.device)
+        for t in range(4):
+            for place in range(4):
+                two = words[..., place] >> 8 * t
+                own[:, :, :, :, t] |= (two & 15) << 4 * place | (two >> 4 & 15) << 4 * place + 16
+        pieces[tile, :, :-PIECE_N] = own.view(groups, -1)
+        both = scales[rows].view(torch.int16).to(torch.int32) & 0xFFFF | zeros[rows].to(torch.int32) << 16
+        pieces[tile, :, -PIECE_N:][:, : both.shape[0]] = both.t()
+    return pieces, packed.new_zeros(tiles * MOST_TILES_M)
+
+
+def aligned(x: torch.Tensor) -> torch.Tensor:
+    """``x`` if its rows are contiguous and 16-byte aligned, as TMA requires, else such a copy."""
+    M, K = x.shape
+    if x.stride(1) == 1 and x.stride(0) >= K and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
+        return x
+    return x.new_empty((M, triton.cdiv(K, 8) * 8))[:, :K].copy_(x)
+
+
+MOST_TILES_M = 8
+"""Tiles along M that counters are there for; more rows take no split along K."""
+
+
+_FOUR = """{{
+.reg .b32 by_4, by_8, by_12, origin;
+mov.b32 origin, {};
+shr.u32 by_4, $4, 4;
+shr.u32 by_8, $4, 8;
+shr.u32 by_12, $4, 12;
+lop3.b32 $0, $4, 0x000f000f, origin, 0xea;
+lop3.b32 $1, by_4, 0x000f000f, origin, 0xea;
+lop3.b32 $2, by_8, 0x000f000f, origin, 0xea;
+lop3.b32 $3, by_12, 0x000f000f, origin, 0xea;
+}}"""
+FOUR_FP16, FOUR_BF16 = (tl.constexpr(_FOUR.format(origin)) for origin in ("0x64006400", "0x43004300"))
+
+
+@triton.jit
+def four_of(quarters, dtype: tl.constexpr):
+    """The four weights of each number of 16 bits, in two dimensions of 2: ORIGIN + q, in that dtype."""
+    ORIGIN: tl.constexpr = 0x6400 if dtype == tl.float16 else 0x4300
+    if INTERPRETED:
+        q0, q1 = quarters & 15 | ORIGIN, quarters >> 4 & 15 | ORIGIN
+        q2, q3 = quarters >> 8 & 15 | ORIGIN, quarters >> 12 & 15 | ORIGIN
+    else:  # two numbers in a register: one LOP3 masks the bits and adds those of ORIGIN
+        PTX: tl.constexpr = FOUR_FP16 if dtype == tl.float16 else FOUR_BF16
+        INT16S: tl.constexpr = (tl.int16, tl.int16, tl.int16, tl.int16)
+        q0, q1, q2, q3 = tl.inline_asm_elementwise(
+            PTX, "=r,=r,=r,=r,r", [quarters], dtype=INT16S, is_pure=True, pack=2
+        )
+    halves = tl.join(tl.join(q0, q1), tl.join(q2, q3))
+    return halves.to(tl.int16).to(dtype, bitcast=True)
+
+
+@triton.jit
+def w4a16_matmul_transposed_kernel(
+    a_desc, pieces_ptr, y_ptr, parts_ptr, arrived_ptr, M, N, K, splits,
+    BLOCK_M: tl.constexpr, PIECES: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """Grid: program tile * splits + split, tiles along M first.  parts[tiles,splits,BLOCK_M,64*PIECES].
+
+    a_desc: boxes of BLOCK_M rows of a group; elements past M and K are 0.  SCALED: each weight is scaled, and
+    rounded to a's dtype, so that tl.dot adds all groups; else each group's sum is scaled, in fp32.
+    """
+    BLOCK_N: tl.constexpr = PIECES * ROWS
+    dtype: tl.constexpr = y_ptr.dtype.element_ty
+    ORIGIN: tl.constexpr = 0x6400 if dtype == tl.float16 else 0x4300
+    split, tile = tl.program_id(0) % splits, tl.program_id(0) // splits
+    tiles_m, groups = tl.cdiv(M, BLOCK_M), tl.cdiv(K, GROUP)
+    first, end = groups * split // splits, groups * (split + 1) // splits
+    begin_m, piece = tile % tiles_m * BLOCK_M, tile // tiles_m * PIECES
+    row = tl.arange(0, BLOCK_N)  # of the product, and its column of y
+    column = row // 16 * 16 + row % 8 * 2 + row // 8 % 2
+    # The last tile's pieces past the end are those of the last one; they are not stored.
+    last = tl.cdiv(N, ROWS) - 1
+    of_piece = tl.minimum(piece + tl.arange(0, PIECES), last).to(tl.int64) * groups + first
+    quarter_ptrs = pieces_ptr + of_piece[:, None] * PIECE + tl.arange(0, QUARTERS)[None, :]
+    of_row = tl.minimum(piece + row // ROWS, last).to(tl.int64) * groups + first
+    word_ptrs = (
+        pieces_ptr.to(tl.pointer_type(tl.int32)) + of_row * (PIECE // 2) + QUARTERS // 2 + column % ROWS
+    )
+    total = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for group in range(first, end):
+        a = a_desc.load([begin_m, group * GROUP])
+        # Dimensions PIECES, h, w, g, t, i, e, b, j: to rows PIECES, w, h, g, and k of i, j, b, t, e.
+        q = four_of(tl.load(quarter_ptrs), dtype).reshape(PIECES, 2, 4, 8, 4, 4, 2, 2, 2)
+        w = q.permute(0, 2, 1, 3, 5, 8, 7, 4, 6).reshape(BLOCK_N, GROUP)
+        both = tl.load(word_ptrs)
+        w -= (both >> 16 | ORIGIN).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        scale = both.to(tl.int16).to(dtype, bitcast=True)
+        if SCALED:
+            total = tl.dot(w * scale[:, None], a.T, total)
+        else:
+            total += tl.dot(w, a.T) * scale.to(tl.float32)[:, None]
+        quarter_ptrs += PIECE
+        word_ptrs += PIECE // 2
+    m, n = begin_m.to(tl.int64) + tl.arange(0, BLOCK_M), piece.to(tl.int64) * ROWS + column
+    if splits == 1:
+        y_ptrs = y_ptr + m[None, :] * N + n[:, None]
+        tl.store(y_ptrs, total.to(dtype), mask=(m[None, :] < M) & (n[:, None] < N))
+    else:
+        part_ptr = parts_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_M * BLOCK_N)
+        tl.store(part_ptr + tl.arange(0, BLOCK_M)[None, :] * BLOCK_N + column[:, None], total)
+        tl.debug_barrier()  # a program that sees the count must see the partial sums
+        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
+            part_ptrs = parts_ptr + tile.to(tl.int64) * splits * (BLOCK_M * BLOCK_N)
+            part_ptrs += tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + row[None, :]
+            sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            for _ in range(splits):
+                sums += tl.load(part_ptrs, cache_modifier=".cg")
+                part_ptrs += BLOCK_M * BLOCK_N
+            n = piece.to(tl.int64) * ROWS + row
+            y_ptrs = y_ptr + m[:, None] * N + n[None, :]
+            tl.store(y_ptrs, sums.to(dtype), mask=(m[:, None] < M) & (n[None, :] < N))
+            tl.atomic_xchg(arrived_ptr + tile, 0, sem="relaxed")
+
+
+TRANSPOSED = {16: (1, 4, 4, 4), 32: (1, 4, 4, 4), 64: (1, 4, 4, 2), 128: (2, 8, 4, 1), 256: (2, 8, 3, 1)}
+"""Pieces, warps, pipeline stages and programs per multiprocessor, by BLOCK_M."""
+
+
+@implementation(
+    OP,
+    "triton.transposed",
+    level="hopper",
+    requires="sm_90",
+    prepare=repack_pieces,
+    tunable={
+        "BLOCK_M": (16, 32, 64, 128, 256),
+        "PIECES": (1, 2, 4),
+        "WARPS": (4, 8),
+        "STAGES": (2, 3, 4, 5, 6),
+        "PROGRAMS": (1, 2, 3, 4),
+    },
+)
+def transposed(
+    a: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    *,
+    prepared: Prepared | None = None,
+    BLOCK_M: int = 0,
+    PIECES: int = 0,
+    WARPS: int = 0,
+    STAGES: int = 0,
+    PROGRAMS: int = 0,
+) -> torch.Tensor:
+    """Weights as the left operand, in registers; about PROGRAMS programs per multiprocessor."""
+    M, N, K, y = checked(a, packed, scales, zeros)
+    if y.numel() == 0 or K == 0:
+        return y
+    pieces, arrived = repack_pieces(packed, scales, zeros) if prepared is None else prepared
+    groups = scales.shape[1]
+    if pieces.shape != (triton.cdiv(N, PIECE_N), groups, PIECE_WORDS):
+        found = tuple(pieces.shape)
+        raise ValueError(f"{OP}: prepared has shape {found}; it takes what repack_pieces returns")
+    BLOCK_M = BLOCK_M or next((rows for rows in TRANSPOSED if rows >= M), 256)
+    tile = TRANSPOSED[BLOCK_M]
+    PIECES, WARPS, STAGES = PIECES or tile[0], WARPS or tile[1], STAGES or tile[2]
+    PROGRAMS = PROGRAMS or tile[3]
+    tiles_m, BLOCK_N = triton.cdiv(M, BLOCK_M), PIECES * PIECE_N
+    tiles = tiles_m * triton.cdiv(N, BLOCK_N)
+    splits = max(1, min(PROGRAMS * multiprocessors(a.device) // tiles, groups))
+    if tiles_m > MOST_TILES_M:
+        splits = 1
+    parts = torch.empty(
+        (tiles * splits if splits > 1 else 0, BLOCK_M, BLOCK_N), dtype=torch.float32, device=a.device
+    )
+    a_desc = TensorDescriptor.from_tensor(aligned(a), [BLOCK_M, GROUP.value])
+    w4a16_matmul_transposed_kernel[(tiles * splits,)](
+        a_desc, pieces.view(torch.int16), y, parts, arrived, M, N, K, splits,
+        BLOCK_M=BLOCK_M, PIECES=PIECES, SCALED=BLOCK_M > 64, num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
     return y

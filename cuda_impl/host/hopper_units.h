@@ -1,5 +1,6 @@
-// Hopper's units on the host: the functions of kernels/hopper.cuh, kernels/wgmma.cuh and
-// kernels/attention/hopper_ptx.cuh that attention's levels use, in plain C++.
+// Hopper's units on the host: the functions of kernels/hopper.cuh, kernels/wgmma.cuh,
+// kernels/attention/hopper_ptx.cuh and kernels/w4a16_matmul/hopper_ptx.cuh that attention's and
+// w4a16_matmul's levels use, in plain C++.
 //
 // Asynchronous work is executed when it is waited for and not before, so that a missing wait shows: TMA loads
 // in mbarrier_wait, products in wgmma_wait_group. In reverse thread order TMA loads land at once, so that a
@@ -151,6 +152,37 @@ inline void head_copy_to_shared(void* to, const TensorMap* from, int row, int he
     host::wake(ptr);
 }
 
+inline void prefetch_tensor_map(const TensorMap*) {}
+
+// A copy of contiguous bytes.
+inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbarrier_t* ptr) {
+    const auto address = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at); };
+    if ((address(from) | bytes | shared_address(to)) % 16 != 0) {
+        host::fail("cp.async.bulk: addresses and size must be multiples of 16 bytes");
+    }
+    const auto load = [=] {
+        std::memcpy(to, from, bytes);
+        host::of(ptr).bytes -= int(bytes);
+        host::complete_phase(ptr);
+    };
+    if (host::reverse_order()) return load();
+    host::loads()[ptr].push_back(load);
+    host::wake(ptr);
+}
+
+inline void bulk_copy_to_shared_once(void* to, const void* from, unsigned bytes, mbarrier_t* ptr) {
+    bulk_copy_to_shared(to, from, bytes, ptr);
+}
+
+// ---- flags in global memory ------------------------------------------------------------------------------
+
+inline void store_release(unsigned* ptr, unsigned value) {
+    *ptr = value;
+}
+inline unsigned load_acquire(const unsigned* ptr) {
+    return *static_cast<const volatile unsigned*>(ptr);
+}
+
 // ---- named barriers, registers ---------------------------------------------------------------------------
 
 template <int THREADS>
@@ -253,6 +285,10 @@ void wgmma(float (&d)[COUNT], matrix_t a, matrix_t b, bool add) {
 template <typename T, int COUNT>
 void wgmma_from_registers(float (&d)[COUNT], const unsigned* a, matrix_t b) {
     host::products().started.push_back({d, a, 0, b, true, host::execute<T, 2 * COUNT, false, true>});
+}
+template <typename T, int COUNT>
+void wgmma_rows(float (&d)[COUNT], const unsigned* a, matrix_t b, bool add) {
+    host::products().started.push_back({d, a, 0, b, add, host::execute<T, 2 * COUNT, false>});
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit_group() {

@@ -6,6 +6,8 @@
 //   tensor_core  one tile of y per block, multiplied by mma; lop3 dequantizes to registers; sm_80
 //   streamk      stream-K: each block has an equal share of the tiles' groups; weights are repacked offline,
 //                so that a warp's 128-bit loads are one contiguous piece, and its mma operands; sm_80
+//   transposed   y.T = w @ a.T by wgmma, with dequantized weights in registers; TMA fetches; sm_90a
+//   wide         256 columns per tile; scaled weights, so that one set of sums is enough; sm_90a
 //
 // Nibble k % 8 of word k / 8 of a row of packed is q[n,k]. Sums of 128 products (a group) have exact terms;
 // they are scaled in fp32: the scale and the zero point never round a weight. Any size is supported: elements
@@ -15,3 +17,5 @@
 #include "w4a16_matmul/01_naive.cuh"
 #include "w4a16_matmul/02_tensor_core.cuh"
 #include "w4a16_matmul/03_streamk.cuh"
+#include "w4a16_matmul/04_transposed.cuh"
+#include "w4a16_matmul/05_wide.cuh"

@@ -14,8 +14,9 @@ import torch
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
-from cuda_impl.rawkernel.w4a16_matmul import operand, repack
+from cuda_impl.rawkernel.w4a16_matmul import operand, repack, repack_pieces
 from torch_impl.w4a16_matmul import dequantize
+from triton_impl import w4a16_matmul as in_triton
 
 CPU = torch.device("cpu")
 OP = registry.get_op("w4a16_matmul")
@@ -85,30 +86,67 @@ def test_special_scales(impl: Implementation) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("label", ["torch.fp16", "cupy.streamk", "pybind.streamk"])
-@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 600, 1500)])
+PREPARED = [
+    "cupy.streamk",
+    "pybind.streamk",
+    "cupy.transposed",
+    "pybind.transposed",
+    "cupy.wide",
+    "pybind.wide",
+    "triton.transposed",
+]
+
+
+@pytest.mark.parametrize("label", ["torch.fp16", *PREPARED])
+@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 600, 1500), (70, 130, 300)])
 def test_a_call_with_prepared_weights_gives_the_same_bits(label: str, sizes: tuple[int, int, int]) -> None:
     (impl,) = registry.implementations(OP.name, [label])
     inputs = inputs_of(*sizes)
     call = impl.ready(OP, inputs)
     assert torch.equal(call(), impl.run(*inputs))
-    assert torch.equal(call(), impl.run(*inputs))  # flags are 0 again
+    assert torch.equal(call(), impl.run(*inputs))  # flags and counters are 0 again
 
 
-@pytest.mark.parametrize("label", ["cupy.streamk", "pybind.streamk"])
+@pytest.mark.parametrize("label", PREPARED)
 def test_prepared_weights_of_another_size_are_refused(label: str) -> None:
     (impl,) = registry.implementations(OP.name, [label])
-    other = repack(*inputs_of(1, 24, 256)[1:])
-    with pytest.raises(ValueError, match="it takes what repack returns"):
-        impl.run(*inputs_of(1, 40, 256), prepared=other)
+    assert impl.prepare is not None
+    other = impl.prepare(*inputs_of(1, 24, 256)[1:])
+    with pytest.raises(ValueError, match="it takes what repack"):
+        impl.run(*inputs_of(1, 80, 256), prepared=other)
 
 
 def test_both_routes_repack_alike() -> None:
     for sizes in ((1, 8, 128), (5, 67, 300)):
         weights = inputs_of(*sizes)[1:]
-        (other,) = registry.implementations(OP.name, ["pybind.streamk"])
-        for mine, theirs in zip(repack(*weights), other.prepare(*weights), strict=True):  # type: ignore[misc]
-            assert torch.equal(mine, theirs)
+        for repacked, label in ((repack, "pybind.streamk"), (repack_pieces, "pybind.transposed")):
+            (other,) = registry.implementations(OP.name, [label])
+            for mine, theirs in zip(repacked(*weights), other.prepare(*weights), strict=True):  # type: ignore[misc]
+                assert torch.equal(mine, theirs)
+
+
+def test_triton_and_cuda_have_the_same_pieces() -> None:
+    weights = inputs_of(5, 200, 384)[1:]
+    assert torch.equal(in_triton.repack_pieces(*weights)[0], repack_pieces(*weights)[0])
+
+
+TILES = [
+    ("cupy.transposed", {"BLOCK_M": 8, "WARPGROUPS": 2, "STAGES": 3, "BLOCKS": 2}),
+    ("cupy.transposed", {"BLOCK_M": 32, "WARPGROUPS": 4, "STAGES": 5}),
+    ("cupy.transposed", {"BLOCK_M": 128, "WARPGROUPS": 1, "STAGES": 4}),
+    ("cupy.wide", {"BLOCK_M": 64, "WARPGROUPS": 1, "STAGES": 2, "EVICT_FIRST": 0}),
+    ("triton.transposed", {"BLOCK_M": 16, "PIECES": 2, "PROGRAMS": 2}),
+    ("triton.transposed", {"BLOCK_M": 128, "PIECES": 4, "PROGRAMS": 1}),
+]
+
+
+@pytest.mark.parametrize(("label", "tile"), TILES)
+def test_every_tile_gives_the_same_product(label: str, tile: dict[str, int]) -> None:
+    """Rows, columns and groups end inside a tile."""
+    (impl,) = registry.implementations(OP.name, [label])
+    inputs = inputs_of(11, 150, 700)
+    wanted = OP.oracle(*(x.double() if x.is_floating_point() else x for x in inputs))
+    torch.testing.assert_close(impl.run(*inputs, **tile).double(), wanted, rtol=2**-10, atol=2**-10)
 
 
 SHAPES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {

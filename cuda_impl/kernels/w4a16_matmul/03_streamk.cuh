@@ -8,6 +8,7 @@
 #pragma once
 
 #include "w4a16_matmul/group.cuh"
+#include "w4a16_matmul/share.cuh"
 
 // packed[N,K/8], scales[N,K/128], zeros[N,K/128] -> weights[N/8,K/128,32] of 16 bytes: those of a lane;
 // scale_words [K/128,8*(N/8)]: a scale's 16 bits, with the zero point above. Sizes are rounded up; what is
@@ -42,38 +43,6 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_kernel(
     }
 }
 
-template <typename T>
-__device__ __forceinline__ float scale_in(unsigned word) {
-    const unsigned short bits = static_cast<unsigned short>(word);
-    return float(reinterpret_cast<const T&>(bits));
-}
-
-// A block's share of the sequence of groups, tile after tile. Tiles are visited last to first, and the groups
-// of each in order: the tile that the next block finishes comes first, so that its partial sums are there
-// early.
-struct Share {
-    int first, end, group,
-        groups;  // groups of the sequence not yet visited: first to end - 1, and the present
-
-    __device__ __forceinline__ Share(int first, int end, int groups)
-        : first(first), end(end), groups(groups) {
-        enter();
-    }
-    __device__ __forceinline__ void enter() { group = max(first, (end - 1) / groups * groups); }
-    __device__ __forceinline__ bool more() const { return first < end; }
-    __device__ __forceinline__ int tile() const { return group / groups; }
-    __device__ __forceinline__ bool ends_here() const { return group + 1 == end; }
-    __device__ __forceinline__ void next() {
-        if (++group < end) return;
-        end = max(first, (end - 1) / groups * groups);
-        if (more()) enter();
-    }
-};
-
-__device__ __forceinline__ int share_begin(int units, int block) {
-    return static_cast<int>(static_cast<index_t>(units) * block / gridDim.x);
-}
-
 // a[M,K], weights[N/8,K/128,32], scale_words[K/128,8*(N/8)] -> y[M,N]. Grid: at most one block per
 // multiprocessor, and per group of the sequence. A warp has BLOCK_N / WARPS columns, all rows. The block that
 // has the last group of a tile adds the partial sums of the others, parts[blocks,BLOCK_M*BLOCK_N] in fp32,
@@ -101,7 +70,7 @@ __global__ __launch_bounds__(WARPS* WARP) void w4a16_matmul_streamk_kernel(
     int stage_to_fill = 0;
     const auto fetch = [&]() {
         if (fetched.more()) {
-            const int tile = fetched.tile(), group = fetched.group - tile * groups, stage = stage_to_fill;
+            const int tile = fetched.tile, group = fetched.group, stage = stage_to_fill;
             const index_t begin_n = static_cast<index_t>(tile / tiles_m) * BLOCK_N;
             fetch_a<BLOCK_M, THREADS>(a_tiles + stage * A_TILE, a_ptr, lda,
                                       static_cast<index_t>(tile % tiles_m) * BLOCK_M, M,
@@ -148,8 +117,8 @@ __global__ __launch_bounds__(WARPS* WARP) void w4a16_matmul_streamk_kernel(
         stage = stage + 1 < STAGES ? stage + 1 : 0;
         if (!share.ends_here()) continue;
 
-        const int tile = share.tile(), tile_begin = tile * groups;
-        if (share.end < tile_begin + groups) {  // a later block has the last group
+        const int tile = share.tile, tile_begin = tile * groups;
+        if (!share.has_last()) {  // a later block has the last group
 #pragma unroll
             for (int i = 0; i < MATRICES_M * MATRICES_N; ++i) {
                 const float* const four = total[i / MATRICES_N][i % MATRICES_N];
