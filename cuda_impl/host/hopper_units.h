@@ -288,7 +288,7 @@ void wgmma_from_registers(float (&d)[COUNT], const unsigned* a, matrix_t b) {
 }
 template <typename T, int COUNT>
 void wgmma_rows(float (&d)[COUNT], const unsigned* a, matrix_t b, bool add) {
-    host::products().started.push_back({d, a, 0, b, add, host::execute<T, 2 * COUNT, false>});
+    host::products().started.push_back({d, a, 0, b, add, host::execute<T, 2 * COUNT, false, false>});
 }
 inline void wgmma_fence() {}
 inline void wgmma_commit_group() {

@@ -117,8 +117,6 @@ inline Matrix matrix_of(const TensorMap* map) {
 
 }  // namespace host
 
-inline void prefetch_tensor_map(const TensorMap*) {}
-
 inline void tensor_copy_to_shared(void* to, const TensorMap* from, int column, int row, mbarrier_t* ptr) {
     const host::Matrix matrix = host::matrix_of(from);
     const auto load = [=] {

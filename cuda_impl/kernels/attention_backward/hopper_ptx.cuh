@@ -107,16 +107,6 @@ inline const mbarrier_t* reductions_of_thread() {
 }  // namespace host
 
 // Executed when they are waited for and not before, so that a missing wait shows.
-inline void bulk_copy_to_shared(void* to, const void* from, unsigned bytes, mbarrier_t* barrier) {
-    const auto load = [=] {
-        std::memcpy(to, from, bytes);
-        host::of(barrier).bytes -= int(bytes);
-        host::complete_phase(barrier);
-    };
-    if (host::reverse_order()) return load();
-    host::loads()[barrier].push_back(load);
-    host::wake(barrier);
-}
 inline void bulk_add_to_global_if(bool condition, float* to, const float* from, unsigned bytes) {
     if (!condition) return;
     host::loads()[host::reductions_of_thread()].push_back([=] {
