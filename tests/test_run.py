@@ -20,7 +20,7 @@ from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
 from compare.sandbox.isolation import Isolation
-from compare.spec import Case, KernelResources, Op, Options, Row, UsageError, case
+from compare.spec import Case, Comparison, KernelResources, Op, Options, Row, UsageError, case
 from compare.stages.checking import SEEDS
 from compare.stages.context import Checked, Context, Sources
 from compare.stages.meter import Meter, silent
@@ -77,12 +77,20 @@ def op(write: Callable[[str], Op]) -> Op:
     return write("")
 
 
-def compare(
+def compared(
     op: Op, results: Path, *cases: Case, compiling: type = made_up.Compiled, **options: object
-) -> dict[str, Row]:
+) -> Comparison:
     asked = Options(cases=cases or (SMALL,), device="cpu", **options)  # type: ignore[arg-type]
-    with mock.patch("compare.stages.resources.Compiling", compiling):
-        return rows_of(running.run(op, asked, results=results))
+    with (
+        mock.patch("compare.stages.resources.Compiling", compiling),
+        mock.patch("compare.checking.check._idling", return_value=None),  # they launch no kernel
+    ):
+        return running.run(op, asked, results=results)
+
+
+def compare(*words: Any, **options: Any) -> dict[str, Row]:
+    """The rows of what is `compared`."""
+    return rows_of(compared(*words, **options))
 
 
 LARGE = case("fp32", N=1 << 26)
@@ -208,9 +216,7 @@ adding("cupy.hopper", requires="sm_90")(added)
         def results(self, progress: object = None) -> list[Any]:
             return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
 
-    options = Options(cases=(SMALL,), device="cpu", archs=("sm_75", "sm_90"))
-    with mock.patch("compare.stages.resources.Compiling", Compiling):
-        comparison = running.run(op, options, results=tmp_path)
+    comparison = compared(op, tmp_path, compiling=Compiling, archs=("sm_75", "sm_90"))
     rows = rows_of(comparison)
     said = "mine: NVRTC failed: no such file (python -m compare pipeline shows all that its compiler says)"
     assert {label: (row.status, row.reason) for label, row in rows.items()} == {

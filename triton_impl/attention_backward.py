@@ -20,11 +20,10 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from compare.arguments import check_gradients
 from compare.registry import implementation
-from cuda_impl.heads_map import for_tma
+from triton_impl.attention import descriptor, for_tma
 
 OP = "attention_backward"
 HEAD_SIZES = (64, 128)
@@ -461,12 +460,6 @@ def fused(
         dq_sum, dq, dq.numel(), 1 / math.sqrt(q.shape[3]), BLOCK_SIZE=BLOCK_SIZE
     )
     return call.gradients
-
-
-def descriptor(x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """The TMA descriptor of ``x[B,S,H,D]`` as [B,H,S,D], for tiles of ``rows`` rows of a head."""
-    x = x.permute(0, 2, 1, 3)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, x.shape[3]])
 
 
 @implementation(OP, "triton.pipelined", level="hopper", requires="sm_90")

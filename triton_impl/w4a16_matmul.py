@@ -223,6 +223,32 @@ PIECE = tl.constexpr(PIECE_WORDS * 2)
 Prepared = tuple[torch.Tensor, ...]
 
 
+@triton.jit
+def w4a16_matmul_repack_pieces_kernel(
+    packed_ptr, scales_ptr, zeros_ptr, pieces_ptr, N, words, groups,
+    stride_pn, stride_pk, stride_sn, stride_sk, stride_zn, stride_zk,
+    ROWS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """Grid: one program per piece, of a group of ROWS rows.  `repack_pieces` says where weights go."""
+    tile, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    pieces_ptr += tl.program_id(0).to(tl.int64) * (ROWS * WORDS + ROWS)
+    n = tl.arange(0, ROWS * WORDS)
+    i, t, g, w, h = n % 4, n // 4 % 4, n // 16 % 8, n // 128 % 4, n // 512
+    row = (tile * ROWS + 16 * w + 2 * g + h).to(tl.int64)
+    weights = tl.zeros([ROWS * WORDS], tl.int32)
+    for place in tl.static_range(4):
+        word = group * WORDS + 4 * i + place
+        inside = (row < N) & (word < words)
+        two = tl.load(packed_ptr + row * stride_pn + word * stride_pk, mask=inside, other=0) >> 8 * t
+        weights |= (two & 15) << 4 * place | (two >> 4 & 15) << 4 * place + 16
+    tl.store(pieces_ptr + n, weights)
+    r = tl.arange(0, ROWS)
+    row = (tile * ROWS + r).to(tl.int64)
+    scale = tl.load(scales_ptr + row * stride_sn + group * stride_sk, mask=row < N, other=0).to(tl.int32)
+    zero = tl.load(zeros_ptr + row * stride_zn + group * stride_zk, mask=row < N, other=0).to(tl.int32)
+    tl.store(pieces_ptr + ROWS * WORDS + r, scale & 0xFFFF | zero << 16)
+
+
 def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> Prepared:
     """What `transposed` takes as prepared: pieces[N/64,K/128,1088] in the order of wgmma's operand in
     registers, and a counter for each tile, 0 between calls.
@@ -234,21 +260,13 @@ def repack_pieces(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tenso
     """
     N, groups = scales.shape
     tiles = triton.cdiv(N, PIECE_N)
-    pieces = packed.new_zeros((tiles, groups, PIECE_WORDS))
-    for tile in range(tiles):
-        rows = slice(tile * PIECE_N, (tile + 1) * PIECE_N)
-        words = packed.new_zeros((PIECE_N, groups * WORDS.value))
-        words[: packed[rows].shape[0], : packed.shape[1]] = packed[rows]
-        # Word 4 * i + 2 * j + b of a group has nibbles 2 * t + e.
-        words = words.view(4, 8, 2, groups, 4, 4).permute(3, 2, 0, 1, 4, 5)  # group, h, w, g, i, 2 * j + b
-        own = torch.zeros((*words.shape[:4], 4, 4), dtype=torch.int32, device=packed.device)
-        for t in range(4):
-            for place in range(4):
-                two = words[..., place] >> 8 * t
-                own[:, :, :, :, t] |= (two & 15) << 4 * place | (two >> 4 & 15) << 4 * place + 16
-        pieces[tile, :, :-PIECE_N] = own.view(groups, -1)
-        both = scales[rows].view(torch.int16).to(torch.int32) & 0xFFFF | zeros[rows].to(torch.int32) << 16
-        pieces[tile, :, -PIECE_N:][:, : both.shape[0]] = both.t()
+    pieces = packed.new_empty((tiles, groups, PIECE_WORDS))
+    if pieces.numel() > 0:
+        w4a16_matmul_repack_pieces_kernel[(tiles * groups,)](
+            packed, scales.view(torch.int16), zeros, pieces, N, packed.shape[1], groups,
+            *packed.stride(), *scales.stride(), *zeros.stride(),
+            ROWS=PIECE_N, WORDS=WORDS.value, num_warps=4,
+        )  # fmt: skip
     return pieces, packed.new_zeros(tiles * MOST_TILES_M)
 
 

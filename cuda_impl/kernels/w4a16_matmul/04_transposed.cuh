@@ -101,10 +101,10 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_ma
         }
         return;
     }
-    setmaxnreg_inc<consumer_registers(WARPGROUPS, BLOCKS)>();
+    setmaxnreg_inc<CONSUMER_REGISTERS<WARPGROUPS, BLOCKS>>();
 
     constexpr int COUNT = BLOCK_M / 2;
-    static_assert(2 * COUNT + 64 <= consumer_registers(WARPGROUPS, BLOCKS), "sums and operands in registers");
+    static_assert(2 * COUNT + 64 <= CONSUMER_REGISTERS<WARPGROUPS, BLOCKS>, "sums and operands in registers");
     float* const part = parts_ptr + threadIdx.x * 4;
     constexpr index_t PART = BLOCK_M * BLOCK_N;
     const int warpgroup = warp / 4, lane = threadIdx.x % WARP;

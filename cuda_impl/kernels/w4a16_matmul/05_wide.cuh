@@ -72,7 +72,7 @@ __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, 1) void w4a16_matmul_
         }
         return;
     }
-    setmaxnreg_inc<consumer_registers(WARPGROUPS, 1)>();
+    setmaxnreg_inc<CONSUMER_REGISTERS<WARPGROUPS, 1>>();
 
     constexpr int COUNT = BLOCK_M / 2;
     float* const part = parts_ptr + threadIdx.x * 4;

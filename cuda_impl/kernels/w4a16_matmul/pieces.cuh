@@ -16,11 +16,13 @@ constexpr int PIECE_BYTES = PIECE_VECTORS * 16 + PIECE_N * 4;  // and a scale wo
 
 // Registers of a thread of the producer warpgroup and of WARPGROUPS consumers: of 65536 for all that reside.
 constexpr int PRODUCER_REGISTERS = 24;
-constexpr int consumer_registers(int warpgroups, int blocks) {
-    const int at_launch = 65536 / WARPGROUP / ((warpgroups + 1) * blocks) / 8 * 8 * (warpgroups + 1);
-    const int each = (at_launch - PRODUCER_REGISTERS) / warpgroups / 8 * 8;
-    return each < 240 ? each : 240;
-}
+template <int WARPGROUPS, int BLOCKS>
+constexpr int AT_LAUNCH = 65536 / WARPGROUP / ((WARPGROUPS + 1) * BLOCKS) / 8 * 8 * (WARPGROUPS + 1);
+template <int WARPGROUPS, int BLOCKS>
+constexpr int LEFT_REGISTERS = (AT_LAUNCH<WARPGROUPS, BLOCKS> - PRODUCER_REGISTERS) / WARPGROUPS / 8 * 8;
+template <int WARPGROUPS, int BLOCKS>
+constexpr int CONSUMER_REGISTERS =
+    LEFT_REGISTERS<WARPGROUPS, BLOCKS> < 240 ? LEFT_REGISTERS<WARPGROUPS, BLOCKS> : 240;
 
 #if HAS_WGMMA_LEVELS
 
