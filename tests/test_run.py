@@ -89,7 +89,7 @@ def compared(
 
 
 def compare(*words: Any, **options: Any) -> dict[str, Row]:
-    """The rows of what is `compared`."""
+    """The rows of `compared`."""
     return rows_of(compared(*words, **options))
 
 
