@@ -28,7 +28,6 @@ def tiled(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torc
     OP,
     "triton.persistent",
     level="hopper",
-    algorithm="tiles by persistent blocks",
     requires="sm_90",
     accumulator="fp22",
     tunable={

@@ -37,7 +37,6 @@ def specialized(
     "fp8_matmul",
     "cupy.persistent",
     level="hopper",
-    algorithm="tiles by persistent blocks",
     requires="sm_90a",
     accumulator="fp22",
     emulated=True,

@@ -79,7 +79,6 @@ def specialized(
     "int8_matmul",
     "cupy.persistent",
     level="hopper",
-    algorithm="tiles by persistent blocks",
     requires="sm_90a",
     accumulator="int32",
     emulated=True,

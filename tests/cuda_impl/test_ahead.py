@@ -26,6 +26,23 @@ WRITES_ITS_PRODUCT = 'sleep 0.3; for last; do :; done; echo built > "$last"'
 FAILS = "echo no such luck; exit 1"
 TAKES_FOREVER = 'echo $$ > "$PID_FILE"; exec sleep 120'
 
+MINE = """
+import torch, triton
+import triton.language as tl
+from compare.registry import implementation
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, z_ptr, N, BLOCK: tl.constexpr):
+    n = tl.arange(0, BLOCK)
+    tl.store(z_ptr + n, tl.load(x_ptr + n, mask=n < N) + tl.load(y_ptr + n, mask=n < N), mask=n < N)
+
+@implementation("vector_add", "triton.mine", level="tiled")
+def mine(x, y):
+    z = torch.empty_like(x)
+    add_kernel[(1,)](x, y, z, x.numel(), BLOCK=64)
+    return z
+"""
+
 Compiler = Callable[[str], None]
 
 
@@ -33,11 +50,11 @@ Compiler = Callable[[str], None]
 def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> Iterator[Compiler]:
     """An empty cache, and shell commands in place of g++."""
     file = tmp_path / "compiler"
-    monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     monkeypatch.setenv("CXX", str(file))
 
     def is_now(commands: str) -> None:
-        file.write_text(f"#!/bin/sh\n{commands}\n")
+        pid = str(tmp_path / "pid")  # a run that loads a user's file keeps few variables
+        file.write_text(f"#!/bin/sh\nPID_FILE='{pid}'\n{commands}\n")
         file.chmod(0o755)
         build.gxx.cache_clear()
 
@@ -143,13 +160,7 @@ def test_without_a_compiler_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, co
 def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) -> None:
     compiler(TAKES_FOREVER)
     mine = tmp_path / "mine.py"
-    mine.write_text(
-        "import torch\n"
-        "from compare.registry import implementation\n"
-        "@implementation('vector_add', 'triton.mine', level='tiled')\n"
-        "def mine(x, y):\n"
-        "    return torch.from_numpy(x.numpy() + y.numpy())\n"
-    )
+    mine.write_text(MINE)
     arguments = ["vector_add", "--load", str(mine), "--case", "N=64,fp32", "--device", "cpu"]
     arguments += ["--only", "pybind.*", "--only", "triton.mine", "-v"]
     run = subprocess.Popen(

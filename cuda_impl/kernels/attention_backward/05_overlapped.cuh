@@ -21,7 +21,7 @@ __global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(
     const index_t thread = index_t(blockIdx.x) * THREADS + threadIdx.x;
     if (thread == 0) *taken = 0;
     const unsigned row = thread / LANES;
-    if (row >= rows) return;  // whole warps: rows are a multiple of 16
+    if (row >= unsigned(rows)) return;  // whole warps: rows are a multiple of 16
     const unsigned head = row / p.pitch, i = row % p.pitch;
     float sum = 0, lse = negative_infinity();
     if (i < p.Sq) {

@@ -56,7 +56,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
             const TilePlace place = place_of(tile);
             scales.start(place.m * BLOCK_M + first_row, place.n * BLOCK_N);
         };
-        if (blockIdx.x < tiles) prefetch(blockIdx.x);
+        if (blockIdx.x < unsigned(tiles)) prefetch(blockIdx.x);
         for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             const TilePlace place = place_of(tile);
             const int m = place.m * BLOCK_M + first_row, n = place.n * BLOCK_N;
@@ -81,7 +81,7 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1) void fp8_block_matm
                     scale.add(sum[wave], part);
                 }
             }
-            if (tile + gridDim.x < tiles) prefetch(tile + gridDim.x);  // overlaps with the stores
+            if (tile + gridDim.x < unsigned(tiles)) prefetch(tile + gridDim.x);  // overlaps with the stores
 #pragma unroll
             for (int wave = 0; wave < WAVES; ++wave) {
                 if constexpr (C_ALIGNED) {
