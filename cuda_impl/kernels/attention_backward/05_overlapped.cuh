@@ -21,10 +21,10 @@ __global__ __launch_bounds__(THREADS) void attention_backward_prepare_kernel(
     const index_t thread = index_t(blockIdx.x) * THREADS + threadIdx.x;
     if (thread == 0) *taken = 0;
     const unsigned row = thread / LANES;
-    if (row >= unsigned(rows)) return;  // whole warps: rows are a multiple of 16
+    if (row >= rows) return;  // whole warps: rows are a multiple of 16
     const unsigned head = row / p.pitch, i = row % p.pitch;
     float sum = 0, lse = negative_infinity();
-    if (i < p.Sq) {
+    if (i < unsigned(p.Sq)) {
         const int batch = head / p.Hq, h = head % p.Hq, d = threadIdx.x % LANES * 8;
         const Vec<T, 8> o = load_vec<8>(head_of(o_ptr, p.o, batch, h) + i * p.o.s + d);
         const Vec<T, 8> d_o = load_vec<8>(head_of(do_ptr, p.d_o, batch, h) + i * p.d_o.s + d);
