@@ -305,9 +305,13 @@ def four_of(quarters, dtype: tl.constexpr):
         q2, q3 = quarters >> 8 & 15 | ORIGIN, quarters >> 12 & 15 | ORIGIN
     else:  # two numbers in a register: one LOP3 masks the bits and adds those of ORIGIN
         PTX: tl.constexpr = FOUR_FP16 if dtype == tl.float16 else FOUR_BF16
-        INT16S: tl.constexpr = (tl.int16, tl.int16, tl.int16, tl.int16)
         q0, q1, q2, q3 = tl.inline_asm_elementwise(
-            PTX, "=r,=r,=r,=r,r", [quarters], dtype=INT16S, is_pure=True, pack=2
+            PTX,
+            "=r,=r,=r,=r,r",
+            [quarters],
+            dtype=(tl.int16, tl.int16, tl.int16, tl.int16),
+            is_pure=True,
+            pack=2,
         )
     halves = tl.join(tl.join(q0, q1), tl.join(q2, q3))
     return halves.to(tl.int16).to(dtype, bitcast=True)
