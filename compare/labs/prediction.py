@@ -28,7 +28,7 @@ class Outcome:
     measured: str | float | None
     """None: not measured."""
     origin: str
-    """Where the measurement is from, or why there is none."""
+    """Where the measurement is from, or why it is missing."""
     score: float | None
     """0 to 1; None where a side is missing."""
 

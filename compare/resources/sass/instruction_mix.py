@@ -154,7 +154,7 @@ def multiplications(found: Iterable[Instruction]) -> Counter[str]:
 
 
 def load_bits(found: Iterable[Instruction]) -> int | None:
-    """The widest load from global memory, in bits per thread; None if there is none but TMA's.
+    """The widest load from global memory, in bits per thread; None without loads other than TMA's.
 
     >>> from compare.resources.sass.disassembly import instructions
     >>> load_bits(instructions("/*0000*/ LDG.E R0, [R2] ;\\n/*0010*/ LDG.E.128 R4, [R8] ;"))
