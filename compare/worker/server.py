@@ -56,7 +56,7 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
         _mode.append(interpreted)
     config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     if "tempdir" not in config:  # of the server's socket: of multiprocessing's own a killed run leaves it
-        config["tempdir"] = str(folder := isolation.private_folder())
+        config["tempdir"] = str(folder := isolation.private_folder(of_socket=True))
         atexit.register(_remove, os.getpid(), folder)
     with _forking() if from_here else nullcontext():
         server.ensure_running()

@@ -54,6 +54,14 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_long_path_of_the_temporary_folder_is_no_error(tmp_path: Path) -> None:
+    (folder := tmp_path / ("x" * 100)).mkdir()  # no socket's path may be as long
+    words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
+    done = command(*words, TMPDIR=str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(folder.glob("3ways-*")) == []
+
+
 def test_a_judge_that_is_gone_before_it_has_begun_is_no_error() -> None:
     """As after Ctrl-C: only the judge prints to the screen."""
     server.start()
