@@ -612,7 +612,7 @@ class Timing:
     """The intervals got tight before the time budget ended."""
     notes: tuple[str, ...] = ()
     detectable: float | None = None
-    """The least difference, as a share, that the machine tells apart at such times.  None: not said."""
+    """The largest difference, as a share, that equals show in two processes at such times; None: not known."""
     sm_mhz: float | None = None
     """The card's clock right after its cold samples, median, where the driver was asked."""
     burst_us: Estimate | None = None
@@ -737,11 +737,11 @@ class Card:
 
 @dataclass(frozen=True)
 class SizeClass:
-    """Times of one order of magnitude, and what can be told apart there."""
+    """Times of one order of magnitude, and how much equal code differs there between processes."""
 
     below_us: float
     share: float
-    """The least difference that counts as one."""
+    """The part of every ratio's interval that is between processes."""
     pairs: int = 0
     """How many times an implementation was compared with itself; 0 where that was not done."""
     largest: float = 0.0
@@ -752,12 +752,12 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a device cannot tell apart: found by holding an implementation against itself."""
+    """The variance between processes on a device: found by comparing implementations with themselves."""
 
     classes: tuple[SizeClass, ...]
     """By growing size; the last is without end."""
     tick_us: float
-    """The step in which its event clock counts; in the built-in one, the least difference that counts."""
+    """The step in which its event clock counts; in the built-in one, what equals differ by at most."""
     created: str = ""
     """ISO 8601, UTC; empty where it is the built-in one."""
 

@@ -2,7 +2,7 @@
 
 The samples of two runs are not pairs, so a speedup is the ratio of the two medians, with an interval derived
 from theirs (`statistics.between`).  Clocks and temperature differ more between two runs than within one, so
-a difference counts from `statistics.ACROSS` times the least difference that counts within a run.
+the interval holds `statistics.ACROSS` times the variance between processes of one run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Change:
     ratio: Estimate | None = None
     """The speedup, before / now: above 1 is faster."""
     least: float | None = None
-    """The least relative difference that counts between these two."""
+    """The largest difference that equals show between two runs, as a share: part of the interval."""
     old_us: Estimate | None = None
     new_us: Estimate | None = None
     source_changed: bool = False
@@ -126,6 +126,8 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
     ratio = _EQUAL if before == after else statistics.between(before, after)
     least = statistics.ACROSS * max(map(_detectable, (old.row, new.row)))
     outcome = statistics.verdict(ratio, least)
+    if before != after:
+        ratio = statistics.widened(ratio, least)
     return Change(*key, outcome, ratio, least, before, after, changed)
 
 

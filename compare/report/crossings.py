@@ -12,8 +12,8 @@ _RECORDED = (
     "between."
 )
 _LEGEND = (
-    "Each way is represented by its fastest implementation, cold. within noise: the interval holds 1, or the "
-    "difference is smaller than the least that counts."
+    "Each way is represented by its fastest implementation, cold. within noise: the 95% interval "
+    "of the speedup includes 1."
 )
 
 

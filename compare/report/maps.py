@@ -15,7 +15,7 @@ _LEGEND = (
     "the same run, or of its measured peak (p) where the case lies beyond the measured ridge. binds: what "
     "reaches 60% of its ceiling, or launch overhead where the host takes longer than the GPU; in brackets "
     "the nearest, where none does. lines / tokens: kernels, launch and the op's helpers, without "
-    "comments. within noise: the interval holds 1, or the difference is smaller than the least that counts."
+    "comments. within noise: the 95% interval of the speedup includes 1."
 )
 _OPS_LEGEND = (
     "A line's figures are all over its cases: of those on record the ones in which both ways were timed and "

@@ -309,7 +309,7 @@ def legend(summary: Summary, width: int, noise: str) -> str:
         "tolerance is the op's floor, or twice PyTorch's own error where that is more",
         "µs": "GPU time of one call, median; the L2 cache is flushed before each (cold)",
         "speedup": f"time of {baseline} over this row's, median of the ratios within rounds; ~ within noise: "
-        "the 95% interval holds 1, or the difference is smaller than equals show",
+        "the 95% interval, with the variance between processes, includes 1",
         block.ceiling if block else "%": over
         + "; the ceiling is chosen by the measured ridge, peak FLOP/s over copy B/s",
         "regs": "registers per thread of the kernel that takes most: from the profiler on a GPU, else from "

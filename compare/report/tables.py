@@ -52,8 +52,8 @@ _ERROR_LEGEND = "max abs and max rel error: against fp64; % of tolerance: the mo
 _SPEED_LEGEND = (
     "cold, warm: GPU time with the input out of, and left in, the L2 cache; graph: replayed as a CUDA graph. "
     "± and brackets: 95% interval; n: samples, where they are too few for one. {work} launch overhead: host "
-    "time until the call returns. first call: compile or load, then run. within noise: the interval "
-    "holds 1, or the difference is smaller than equals show."
+    "time until the call returns. first call: compile or load, then run. The interval of a "
+    "speedup holds the variance between processes. within noise: it includes 1."
 )
 _TRAFFIC_LEGEND = (
     "GB/s: compulsory bytes (every input read once, every output written once) over the cold time; % of copy "
@@ -537,7 +537,7 @@ def told_apart(comparison: Comparison) -> str:
         if found.created
         else "built in; 'python -m compare doctor --calibrate' finds this machine's own"
     )
-    return f"the least difference that counts: {', '.join(limits)} ({how})"
+    return f"between processes of equal code: {', '.join(limits)} ({how})"
 
 
 def _share(share: float) -> str:

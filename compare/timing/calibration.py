@@ -1,8 +1,9 @@
-"""The noise of this machine: the least difference that counts, from an implementation timed against itself.
+"""The noise of this machine: the variance between processes, from implementations timed against themselves.
 
 An A/A pair is one call under two names, in two processes, timed like any two implementations.  Any difference
-of such a pair is noise.  So a difference counts only if it exceeds those of A/A pairs of that size, with
-headroom, and if its interval excludes 1 (`statistics.differs`).
+of such a pair is noise.  The largest of A/A pairs of that size, with headroom, is a part of the interval of
+every ratio (`statistics.widened`).  So one process an implementation is enough in a run, which would take
+three times as long to start with three.
 
 ``python -m compare doctor --calibrate`` measures it and keeps it by device; until then wide built-in limits
 hold.
@@ -25,29 +26,29 @@ from cuda_impl import build
 BUILT_IN = Calibration(
     (SizeClass(10.0, 0.05), SizeClass(100.0, 0.02), SizeClass(float("inf"), 0.01)), tick_us=1.2
 )
-"""No difference below 1.2 us counts: of 624 recorded pairs of equal machine code, cupy's and pybind's, 1% are
-told apart by these limits, and 7% without that one."""
+"""With these, 1% of 726 recorded pairs of equal machine code (cupy's and pybind's) have an interval that
+excludes 1, at most 2% in each class.  A process changes a call of several launches by up to 1.2 us."""
 
 HEADROOM = 1.5
-"""The least difference that counts, as a multiple of the largest one among A/A pairs: over a hundred pairs
+"""The part between processes, as a multiple of the largest difference of an A/A pair: over two hundred pairs
 of each class are measured, and a run of all sizes makes hundreds more."""
 
 LEAST = 0.002
-"""Lower limit of that difference, on any machine."""
+"""Lower limit of that part, on any machine."""
 
 Series = Sequence[Sequence[float]]
 """Cold samples of one A/A measurement, in microseconds, by name and round."""
 
 
 def detectable(time_us: float, calibration: Calibration | None = None) -> float:
-    """The least difference that counts, as a share of the time: at least ``tick_us``."""
+    """The largest difference between equals, as a share of the time: at least ``tick_us``."""
     found = calibration or BUILT_IN
     share = next((size.share for size in found.classes if time_us < size.below_us), found.classes[-1].share)
     return min(1.0, max(share, found.tick_us / time_us)) if time_us > 0 else 1.0
 
 
 def marked(case: CaseComparison, calibration: Calibration | None) -> CaseComparison:
-    """``case`` with the least difference that counts in every row; replayed rows keep their record's."""
+    """``case`` with the largest difference between equals in every row; replayed rows keep their record's."""
 
     def mark(row: Row) -> Row:
         if row.replayed or row.timing is None or row.timing.cold_us is None:

@@ -107,26 +107,28 @@ def binding(case: CaseComparison) -> str | None:
 def ratio(row: Row, other: Row) -> Estimate | None:
     """Speedup of ``row`` vs. ``other``, cold, from pairs of samples of the same round.
 
-    Where they were timed in different runs, from the two medians.  None where one of them was not timed, or
-    where their accumulators differ.
+    Its interval holds the variance between processes too.  Where they were timed in different runs, the ratio
+    is that of the medians.  None where one of them was not timed, or where their accumulators differ.
     """
     if not (row.timing and other.timing and row.accumulator == other.accumulator):
         return None
     mine, others = row.timing.cold_us, other.timing.cold_us
     if row.run != other.run:
-        return statistics.between(others, mine) if mine and others else None
+        least = statistics.ACROSS * detectable(row, other)
+        return statistics.widened(statistics.between(others, mine), least) if mine and others else None
     samples: list[float] = []
     if mine and others:  # a slow row is left out of the last rounds
         samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
+    found = estimate(samples) if samples else None
     for pair in row.timing.ratios:
         if pair.against == other.label:
             # A record has no samples of ratios: they follow from the cold times.
-            return replace(pair.value, samples=pair.value.samples or tuple(samples))
-    return estimate(samples) if samples else None
+            found = replace(pair.value, samples=pair.value.samples or tuple(samples))
+    return statistics.widened(found, detectable(row, other)) if found and row.label != other.label else found
 
 
 def detectable(*rows: Row) -> float:
-    """The least difference that counts at these rows' times, as a share."""
+    """The largest difference that equals show in two processes at these rows' times, as a share."""
     found = [0.0]
     for row in rows:
         if row.timing and row.timing.cold_us:
@@ -138,10 +140,9 @@ def detectable(*rows: Row) -> float:
 def differs(row: Row, other: Row) -> bool:
     """Whether one row is faster than the other by more than noise."""
     found = ratio(row, other)
-    least = detectable(row, other) * (statistics.FEW if few(row, other) else 1)
-    if row.run != other.run:
-        least *= statistics.ACROSS
-    return found is not None and statistics.differs(found, least)
+    if found is not None and few(row, other):
+        found = statistics.widened(found, statistics.FEW * detectable(row, other))
+    return found is not None and statistics.differs(found)
 
 
 def few(*rows: Row) -> int:

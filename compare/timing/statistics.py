@@ -9,6 +9,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
@@ -19,10 +20,10 @@ CONFIDENCE = 0.95
 ENOUGH = 6
 """Least number of samples whose range covers the median with that confidence."""
 FEW = 10.0
-"""With fewer samples, a difference counts from this multiple of the least one that counts."""
+"""With fewer samples, the interval holds this multiple of the variance between processes."""
 
 ACROSS = 2.0
-"""Between two runs, clocks and temperature differ more: there a difference counts from this multiple."""
+"""Between two runs, clocks and temperature differ more: there the interval holds this multiple."""
 
 Verdict = Literal["faster", "slower", "same", "ambiguous"]
 
@@ -71,24 +72,39 @@ def within(value: Estimate, share: float) -> bool:
     return value.high - value.median <= margin and value.median - value.low <= margin
 
 
-def differs(ratio: Estimate, detectable: float) -> bool:
-    """Whether a ratio counts as a difference: its interval excludes 1, and it is further from 1 than
-    ``detectable``.
+def widened(ratio: Estimate, between: float) -> Estimate:
+    """``ratio`` with an interval that also holds the variance between processes.
 
-    The interval alone gives false positives: samples of one run are not independent, and sampling stops when
-    the interval is tight.
+    One process is one draw: addresses of code and memory change its times, and more samples of the same
+    process do not show by how much.  Pairs of equals in two processes do (`compare.timing.calibration`).  The
+    two parts are independent, so their squares add up, in logarithms.
+
+    Args:
+        ratio: a ratio, and the interval of its samples.
+        between: the largest difference that equals show in two processes, as a share.
     """
-    if ratio.median <= 0 or ratio.low <= 1 <= ratio.high:
-        return False
-    return max(ratio.median, 1 / ratio.median) - 1 > detectable
+    if ratio.median <= 0 or ratio.low <= 0:
+        return ratio
+    limit = math.log1p(between)
+    down = math.hypot(math.log(ratio.median / ratio.low), limit)
+    up = math.hypot(math.log(ratio.high / ratio.median), limit)
+    return replace(ratio, low=ratio.median * math.exp(-down), high=ratio.median * math.exp(up))
 
 
-def verdict(ratio: Estimate, detectable: float) -> Verdict:
-    """The verdict on a ratio (above 1: faster): a difference; the same where the whole interval is within
-    ``detectable`` of 1; else ambiguous, and more samples would decide."""
-    if differs(ratio, detectable):
+def differs(ratio: Estimate) -> bool:
+    """Whether a ratio counts as a difference: its interval, `widened`, excludes 1."""
+    return ratio.median > 0 and not ratio.low <= 1 <= ratio.high
+
+
+def verdict(ratio: Estimate, between: float) -> Verdict:
+    """The verdict on a ratio (above 1: faster), from the interval of its samples.
+
+    A difference, as in `differs`; the same where the whole interval lies within ``between`` of 1; else
+    ambiguous, and more samples would decide.
+    """
+    if differs(widened(ratio, between)):
         return "faster" if ratio.median > 1 else "slower"
-    same = 1 / (1 + detectable) <= ratio.low and ratio.high <= 1 + detectable
+    same = 1 / (1 + between) <= ratio.low and ratio.high <= 1 + between
     return "same" if same else "ambiguous"
 
 

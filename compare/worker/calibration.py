@@ -21,9 +21,8 @@ from compare.worker.timing import Settings, Subject, measure
 
 COPIES = 8
 """Names of the same implementation; every two of them are a pair."""
-REPETITIONS = 2
-"""Repetitions of each size, with new processes and another order."""
-BUDGET_S = 2.0
+OPS = 2
+BUDGET_S = 1.0
 """For the rounds of one size."""
 TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)
 """Approximate times of the call: two sizes for each class."""
@@ -31,17 +30,25 @@ TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)
 Progress = Callable[[float], None]
 
 
-def subject() -> Op:
-    """The op whose baseline is compared with itself: the one with the lowest arithmetic intensity.
+def subjects() -> list[tuple[Op, Implementation]]:
+    """What is compared with itself: PyTorch's call and the last CUDA kernel of the two simplest ops.
 
-    Ops that only move data are left out: they may run the driver's copy, which loads no code in a process.
+    These have the fewest dimensions, then the lowest arithmetic intensity.  Ops that only move data are left
+    out: they may run the driver's copy, which loads no code in a process.  The kernels differ, because one
+    that runs alone shows less than a call of several launches.
     """
 
-    def least(op: Op) -> tuple[int, float]:
+    def simplest(op: Op) -> tuple[int, float]:
         cost = op.cost(op.cases.default)
         return len(op.dims), cost.flops / cost.bytes
 
-    return min((op for op in map(registry.get_op, registry.op_names()) if not op.only_moves), key=least)
+    ops = sorted((op for op in map(registry.get_op, registry.op_names()) if not op.only_moves), key=simplest)
+    found: list[tuple[Op, Implementation]] = []
+    for op in ops[:OPS]:
+        (baseline,) = registry.implementations(op.name, [op.baseline])
+        own = [impl for impl in registry.implementations(op.name, ["cupy.*"]) if impl.requires is None]
+        found += [(op, baseline), *((op, impl) for impl in own[-1:])]
+    return found
 
 
 def equals(impl: Implementation, copies: int = COPIES) -> list[Implementation]:
@@ -79,22 +86,21 @@ def cold_samples(
 
 
 def measured(device: torch.device, progress: Progress = lambda share: None) -> Calibration:
-    """The calibration from PyTorch's implementation timed against itself at sizes of every class.
+    """The calibration from calls timed against themselves at sizes of every class.
 
-    Takes about a minute on a GPU.
+    Takes about two minutes on a GPU.
     """
-    op = subject()
-    (impl,) = registry.implementations(op.name, [op.baseline])
     found: list[Series] = []
     with torch.cuda.device(device):
         bytes_per_us = measure_ceilings(device).copy_gbs * 1e3
-        moved = op.cost(op.cases.default).bytes / op.cases.default.shape[0]
-        for seed in range(REPETITIONS):
+        pairs = subjects()
+        for seed, (op, impl) in enumerate(pairs):
+            moved = op.cost(op.cases.default).bytes / op.cases.default.shape[0]
             with Crew(op, device, Options.timeout_s) as crew:
                 for target_us in TARGETS_US:
                     size = max(256, round(target_us * bytes_per_us / moved))
                     case = replace(op.cases.default, dims=((op.dims[0], size),))
                     settings = Settings(CudaStopwatch(device), seed, BUDGET_S)
                     found.append(cold_samples(op, equals(impl), case, device, crew, settings))
-                    progress(len(found) / (len(TARGETS_US) * REPETITIONS))
+                    progress(len(found) / (len(TARGETS_US) * len(pairs)))
     return derived(found, datetime.now(timezone.utc).isoformat(timespec="seconds"))

@@ -95,7 +95,8 @@ def test_rows_of_two_runs_are_held_against_each_other_as_two_runs_are() -> None:
     assert place.across
     assert place.lead is not None
     expected = statistics.between(place.ways[1].cold_us, place.ways[0].cold_us)
-    assert (place.lead.median, place.lead.low) == (expected.median, expected.low)
+    assert place.lead.median == expected.median
+    assert place.lead.low < expected.low  # two runs: with the variance between processes
     assert found.dates == ("2026-11-19", "2026-11-20")
     assert "~" in maps.cases(found).rows[0][6]
     assert "two medians" in maps.render(found, 100)

@@ -20,7 +20,7 @@ def run(told: Steps | None) -> int:
     Raises:
         UsageError: there is no GPU, or the result cannot be kept.
     """
-    device = prepare(ops=[calibrating.subject().name])
+    device = prepare(ops=sorted({op.name for op, _ in calibrating.subjects()}))
     if device.type != "cuda":
         raise UsageError(
             "--calibrate needs a GPU: without one nothing is timed. "

@@ -52,7 +52,7 @@ class Place:
     lead: Estimate | None
     """The speedup of the first over the second; above 1.  None: there is no second."""
     differs: bool
-    """Whether that is a difference: its interval excludes 1, and it exceeds the least that counts."""
+    """Whether that is a difference: its interval excludes 1."""
     rounds: int | None
     """The rounds it rests on, where they are too few for an interval."""
     across: bool
