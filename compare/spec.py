@@ -612,7 +612,7 @@ class Timing:
     """The intervals got tight before the time budget ended."""
     notes: tuple[str, ...] = ()
     detectable: float | None = None
-    """The largest difference, as a share, that equals show in two processes at such times; None: not known."""
+    """The largest difference, as a share, that equals show in two processes at such times. None: unknown."""
     sm_mhz: float | None = None
     """The card's clock right after its cold samples, median, where the driver was asked."""
     burst_us: Estimate | None = None
@@ -720,6 +720,8 @@ class Ceilings:
     few to matter."""
     product_tflops: float | None = None
     """What the library's product of two matrices of the case's own dtype reached, warm, median."""
+    best_gbs: float | None = None
+    """The fastest sample of copy and read: the limit of the floor.  None: not recorded."""
 
 
 @dataclass(frozen=True)

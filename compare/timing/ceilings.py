@@ -97,7 +97,7 @@ class CeilingMeter:
     def sample(self) -> None:
         """One cold sample of each, and the state of the card: once a round."""
         watch, loads = self._watch, self._loads
-        self._copy_us.append(watch.cold("copy", loads.copy).gpu_us)
+        self._copy_us.append(watch.cold("copy", loads.copy, loads.buffer_bytes).gpu_us)
         self._read_us.append(watch.cold(f"read {self.read_by}", loads.reads[self.read_by]).gpu_us)
         if loads.product is not None:
             # Warm, because a kernel may find its operands in the L2 too.
@@ -119,18 +119,18 @@ class CeilingMeter:
         return self._monitor.card()
 
     def ceilings(self) -> Ceilings:
-        """The ceilings so far, in GB/s (1e9 bytes a second) and TFLOP/s.
+        """The ceilings so far, in GB/s (1e9 bytes a second) and TFLOP/s: medians, as the rows' times are.
 
-        Copy, read and fp16 product: the fastest sample, because disturbances pass (freeing gigabytes slows
-        copies by 14% for about a second on an H100; the power limit slows products).  Product in the case's
-        dtype: the median, because it is only shown.
+        The floor's limits, `best_gbs` and the fp16 product, are of the fastest sample, because disturbances
+        pass: freeing gigabytes slows copies by 14% for about a second on an H100, the power limit products.
         """
         own_us = self._own_product_us or self._product_us
         return Ceilings(
-            copy_gbs=2 * self._loads.buffer_bytes / min(self._copy_us) / 1e3,
-            read_gbs=self._loads.buffer_bytes / min(self._read_us) / 1e3,
+            copy_gbs=2 * self._loads.buffer_bytes / statistics.median(self._copy_us) / 1e3,
+            read_gbs=self._loads.buffer_bytes / statistics.median(self._read_us) / 1e3,
             matmul_tflops=2 * PRODUCT**3 / min(self._product_us) / 1e6 if self._product_us else None,
             product_tflops=2 * PRODUCT**3 / statistics.median(own_us) / 1e6 if own_us else None,
+            best_gbs=self._loads.buffer_bytes / min(min(self._copy_us) / 2, min(self._read_us)) / 1e3,
         )
 
 

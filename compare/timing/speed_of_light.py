@@ -10,7 +10,7 @@ The bound is conservative, so that no honest kernel is refused:
   the case's dtype, where that was measured.  On int8 and fp8 that is at least twice the rate of fp16, as it
   is for tensor cores: the library's product of int8 reaches far less.
 
-The rates are the fastest copy, read or product of this run plus `MARGIN`: they are measurements too, and
+The rates are the fastest copy, read or product of this run plus a margin: they are measurements too, and
 other mixes of reads and writes run up to 3% faster than a copy.  Launch overhead counts as 0, so the bound is
 loose for small cases.
 """
@@ -23,7 +23,9 @@ from dataclasses import dataclass, replace
 from compare.spec import QUANTIZED, CaseComparison, Ceilings, Cost, Estimate, Row
 
 MARGIN = 0.10
-"""How far a kernel may exceed the ceilings."""
+"""How far a kernel may exceed the ceilings,"""
+NARROW, LARGE = 0.03, 4
+"""and where it moves this many times what the L2 holds, which then matters little."""
 
 DIRTY = 0.5
 """Share of the L2 that may hold dirty lines when the clock stops.  Input passes through it as well: no
@@ -110,14 +112,14 @@ def cold(cost: Cost, ceilings: Ceilings, l2_bytes: int) -> Iterator[Floor]:
     work = f"{scaled(cost.read_bytes, 'B')} that must be read from memory"
     if written:
         work = f"{scaled(cost.read_bytes + written, 'B')} that must be read from and written to memory"
-    yield from _traffic(cost.read_bytes + written, work, ceilings)
+    yield from _traffic(cost.read_bytes + written, work, ceilings, l2_bytes)
     yield from _operations(cost.flops, ceilings)
 
 
 def warm(cost: Cost, ceilings: Ceilings, l2_bytes: int) -> Iterator[Floor]:
     """The lower bounds of a call among calls back to back."""
     most = max(0, cost.bytes - l2_bytes)
-    yield from _traffic(most, f"{scaled(most, 'B')} more than the L2 holds", ceilings)
+    yield from _traffic(most, f"{scaled(most, 'B')} more than the L2 holds", ceilings, l2_bytes)
     yield from _operations(cost.flops, ceilings)
 
 
@@ -130,12 +132,13 @@ def scaled(amount: float, unit: str) -> str:
     return f"{amount:.3g} {unit}"
 
 
-def _traffic(amount: int, work: str, ceilings: Ceilings) -> Iterator[Floor]:
+def _traffic(amount: int, work: str, ceilings: Ceilings, l2_bytes: int) -> Iterator[Floor]:
     if amount <= 0:
         return
-    gbs, what = max((ceilings.copy_gbs, "a copy"), (ceilings.read_gbs, "reading"))
-    least_us = amount / (gbs * 1e3 * (1 + MARGIN))
-    reached = f"{what} on this device reaches {scaled(gbs * 1e9, 'B/s')}"
+    gbs = ceilings.best_gbs or max(ceilings.copy_gbs, ceilings.read_gbs)
+    narrow = ceilings.best_gbs is not None and amount >= LARGE * l2_bytes
+    least_us = amount / (gbs * 1e3 * (1 + (NARROW if narrow else MARGIN)))
+    reached = f"a copy or a read on this device reaches {scaled(gbs * 1e9, 'B/s')}"
     yield Floor(least_us, amount, "B", work, reached)
 
 

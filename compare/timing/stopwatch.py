@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import torch
@@ -29,8 +30,8 @@ except ImportError:
 Call = Callable[[], object]
 
 FLUSH_L2 = 4
-"""Bytes written before a cold sample, as a multiple of the L2's size.  The flush writes: its dirty lines are
-evicted during the call as the call's own are after it, so that a call pays for as many bytes as it writes."""
+"""Bytes read before a cold sample, as a multiple of the L2's size.  Reading leaves no dirty lines, whose
+write-back would fall into the call."""
 
 ROTATED_L2 = 2
 """Least size of all sets of inputs together, as a multiple of the L2's size; at most `MOST_SETS` sets."""
@@ -68,8 +69,12 @@ class Stopwatch(Clock, Protocol):
     def cycles_per_us(self) -> float | None:
         """Rate of the kernel that waits, for stopwatches of other processes on the same GPU."""
 
-    def cold(self, name: str, call: Call) -> Reading:
-        """One call with a cold L2."""
+    def cold(self, name: str, call: Call, written: int = 0) -> Reading:
+        """One call with a cold L2.
+
+        ``written``: bytes that the call writes.  As many lines of the L2 are dirty before it, at most all.
+        They are evicted during the call, as the call's own are after it: it pays for what it writes.
+        """
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
         """``repeats`` calls back to back, after an untimed one."""
@@ -108,7 +113,9 @@ class CudaStopwatch:
 
     def __init__(self, device: torch.device, cycles_per_us: float | None = None) -> None:
         self._device = device
-        self._scratch = torch.empty(FLUSH_L2 * l2_bytes(device), dtype=torch.int8, device=device)
+        self._l2 = l2_bytes(device)
+        self._scratch = torch.zeros(FLUSH_L2 * self._l2 // 4, dtype=torch.float32, device=device)
+        self._sum = torch.empty((), dtype=torch.float32, device=device)
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
         self._waits_us: dict[_Key, float] = {}
@@ -122,9 +129,14 @@ class CudaStopwatch:
     def now_s(self) -> float:
         return time.perf_counter()
 
-    def cold(self, name: str, call: Call) -> Reading:
+    def cold(self, name: str, call: Call, written: int = 0) -> Reading:
         self._let_go_of_l2()
-        return self._read(("cold", name), self._scratch.zero_, call, 1)
+        return self._read(("cold", name), partial(self._flush, written), call, 1)
+
+    def _flush(self, written: int = 0) -> None:
+        torch.sum(self._scratch, (0,), out=self._sum)
+        if dirty := min(written, self._l2) // 4:
+            self._scratch[:dirty].zero_()
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:
         return self._read(("warm", name), call, call, repeats)
@@ -180,7 +192,7 @@ class CudaStopwatch:
                 pass
 
     def empty_us(self) -> float:
-        return self._read(("empty", ""), self._scratch.zero_, lambda: None, 1).gpu_us
+        return self._read(("empty", ""), self._flush, lambda: None, 1).gpu_us
 
     def exposed(self, name: str) -> bool:
         return not self._exposed.isdisjoint((("cold", name), ("warm", name)))

@@ -437,6 +437,7 @@ class _Bench:
         self._op, self._prepare = impl.op, impl.prepare
         self._prepared: list[tuple[torch.Tensor, ...] | None] = [None] * len(sets)
         self._mailboxes, self._watch, self._tidy = mailboxes, watch, tidy
+        self._written = sum(x.numel() * x.itemsize for x in mailboxes.values())
         self._coming = [memory_of(x) for x in coming]
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
@@ -498,7 +499,7 @@ class _Bench:
         for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
             x.copy_(value)  # new values: nothing remembered from the untimed call is of use
         self.prepare(which)
-        return self._reading("cold", self._watch.cold("cold", self.calls[which]), which)
+        return self._reading("cold", self._watch.cold("cold", self.calls[which], self._written), which)
 
     def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
         self.prepare(which)

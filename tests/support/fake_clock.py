@@ -48,7 +48,7 @@ class World:
     def empty_us(self) -> float:
         return self.event_us
 
-    def cold(self, name: str, call: Call) -> Reading:
+    def cold(self, name: str, call: Call, written: int = 0) -> Reading:
         return Reading(self.take("cold", name, call), self.host_us)
 
     def warm(self, name: str, call: Call, repeats: int, kind: str = "warm") -> Reading:

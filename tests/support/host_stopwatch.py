@@ -21,7 +21,7 @@ class HostStopwatch:
     def now_s(self) -> float:
         return time.perf_counter()
 
-    def cold(self, name: str, call: Call) -> Reading:
+    def cold(self, name: str, call: Call, written: int = 0) -> Reading:
         return self._read(call, 1)
 
     def warm(self, name: str, call: Call, repeats: int) -> Reading:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import re
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,10 +13,12 @@ import pytest
 import torch
 
 from compare import registry
+from compare.device import l2_bytes
 from compare.registry import ROOT
 from compare.spec import Estimate, UsageError
 from compare.timing import nvbench
 from compare.timing.stopwatch import Call, CudaStopwatch
+from tools.crosscheck import KERNELS, durations_us, profiled
 
 LABELS = ("triton.blocked", "cupy.vectorized")
 POWERS = (10, 14, 18, 20, 22, 24, 26, 28, 29, 30)
@@ -57,9 +55,9 @@ def on_made(run: Callable[..., torch.Tensor], power: int) -> torch.Tensor:
     return run(*made(power))
 
 
-def cold_us(watch: CudaStopwatch, label: str, call: Call) -> float:
+def cold_us(watch: CudaStopwatch, label: str, call: Call, dirty_bytes: int) -> float:
     call()
-    return statistics.median(watch.cold(label, call).gpu_us for _ in range(SAMPLES))
+    return statistics.median(watch.cold(label, call, dirty_bytes).gpu_us for _ in range(SAMPLES))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +72,7 @@ def test_the_bar(ours: float, theirs: float, fine: bool) -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_cold_times_are_those_of_nvbench(card: torch.device) -> None:
+    """Its flush writes as much as the L2 holds, and so does ours here."""
     try:
         nvbench.load()
     except UsageError as error:
@@ -83,7 +82,7 @@ def test_cold_times_are_those_of_nvbench(card: torch.device) -> None:
     calls = {f"{label} 2^{power}": call for label, power, call in configurations()}
     theirs = nvbench.cold_us({name: [call] for name, call in calls.items()}, card)
     for name, call in calls.items():
-        ours, other = cold_us(watch, name, call), theirs[name]
+        ours, other = cold_us(watch, name, call, l2_bytes(card)), theirs[name]
         assert isinstance(other, Estimate), other
         print(f"{name}: {ours:.2f} us, nvbench {other.median:.2f} us")
         if not within_the_bar(ours, other.median):
@@ -97,30 +96,13 @@ PROFILED = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
 import torch
-from compare.timing.stopwatch import FLUSH_L2
 from test_crosscheck import SAMPLES, configurations
-l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-scratch = torch.empty(FLUSH_L2 * l2, dtype=torch.int8, device="cuda")
 for label, power, call in configurations():
     for _ in range(1 + SAMPLES // 3):
-        scratch.zero_()
         call()
 torch.cuda.synchronize()
 """
 EACH = 1 + SAMPLES // 3
-
-
-def durations_us(text: str) -> list[float]:
-    """``gpu__time_duration`` of every kernel, in order, from what ``ncu --csv`` prints."""
-    lines = text.splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
-    factor = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
-    found = []
-    for row in csv.DictReader(lines[begin:]):
-        if row.get("Metric Name") == "gpu__time_duration.sum":
-            value = re.sub(r"[^\d.]", "", row["Metric Value"])
-            found.append(float(value) * factor[row["Metric Unit"]])
-    return found
 
 
 def test_what_ncu_prints_is_read() -> None:
@@ -137,30 +119,21 @@ def test_what_ncu_prints_is_read() -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
-    """Our cold time minus that of an empty event pair is ncu's duration of the kernel.
-
-    Both sides flush the caches by our own writes, and ncu does not flush: evicting dirty lines is part of our
-    time, and a flush that leaves the L2 clean would leave it out.
-    """
-    ncu = shutil.which("ncu")
-    if ncu is None:
+    """Our cold time, behind a flush that leaves no dirty lines, minus that of an empty pair of events."""
+    if shutil.which("ncu") is None:
         pytest.skip("ncu, of Nsight Compute, is not on PATH")
     script = PROFILED.format(root=str(ROOT), tests=str(Path(__file__).parent))
-    options = ["--csv", "--metrics", "gpu__time_duration.sum", "--clock-control", "none"]
-    options += ["--cache-control", "none", "--print-units", "base", "--kernel-name", "regex:vector_add"]
-    command = [ncu, *options, sys.executable, "-c", script]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800)
-    if "ERR_NVGPUCTRPERM" in run.stdout + run.stderr:
-        pytest.skip("this user may not read the GPU's counters (ERR_NVGPUCTRPERM)")
-    assert run.returncode == 0, run.stdout + run.stderr
-    theirs = durations_us(run.stdout)
+    try:
+        theirs = profiled(script, options=("--kernel-name", "regex:vector_add"))
+    except PermissionError as error:
+        pytest.skip(str(error))
     watch = CudaStopwatch(card)
     apart = []
     asked = list(configurations())
     assert len(theirs) == EACH * len(asked)
     for at, (label, power, call) in enumerate(asked):
         empty_us = statistics.median(watch.empty_us() for _ in range(SAMPLES))
-        ours = cold_us(watch, label, call) - empty_us
+        ours = cold_us(watch, label, call, 0) - empty_us
         other = statistics.median(theirs[EACH * at + 1 : EACH * (at + 1)])  # the first loads code
         print(f"{label} 2^{power}: {ours:.2f} us, ncu {other:.2f} us")
         if not within_the_bar(ours, other):
@@ -170,3 +143,5 @@ def test_cold_times_are_those_of_nsight_compute(card: torch.device) -> None:
 
 def test_the_kernels_compared_exist() -> None:
     assert {impl.label for impl in registry.implementations("vector_add", LABELS)} >= set(LABELS)
+    for op, label in KERNELS.items():
+        assert registry.implementations(op, [label])

@@ -58,6 +58,23 @@ class Event:
         return (end.at_us - self.at_us) / 1e3
 
 
+class Scratch:
+    """The stopwatch's buffer, of 4-byte elements."""
+
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self.gpu, self.size = gpu, size
+
+    def __getitem__(self, part: slice) -> Scratch:
+        return Scratch(self.gpu, part.stop)
+
+    def zero_(self) -> None:
+        self.gpu.launch(f"write {4 * self.size}", 1.0)
+
+
+L2 = 1 << 20
+FLUSH = f"read {4 * L2}"
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     gpu = Gpu()
@@ -67,10 +84,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
         _sleep=lambda cycles: gpu.launch("sleep", cycles / 1000),
         synchronize=lambda device: gpu.wait(),
     )
-    scratch = SimpleNamespace(zero_=lambda: gpu.launch("flush", 70.0))
-    pretend = SimpleNamespace(cuda=cuda, int8=torch.int8, empty=lambda *_, **__: scratch)
+    pretend = SimpleNamespace(
+        cuda=cuda,
+        float32=torch.float32,
+        zeros=lambda size, **_: Scratch(gpu, size),
+        empty=lambda *_, **__: None,
+        sum=lambda scratch, *_, **__: gpu.launch(f"read {4 * scratch.size}", 70.0),
+    )
     monkeypatch.setattr(stopwatch, "torch", pretend)
-    monkeypatch.setattr(stopwatch, "l2_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(stopwatch, "l2_bytes", lambda device: L2)
     monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter_ns=lambda: int(gpu.host_us * 1e3)))
     return gpu
 
@@ -100,10 +122,19 @@ def test_a_cold_call_comes_after_the_flush_and_a_warm_one_after_itself(
 ) -> None:
     gpu.work.clear()
     watch.cold("a", gpu.kernel(3))
-    assert gpu.work == ["flush", "sleep", "event", "kernel", "event"]
+    assert gpu.work == [FLUSH, "sleep", "event", "kernel", "event"]
     gpu.work.clear()
     watch.warm("a", gpu.kernel(3), 2)
     assert gpu.work == ["kernel", "sleep", "event", "kernel", "kernel", "event"]
+
+
+@pytest.mark.parametrize(("written", "dirty"), [(8000, 8000), (3 * L2, L2)])
+def test_as_many_lines_are_dirty_before_a_cold_call_as_it_writes(
+    gpu: Gpu, watch: CudaStopwatch, written: int, dirty: int
+) -> None:
+    gpu.work.clear()
+    watch.cold("a", gpu.kernel(3), written)
+    assert gpu.work[:2] == [FLUSH, f"write {dirty}"]
 
 
 def test_a_sample_is_over_when_what_comes_behind_it_is(gpu: Gpu, watch: CudaStopwatch) -> None:
@@ -165,7 +196,7 @@ def test_the_l2_lets_go_of_what_a_kernel_asked_it_to_keep(
     for _ in range(4):
         gpu.work.clear()
         watch.cold("a", gpu.kernel(3))
-        assert gpu.work[:2] == ["reset", "flush"] or next(answers, None) is None
+        assert gpu.work[:2] == ["reset", FLUSH] or next(answers, None) is None
     assert "reset" not in gpu.work  # a card that has no such lines is not asked again
 
 
@@ -241,7 +272,7 @@ def test_a_copy_takes_as_long_as_by_tritons_own_timer(card: torch.device, size: 
     copy = partial(target.copy_, source)
     watch = CudaStopwatch(card)
     copy()
-    ours = gpu_us(watch.cold("copy", copy) for _ in range(50))
+    ours = gpu_us(watch.cold("copy", copy, 4 * size) for _ in range(50))
     theirs = 1e3 * do_bench(copy, return_mode="median")
     assert ours == pytest.approx(theirs, rel=0.05, abs=1.0)
 

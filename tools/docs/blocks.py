@@ -13,7 +13,7 @@ of each op are, ``pages FOLDER`` the pages of a folder of docs/, ``map`` the fas
 ``ops`` the same in a line an op, ``wins`` how often each way is the fastest, ``effort`` every
 implementation's code size against its speed, ``mutations`` the seeded bugs and what caught them,
 ``exploits`` the files that try to cheat and what catches those, ``quantization`` the error of quantized
-matrices' products, ``switch VARIABLE OP`` what an environment
+matrices' products, ``crosscheck`` cold times by other instruments, ``switch VARIABLE OP`` what an environment
 variable makes the compilers print, ``banks OP`` its bank conflicts in shared memory, ``rooms`` the folders of
 the driver, ``excerpt FILE TEXT... +LINES`` lines of a source, ``step FILE FILE`` or ``step OP VARIANT
 VARIANT`` what changes from one level to the next, ``gain OP VARIANT-OR-WAY [CASE]`` a level's times and its
@@ -42,6 +42,7 @@ from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
+from tools import crosscheck
 from tools.docs import (
     banks,
     effort,
@@ -131,6 +132,7 @@ def _generate(what: str, results: Path, was: str = "") -> str:
         "quantization": quantization.block,
         "rooms": lambda: _rooms("block"),
         "labs": labs.block,
+        "crosscheck": crosscheck.block,
     }
     if what in whole:
         return whole[what]()

@@ -43,7 +43,7 @@ def cold_sample() -> str:
         Box(gpu, LEFT + 20, call, "faint", "untimed call"),
         Box(gpu, LEFT + 20 + call, 84, "faint", "new inputs"),
         Box(host, begin - 24, 76, "plain", "flush, wait"),
-        Box(gpu, begin, flush, "flush", "write 4 x L2"),
+        Box(gpu, begin, flush, "flush", "read 4 x L2"),
         Box(host, begin + 70, 74, "timed", "call"),
         Box(gpu, begin + flush, wait, "plain", "wait kernel"),
         Box(gpu, event, kernel, "timed", "kernels"),
