@@ -18,7 +18,7 @@ from compare.registry import ROOT
 from compare.spec import Estimate, UsageError
 from compare.timing import nvbench
 from compare.timing.stopwatch import Call, CudaStopwatch
-from tools.crosscheck import KERNELS, durations_us, profiled
+from tools.docs.crosscheck import KERNELS, durations_us, profiled
 
 LABELS = ("triton.blocked", "cupy.vectorized")
 POWERS = (10, 14, 18, 20, 22, 24, 26, 28, 29, 30)

@@ -42,9 +42,9 @@ from compare.report.tables import Table
 from compare.spec import LIBRARY, CaseComparison, Comparison, Op, UsageError
 from compare.tuning.matching import registered_as
 from compare.worker.start import prepare
-from tools import crosscheck
 from tools.docs import (
     banks,
+    crosscheck,
     effort,
     exploits,
     labs,

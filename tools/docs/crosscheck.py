@@ -1,4 +1,4 @@
-"""Our cold times beside those of two other instruments: ``python -m tools.crosscheck``, on a GPU.
+"""Our cold times beside those of two other instruments: ``python -m tools.docs.crosscheck``, on a GPU.
 
 Five kernels of different kinds are timed as ``python -m compare OP`` does it, in their worker processes.
 nvbench and Nsight Compute time the same kernels.  `RESULT` keeps the medians; docs/measuring.md shows them.
