@@ -14,7 +14,7 @@ from typing import Literal
 from compare import registry
 from compare.records.archive import Recorded
 from compare.spec import WRONG, Comparison, Environment, Estimate, Row
-from compare.timing import calibration, statistics
+from compare.timing import figures, statistics
 
 NOTICEABLE = 0.01
 """The relative difference from which clocks and ceilings of two runs are listed."""
@@ -123,25 +123,18 @@ def _change(key: Key, old: Recorded | None, new: Recorded | None) -> Change:
         if before is not None and not new.row.replayed:
             return Change(*key, "lost", old_us=before, source_changed=changed, detail="no longer timed")
         return Change(*key, "untimed", source_changed=changed, detail="not timed in both")
-    ratio = _EQUAL if before == after else statistics.between(before, after)
-    least = statistics.ACROSS * max(map(_detectable, (old.row, new.row)))
+    least = statistics.ACROSS * figures.detectable(old.row, new.row)
+    if before == after:
+        return Change(*key, "same", _EQUAL, least, before, after, changed)
+    ratio = statistics.between(before, after)
     outcome = statistics.verdict(ratio, least)
-    if before != after:
-        ratio = statistics.widened(ratio, least)
-    return Change(*key, outcome, ratio, least, before, after, changed)
+    return Change(*key, outcome, statistics.widened(ratio, least), least, before, after, changed)
 
 
 def _cold(row: Row) -> Estimate | None:
     """Its measured time; a replayed one belongs to another run."""
     found = row.timing.cold_us if row.timing and not row.replayed else None
     return found if found and found.median > 0 and found.low > 0 else None
-
-
-def _detectable(row: Row) -> float:
-    assert row.timing is not None
-    assert row.timing.cold_us is not None
-    said = row.timing.detectable
-    return calibration.detectable(row.timing.cold_us.median) if said is None else said
 
 
 def _state(row: Row) -> str:

@@ -28,8 +28,8 @@ _SAME_MACHINE = "Both ran on the same device, driver and versions, at the same c
 _NOTHING_IN_BOTH = "Nothing was compared: none of these rows is in both files."
 _LEGEND = (
     "speedup: before / now, with its 95% interval, or n where the samples are too few for one. same: the "
-    "interval lies within the difference that equal code shows (least in --csv). ambiguous: more samples "
-    "would decide. broken: no longer correct. lost: no longer timed. *: its source has changed."
+    "samples' interval alone lies within the difference that equal code shows (least in --csv). ambiguous: "
+    "more samples would decide. broken: no longer correct. lost: no longer timed. *: its source has changed."
 )
 
 

@@ -119,11 +119,12 @@ def ratio(row: Row, other: Row) -> Estimate | None:
     samples: list[float] = []
     if mine and others:  # a slow row is left out of the last rounds
         samples = [theirs / ours for ours, theirs in zip(mine.samples, others.samples, strict=False)]
-    found = estimate(samples) if samples else None
-    for pair in row.timing.ratios:
-        if pair.against == other.label:
-            # A record has no samples of ratios: they follow from the cold times.
-            found = replace(pair.value, samples=pair.value.samples or tuple(samples))
+    found = next((pair.value for pair in row.timing.ratios if pair.against == other.label), None)
+    if found is not None:
+        # A record has no samples of ratios: they follow from the cold times.
+        found = replace(found, samples=found.samples or tuple(samples))
+    elif samples:
+        found = estimate(samples)
     return statistics.widened(found, detectable(row, other)) if found and row.label != other.label else found
 
 

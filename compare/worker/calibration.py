@@ -22,6 +22,7 @@ from compare.worker.timing import Settings, Subject, measure
 COPIES = 8
 """Names of the same implementation; every two of them are a pair."""
 OPS = 2
+"""Ops whose calls are compared with themselves."""
 BUDGET_S = 1.0
 """For the rounds of one size."""
 TARGETS_US = (2.0, 7.0, 20.0, 60.0, 200.0, 1000.0)

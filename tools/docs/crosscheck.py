@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from compare.device import l2_bytes
 from compare.records import archive
 from compare.records.encoding import write_whole
 from compare.registry import ROOT
@@ -117,13 +118,12 @@ def measured() -> dict[str, Any]:
     device = torch.device("cuda", torch.cuda.current_device())
     watch = CudaStopwatch(device)
     empty_us = statistics.median(watch.empty_us() for _ in range(31))
-    properties = torch.cuda.get_device_properties(device)
     kernels = {}
     for op, label in KERNELS.items():
         (case,) = compared(op, label).cases
         (by_nvbench,) = compared(op, label, "--timer", "nvbench").cases
         assert case.ceilings is not None
-        dirty_bytes = min(case.cost.written_bytes, properties.L2_cache_size)
+        dirty_bytes = min(case.cost.written_bytes, l2_bytes(device))
         kernels[f"{op} {label}"] = {
             "case": str(case.case),
             "ours_us": round(_median_us(case, label), 2),
@@ -132,7 +132,12 @@ def measured() -> dict[str, Any]:
             "write_back_us": round(dirty_bytes / case.ceilings.copy_gbs / 1e3, 2),
         }
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {"device": properties.name, "created": created, "empty_us": round(empty_us, 2), "kernels": kernels}
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "created": created,
+        "empty_us": round(empty_us, 2),
+        "kernels": kernels,
+    }
 
 
 def block() -> str:

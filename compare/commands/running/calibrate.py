@@ -28,12 +28,12 @@ def run(told: Steps | None) -> int:
         )
     name = torch.cuda.get_device_properties(device).name
     with of_run("calibrating", told) as progress:
-        found = calibrating.measured(device, lambda share: progress("timing a call against itself", share))
+        found = calibrating.measured(device, lambda share: progress("timing calls against themselves", share))
     try:
         path = calibration.store(name, found)
     except OSError as error:
         raise UsageError(f"the calibration could not be kept: {error}. Set COMPARE_CACHE_DIR") from None
-    print(f"{name}: one call against itself in another process\n\n{resolution(found)}\n\nkept in {path}")
+    print(f"{name}: calls against themselves in other processes\n\n{resolution(found)}\n\nkept in {path}")
     return status.SUCCESS
 
 
