@@ -98,13 +98,13 @@ PREPARED = [
 
 
 @pytest.mark.parametrize("label", ["torch.fp16", *PREPARED])
-@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 600, 1500), (70, 130, 300)])
+@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 300, 700), (70, 130, 300)])
 def test_a_call_with_prepared_weights_gives_the_same_bits(label: str, sizes: tuple[int, int, int]) -> None:
     (impl,) = registry.implementations(OP.name, [label])
     inputs = inputs_of(*sizes)
-    call = impl.ready(OP, inputs)
-    assert torch.equal(call(), impl.run(*inputs))
-    assert torch.equal(call(), impl.run(*inputs))  # flags and counters are 0 again
+    wanted, call = impl.run(*inputs), impl.ready(OP, inputs)
+    for _ in range(2):  # after the first, flags and counters are 0 again
+        assert torch.equal(call(), wanted)
 
 
 @pytest.mark.parametrize("label", PREPARED)
