@@ -244,12 +244,12 @@ def _identity(compiler: str | Path) -> str:
 _CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
-def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None) -> Path:
+def _cached(name: str, make: Callable[[Path], None]) -> Path:
     """The file ``name`` in the cache; if missing or damaged, ``make`` writes it to a given path."""
     shared = os.environ.get("COMPARE_CACHE_SHARED")  # to read from only, where user code runs
-    if folder is None and shared and _is_whole(Path(shared, name)):
+    if shared and _is_whole(Path(shared, name)):
         return Path(shared, name)
-    folder = folder or cache_dir()
+    folder = cache_dir()
     path = folder / name
     if _is_whole(path):
         return path

@@ -172,13 +172,13 @@ def every(folder: Path = FOLDER) -> list[Lab]:
     return [read(path) for path in sorted(folder.glob("[0-9][0-9]_*/lab.toml"))]
 
 
-def find(word: str, folder: Path = FOLDER) -> Lab:
+def find(word: str) -> Lab:
     """The lab of a number or name, as ``04``, ``4`` or ``09_odd_shapes``.
 
     Raises:
         UsageError: there is no such lab, or its description is wrong.
     """
-    paths = sorted(folder.glob("[0-9][0-9]_*/lab.toml"))
+    paths = sorted(FOLDER.glob("[0-9][0-9]_*/lab.toml"))
     for path in paths:
         number, _, name = path.parent.name.partition("_")
         if word in (number, number.lstrip("0"), name, path.parent.name):

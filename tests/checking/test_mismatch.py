@@ -35,9 +35,9 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def put(*where: object, value: float = 7.0) -> Callable[[torch.Tensor], None]:
+def put(*where: object) -> Callable[[torch.Tensor], None]:
     def break_it(output: torch.Tensor) -> None:
-        output[where] = torch.rand(output[where].shape, generator=_generator()) + value
+        output[where] = torch.rand(output[where].shape, generator=_generator()) + 7
 
     return break_it
 
