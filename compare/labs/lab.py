@@ -160,6 +160,11 @@ class Lab:
         return self.name.partition("_")[0]
 
     @property
+    def ops(self) -> list[str]:
+        """Of its tasks and predictions, each once."""
+        return list(dict.fromkeys([self.op, *(part.op or self.op for part in (*self.task, *self.prediction))]))
+
+    @property
     def starters(self) -> list[Path]:
         """The tasks' files, each once."""
         return [

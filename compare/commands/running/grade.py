@@ -8,7 +8,6 @@ from functools import partial
 
 from compare.command_line import outputs
 from compare.commands.running import marked
-from compare.device import pick
 from compare.labs import classroom, similarity
 from compare.labs.lab import Lab, read
 from compare.labs.marking import Marks
@@ -17,6 +16,7 @@ from compare.report import terminal
 from compare.sandbox import isolation
 from compare.sandbox.words import printable
 from compare.spec import UsageError
+from compare.worker.start import prepare
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"submissions would run with all your rights: this machine offers no isolation ({why}). "
             "--unsafe marks them all the same"
         )
-    pick(arguments.device)
+    prepare(arguments.device, commands=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
