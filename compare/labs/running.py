@@ -62,7 +62,7 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         out, said = Path(folder) / "run.json", Path(folder) / "said"
-        words = [op, "--device", device, "--timeout", f"{timeout_s:g}"]
+        words = [op, "--timeout", f"{timeout_s:g}"]
         words += [word for case in cases for word in ("--case", case)]
         words += [word for label in only for word in ("--only", label)]
         words += ["--json", str(out)]
@@ -72,7 +72,7 @@ def run(
         limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
         environment = {name: value for name, value in os.environ.items() if kept(name)}
         process = multiprocessing.get_context("forkserver").Process(
-            target=server.run_command, args=(words, environment, said)
+            target=server.run_command, args=(device, words, environment, said)
         )
         server.start([op])
         try:
@@ -90,14 +90,18 @@ def run(
         lines = said.read_text(errors="replace").splitlines() if said.is_file() else []
         lines = [line.removeprefix("python -m compare: ") for line in lines if line.strip()]
         told = lines[-1] if lines else "the comparison printed nothing"
-        return Run(None, told, code == _USAGE and "--load" in told)
+        refused = code == _USAGE and "--load" in told
+        return Run(None, told.removeprefix(f"--load {load and load.resolve()}: "), refused)
 
 
 def _end(process: BaseProcess) -> int | None:
     """The process's exit code.  After a limit or Ctrl-C, its process group is killed first."""
     for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
         if process.pid and not connection.wait([process.sentinel], 0):
-            os.killpg(process.pid, sent)
+            try:
+                os.killpg(process.pid, sent)
+            except ProcessLookupError:  # it has no group yet
+                process.kill()
             connection.wait([process.sentinel], 10)
     with _STARTING:
         return process.exitcode

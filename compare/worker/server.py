@@ -101,19 +101,25 @@ def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> in
         os._exit(0)
 
 
-def run_command(words: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
+def run_command(device: str, words: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
     """In a process forked from the server: run ``python -m compare`` without importing PyTorch again.
 
     Args:
+        device: as on the command line.
+        words: the rest of the command.
         environment: its variables.
         said: its stderr is written there; its stdout is not kept.
     """
+    words = [*words, "--device", device]
+    decorated = os.environ.get("TRITON_INTERPRET", "")
     os.setsid()
     os.chdir(registry.ROOT)
     os.environ.clear()
     os.environ.update(environment)
     for path, descriptor in ((os.devnull, 1), (said, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+    if decorated != ("1" if likely_cpu(device) else environment.get("TRITON_INTERPRET", "")):
+        os.execv(sys.executable, [sys.executable, "-m", "compare", *words])  # the server's Triton is of no use
     multiprocessing.forkserver._forkserver.__init__()  # type: ignore[attr-defined]  # it has one of its own
     _mode.clear()
     sys.argv = [sys.argv[0], *words]

@@ -56,9 +56,21 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     }
     table = pages.marks_table(marks)
     terminal.put(lambda width: marked.screen(table, width, firsts.values()))
-    follow = f"lab hint {done.lab.number} 1" if firsts else f"lab report {folder}"
+    follow = f"lab report {folder}"
+    if firsts:
+        follow = f"lab hint {done.lab.number} {_first_hint(done.lab, next(reversed(firsts)))}"
     print(f"\nNEXT  python -m compare {follow}")
     return marked.status_of([marks])
+
+
+def _first_hint(lab: labs.Lab, title: str) -> int:
+    """The number of the first hint about a task or its file."""
+    position, task = next((i, task) for i, task in enumerate(lab.task, 1) if task.title == title)
+    for start in (f"Task {position}:", f"{task.file}:"):
+        for number, text in enumerate(lab.hint, 1):
+            if text.startswith(start):
+                return number
+    return 1
 
 
 def report(folder: Path, device: str, timeout_s: float) -> int:
