@@ -248,7 +248,7 @@ def op_names() -> list[str]:
 
 
 def modules() -> list[str]:
-    """Names of the driver's modules; not of the one that takes a second to import matplotlib, to draw maps."""
+    """Names of the driver's modules, without the one that imports matplotlib, to draw maps: a second."""
     found = pkgutil.walk_packages([str(ROOT / "compare")], "compare.")
     return [each.name for each in found if not each.name.endswith((".__main__", ".report.figure"))]
 

@@ -162,7 +162,8 @@ class Lab:
     @property
     def ops(self) -> list[str]:
         """Of its tasks and predictions, each once."""
-        return list(dict.fromkeys([self.op, *(part.op or self.op for part in (*self.task, *self.prediction))]))
+        named = [part.op for part in (*self.task, *self.prediction) if part.op]
+        return list(dict.fromkeys([self.op, *named]))
 
     @property
     def starters(self) -> list[Path]:

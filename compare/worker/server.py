@@ -119,7 +119,8 @@ def run_command(device: str, words: Sequence[str], environment: Mapping[str, str
     for path, descriptor in ((os.devnull, 1), (said, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
     if decorated != ("1" if likely_cpu(device) else environment.get("TRITON_INTERPRET", "")):
-        os.execv(sys.executable, [sys.executable, "-m", "compare", *words])  # the server's Triton is of no use
+        # The server's Triton is not the one that this device needs.
+        os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
     multiprocessing.forkserver._forkserver.__init__()  # type: ignore[attr-defined]  # it has one of its own
     _mode.clear()
     sys.argv = [sys.argv[0], *words]

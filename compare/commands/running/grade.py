@@ -6,7 +6,7 @@ import argparse
 import signal
 from functools import partial
 
-from compare.command_line import outputs
+from compare.command_line import outputs, status
 from compare.commands.running import marked
 from compare.labs import classroom, similarity
 from compare.labs.lab import Lab, read
@@ -39,9 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.made(keep)
-    found = classroom.mark(
-        folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, marked.say
-    )
+    try:
+        found = classroom.mark(
+            folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, marked.say
+        )
+    except KeyboardInterrupt:
+        if keep is None or not any(keep.iterdir()):
+            raise
+        marked.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
+        return status.INCONCLUSIVE
     labs = [read(arguments.rubric)] if arguments.rubric else classroom.labs_of(found)
     similar = None
     if arguments.similar:
