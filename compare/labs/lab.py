@@ -162,8 +162,8 @@ class Lab:
     @property
     def ops(self) -> list[str]:
         """Of its tasks and predictions, each once."""
-        named = [part.op for part in (*self.task, *self.prediction) if part.op]
-        return list(dict.fromkeys([self.op, *named]))
+        named = [*(task.op for task in self.task), *(asked.op for asked in self.prediction)]
+        return list(dict.fromkeys([self.op, *filter(None, named)]))
 
     @property
     def starters(self) -> list[Path]:

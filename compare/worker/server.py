@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from multiprocessing import resource_tracker, util
 from pathlib import Path
+from typing import Any
 
 from compare import registry
 from compare.sandbox import isolation
@@ -121,7 +122,8 @@ def run_command(device: str, words: Sequence[str], environment: Mapping[str, str
     if decorated != ("1" if likely_cpu(device) else environment.get("TRITON_INTERPRET", "")):
         # The server's Triton is not the one that this device needs.
         os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
-    multiprocessing.forkserver._forkserver.__init__()  # type: ignore[attr-defined]  # it has one of its own
+    ours: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    ours.__init__()  # as in a new process: it starts a server of its own
     _mode.clear()
     sys.argv = [sys.argv[0], *words]
     runpy.run_module("compare", run_name="__main__", alter_sys=True)
