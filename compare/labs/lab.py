@@ -160,6 +160,12 @@ class Lab:
         return self.name.partition("_")[0]
 
     @property
+    def ops(self) -> list[str]:
+        """Of its tasks and predictions, each once."""
+        named = [*(task.op for task in self.task), *(asked.op for asked in self.prediction)]
+        return list(dict.fromkeys([self.op, *filter(None, named)]))
+
+    @property
     def starters(self) -> list[Path]:
         """The tasks' files, each once."""
         return [

@@ -149,7 +149,9 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
         ("",),
     )
     names = dict.fromkeys(part.name for marks in all_marks for part in marks.parts)
-    by_part = Table("By part", ("part", *WORDS.values()), tuple(_counts(all_marks, name) for name in names))
+    met = [result for result in WORDS if any(p.result == result for marks in all_marks for p in marks.parts)]
+    lines = tuple(_counts(all_marks, name, met) for name in names)
+    by_part = Table("By part", ("part", *(WORDS[result] for result in met)), lines)
     parts = [f"# {title}", f"{len(all_marks)} submissions."]
     parts += map(markdown.table, (students, distribution, by_part))
     if similar is not None:
@@ -163,14 +165,15 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
     return markdown.document(parts)
 
 
-def _counts(all_marks: Sequence[Marks], name: str) -> tuple[str, ...]:
+def _counts(all_marks: Sequence[Marks], name: str, results: Sequence[str]) -> tuple[str, ...]:
     found = [part.result for marks in all_marks for part in marks.parts if part.name == name]
-    return (name, *(str(sum(each == result for each in found) or "") for result in WORDS))
+    return (name, *(str(found.count(result) or "") for result in results))
 
 
 def _first_problem(marks: Marks) -> str:
     part = next((part for part in marks.parts if part.result not in ("passed", "left out")), None)
-    return shorten(f"{part.name}: {WORDS[part.result]}: {detail(part)}", 160) if part else ""
+    told = f"{part.name}: {WORDS[part.result]}: {detail(part)}" if part else ""
+    return shorten(told, 160, placeholder=" ...")
 
 
 def html(text: str, title: str) -> str:

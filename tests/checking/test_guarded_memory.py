@@ -155,7 +155,7 @@ def test_the_byte_behind_an_odd_number_of_bytes_is_guarded(device: torch.device)
     with guard:
         x = torch.empty(5, dtype=torch.int8, device=device)
     x.as_strided((1,), (1,), 5 + x.storage_offset()).fill_(1)
-    assert guard.violations() == ["wrote past its 5 bytes, 1 byte off"]
+    assert guard.violations() == ["wrote past its 5 bytes, at byte 5: is a mask or a bound missing?"]
 
 
 def test_memory_elsewhere_is_left_alone(device: torch.device) -> None:

@@ -108,6 +108,7 @@ def test_scattered_elements_are_no_pattern() -> None:
             lambda y: y[2:].mul_(3),
             "only the last 2 indices of dimension 0: tail mask?; off by",
         ),
+        ((5, 30), lambda y: y[1:].mul_(3), "only the last 4 rows; off by"),
         ((), lambda y: y.mul_(3), ""),
     ],
 )
