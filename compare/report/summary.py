@@ -291,7 +291,7 @@ def _machine(
         if row.replayed
     )
     compiled = " and ".join(dict.fromkeys(filter(None, archs.values())))
-    target = (f"regs and smem for {compiled}",) if compiled else ()
+    target = (f"regs, smem: {compiled}",) if compiled else ()
     if origins:
         yield f"times recorded on {'; '.join(origins)}", *ceilings, *target
     elif target:
@@ -492,6 +492,10 @@ def _notes(case: CaseComparison, lines: Sequence[Line], rows: Sequence[Row], bas
     unchecked = [line.label for line, row in zip(lines, rows, strict=True) if row.status == "unavailable"]
     if unchecked:
         yield f"not run here, correct when recorded: {', '.join(unchecked)}"
+    if any(row.replayed for row in rows):
+        left = Counter(way_of(row.label) for row in case.rows if row.status in ("ok", "unavailable"))
+        for way in sorted({*WAYS} & left.keys() - {way_of(row.label) for row in rows}):
+            yield f"no time on record: {way} ({left[way]} {'row' if left[way] == 1 else 'rows'})"
     if any(line.stale for line in lines):
         yield "*: source changed since its time was recorded"
 
