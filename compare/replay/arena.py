@@ -62,15 +62,12 @@ class Arena:
         access = driver.CUmemAccessDesc()
         access.location = place
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        address = int(
-            checked(
-                driver.cuMemAddressReserve(nbytes, 0, BASE, 0), f"reserving {nbytes >> 20} MiB of addresses"
-            )
-        )
+        size = f"{nbytes >> 20} MiB"
+        address = int(checked(driver.cuMemAddressReserve(nbytes, 0, BASE, 0), f"reserving {size}"))
         if address != BASE:
             driver.cuMemAddressFree(address, nbytes)
             raise RuntimeError(f"the driver reserves address {address:#x} and not {BASE:#x}")
-        self._memory = checked(driver.cuMemCreate(nbytes, wanted, 0), f"{nbytes >> 20} MiB of GPU memory")
+        self._memory = checked(driver.cuMemCreate(nbytes, wanted, 0), f"{size} of GPU memory")
         checked(driver.cuMemMap(BASE, nbytes, 0, self._memory, 0), "mapping it")
         checked(driver.cuMemSetAccess(BASE, nbytes, [access], 1), "making it accessible")
 
@@ -118,7 +115,7 @@ class Pool:
 
     @property
     def id(self) -> Any:
-        """For ``torch.cuda.graph(pool=...)``, outside `used`: PyTorch takes a pool for one thing at a time."""
+        """For ``torch.cuda.graph(pool=...)``, outside `used`: PyTorch takes a pool once at a time."""
         return self._pool.id
 
     @property
