@@ -15,6 +15,8 @@ from compare.replay.sources import OPTIONS
 from cuda_impl import build
 
 _WARP = 32
+_VARIABLES = (".nv.global", ".nv.managed", ".nv.constant3")
+"""Beginnings of the names of sections with variables that host code can reach.  Triton has none."""
 _SECTION = struct.Struct("<IIQQQQ")
 """Of a 64-bit ELF file's section header: name, type, flags, address, offset, size."""
 
@@ -23,19 +25,10 @@ def compiled(sources: Sequence[Source], arch: str) -> list[bytes]:
     """The ELF image of each source for ``arch`` (``sm_90``).  Needs no GPU.
 
     Raises:
-        NotImplementedError: its kernels keep state that a replay could not restore.
+        NotImplementedError: it has variables, whose values are not in its source.
         Exception: what the compiler raised.
     """
-    images = [
-        _of_triton(each, arch) if isinstance(each, TritonSource) else _of_cuda(each) for each in sources
-    ]
-    for image in images:
-        if kept := [name for name in sections(image) if name.startswith((".nv.global", ".nv.managed"))]:
-            raise NotImplementedError(
-                f"its kernels use __device__ variables or printf ({', '.join(kept)}), which keep state between "
-                "calls: pass a tensor instead"
-            )
-    return images
+    return [_of_triton(each, arch) if isinstance(each, TritonSource) else _of_cuda(each) for each in sources]
 
 
 def _of_triton(source: TritonSource, arch: str) -> bytes:
@@ -52,6 +45,11 @@ def _of_cuda(source: CudaSource) -> bytes:
     made = build.compile_nvrtc(source.code, source.names, source.options)
     if not made.cubin:
         raise ValueError("it was compiled for no architecture: leave -arch to cupy")
+    if found := [name for name in sections(made.cubin) if name.startswith(_VARIABLES)]:
+        raise NotImplementedError(
+            f"its CUDA source has __device__ or __constant__ variables, or printf ({', '.join(found)}): host "
+            "code may have changed them. Pass a tensor instead"
+        )
     return made.cubin
 
 

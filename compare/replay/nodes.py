@@ -231,9 +231,8 @@ def _apart(one: bytes, other: bytes) -> bool:
     tail = len(one) // _WORD * _WORD
     if one[tail:] != other[tail:]:
         return True
-    return any(
-        a != b and not (_in_arena(a) and _in_arena(b)) for a, b in zip(words(one), words(other), strict=True)
-    )
+    pairs = zip(words(one), words(other), strict=True)
+    return any(a != b and not (_in_arena(a) and _in_arena(b)) for a, b in pairs)
 
 
 _LARGEST = 1 << 40

@@ -53,7 +53,7 @@ class Player:
         return self._outputs
 
     def reset(self) -> None:
-        """Poison all memory of the call, and restore what it found there: a replay leaves nothing to the next."""
+        """Poison all memory of the call, and restore what it finds there: a replay leaves nothing behind."""
         self._workspace.view(torch.int16).fill_(POISON)
         for memory, content in self._kept:
             memory.copy_(content)

@@ -168,7 +168,9 @@ class Recorder:
             )
             if size in (1, 2, 4) and self._has(filling.address, filling.count * size):
                 return filling
-        raise NotReplayable(f"its call launches {name}, a library's kernel: not compiled from its source")
+        raise NotReplayable(
+            f"its call launches {name[:120]}, a library's kernel: not compiled from its source"
+        )
 
 
 def parameters_of(function: Any, addresses: int) -> list[bytes]:

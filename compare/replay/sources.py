@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, Literal
 
 from triton.compiler import CompiledKernel
 
@@ -18,7 +18,7 @@ OPTIONS = (
     *("num_warps", "num_ctas", "num_stages", "maxnreg", "ptx_version", "ptx_options", "enable_fp_fusion"),
     *("enable_reflect_ftz", "launch_cooperative_grid", "launch_pdl", "debug", "sanitize_overflow", "arch"),
 )
-"""Triton's options that compiling its IR depends on.  Paths are left out: they are the compiling process's."""
+"""Triton's options that compiling its IR depends on, without paths: those are the compiling process's."""
 _CUPYS_OWN = "cupy/carray.cuh"
 """Included by the kernels that cupy itself generates."""
 
@@ -74,7 +74,7 @@ class Sources:
 
 def of_triton(kernel: Any) -> TritonSource:
     """The source of a `CompiledKernel`."""
-    stage = "ttir" if "ttir" in kernel.asm else "ttgir"
+    stage: Literal["ttir", "ttgir"] = "ttir" if "ttir" in kernel.asm else "ttgir"
     known = kernel.metadata._asdict()
     options = {name: known[name] for name in OPTIONS if known.get(name) is not None}
     # Warp specialization adds warps: the option is the number before.

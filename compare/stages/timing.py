@@ -18,8 +18,8 @@ from compare.timing.rounds import Interrupted, Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange, WorkerStage
 from compare.worker.process import Worker
-from compare.worker.replaying import NOTE, runner_of
-from compare.worker.timing import Settings, Subject, measure
+from compare.worker.replaying import runner_of
+from compare.worker.timing import Settings, Subject, measure, unverified
 
 WEIGHT = 4
 """Timing an implementation takes about as long as checking it four times."""
@@ -88,17 +88,15 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
 def _runners(
     context: Context, case: Case, impls: Sequence[Implementation], exchange: Exchange
 ) -> tuple[dict[str, Worker], dict[str, str]]:
-    """Workers that replay users' rows, and how each of these rows is timed, by label."""
+    """Workers that replay users' rows, and why others are not replayed, by label."""
     runners: dict[str, Worker] = {}
     notes: dict[str, str] = {}
     for impl in (impl for impl in impls if impl.foreign):
         context.meter.say(f"recording {impl.label} on {case}")
         try:
             runners[impl.label] = runner_of(impl, context.op, case, exchange, context.options.timeout_s)
-            notes[impl.label] = NOTE
         except Exception as error:  # of the file, the driver or a compiler: the row is timed as before
-            first = str(error).partition("\n")[0] or repr(error)
-            notes[impl.label] = f"unverified, timed by its own process: {first}"
+            notes[impl.label] = unverified(error)
     return runners, notes
 
 

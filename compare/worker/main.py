@@ -372,9 +372,8 @@ class _Work:
     def _in_arena(self, places: list[dict[str, Any]], shift: int = 0) -> tuple[torch.Tensor, ...]:
         """Tensors that lie in the arena as these lie in shared memory."""
         found = [Place.from_json(place) for place in places]
-        return tuple(
-            tensor_in(self._arena, replace(x, start=x.start - found[0].start + shift)) for x in found
-        )
+        moved = (replace(place, start=place.start - found[0].start + shift) for place in found)
+        return tuple(tensor_in(self._arena, place) for place in moved)
 
     # ----------------------------------------------------------------------- resources, code
 

@@ -26,11 +26,6 @@ _WORKSPACE_BYTES = 256 << 20
 _WORKSPACES = 4
 """Arena of a recording: inputs, this many times the case's bytes, and `_WORKSPACE_BYTES`."""
 
-NOTE = (
-    "GPU times: its recorded GPU work, replayed on new inputs by a process that never ran its host code; "
-    "launch overhead and first call: by its own process"
-)
-
 
 def runner_of(impl: Implementation, op: Op, case: Case, exchange: Exchange, timeout_s: float) -> Worker:
     """A worker that replays a recorded call of ``impl``, ready to be timed; its owner closes it.
@@ -89,6 +84,7 @@ def _recorded(impl: Implementation, op: Op, case: Case, exchange: Exchange, time
         recorder.ask(
             "arena", "reserving addresses", library=allocator, inputs_bytes=inputs_bytes, nbytes=nbytes
         )
+        recorder.ask("limit", nbytes=nbytes + _WORKSPACE_BYTES)
         recorder.ask("load", "loading its file", files=to_load(impl))
         recorder.ask(
             "choose",

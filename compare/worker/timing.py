@@ -1,10 +1,10 @@
 """Workers timed by `compare.timing.rounds`: one sample is one request to one worker process.
 
 Each worker reads its own clock, because only that one is close enough to the GPU.  A user's row that can be
-recorded is read by a worker that never ran the file's host code (`compare.worker.replaying`).  The judge
-verifies from outside: inputs are new in every round, the outputs of samples that only the judge knows are compared with the
-oracle, and batches of calls are timed by the judge's own clock.  Between a user's calls in a batch an element
-of the inputs changes, so that no earlier result is of use.
+recorded is timed in a worker that never ran the file's host code (`compare.worker.replaying`).  The judge
+verifies from outside: inputs are new in every round, the outputs of samples that only the judge knows are
+compared with the oracle, and batches of calls are timed by the judge's own clock.  Between a user's calls in
+a batch an element of the inputs changes, so that no earlier result is of use.
 """
 
 from __future__ import annotations
@@ -60,6 +60,18 @@ back up to some tenths slower than single calls, but not by 40%."""
 
 
 _CHANCE = random.SystemRandom()
+
+
+REPLAYED = (
+    "GPU times: its recorded GPU work, replayed on new inputs by a process that never ran its host code; "
+    "launch overhead and first call: by its own process"
+)
+
+
+def unverified(error: Exception) -> str:
+    """The note of a user's row that cannot be recorded or replayed."""
+    first = str(error).partition("\n")[0] or type(error).__name__
+    return f"unverified, timed by its own process: {first}"
 
 
 class Cheated(Exception):
@@ -181,13 +193,11 @@ class Replayed:
     def __init__(self, runner: Remote, own: Remote) -> None:
         self.runner, self._own = runner, own
         self.sets = runner.sets
-
-    @property
-    def output_dtype(self) -> str | None:
-        return self.runner.output_dtype
+        self.output_dtype: str | None = None
 
     def first(self) -> float:
         self.runner.first()
+        self.output_dtype = self.runner.output_dtype
         return self._own.first()
 
     def capture(self) -> None:
@@ -363,7 +373,7 @@ class Subject:
     runners: Mapping[str, Worker] = field(default_factory=dict)
     """By label: workers that replay a recording, and take GPU times in place of the row's own."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By label: how it was timed."""
+    """By label: why there is no runner."""
 
 
 @dataclass(frozen=True)
@@ -416,22 +426,23 @@ def measure(
     refused: dict[str, Result] = {}
     notes = {label: [note] for label, note in subject.notes.items()}
 
+    def begin(worker: Worker) -> None:
+        exchange.hand_to(worker)
+        worker.ask(
+            "enter",
+            "preparing for timing",
+            sets=[[place.as_json() for place in places] for places in exam.sets],
+            coming=[place.as_json() for place in exam.coming],
+            stopwatch=settings.stopwatch,
+            cycles_per_us=settings.local.cycles_per_us,
+            tidy=settings.tidy,
+            expected=kinds_of(exchange.expected),
+            options=exchange.options,
+        )
+
     def enter(impl: Implementation) -> Exception | None:
-        own, runner = subject.workers[impl.label], subject.runners.get(impl.label)
         try:
-            for worker in filter(None, (own, runner)):
-                exchange.hand_to(worker)
-                worker.ask(
-                    "enter",
-                    "preparing for timing",
-                    sets=[[place.as_json() for place in places] for places in exam.sets],
-                    coming=[place.as_json() for place in exam.coming],
-                    stopwatch=settings.stopwatch,
-                    cycles_per_us=settings.local.cycles_per_us,
-                    tidy=settings.tidy,
-                    expected=kinds_of(exchange.expected),
-                    options=exchange.options,
-                )
+            begin(subject.workers[impl.label])
         except Exception as error:
             return error
         return None
@@ -453,10 +464,18 @@ def measure(
                 notes.setdefault(impl.label, []).append(f"weights prepared offline, untimed: {ms:.3g} ms")
         except Exception as error:
             refused[impl.label] = error
-        else:
-            remotes[impl.label] = own = Remote(worker, impl, session)
-            if runner := subject.runners.get(impl.label):
-                remotes[impl.label] = Replayed(Remote(runner, impl, session, always=True), own)
+            continue
+        remotes[impl.label] = own = Remote(worker, impl, session)
+        if runner := subject.runners.get(impl.label):
+            try:
+                begin(runner)
+                replays = Remote(runner, impl, session, always=True)
+                replays.warm(0, 1)
+                remotes[impl.label], note = Replayed(replays, own), REPLAYED
+            except Exception as error:  # also an output that is wrong on new inputs
+                release(error)
+                note = unverified(error)
+            notes.setdefault(impl.label, []).append(note)
     rounds = Rounds(
         subject.op.baseline,
         [
