@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from unittest import mock
 
 import pytest
+import torch
 
 from compare.records.encoding import decode, encode
 from compare.replay.images import compiled, sections
 from compare.replay.nodes import CudaSource, Source, Sourced, TritonSource
 from compare.replay.sources import Sources
+from compare.worker.process import Worker
 from cuda_impl import build, flags
 from cuda_impl.build import cuda_include
 from processes import python
@@ -81,6 +84,29 @@ def test_cupys_source_compiles_to_the_same_machine_code(code: str, names: tuple[
     assert source == CudaSource(code, names, ("-DTWO", "-ftz=true", "-arch=sm_90"))
     (image,) = compiled([sent(source)], "sm_90")
     assert image.rstrip(b"\0") == images[1].rstrip(b"\0")  # cupy loses a byte at the end
+
+
+IR = """
+module {
+  tt.func public @store(%y: !tt.ptr<f32>, %value: f32) attributes {noinline = false} {
+    tt.store %y, %value : !tt.ptr<f32>
+    tt.return
+  }
+}
+"""
+
+
+def test_an_isolated_process_compiles() -> None:
+    sources = CudaSource(ADD, (), flags.nvrtc("sm_90", cuda_include())), TritonSource(IR, "ttir", {})
+    worker = Worker("the compiler", torch.device("cpu"), 60.0, isolated=True)
+    try:
+        worker.ask("begin", device="cpu", environment=worker.environment, modules=[])
+        told = worker.ask("compile", sources=encode(sources), arch="sm_90")
+    finally:
+        worker.close()
+    of_cuda, of_triton = (b64decode(image) for image in told)
+    assert ".text.add" in sections(of_cuda)
+    assert ".text.store" in sections(of_triton)
 
 
 def test_a_module_that_was_not_compiled_here_has_no_source() -> None:
