@@ -9,7 +9,7 @@ import torch
 
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.records import archive
-from compare.spec import WRONG, Card, Case, Ceilings, Implementation, Row, Timing
+from compare.spec import WRONG, Card, Case, Ceilings, Row, Timing
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
 from compare.timing import nvbench
@@ -17,9 +17,8 @@ from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Interrupted, Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange, WorkerStage
-from compare.worker.process import Worker
-from compare.worker.replaying import runner_of
-from compare.worker.timing import Settings, Subject, measure, unverified
+from compare.worker.replaying import Replaying
+from compare.worker.timing import Settings, Subject, measure
 
 WEIGHT = 4
 """Timing an implementation takes about as long as checking it four times."""
@@ -53,8 +52,13 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
     held_bytes = sum(one.held_bytes for one in checked)
     baseline = workers.get(op.baseline)
     interrupted = False
-    runners, notes = _runners(context, case, impls, exchange)
-    with context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part:
+    with (
+        Replaying(op, case, exchange, options.timeout_s) as replaying,
+        context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part,
+    ):
+        if foreign := [impl for impl in impls if impl.foreign]:
+            context.meter.say("recording the rows of users' files")
+            replaying.prepare(foreign)
         try:
             subject = Subject(
                 op,
@@ -65,8 +69,8 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 exchange,
                 ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, exchange)),
                 {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
-                runners,
-                notes,
+                replaying.runners,
+                replaying.notes,
             )
             settings = Settings(
                 CudaStopwatch(device),
@@ -78,26 +82,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
             results: Mapping[str, Result] = measure(subject, settings, ceilings, part, context.meter.say)
         except Interrupted as error:
             results, interrupted = error.partial, True
-        finally:
-            exchange.take_back(runners.values())
-            for runner in runners.values():
-                runner.close()
     return Timed(results, ceilings.ceilings(), ceilings.card(), interrupted)
-
-
-def _runners(
-    context: Context, case: Case, impls: Sequence[Implementation], exchange: Exchange
-) -> tuple[dict[str, Worker], dict[str, str]]:
-    """Workers that replay users' rows, and why others are not replayed, by label."""
-    runners: dict[str, Worker] = {}
-    notes: dict[str, str] = {}
-    for impl in (impl for impl in impls if impl.foreign):
-        context.meter.say(f"recording {impl.label} on {case}")
-        try:
-            runners[impl.label] = runner_of(impl, context.op, case, exchange, context.options.timeout_s)
-        except Exception as error:  # of the file, the driver or a compiler: the row is timed as before
-            notes[impl.label] = unverified(error)
-    return runners, notes
 
 
 def retime_case(

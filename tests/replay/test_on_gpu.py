@@ -16,9 +16,8 @@ from compare.timing.rounds import Plan, Result
 from compare.worker import user_files
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
-from compare.worker.process import Worker
-from compare.worker.replaying import runner_of
-from compare.worker.timing import REPLAYED, Subject, measure, unverified
+from compare.worker.replaying import Replaying
+from compare.worker.timing import REPLAYED, Subject, measure
 from in_workers import settings_on
 from loaded_files import own_registry
 
@@ -205,26 +204,25 @@ def measured(folder: Path, text: str, beside: str, on: Case) -> dict[str, Result
         user_files.load([str(file)], 60.0)
         impls = [i for i in registry.implementations(op.name) if i.foreign or i.label == beside]
         workers = {impl.label: crew.of(impl) for impl in impls}
-        runners: dict[str, Worker] = {}
-        notes: dict[str, str] = {}
         yardstick = ToleranceFromBaseline.local(op, on, device)
-        with Exchange(op, on, device, expected_outputs(op, on, device), timed=True) as exchange:
-            try:
-                for impl in impls:
-                    try:
-                        if impl.foreign:
-                            runners[impl.label] = runner_of(impl, op, on, exchange, 60.0)
-                    except Exception as error:
-                        notes[impl.label] = unverified(error)
-                first_ms = dict.fromkeys(workers, 1.0)
-                subject = Subject(
-                    op, impls, on, device, workers, exchange, yardstick, first_ms, runners, notes
-                )
-                return measure(subject, settings_on(device, 1.0, FEW))
-            finally:
-                exchange.take_back(runners.values())
-                for runner in runners.values():
-                    runner.close()
+        with (
+            Exchange(op, on, device, expected_outputs(op, on, device), timed=True) as exchange,
+            Replaying(op, on, exchange, 60.0) as replaying,
+        ):
+            replaying.prepare([impl for impl in impls if impl.foreign])
+            subject = Subject(
+                op,
+                impls,
+                on,
+                device,
+                workers,
+                exchange,
+                yardstick,
+                dict.fromkeys(workers, 1.0),
+                replaying.runners,
+                replaying.notes,
+            )
+            return measure(subject, settings_on(device, 1.0, FEW))
 
 
 def on_op(text: str) -> str:
