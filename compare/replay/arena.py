@@ -111,7 +111,6 @@ class Pool:
         self._functions.arena_set(ctypes.c_size_t(BASE + start), ctypes.c_size_t(BASE + arena.nbytes))
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "arena_alloc", "arena_free")
         self._pool = torch.cuda.MemPool(self._allocator.allocator())
-        self._device = arena.device
 
     @property
     def id(self) -> Any:
@@ -126,17 +125,19 @@ class Pool:
     @contextmanager
     def used(self) -> Iterator[None]:
         """This thread's allocations come from the pool."""
-        with torch.cuda.use_mem_pool(self._pool, self._device):
+        with torch.cuda.use_mem_pool(self._pool):
             yield
 
     def live(self) -> list[tuple[int, int]]:
         """Address and size of every allocation that is in use."""
-        return [
-            (block["address"], block["size"])
-            for segment in torch.cuda.memory_snapshot(self._pool.id)
-            for block in segment["blocks"]
-            if block["state"] == "active_allocated"
-        ]
+        found = []
+        for segment in torch.cuda.memory_snapshot(self._pool.id):
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    found.append((address, block["size"]))
+                address += block["size"]
+        return found
 
 
 def library() -> Path:

@@ -93,10 +93,11 @@ class Player:
             config.attrs, config.numAttrs = attributes, len(attributes)
         values = [np.frombuffer(value, np.uint8) for value in kernel.parameters]
         addresses = np.array([value.ctypes.data for value in values], np.uint64)
+        at = addresses.ctypes.data
 
-        def launch(stream: Any, held: object = values) -> None:
+        def launch(stream: Any, held: object = (values, addresses)) -> None:
             config.hStream = stream
-            _enqueued(driver.cuLaunchKernelEx(config, function, addresses.ctypes.data, 0))
+            _enqueued(driver.cuLaunchKernelEx(config, function, at, 0))
 
         return launch
 

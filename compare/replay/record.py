@@ -132,7 +132,8 @@ class Recorder:
             function = checked(driver.cuKernelGetFunction(told.kern), "a kernel's function")
         name = checked(driver.cuFuncGetName(function), "a kernel's name").decode()
         parameters = parameters_of(function, int(told.kernelParams))
-        source = self._sources.of(int(checked(driver.cuFuncGetModule(function), f"the module of {name}")))
+        error, module = driver.cuFuncGetModule(function)  # a library's may have none
+        source = self._sources.of(int(module)) if error == driver.CUresult.CUDA_SUCCESS else None
         if source is None:
             return self._filling(name, parameters)
         for word in (word for parameter in parameters for word in words(parameter)):
@@ -193,8 +194,10 @@ def parameters_of(function: Any, addresses: int) -> list[bytes]:
 
 
 def _attribute(node: Any, name: str) -> Any:
+    """A launch's attribute; zeros where the GPU does not know it."""
     which = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
-    return checked(driver.cuGraphKernelNodeGetAttribute(node, which), f"a launch's {name.lower()}")
+    error, value = driver.cuGraphKernelNodeGetAttribute(node, which)
+    return value if error == driver.CUresult.CUDA_SUCCESS else driver.CUlaunchAttributeValue()
 
 
 def _is_memory(word: int) -> bool:

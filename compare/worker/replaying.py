@@ -25,7 +25,7 @@ from compare.worker.server import modules_of
 from compare.worker.timing import unverified
 from compare.worker.user_files import to_load
 
-_WORKSPACE_BYTES = 256 << 20
+_WORKSPACE_BYTES = 1 << 30
 _WORKSPACES = 4
 """Arena of a recording: inputs, this many times the case's bytes, and `_WORKSPACE_BYTES`."""
 _AT_ONCE = 4
