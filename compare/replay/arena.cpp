@@ -7,8 +7,8 @@
 
 namespace {
 uintptr_t next_part = 0, range_end = 0;
-constexpr uintptr_t ALIGNMENT = 2 << 20; // as cudaMalloc's large parts: PyTorch splits them further
-} // namespace
+constexpr uintptr_t ALIGNMENT = 2 << 20;  // as cudaMalloc's large parts: PyTorch splits them further
+}  // namespace
 
 extern "C" void arena_set(uintptr_t begin, uintptr_t end) {
     next_part = begin;
@@ -22,7 +22,7 @@ extern "C" uintptr_t arena_next() {
 extern "C" void* arena_alloc(ssize_t size, int, void*) {
     const uintptr_t free_bytes = range_end - next_part;
     if (size < 0 || static_cast<uintptr_t>(size) > free_bytes)
-        return nullptr; // PyTorch raises OutOfMemoryError
+        return nullptr;  // PyTorch raises OutOfMemoryError
     const uintptr_t taken = (static_cast<uintptr_t>(size) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const uintptr_t part = next_part;
     next_part += taken < free_bytes ? taken : free_bytes;

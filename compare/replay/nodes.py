@@ -175,7 +175,7 @@ _too_much_kept = (
 
 
 def _written(recording: Recording) -> Iterator[tuple[int, int]]:
-    """Address and size of what is written without a kernel, and of the outputs."""
+    """Address and size of each write without a kernel, and of each output."""
     for node in recording.nodes:
         if isinstance(node, Memset):
             yield node.address, node.count * node.element_bytes

@@ -1,4 +1,4 @@
-"""An arena in the host's memory, for tests of what is done with one."""
+"""An arena in the host's memory, for tests of its users."""
 
 from __future__ import annotations
 
