@@ -13,7 +13,7 @@ from jinja2 import Environment
 from markdown_it import MarkdownIt
 
 from compare.labs.lab import Lab
-from compare.labs.marking import NOT_COUNTED, Marks, Part
+from compare.labs.marking import NOT_COUNTED, Marks, Part, Result
 from compare.labs.prediction import Outcome
 from compare.labs.similarity import Pair
 from compare.labs.work import Work
@@ -22,7 +22,7 @@ from compare.report.sentences import sentences
 from compare.report.tables import Table
 from compare.spec import Comparison
 
-WORDS = {
+WORDS: dict[Result, str] = {
     "passed": "passed",
     "wrong": "WRONG",
     "error": "ERROR",
@@ -165,7 +165,7 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
     return markdown.document(parts)
 
 
-def _counts(all_marks: Sequence[Marks], name: str, results: Sequence[str]) -> tuple[str, ...]:
+def _counts(all_marks: Sequence[Marks], name: str, results: Sequence[Result]) -> tuple[str, ...]:
     found = [part.result for marks in all_marks for part in marks.parts if part.name == name]
     return (name, *(str(found.count(result) or "") for result in results))
 
@@ -213,7 +213,8 @@ def gradescope(marks: Marks) -> str:
         }
         for part in marks.parts
     ]
-    found = {"score": round(marks.points, 2), "output": f"Marked on {marks.device}.", "tests": tests}
+    where = f"Marked on {marks.device}." if marks.device else "Nothing of it could be run."
+    found = {"score": round(marks.points, 2), "output": where, "tests": tests}
     return json.dumps(found, indent=1) + "\n"
 
 

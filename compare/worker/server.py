@@ -122,7 +122,7 @@ def run_command(device: str, words: Sequence[str], environment: Mapping[str, str
     if decorated != ("1" if likely_cpu(device) else environment.get("TRITON_INTERPRET", "")):
         # The server's Triton is not the one that this device needs.
         os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
-    ours: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    ours: Any = multiprocessing.forkserver._forkserver
     ours.__init__()  # as in a new process: it starts a server of its own
     _mode.clear()
     sys.argv = [sys.argv[0], *words]
