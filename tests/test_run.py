@@ -274,9 +274,7 @@ def test_an_interruption_keeps_the_finished_rows(
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.first"]
 
 
-def test_a_cpu_checks_as_many_rows_at_once_as_it_has_cores(
-    op: Op, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cpu_checks_as_many_rows_at_once_as_it_has_cores(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compare.worker.checking.cores", lambda: 2)
     checking = Checking(op, SMALL, torch.device("cpu"), mock.MagicMock(), {})
     assert [checking.width(count) for count in (0, 1, 17)] == [1, 1, 2]
