@@ -142,10 +142,10 @@ def l2_bytes(device: torch.device) -> int:
 def supports(impl: Implementation, device: torch.device) -> str | None:
     """None where ``impl`` can run on ``device``, else the reason: ``needs sm_90, this is sm_75``."""
     if impl.route == LIBRARY:
-        return _no_library() if arch(device) else "calls a library of CUDA's, which has no kernels for a CPU"
+        return _no_library() if arch(device) else "needs a GPU: CUDA's library has no CPU version"
     here = arch(device)
     if here is None and not impl.without_gpu:
-        return "needs a GPU: there is nothing else that runs its kernels"
+        return "needs a GPU: its kernels have no CPU version"
     if impl.requires is None:
         return None
     if here is not None:

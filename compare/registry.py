@@ -247,6 +247,12 @@ def op_names() -> list[str]:
     return sorted(built_in | set(_ops))
 
 
+def modules() -> list[str]:
+    """Names of the driver's modules, without the one that imports matplotlib, to draw maps: a second."""
+    found = pkgutil.walk_packages([str(ROOT / "compare")], "compare.")
+    return [each.name for each in found if not each.name.endswith((".__main__", ".report.figure"))]
+
+
 def get_op(name: str) -> Op:
     """The op of that name; a `UsageError` offers the nearest names."""
     if name not in _ops:

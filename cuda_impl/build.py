@@ -244,12 +244,12 @@ def _identity(compiler: str | Path) -> str:
 _CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
-def _cached(name: str, make: Callable[[Path], None], folder: Path | None = None) -> Path:
+def _cached(name: str, make: Callable[[Path], None]) -> Path:
     """The file ``name`` in the cache; if missing or damaged, ``make`` writes it to a given path."""
     shared = os.environ.get("COMPARE_CACHE_SHARED")  # to read from only, where user code runs
-    if folder is None and shared and _is_whole(Path(shared, name)):
+    if shared and _is_whole(Path(shared, name)):
         return Path(shared, name)
-    folder = folder or cache_dir()
+    folder = cache_dir()
     path = folder / name
     if _is_whole(path):
         return path
@@ -475,6 +475,19 @@ def _stem(name: str) -> str:
     return re.sub(r"\W+", "_", name).strip("_")[:60]
 
 
+def shared_library(source: Path) -> Path:
+    """A C++ file as a shared library, without CUDA's headers.
+
+    Raises:
+        BuildError: g++ is missing or refuses the source.
+    """
+    command = [gxx(), "-shared", "-std=c++17", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    key = digest(source.read_text(), command, _identity(gxx()))
+    return _cached(
+        f"lib{source.stem}-{key}.so", lambda product: run([*command, source, "-o", product], source.name)
+    )
+
+
 # --------------------------------------------------------------------------- machine code: NVRTC and nvcc
 
 
@@ -547,7 +560,7 @@ def compile_nvrtc(source: str, names: tuple[str, ...], options: tuple[str, ...])
     """
     from cuda.bindings import nvrtc
 
-    what = f"{source}.cuh" if source.isidentifier() else names[0]
+    what = f"{source}.cuh" if source.isidentifier() else ", ".join(names[:1]) or "CUDA source"
 
     def checked(result: tuple[object, ...]) -> object:
         if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -1,5 +1,5 @@
-"""What attention's host code shares for ``x[B,S,H,D]``: copies where a kernel needs other strides, and tensor
-maps for TMA, with the layout in memory and the box of one head that a copy moves."""
+"""What attention's host code shares for ``x[B,S,H,D]``: copies where a kernel needs other strides, shared
+memory's limit, and tensor maps for TMA, with the layout in memory and the box of a head that a copy moves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ import functools
 import numpy as np
 import torch
 
+from compare.device import shared_bytes_of_a_block
+
 PIECE = 64
 """Elements of D that a row of a swizzled box holds: 128 bytes, the maximum."""
+SWIZZLED_BYTES = 1024
+"""Alignment of swizzled tiles; dynamic shared memory may lack it."""
+
+
+def check_shared(x: torch.Tensor, shared_bytes: int, choice: str, static_bytes: int = 0) -> int:
+    """``shared_bytes``; raises NotImplementedError if x's GPU has less for a block, beside static ones.
+
+    Args:
+        choice: what needs so many, ``STAGES=4``.
+    """
+    most = shared_bytes_of_a_block(x.device) - static_bytes
+    if shared_bytes > most:
+        raise NotImplementedError(
+            f"{choice}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; torch.eager "
+            "takes any"
+        )
+    return shared_bytes
 
 
 def for_tma(x: torch.Tensor) -> torch.Tensor:

@@ -258,8 +258,11 @@ adding("cupy.never")(of_floats)
     assert (rows["cupy.never"].status, rows["cupy.never"].reason) == ("unavailable", "more than it has")
 
 
-def test_an_interruption_keeps_the_finished_rows(write: Callable[[str], Op], tmp_path: Path) -> None:
+def test_an_interruption_keeps_the_finished_rows(
+    write: Callable[[str], Op], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C reaches the process that judges, while a worker is at work."""
+    monkeypatch.setattr("compare.worker.checking.cores", lambda: 1)
     op = write("".join(f'adding("triton.{name}")(added)\n' for name in ("first", "second", "third")))
 
     def interrupted(what: str, done: float) -> None:
@@ -269,6 +272,12 @@ def test_an_interruption_keeps_the_finished_rows(write: Callable[[str], Op], tmp
     comparison = running.run(op, Options(cases=(SMALL,), device="cpu"), interrupted, results=tmp_path)
     assert comparison.interrupted
     assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.first"]
+
+
+def test_a_cpu_checks_as_many_rows_at_once_as_it_has_cores(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.worker.checking.cores", lambda: 2)
+    checking = Checking(op, SMALL, torch.device("cpu"), mock.MagicMock(), {})
+    assert [checking.width(count) for count in (0, 1, 17)] == [1, 1, 2]
 
 
 def test_a_file_that_looks_up_an_op_does_not_define_it(write: Callable[[str], Op]) -> None:

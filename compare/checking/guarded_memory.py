@@ -101,10 +101,12 @@ class Allocation:
         """A write into one of the zones, in words."""
         written = (self.zones[place] != self.poison).nonzero()
         if len(written) == 0:
-            return f"wrote past its {self.bytes} bytes, 1 byte off"
-        at = int(written[-1] if place == "before" else written[0]) * 2
-        distance = ZONE_BYTES - at if place == "before" else at + 2
-        return f"wrote {place} its {self.bytes} bytes, about {distance} bytes off"
+            byte = self.bytes
+        elif place == "past":
+            byte = self.bytes + self.bytes % 2 + 2 * int(written[0])
+        else:
+            byte = 2 * int(written[-1]) - ZONE_BYTES
+        return f"wrote {place} its {self.bytes} bytes, at byte {byte}: is a mask or a bound missing?"
 
 
 class GuardedMemory(TorchDispatchMode):

@@ -108,7 +108,7 @@ def _along(indices: list[int], size: int, name: str) -> str:
         if first % _TILE == 0 and len(indices) >= _TILE:
             guess = "second tile?" if first & (first - 1) == 0 else "a later tile?"
             return f"{many} >= {first}: {guess}"
-        return f"only the last {len(indices)} {many}: tail mask?"
+        return f"only the last {len(indices)} {many}" + (": tail mask?" if len(indices) <= size // 2 else "")
     return f"only the first {len(indices)} {many}" if first == 0 else f"only {many} {first} to {last}"
 
 

@@ -22,7 +22,7 @@ Outputs = dict[str, torch.Tensor]
 _PIECE_ELEMENTS = 1 << 24
 """Elements of a piece: about 1 GB with all intermediate results in fp64."""
 
-_EFFORTLESS_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 26}
+_EFFORTLESS_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Elements of inputs and output up to which the oracle takes milliseconds on the device."""
 
 

@@ -205,7 +205,7 @@ def _shared(
 @contextlib.contextmanager
 def threads_for(nbytes: int) -> Iterator[None]:
     """Use one CPU thread where there is little memory traffic: synchronizing threads would take longer."""
-    _settle_vector_math()
+    settle_vector_math()
     threads = torch.get_num_threads()
     if nbytes <= _ONE_THREAD_BYTES:
         torch.set_num_threads(1)
@@ -216,7 +216,7 @@ def threads_for(nbytes: int) -> Iterator[None]:
 
 
 @functools.cache
-def _settle_vector_math() -> None:
+def settle_vector_math() -> None:
     """Call PyTorch's MKL functions once on a single thread.
 
     MKL chooses its kernel at a function's first call.  Where several threads make that call at once, one of

@@ -96,10 +96,16 @@ def with_includes(path: Path) -> set[Path]:
     return _with_all(path, _includes)
 
 
-def _includes(path: Path) -> Iterator[Path]:
-    for name in re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8")):
-        beside = path.parent / name, PYBIND / name, KERNELS / name, KERNELS / Path(name).name
-        yield from (file.resolve() for file in beside)
+def _includes(path: Path) -> tuple[Path, ...]:
+    return _includes_at(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _includes_at(path: Path, changed_ns: int) -> tuple[Path, ...]:
+    names = re.findall(r'(?m)^\s*#\s*include\s*"([^"]+)"', path.read_text(encoding="utf-8"))
+    folders = path.parent, PYBIND, KERNELS
+    beside = (file for name in names for file in (*(f / name for f in folders), KERNELS / Path(name).name))
+    return tuple(file.resolve() for file in beside)
 
 
 def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, str | None]]:

@@ -39,7 +39,6 @@ def mark(
     timeout_s: float,
     keep: Path | None,
     say: Say,
-    labs: Path = FOLDER,
 ) -> list[Marks]:
     """Mark submissions; what happens in one costs that one only.
 
@@ -51,7 +50,7 @@ def mark(
         rubric: the lab's description; None: each names its lab.
         keep: where marks are kept.  Work that has not changed is not marked again, and marks never fall.
     """
-    works, unread = _read(folders, rubric, labs)
+    works, unread = _read(folders, rubric)
     found = {folder: nothing(folder.resolve().name, reason) for folder, reason in unread.items()}
     kept = {folder: _kept(keep, folder) for folder in folders}
     for folder, work in works.items():
@@ -85,20 +84,18 @@ def mark(
     return [found[folder] for folder in folders]
 
 
-def _read(
-    folders: Sequence[Path], rubric: Path | None, labs: Path
-) -> tuple[dict[Path, Work], dict[Path, str]]:
+def _read(folders: Sequence[Path], rubric: Path | None) -> tuple[dict[Path, Work], dict[Path, str]]:
     """Submissions, and why others cannot be read.  One that names no lab gets the lab that most have."""
     works: dict[Path, Work] = {}
     unread: dict[Path, str] = {}
     for folder in folders:
         try:
-            works[folder] = read_folder(folder, rubric, labs)
+            works[folder] = read_folder(folder, rubric)
         except UsageError as error:
             unread[folder] = str(error)
     named = Counter(work.lab.path for work in works.values()).most_common(1)
     for path, _ in named:
-        works |= {folder: read_folder(folder, path, labs) for folder in unread}
+        works |= {folder: read_folder(folder, path) for folder in unread}
         unread = {}
     return {folder: works[folder] for folder in folders if folder in works}, unread
 

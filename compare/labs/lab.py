@@ -160,6 +160,12 @@ class Lab:
         return self.name.partition("_")[0]
 
     @property
+    def ops(self) -> list[str]:
+        """Of its tasks and predictions, each once."""
+        named = [*(task.op for task in self.task), *(asked.op for asked in self.prediction)]
+        return list(dict.fromkeys([self.op, *filter(None, named)]))
+
+    @property
     def starters(self) -> list[Path]:
         """The tasks' files, each once."""
         return [
@@ -172,13 +178,13 @@ def every(folder: Path = FOLDER) -> list[Lab]:
     return [read(path) for path in sorted(folder.glob("[0-9][0-9]_*/lab.toml"))]
 
 
-def find(word: str, folder: Path = FOLDER) -> Lab:
+def find(word: str) -> Lab:
     """The lab of a number or name, as ``04``, ``4`` or ``09_odd_shapes``.
 
     Raises:
         UsageError: there is no such lab, or its description is wrong.
     """
-    paths = sorted(folder.glob("[0-9][0-9]_*/lab.toml"))
+    paths = sorted(FOLDER.glob("[0-9][0-9]_*/lab.toml"))
     for path in paths:
         number, _, name = path.parent.name.partition("_")
         if word in (number, number.lstrip("0"), name, path.parent.name):

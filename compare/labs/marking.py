@@ -37,6 +37,8 @@ NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
 _LATE = "took longer than"
 """In the reason of a row one of whose steps reached the limit."""
+_TAMPERED = "it replaced ", "it forked its process", "it wrote into the pipe"
+"""In the reason of a row whose code attacked its own check."""
 _AT_ONCE = 2
 """Tasks of a submission that are tested at a time."""
 _TRIES = 3
@@ -174,7 +176,7 @@ def _tried(
 def _group(work: Work, task: Task, group: Group, done: Run) -> Part:
     name, op = f"{task.title}: {group.name}", op_of(work.lab, task)
     if done.comparison is None:
-        return Part(name, 0.0, group.points, "error" if done.refused else "machine", done.error)
+        return Part(name, 0.0, group.points, _blamed(done.error) if done.refused else "machine", done.error)
     cases = [str(Case.parse(text, op)) for text in group.cases]
     rows = ((case, done.row(case, task.label), done.row(case, op.baseline)) for case in cases)
     parts = [_checked(name, group, *row) for row in rows]
@@ -206,7 +208,14 @@ def _checked(name: str, group: Group, case: str, row: Row | None, baseline: Row 
         return part("not started", row.reason)
     if row.status == "unavailable":
         return part("left out" if row.reason.startswith(("needs ", "it needs ")) else "wrong", row.reason)
-    return part("timeout" if _LATE in row.reason else "error", row.reason)
+    return part(_blamed(row.reason), row.reason)
+
+
+def _blamed(reason: str) -> Result:
+    """The result of code that could not be checked, for this reason."""
+    if any(words in reason for words in _TAMPERED):
+        return "refused"
+    return "timeout" if _LATE in reason else "error"
 
 
 def _limit(task: Task, limit: Limit, done: Run, right: bool) -> Part:

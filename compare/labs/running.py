@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from compare import registry
 from compare.records import archive
+from compare.sandbox.environment import kept
 from compare.spec import Comparison, Row, UsageError
+from compare.worker import server
 
 _USAGE = 2
 """Exit status of a file that cannot be loaded."""
+
+_STARTING = threading.Lock()
+"""An exit code can be read once, and multiprocessing reads those of all processes when it starts one."""
 
 
 @dataclass(frozen=True)
@@ -55,47 +61,47 @@ def run(
         budget_s: of the timing, in all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run.json"
-        command = [sys.executable, "-m", "compare", op, "--device", device, "--timeout", f"{timeout_s:g}"]
-        command += [word for case in cases for word in ("--case", case)]
-        command += [word for label in only for word in ("--only", label)]
-        command += ["--json", str(out)]
-        command += ["--load", str(load.resolve())] if load else []
-        command += ["--budget", f"{budget_s:g}"] if budget_s else []
+        out, said = Path(folder) / "run.json", Path(folder) / "said"
+        words = [op, "--timeout", f"{timeout_s:g}"]
+        words += [word for case in cases for word in ("--case", case)]
+        words += [word for label in only for word in ("--only", label)]
+        words += ["--json", str(out)]
+        words += ["--load", str(load.resolve())] if load else []
+        words += ["--budget", f"{budget_s:g}"] if budget_s else []
         # Each case has several steps, of each row; then the process hangs in a way of its own.
         limit_s = 120 + timeout_s * 4 * (len(cases) + 1) * (len(only) + 1)
-        process = subprocess.Popen(
-            command,
-            cwd=registry.ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+        environment = {name: value for name, value in os.environ.items() if kept(name)}
+        process = multiprocessing.get_context("forkserver").Process(
+            target=server.run_command, args=(device, words, environment, said)
         )
+        server.start([op])
         try:
-            _, said = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            return Run(None, f"the comparison took longer than {limit_s:.0f} s")
+            with _STARTING:
+                process.start()
+            if not connection.wait([process.sentinel], limit_s):
+                return Run(None, f"the comparison took longer than {limit_s:.0f} s")
         finally:
-            _end(process)
+            code = _end(process)
         if out.is_file():
             try:
                 return Run(archive.read(out)[0])
             except UsageError as error:
                 return Run(None, str(error))
-        lines = [line.removeprefix("python -m compare: ") for line in said.splitlines() if line.strip()]
+        lines = said.read_text(errors="replace").splitlines() if said.is_file() else []
+        lines = [line.removeprefix("python -m compare: ") for line in lines if line.strip()]
         told = lines[-1] if lines else "the comparison printed nothing"
-        return Run(None, told, process.returncode == _USAGE and "--load" in told)
+        refused = code == _USAGE and "--load" in told
+        return Run(None, told.removeprefix(f"--load {load and load.resolve()}: "), refused)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill the process group, if the process is still there: after a limit, or Ctrl-C."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)  # the judge ends its workers
-        try:
-            process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+def _end(process: BaseProcess) -> int | None:
+    """The process's exit code.  After a limit or Ctrl-C, its process group is killed first."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):  # at the first the judge ends its workers
+        if process.pid and not connection.wait([process.sentinel], 0):
+            try:
+                os.killpg(process.pid, sent)
+            except ProcessLookupError:  # it has no group yet
+                process.kill()
+            connection.wait([process.sentinel], 10)
+    with _STARTING:
+        return process.exitcode

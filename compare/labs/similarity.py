@@ -11,11 +11,6 @@ from typing import Any
 from compare.labs.lab import Lab
 from compare.spec import UsageError
 
-try:
-    import copydetect
-except ImportError:  # only a class needs it
-    copydetect = None
-
 SHOWN = 0.6
 """Pairs below this share are not listed."""
 _NOISE, _GUARANTEE = 15, 25
@@ -41,8 +36,10 @@ def pairs(lab: Lab, folders: Iterable[Path]) -> list[Pair]:
     Raises:
         UsageError: the library is missing.
     """
-    if copydetect is None:
-        raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt")
+    try:
+        import copydetect  # start-up: with it comes matplotlib, and only --similar needs them
+    except ImportError:
+        raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
     found = []
     folders = list(folders)
     for starter in lab.starters:

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare.labs.lab import FOLDER, Lab, find, read, toml
+from compare.labs.lab import Lab, find, read, toml
 from compare.records.encoding import write_whole
 from compare.spec import UsageError
 
@@ -83,13 +83,12 @@ def form(lab: Lab) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_folder(folder: Path, rubric: Path | None = None, labs: Path = FOLDER) -> Work:
+def read_folder(folder: Path, rubric: Path | None = None) -> Work:
     """A student's folder; mistakes in its answers are in `Work.problem`.
 
     Args:
         folder: with ``answers.toml`` and the tasks' files.
         rubric: the lab's description; None: of the lab that ``answers.toml`` names.
-        labs: where the labs are.
 
     Raises:
         UsageError: it is no folder, or no lab is named.
@@ -105,7 +104,7 @@ def read_folder(folder: Path, rubric: Path | None = None, labs: Path = FOLDER) -
     if rubric:
         lab = read(rubric)
     elif isinstance(named, str):
-        lab = find(named, labs)
+        lab = find(named)
     else:
         raise UsageError(problem or f'{folder / ANSWERS} names no lab: add a line, lab = "04"')
     predictions, answers = content.get("predictions", {}), content.get("answers", {})

@@ -146,7 +146,7 @@ CASES = Cases(
 
 OP = Op(
     name="quantize_fp8",
-    summary="scales = max(|x|) / 448 of each row or group of columns, values = x / scales in e4m3",
+    summary="values = x / scales in e4m3, scales = max(|x|) / 448: of each row or group of columns",
     signature="x[M,K] -> values[M,K], scales[M,K/group]",
     dims=("M", "K", "group"),
     dtypes=DTYPES,

@@ -13,7 +13,7 @@ from jinja2 import Environment
 from markdown_it import MarkdownIt
 
 from compare.labs.lab import Lab
-from compare.labs.marking import NOT_COUNTED, Marks, Part
+from compare.labs.marking import NOT_COUNTED, Marks, Part, Result
 from compare.labs.prediction import Outcome
 from compare.labs.similarity import Pair
 from compare.labs.work import Work
@@ -22,7 +22,7 @@ from compare.report.sentences import sentences
 from compare.report.tables import Table
 from compare.spec import Comparison
 
-WORDS = {
+WORDS: dict[Result, str] = {
     "passed": "passed",
     "wrong": "WRONG",
     "error": "ERROR",
@@ -149,7 +149,9 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
         ("",),
     )
     names = dict.fromkeys(part.name for marks in all_marks for part in marks.parts)
-    by_part = Table("By part", ("part", *WORDS.values()), tuple(_counts(all_marks, name) for name in names))
+    met = [result for result in WORDS if any(p.result == result for marks in all_marks for p in marks.parts)]
+    lines = tuple(_counts(all_marks, name, met) for name in names)
+    by_part = Table("By part", ("part", *(WORDS[result] for result in met)), lines)
     parts = [f"# {title}", f"{len(all_marks)} submissions."]
     parts += map(markdown.table, (students, distribution, by_part))
     if similar is not None:
@@ -163,14 +165,15 @@ def class_page(labs: Sequence[Lab], all_marks: Sequence[Marks], similar: Sequenc
     return markdown.document(parts)
 
 
-def _counts(all_marks: Sequence[Marks], name: str) -> tuple[str, ...]:
+def _counts(all_marks: Sequence[Marks], name: str, results: Sequence[Result]) -> tuple[str, ...]:
     found = [part.result for marks in all_marks for part in marks.parts if part.name == name]
-    return (name, *(str(sum(each == result for each in found) or "") for result in WORDS))
+    return (name, *(str(found.count(result) or "") for result in results))
 
 
 def _first_problem(marks: Marks) -> str:
     part = next((part for part in marks.parts if part.result not in ("passed", "left out")), None)
-    return shorten(f"{part.name}: {WORDS[part.result]}: {detail(part)}", 160) if part else ""
+    told = f"{part.name}: {WORDS[part.result]}: {detail(part)}" if part else ""
+    return shorten(told, 160, placeholder=" ...")
 
 
 def html(text: str, title: str) -> str:
@@ -210,7 +213,8 @@ def gradescope(marks: Marks) -> str:
         }
         for part in marks.parts
     ]
-    found = {"score": round(marks.points, 2), "output": f"Marked on {marks.device}.", "tests": tests}
+    where = f"Marked on {marks.device}." if marks.device else "Nothing of it could be run."
+    found = {"score": round(marks.points, 2), "output": where, "tests": tests}
     return json.dumps(found, indent=1) + "\n"
 
 

@@ -33,7 +33,8 @@ def lines(name: str, clock_s: Callable[[], float] = time.monotonic) -> Progress:
         now_s = clock_s()
         if now_s - last_s >= EVERY_S:
             last_s = now_s
-            print(f"{name}: {done:.0%} after {now_s - begin_s:.0f} s, {what}", file=sys.stderr, flush=True)
+            said = _brief(what)
+            print(f"{name}: {done:.0%} after {now_s - begin_s:.0f} s, {said}", file=sys.stderr, flush=True)
 
     return told
 
@@ -45,4 +46,9 @@ def _bar(name: str) -> Iterator[Progress]:
     console = Console(stderr=True)
     with Bars(*columns, console=console, transient=True, redirect_stdout=False) as bars:
         task = bars.add_task("", total=1.0, what=f"starting {name}")
-        yield lambda what, done: bars.update(task, completed=done, what=what)
+        yield lambda what, done: bars.update(task, completed=done, what=_brief(what))
+
+
+def _brief(what: str) -> str:
+    """A step without the seconds in brackets, which ``--verbose`` is for."""
+    return what.partition(" (")[0]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compare.report.summary import Block, Failure, Line, Summary, Swept
-from compare.report.tables import NOTHING, percent
+from compare.report.tables import NOTHING, number, percent
 
 WIDEST = 80
 """Of text, however wide the terminal; a table that needs more may take it."""
 _WHY_LINES = 4
-"""So many lines of 80 columns for the evidence, divided among the cases."""
+"""So many lines for the evidence of one case."""
 _FAILURES = 4
 """More are only named."""
 _REASON_WORDS = 45
@@ -197,8 +197,9 @@ def _speedup(line: Line) -> str:
         return f"({line.terms})"
     if line.speedup is None:
         return NOTHING
-    digits = 0 if line.speedup >= 100 else 1 if line.speedup >= 10 else 2 if line.speedup >= 0.1 else 4
-    return f"{'~' if line.noise else ''}{line.speedup:.{digits}f}x"
+    digits = 0 if line.speedup >= 100 else 1 if line.speedup >= 10 else 2
+    shown = f"{line.speedup:.{digits}f}" if line.speedup >= 0.1 else number(line.speedup, 2)
+    return f"{'~' if line.noise else ''}{shown}x"
 
 
 def _size(nbytes: int | None) -> str:
@@ -239,13 +240,12 @@ def _leaders(case: Swept) -> str:
 
 
 def _why(block: Block, most: int, width: int, start: str) -> list[str]:
-    """The most telling evidence that fits into ``most`` lines of a terminal of 80; the first begins with
-    ``start``."""
+    """The most telling evidence that fits into ``most`` lines; the first begins with ``start``."""
     left = most
     chosen: list[str] = []
     for text in block.why:
         text = text if chosen else start + text
-        takes = _wrapped(_INDENT + text, WIDEST, _INDENT).count("\n") + 1
+        takes = _wrapped(_INDENT + text, width, _INDENT).count("\n") + 1
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from compare import registry
 from compare.records import archive
@@ -146,19 +145,18 @@ class Summary:
     next: tuple[str, ...]
 
 
-def summarize(comparison: Comparison, view: View | None = None, results: Path = archive.RESULTS) -> Summary:
+def summarize(comparison: Comparison, view: View | None = None) -> Summary:
     """The default screen of a comparison.
 
     Args:
         comparison: what was run.
         view: what was asked for of the screen.
-        results: where the records are that times were replayed from, for their architecture and registers.
     """
     view = view or View()
     timed = figures.timed_cases(comparison)
     main = figures.main_case(comparison)
     shown = timed if 0 < len(timed) <= figures.LISTED_CASES else [main] if main else []
-    records = {case.case: _recorded(comparison, case, results) for case in shown}
+    records = {case.case: _recorded(comparison, case) for case in shown}
     archs = {case.case: _arch(comparison, case, records[case.case]) for case in shown}
     failures = _failures(comparison)
     sweep = tuple(map(_swept, timed)) if len(timed) > figures.LISTED_CASES else ()
@@ -293,7 +291,7 @@ def _machine(
         if row.replayed
     )
     compiled = " and ".join(dict.fromkeys(filter(None, archs.values())))
-    target = (f"regs and smem for {compiled}",) if compiled else ()
+    target = (f"regs, smem: {compiled}",) if compiled else ()
     if origins:
         yield f"times recorded on {'; '.join(origins)}", *ceilings, *target
     elif target:
@@ -310,11 +308,11 @@ def _ceilings(case: CaseComparison) -> Iterable[str]:
         yield f"peak {found.product_tflops:.3g} TFLOP/s"
 
 
-def _recorded(comparison: Comparison, case: CaseComparison, results: Path) -> dict[str, Recorded]:
+def _recorded(comparison: Comparison, case: CaseComparison) -> dict[str, Recorded]:
     """The records behind the replayed rows of a case; none where all was measured now."""
     if comparison.environment.device_type == "cuda" or not any(row.replayed for row in case.rows):
         return {}
-    return archive.find(comparison.op, case.case, results)
+    return archive.find(comparison.op, case.case)
 
 
 def _arch(comparison: Comparison, case: CaseComparison, recorded: Mapping[str, Recorded]) -> str:
@@ -494,6 +492,10 @@ def _notes(case: CaseComparison, lines: Sequence[Line], rows: Sequence[Row], bas
     unchecked = [line.label for line, row in zip(lines, rows, strict=True) if row.status == "unavailable"]
     if unchecked:
         yield f"not run here, correct when recorded: {', '.join(unchecked)}"
+    if any(row.replayed for row in rows):
+        left = Counter(way_of(row.label) for row in case.rows if row.status in ("ok", "unavailable"))
+        for way in sorted({*WAYS} & left.keys() - {way_of(row.label) for row in rows}):
+            yield f"no time on record: {way} ({left[way]} {'row' if left[way] == 1 else 'rows'})"
     if any(line.stale for line in lines):
         yield "*: source changed since its time was recorded"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -23,7 +24,7 @@ from compare.timing import figures
 
 PROSE_WIDTH = 100
 UNLIMITED = 100_000
-"""The width of a pipe."""
+"""The width of a pipe, unless COLUMNS says another."""
 
 _GAP = 2
 tabulate.MIN_PADDING = 0  # else every header is set two wider than it is, and tables fit narrow screens less
@@ -63,7 +64,7 @@ class _Marks(RegexHighlighter):
 
 
 def show(comparison: Comparison, view: View | None = None, stream: TextIO | None = None) -> None:
-    """Print a comparison: in colour and as wide as the terminal, or plain into a pipe."""
+    """Print a comparison: in colour and as wide as the terminal or COLUMNS, or plain into a pipe."""
     put(lambda width: render(comparison, width, view), stream)
 
 
@@ -73,7 +74,8 @@ def put(make: Callable[[int], str], stream: TextIO | None = None) -> None:
     console = _Console(file=stream, theme=_THEME, highlight=False, soft_wrap=True)
     if console.no_color:
         console = _Console(file=stream, color_system=None, soft_wrap=True)
-    if not console.is_terminal or console.width < 1:
+    piped = not console.is_terminal and "COLUMNS" not in os.environ
+    if piped or console.width < 1:
         console.width = UNLIMITED
     text = writable(printable(make(console.width)), stream)
     console.print(_Marks()(Text(text)), soft_wrap=True)

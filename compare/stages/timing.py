@@ -17,6 +17,7 @@ from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Interrupted, Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange, WorkerStage
+from compare.worker.replaying import Replaying
 from compare.worker.timing import Settings, Subject, measure
 
 WEIGHT = 4
@@ -51,7 +52,13 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
     held_bytes = sum(one.held_bytes for one in checked)
     baseline = workers.get(op.baseline)
     interrupted = False
-    with context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part:
+    with (
+        Replaying(op, case, exchange, options.timeout_s) as replaying,
+        context.meter.part(f"timing {case}", WEIGHT * len(context.impls)) as part,
+    ):
+        if foreign := [impl for impl in impls if impl.foreign]:
+            context.meter.say("recording the rows of users' files")
+            replaying.prepare(foreign)
         try:
             subject = Subject(
                 op,
@@ -62,6 +69,8 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 exchange,
                 ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, exchange)),
                 {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
+                replaying.runners,
+                replaying.notes,
             )
             settings = Settings(
                 CudaStopwatch(device),

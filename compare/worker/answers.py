@@ -11,6 +11,7 @@ from typing import Any
 
 from compare.code_size.count import Launched
 from compare.records.encoding import decode
+from compare.replay.nodes import Recording
 from compare.sandbox.words import read_json
 from compare.spec import CodeSize, KernelResources, Tuning
 
@@ -93,6 +94,11 @@ class _Nothing:
     value: None
 
 
+@dataclass(frozen=True)
+class _Images:
+    value: tuple[bytes, ...]
+
+
 _FORMS: dict[str, Any] = {
     "connect": _Seconds,
     "prepare": _Seconds,
@@ -105,6 +111,8 @@ _FORMS: dict[str, Any] = {
     "profile": _Profile,
     "launched": Launched,
     "first_again": _Text,
+    "compile": _Images,
+    "record": Recording,
     "cold": _Sample,
     "warm": _Sample,
 }
@@ -160,7 +168,7 @@ def read(message: bytes, what: str) -> Answer:
     envelope = decode(_Envelope, told, "answer")
     if envelope.raised is None:
         form = _FORMS.get(what, _Nothing)
-        decode(form, {"value": value} if form in (_Seconds, _Text, _Nothing) else value, what)
+        decode(form, {"value": value} if form in (_Seconds, _Text, _Images, _Nothing) else value, what)
     return Answer(**vars(envelope), answer=value)
 
 

@@ -1,6 +1,6 @@
 """The checks of a case: each implementation's first call in its worker, and its outputs against the oracle.
 
-On a GPU the checks run in parallel, each with inputs in its own memory, as far as cores and memory allow.
+The checks run in parallel, each with inputs in its own memory, as far as cores and GPU memory allow.
 The inputs of a seed, the oracle's output for them and PyTorch's own error are computed once for all: the last
 from the baseline's worker, right after its first call.
 """
@@ -18,6 +18,7 @@ import torch
 from compare.checking.check import CheckOptions, check
 from compare.checking.probes import Probe, Probes
 from compare.checking.reference import Reference, expected_outputs
+from compare.checking.stage import settle_vector_math
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.records.encoding import decode, encode
 from compare.spec import Agreement, Case, Finding, Implementation, Op, Tuning, UsageError
@@ -102,12 +103,14 @@ class Checking:
                 begin(impl)
             return self._outcome(impl)
 
+        if self._device.type == "cpu":
+            settle_vector_math()  # not at the first comparisons, in several threads
         yield from abreast(job, impls, width, self._crew.close)
 
     def width(self, count: int) -> int:
         """How many of ``count`` implementations may be checked at once."""
         if self._device.type != "cuda":
-            return 1
+            return max(1, min(count, cores()))
         total_bytes: int = torch.cuda.get_device_properties(self._device).total_memory
         room = total_bytes - _JUDGE_BYTES - count * _CONTEXT_BYTES
         each = _CONTEXT_BYTES + _TENSORS * self._op.cost(self._case).bytes

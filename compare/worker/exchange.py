@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -62,12 +62,7 @@ class Exchange:
 
     def __exit__(self, *_: object) -> None:
         """Take the memory back from the workers, and free it."""
-        for worker in self._holders:
-            worker.ask_back(("inputs", "outputs"))
-        for worker in self._holders:
-            if worker.alive:
-                with suppress(Exception):
-                    worker.receive("giving back its inputs")
+        self.take_back([*self._holders])
         self._placed = ()
         self._mailboxes = {}
         self.inputs.close()
@@ -79,6 +74,17 @@ class Exchange:
             worker.share("inputs", self.inputs)
             worker.share("outputs", self.outputs)
             self._holders.add(worker)
+
+    def take_back(self, workers: Collection[Worker]) -> None:
+        """Take the memory back from some workers."""
+        holders = [worker for worker in workers if worker in self._holders]
+        self._holders.difference_update(holders)
+        for worker in holders:
+            worker.ask_back(("inputs", "outputs"))
+        for worker in holders:
+            if worker.alive:
+                with suppress(Exception):
+                    worker.receive("giving back its inputs")
 
     def put(self, inputs: Sequence[torch.Tensor], start: int) -> tuple[torch.Tensor, ...]:
         """Copy inputs into shared memory at ``start``, unless they were the last ones copied."""

@@ -14,8 +14,10 @@ import signal
 import sys
 import time
 import traceback
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -34,8 +36,14 @@ from compare.code_size.sources import code_of
 
 # Everything needed later is imported here, so that the server imports it once for all workers.
 from compare.records.encoding import decode, encode
+from compare.replay.arena import Arena, Pool, whole
+from compare.replay.images import compiled
+from compare.replay.nodes import Recording, Sourced
+from compare.replay.player import Player
+from compare.replay.record import Recorder
+from compare.replay.sources import Sources
 from compare.resources.profiler import from_profiler, kernels_of_its_own
-from compare.sandbox import isolation, limits
+from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import raised_in
 from compare.spec import Implementation, Tuning, UsageError
@@ -44,7 +52,7 @@ from compare.timing.timed import Kind
 from compare.tuning.autotune import watched
 from compare.worker.foreign import Description
 from compare.worker.integrity import Integrity
-from compare.worker.memory import Place, View, mailboxes, of_kinds
+from compare.worker.memory import Place, View, mailboxes, of_kinds, tensor_in
 
 __all__ = ["main"]
 
@@ -70,7 +78,9 @@ def main(
         return
     limits.confine(connection.fileno(), output, lifeline.fileno(), host_bytes)
     if box is not None:
+        kernel.end_with_parent()  # the lifeline's signal would not end a stopped process
         isolation.enter(*box, lifeline.fileno(), gpu=host_bytes is None)
+        kernel.end_with_parent()  # this may be another process now
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - Python's own was on a descriptor that is closed
     for stream in (sys.stdout, sys.stderr):
@@ -167,6 +177,9 @@ class _Work:
         self._stage: LocalStage | None = None
         self._views: dict[str, View] = {}
         self._bench: _Bench | None = None
+        self._recorder: Recorder | None = None
+        self._player: Player | None = None
+        self._arena: Arena | None = None
 
     @property
     def impl(self) -> Implementation:
@@ -199,8 +212,9 @@ class _Work:
     def load(self, files: list[str]) -> dict[str, Any]:
         """Load a user's files; returns what the last one registered."""
         loaded = registry.Loaded((), ())
-        for file in files:
-            loaded = registry.load(file)
+        with self._recorder.allocating() if self._recorder else nullcontext():
+            for file in files:
+                loaded = registry.load(file)
         return {
             "ops": loaded.ops,
             "implementations": [
@@ -327,6 +341,40 @@ class _Work:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
+    # ----------------------------------------------------------------------- recording, replaying
+
+    def arena(self, library: str, inputs_bytes: int, nbytes: int) -> None:
+        """Prepare to record, before a user's file is loaded: PyTorch then allocates behind the inputs."""
+        self._arena = Arena(nbytes, self._device)
+        sources = Sources()
+        sources.watch()
+        self._recorder = Recorder(self._arena, Pool(library, self._arena, inputs_bytes), sources)
+
+    def record(self, inputs: list[dict[str, Any]], shift: int, options: dict[str, Any]) -> Any:
+        """A `Recording` of a call on these inputs, ``shift`` bytes from the arena's beginning."""
+        assert self._recorder is not None
+        shared, tensors = self._tensors(inputs), self._in_arena(inputs, shift)
+        for x, value in zip(tensors, shared, strict=True):
+            memory_of(x).copy_(memory_of(value))
+        return encode(self._recorder.record(partial(self.impl.given(options).call, *tensors)))
+
+    def compile(self, sources: list[dict[str, Any]], arch: str) -> list[str]:
+        """Machine code of a recording's sources."""
+        return [b64encode(image).decode() for image in compiled(decode(Sourced, {"all": sources}).all, arch)]
+
+    def replay(self, recording: dict[str, Any], images: list[str], inputs_bytes: int) -> None:
+        """Take a recording's calls as the implementation of all later requests."""
+        told = decode(Recording, recording)
+        self._arena = Arena(whole(told.used_bytes), self._device)
+        self._player = Player(told, [b64decode(image) for image in images], self._arena, inputs_bytes)
+        self._impl = Implementation("", "replay", "naive", self._player)
+
+    def _in_arena(self, places: list[dict[str, Any]], shift: int = 0) -> tuple[torch.Tensor, ...]:
+        """Tensors that lie in the arena as these lie in shared memory."""
+        found = [Place.from_json(place) for place in places]
+        moved = (replace(place, start=place.start - found[0].start + shift) for place in found)
+        return tuple(tensor_in(self._arena, place) for place in moved)
+
     # ----------------------------------------------------------------------- resources, code
 
     def profile(self, inputs: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
@@ -368,9 +416,13 @@ class _Work:
         shared = mailboxes(self._views["outputs"], of_kinds(expected))
         module, _, name = stopwatch.partition(":")
         make = getattr(importlib.import_module(module), name)
-        self._bench = _Bench(
-            self.impl.given(options), tensors, values, shared, make(self._device, cycles_per_us), tidy
-        )
+        watch = make(self._device, cycles_per_us)
+        impl = self.impl.given(options)
+        if self._player is None:
+            self._bench = _Bench(impl, tensors, values, shared, watch, tidy)
+        else:
+            own = self._in_arena(sets[0])
+            self._bench = _Replay(self._player, own, tensors, impl, values, shared, watch, tidy)
 
     def prepare(self) -> float:
         """Prepare the weights of all sets of inputs; returns the time that one takes, in ms."""
@@ -551,3 +603,52 @@ class _Bench:
         # The graph keeps one output. The capture stream's cached block is of no further use, and those of all
         # workers together may not fit.
         torch.cuda.empty_cache()
+
+
+class _Replay(_Bench):
+    """A recording while it is being timed: all sets of inputs are copied to the recorded addresses.
+
+    Before each timed call all memory of the call is poisoned, as nothing may be left from an earlier one.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        own: tuple[torch.Tensor, ...],
+        shared: list[tuple[torch.Tensor, ...]],
+        impl: Implementation,
+        coming: tuple[torch.Tensor, ...],
+        mailboxes: Outputs,
+        watch: Stopwatch,
+        tidy: bool,
+    ) -> None:
+        self._player, self._own = player, [memory_of(x) for x in own]
+        self._shared = [[memory_of(x) for x in tensors] for tensors in shared]
+        self._which = 0
+        super().__init__(impl, [own] * len(shared), coming, mailboxes, watch, tidy)
+
+    def _fetch(self, which: int) -> None:
+        self._which = which
+        for x, value in zip(self._own, self._shared[which], strict=True):
+            x.copy_(value)
+        self._player.reset()
+
+    def prepare(self, which: int) -> None:
+        self._player.reset()
+
+    def cold(self, which: int) -> dict[str, Any]:
+        self._fetch(which)
+        return super().cold(which)
+
+    def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
+        self._fetch(which)
+        return super().warm(kind, which, repeats)
+
+    def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:
+        self._fetch(0)
+        super().batch(kind, repeats, changes)
+
+    def _deliver(self) -> None:
+        super()._deliver()
+        for x, value in zip(self._own, self._shared[self._which], strict=True):
+            value.copy_(x)  # the judge sees whether an input was written to

@@ -95,7 +95,7 @@ class Memory:
 
     def tensor(self, place: Place) -> torch.Tensor:
         """The tensor at a place, without a copy."""
-        return _tensor(self._pages, place)
+        return tensor_in(self._pages, place)
 
     def as_json(self) -> dict[str, Any]:
         """What a worker needs to open a `View` of it."""
@@ -121,7 +121,7 @@ class View:
             self._pages = _HostPages(message["size"], reduction.recv_handle(connection))
 
     def tensor(self, place: Place) -> torch.Tensor:
-        return _tensor(self._pages, place)
+        return tensor_in(self._pages, place)
 
     def close(self) -> None:
         self._pages.close()
@@ -152,7 +152,8 @@ def of_kinds(told: dict[str, Any]) -> Outputs:
     }
 
 
-def _tensor(pages: Any, place: Place) -> torch.Tensor:
+def tensor_in(pages: Any, place: Place) -> torch.Tensor:
+    """The tensor at a place of memory that has a ``device`` and returns ``part``s as bytes."""
     typed = torch.empty(0, dtype=getattr(torch, place.dtype), device=pages.device)
     if place.nbytes == 0:
         return typed.set_(typed.untyped_storage(), 0, place.shape, place.stride)

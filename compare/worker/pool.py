@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 import torch
 
@@ -12,6 +13,7 @@ from compare.spec import Implementation, Op
 from compare.worker.process import Ended, Worker
 from compare.worker.server import modules_of
 from compare.worker.user_files import to_load
+from cuda_impl import build
 from cuda_impl.ahead import Building
 from cuda_impl.pybind import building, module_of, target_of
 
@@ -65,8 +67,16 @@ class Crew:
             worker.close()
 
     def build(self, impls: Iterable[Implementation], dtypes: Iterable[str]) -> None:
-        """Start building the modules that ``impls`` load for ``dtypes``, where they are not built yet."""
+        """Start building the modules that ``impls`` load for ``dtypes``, where they are not built yet.
+
+        Build what all kernels share on a CPU, as the isolated worker of a user's file keeps nothing.
+        """
+        impls = list(impls)
         self._building = building(impls, self._device, dtypes)
+        if self._device.type == "cpu" and any(impl.route == "cupy" and to_load(impl) for impl in impls):
+            with suppress(build.BuildError):  # the worker meets it too, and reports it
+                build.host_runtime()
+                build.host_header()
 
     def built_s(self, impl: Implementation, dtype: str) -> float:
         """Wait for the build of what ``impl`` loads for ``dtype``; returns its seconds, 0 where nothing was

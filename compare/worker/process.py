@@ -71,7 +71,8 @@ class Worker:
     """A process that holds one implementation.
 
     Args:
-        isolated: it runs a user's file.
+        isolated: it runs a user's file. While it has no request it is stopped: it cannot work ahead, or
+            disturb another row's samples.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class Worker:
             self._breach()
         number = secrets.token_hex(8)
         message = {"number": number, "do": what, "with": arguments}
+        self._signal_idle(signal.SIGCONT)
         self._waiting.append((number, what))  # before sending: Ctrl-C may come right after
         try:
             self._connection.send_bytes(json.dumps(message).encode())
@@ -181,6 +183,8 @@ class Worker:
         step = step or what
         answer = self._wait(step, what)
         self._busy = False
+        if not self._waiting:
+            self._signal_idle(signal.SIGSTOP)
         if answer.number != number:
             self._breach()
         if answer.forked:
@@ -254,6 +258,12 @@ class Worker:
                 self._printed.close()
                 if self._private is not None:
                     isolation.remove(self._private)
+
+    def _signal_idle(self, number: signal.Signals) -> None:
+        """Stop a user's worker and all that it has started, or let it go on."""
+        if self._private is not None and self._ended is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
     def _signal(self) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -11,11 +11,13 @@ import importlib.util
 import multiprocessing.forkserver
 import multiprocessing.process
 import os
+import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from multiprocessing import resource_tracker, util
 from pathlib import Path
+from typing import Any
 
 from compare import registry
 from compare.sandbox import isolation
@@ -38,12 +40,13 @@ def likely_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
+def start(ops: Sequence[str] = (), *, from_here: bool = False, commands: bool = False) -> None:
     """Start the server unless it is running.
 
     Args:
         ops: it imports their modules, if it is not running yet.
         from_here: fork it from this process, which has imported PyTorch and not used it.
+        commands: it imports what `run_command` needs, as well.
     """
     interpreted = os.environ.get("TRITON_INTERPRET", "")
     server = multiprocessing.forkserver
@@ -52,7 +55,8 @@ def start(ops: Sequence[str] = (), *, from_here: bool = False) -> None:
         server._forkserver._stop()  # type: ignore[attr-defined]
         _mode.clear()
     if not _mode:
-        server.set_forkserver_preload([*_MODULES, *(m for op in ops for m in modules_of(op))])
+        more = registry.modules() if commands else []
+        server.set_forkserver_preload([*_MODULES, *more, *(m for op in ops for m in modules_of(op))])
         _mode.append(interpreted)
     config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     if "tempdir" not in config:  # of the server's socket: of multiprocessing's own a killed run leaves it
@@ -96,6 +100,33 @@ def _fork(_: object, arguments: Sequence[str], descriptors: Sequence[int]) -> in
         exec(arguments[-1], {})
     finally:
         os._exit(0)
+
+
+def run_command(device: str, words: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
+    """In a process forked from the server: run ``python -m compare`` without importing PyTorch again.
+
+    Args:
+        device: as on the command line.
+        words: the rest of the command.
+        environment: its variables.
+        said: its stderr is written there; its stdout is not kept.
+    """
+    words = [*words, "--device", device]
+    decorated = os.environ.get("TRITON_INTERPRET", "")
+    os.setsid()
+    os.chdir(registry.ROOT)
+    os.environ.clear()
+    os.environ.update(environment)
+    for path, descriptor in ((os.devnull, 1), (said, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+    if decorated != ("1" if likely_cpu(device) else environment.get("TRITON_INTERPRET", "")):
+        # The server's Triton is not the one that this device needs.
+        os.execv(sys.executable, [sys.executable, "-m", "compare", *words])
+    ours: Any = multiprocessing.forkserver._forkserver
+    ours.__init__()  # as in a new process: it starts a server of its own
+    _mode.clear()
+    sys.argv = [sys.argv[0], *words]
+    runpy.run_module("compare", run_name="__main__", alter_sys=True)
 
 
 def modules_of(op: str) -> list[str]:

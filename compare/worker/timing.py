@@ -1,9 +1,10 @@
 """Workers timed by `compare.timing.rounds`: one sample is one request to one worker process.
 
-Each worker reads its own clock, because only that one is close enough to the GPU.  The judge verifies from
-outside: inputs are new in every round, the outputs of samples that only the judge knows are compared with the
-oracle, and batches of calls are timed by the judge's own clock.  Between a user's calls in a batch an element
-of the inputs changes, so that no earlier result is of use.
+Each worker reads its own clock, because only that one is close enough to the GPU.  A user's row that can be
+recorded is timed in a worker that never ran the file's host code (`compare.worker.replaying`).  The judge
+verifies from outside: inputs are new in every round, the outputs of samples that only the judge knows are
+compared with the oracle, and batches of calls are timed by the judge's own clock.  Between a user's calls in
+a batch an element of the inputs changes, so that no earlier result is of use.
 """
 
 from __future__ import annotations
@@ -61,6 +62,18 @@ back up to some tenths slower than single calls, but not by 40%."""
 _CHANCE = random.SystemRandom()
 
 
+REPLAYED = (
+    "GPU times: its recorded GPU work, replayed on new inputs by a process that never ran its host code; "
+    "launch overhead and first call: by its own process"
+)
+
+
+def unverified(error: Exception) -> str:
+    """The note of a user's row that cannot be recorded or replayed."""
+    first = str(error).partition("\n")[0] or type(error).__name__
+    return f"unverified, timed by its own process: {first}"
+
+
 class Cheated(Exception):
     """A worker's answer or output is wrong; the text is a whole sentence."""
 
@@ -96,9 +109,15 @@ class Session:
 
 
 class Remote:
-    """`compare.timing.timed.Timed` by a worker: it takes the readings, and the judge checks them."""
+    """`compare.timing.timed.Timed` by a worker: it takes the readings, and the judge checks them.
 
-    def __init__(self, worker: Worker, impl: Implementation, session: Session) -> None:
+    Args:
+        always: the output of every sample is checked, and not of some that only the judge knows.
+    """
+
+    def __init__(
+        self, worker: Worker, impl: Implementation, session: Session, *, always: bool = False
+    ) -> None:
         self.worker, self.accumulator = worker, impl.accumulator
         self.sets = len(session.exam.sets)
         self.output_dtype: str | None = None
@@ -106,7 +125,9 @@ class Remote:
         self._exposed: set[Kind] = set()
         self._taken: dict[Kind, int] = {}
         self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE[impl.foreign])) for kind in KINDS}
-        self._later = LATER[impl.foreign]
+        self._later = 1.0 if always else LATER[impl.foreign]
+        if always:
+            self._checked = {kind: set(range(EARLY)) for kind in KINDS}
 
     def first(self) -> float:
         begin = time.perf_counter()
@@ -161,6 +182,41 @@ class Remote:
         if not (math.isfinite(reading.gpu_us) and math.isfinite(reading.host_us)):
             raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
         return reading
+
+
+class Replayed:
+    """`compare.timing.timed.Timed` of a user's file: GPU times by a worker that replays a recording of it.
+
+    The host times of its calls, launch overhead and first call, are its own worker's.
+    """
+
+    def __init__(self, runner: Remote, own: Remote) -> None:
+        self.runner, self._own = runner, own
+        self.sets = runner.sets
+        self.output_dtype: str | None = None
+
+    def first(self) -> float:
+        self.runner.first()
+        self.output_dtype = self.runner.output_dtype
+        return self._own.first()
+
+    def capture(self) -> None:
+        self.runner.capture()
+
+    def cold(self, which: int) -> Reading:
+        return self.runner.cold(which)
+
+    def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
+        reading = self.runner.warm(which, repeats, kind)
+        if kind != "warm":
+            return reading
+        return Reading(reading.gpu_us, self._own.warm(which, repeats).host_us)
+
+    def graph(self, repeats: int) -> Reading:
+        return self.runner.graph(repeats)
+
+    def exposed(self, kind: Kind) -> bool:
+        return self.runner.exposed(kind)
 
 
 def _each_us(call: Call, device: torch.device) -> float:
@@ -314,6 +370,10 @@ class Subject:
     """PyTorch's own error on this op."""
     first_calls_ms: Mapping[str, float] = field(default_factory=dict)
     """By label: first calls timed earlier; others are timed with the rounds."""
+    runners: Mapping[str, Worker] = field(default_factory=dict)
+    """By label: workers that replay a recording, and take GPU times in place of the row's own."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By label: why there is no runner."""
 
 
 @dataclass(frozen=True)
@@ -362,31 +422,33 @@ def measure(
         return dict.fromkeys((impl.label for impl in impls), error)
     say("preparing workers for timing")
     session = Session(exam)
-    remotes: dict[str, Remote] = {}
+    remotes: dict[str, Remote | Replayed] = {}
     refused: dict[str, Result] = {}
-    prepared_ms: dict[str, float] = {}
+    notes = {label: [note] for label, note in subject.notes.items()}
+
+    def begin(worker: Worker) -> None:
+        exchange.hand_to(worker)
+        worker.ask(
+            "enter",
+            "preparing for timing",
+            sets=[[place.as_json() for place in places] for places in exam.sets],
+            coming=[place.as_json() for place in exam.coming],
+            stopwatch=settings.stopwatch,
+            cycles_per_us=settings.local.cycles_per_us,
+            tidy=settings.tidy,
+            expected=kinds_of(exchange.expected),
+            options=exchange.options,
+        )
 
     def enter(impl: Implementation) -> Exception | None:
-        worker = subject.workers[impl.label]
         try:
-            exchange.hand_to(worker)
-            worker.ask(
-                "enter",
-                "preparing for timing",
-                sets=[[place.as_json() for place in places] for places in exam.sets],
-                coming=[place.as_json() for place in exam.coming],
-                stopwatch=settings.stopwatch,
-                cycles_per_us=settings.local.cycles_per_us,
-                tidy=settings.tidy,
-                expected=kinds_of(exchange.expected),
-                options=exchange.options,
-            )
+            begin(subject.workers[impl.label])
         except Exception as error:
             return error
         return None
 
     def stop() -> None:
-        for worker in subject.workers.values():
+        for worker in (*subject.workers.values(), *subject.runners.values()):
             worker.abandon()
 
     for impl, problem in abreast(enter, impls, min(len(impls), cores()), stop):
@@ -398,11 +460,22 @@ def measure(
         worker = subject.workers[impl.label]
         try:
             if impl.prepare is not None:
-                prepared_ms[impl.label] = worker.ask("prepare", "preparing weights")
+                ms = worker.ask("prepare", "preparing weights")
+                notes.setdefault(impl.label, []).append(f"weights prepared offline, untimed: {ms:.3g} ms")
         except Exception as error:
             refused[impl.label] = error
-        else:
-            remotes[impl.label] = Remote(worker, impl, session)
+            continue
+        remotes[impl.label] = own = Remote(worker, impl, session)
+        if runner := subject.runners.get(impl.label):
+            try:
+                begin(runner)
+                replays = Remote(runner, impl, session, always=True)
+                replays.warm(0, 1)
+                remotes[impl.label], note = Replayed(replays, own), REPLAYED
+            except Exception as error:  # also an output that is wrong on new inputs
+                release(error)
+                note = unverified(error)
+            notes.setdefault(impl.label, []).append(note)
     rounds = Rounds(
         subject.op.baseline,
         [
@@ -410,9 +483,7 @@ def measure(
                 impl,
                 remotes[impl.label],
                 subject.first_calls_ms.get(impl.label),
-                notes=[f"weights prepared offline, untimed: {ms:.3g} ms"]
-                if (ms := prepared_ms.get(impl.label)) is not None
-                else [],
+                notes=notes.get(impl.label, []),
             )
             for impl in impls
             if impl.label in remotes
@@ -442,7 +513,7 @@ def measure(
 
 def _verified(
     results: Mapping[str, Result],
-    remotes: Mapping[str, Remote],
+    remotes: Mapping[str, Remote | Replayed],
     exam: Examiner,
     foreign: Collection[str],
     replay_us: Callable[[], float],
@@ -452,9 +523,14 @@ def _verified(
     for label, result in results.items():
         found[label] = result
         if isinstance(result, Timing) and result.cold_us is not None:
+            remote = remotes[label]
+            if isinstance(remote, Replayed):
+                if result.graph_us is None:  # all outputs of a batch would lie in the same memory
+                    continue
+                remote = remote.runner
             try:
                 changing = label in foreign and exam.has_elements
-                problem = _contradiction(result, _Batches(remotes[label], exam, changing), replay_us)
+                problem = _contradiction(result, _Batches(remote, exam, changing), replay_us)
             except Exception as error:
                 found[label] = error
                 continue

@@ -8,7 +8,6 @@ reading.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,9 +48,8 @@ def load(
             what no op is for, or another's op.
     """
     # Imported later it could be what a user's file has made of it.
-    for module in pkgutil.walk_packages([str(registry.ROOT / "compare")], "compare."):
-        if not module.name.endswith(".__main__"):
-            importlib.import_module(module.name)
+    for module in registry.modules():
+        importlib.import_module(module)
     found: list[_Told] = []
     defined: dict[str, str] = {}
     for path in paths:

@@ -32,8 +32,7 @@ static void dispatch_halves(const Backward& call, Function function) {
 }
 
 // The arguments, new gradients, and memory for delta, lse2 and, if asked for, dq's sums, of heads padded to
-// whole tiles. Raises
-// compare.arguments' TypeError or ValueError for other arguments.
+// whole tiles. Raises compare.arguments' TypeError or ValueError for other arguments.
 static Backward checked(const py::object& q, const py::object& k, const py::object& v, const py::object& o,
                         const py::object& lse, const py::object& d_o, bool causal, bool tensor_cores,
                         int (*tile_rows)(int D), bool with_sums = false) {
@@ -159,9 +158,9 @@ static int tiles_bytes(int D) {
     return (2 * BLOCK_N + 4 * BLOCK) * D * 2 + 4 * BLOCK * 4;
 }
 
-// No query: dk and dv are 0.
-static py::object without_queries(const Backward& call) {
-    for (const Tensor* x : {&call.dk, &call.dv}) x->object.attr("zero_")();
+// No query or no key: gradients are 0.
+static py::object zeros(const Backward& call) {
+    for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
     return call.gradients();
 }
 
@@ -170,7 +169,7 @@ static py::object split(py::object q, py::object k, py::object v, py::object o, 
                         py::object d_o, bool causal) {
     const Backward call = prepare(q, k, v, o, lse, d_o, causal);
     const int shared_bytes = check_shared(call, tiles_bytes(call.D));
-    if (call.dq.numel() == 0) return without_queries(call);
+    if (call.dq.numel() == 0) return zeros(call);
     const std::int64_t query_blocks = ceil_div(call.problem.Sq, BLOCK_M) * call.batches * call.problem.Hq;
     dispatch_halves(call, [&](auto zero, auto D) {
         using T = decltype(zero);
@@ -188,7 +187,7 @@ static py::object fused(py::object q, py::object k, py::object v, py::object o, 
                         py::object d_o, bool causal) {
     const Backward call = prepare(q, k, v, o, lse, d_o, causal);
     const int shared_bytes = check_shared(call, tiles_bytes(call.D) + BLOCK * BLOCK_N * 2);
-    if (call.dq.numel() == 0) return without_queries(call);
+    if (call.dq.numel() == 0) return zeros(call);
     const Sizes& of_q = call.q.shape;
     const Tensor dq_sum = new_zeros_fp32(call.q, {of_q[0], of_q[1], of_q[2], of_q[3]});
     dispatch_halves(call, [&](auto zero, auto D) {
@@ -207,10 +206,7 @@ static py::object fused(py::object q, py::object k, py::object v, py::object o, 
 static py::object wgmma_level(py::object q, py::object k, py::object v, py::object o, py::object lse,
                               py::object d_o, bool causal) {
     const Backward call = prepare(q, k, v, o, lse, d_o, causal);
-    if (call.empty()) {
-        for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
-        return call.gradients();
-    }
+    if (call.empty()) return zeros(call);
     const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
     const Tensor dq_sum = new_zeros_fp32(call.q, {call.rows * call.D});
     dispatch_halves(call, [&](auto zero, auto D) {
@@ -239,10 +235,7 @@ static constexpr int overlapped_rows(int D) {
 static py::object overlapped(py::object q, py::object k, py::object v, py::object o, py::object lse,
                              py::object d_o, bool causal) {
     const Backward call = checked(q, k, v, o, lse, d_o, causal, true, overlapped_rows, true);
-    if (call.empty()) {
-        for (const Tensor* x : {&call.dq, &call.dk, &call.dv}) x->object.attr("zero_")();
-        return call.gradients();
-    }
+    if (call.empty()) return zeros(call);
     const Tensor held[] = {for_tma(call.q), for_tma(call.k), for_tma(call.v), for_tma(call.d_o)};
     float* const dq_sum = call.dq_sum.data<float>();
     int* const taken = reinterpret_cast<int*>(dq_sum + call.rows * call.D);

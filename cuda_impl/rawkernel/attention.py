@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from compare.arguments import check_queries
-from compare.device import multiprocessors, shared_bytes_of_a_block
+from compare.device import multiprocessors
 from compare.registry import implementation
-from cuda_impl.heads_map import for_tma, heads_map, readable
+from cuda_impl.heads_map import SWIZZLED_BYTES, check_shared, for_tma, heads_map, readable
 from cuda_impl.loader import kernel
-from cuda_impl.rawkernel.matmul import CTYPES, ceil_div
+from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 
 Outputs = tuple[torch.Tensor, torch.Tensor]
 MOST = (1 << 31) - (1 << 16)
@@ -103,12 +103,9 @@ def tensor_core(
 ) -> Outputs:
     """Both products by mma.sync, probabilities in registers."""
     (B, Sq, Skv, Hq, _, D), (o, lse) = checked(q, k, v)
-    if q.dtype is torch.float32:
-        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    check_tensor_cores(q)
     BLOCK_M = 128
-    shared_bytes, most = (BLOCK_M + 4 * BLOCK_N) * D * 2, shared_bytes_of_a_block(q.device)
-    if shared_bytes > most:
-        raise NotImplementedError(f"BLOCK_N={BLOCK_N}: {shared_bytes} bytes of shared memory, at most {most}")
+    shared_bytes = check_shared(q, (BLOCK_M + 4 * BLOCK_N) * D * 2, f"BLOCK_N={BLOCK_N}")
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
     q, k, v = readable(q, 8), readable(k, 8), readable(v, 8)
@@ -124,8 +121,6 @@ def tensor_core(
 GROUP_M = 64
 """Rows of q of a warpgroup."""
 WARPGROUP = 128
-SWIZZLED_BYTES = 1024
-"""Alignment of swizzled tiles; dynamic shared memory may lack it."""
 
 
 def launch_hopper(
@@ -150,8 +145,7 @@ def launch_hopper(
         persistent: one block per multiprocessor.
     """
     (B, Sq, Skv, Hq, Hk, D), (o, lse) = checked(q, k, v)
-    if q.dtype is torch.float32:
-        raise NotImplementedError("fp32: tensor cores would multiply it as TF32")
+    check_tensor_cores(q)
     if o.numel() == 0 or Skv == 0:
         return without_keys(o, lse)
     if D == 64 and BLOCK_N > 128:
@@ -171,10 +165,7 @@ def launch_hopper(
     blocks = min(tiles, multiprocessors(q.device)) if persistent else tiles
     threads = (CONSUMERS + specialized) * WARPGROUP
     rows = (2 if persistent else 1) * BLOCK_M + STAGES * BLOCK_N * (1 if specialized else 2)
-    shared_bytes, most = rows * D * 2 + SWIZZLED_BYTES, shared_bytes_of_a_block(q.device)
-    if shared_bytes > most:
-        tile = f"BLOCK_N={BLOCK_N}, STAGES={STAGES}"
-        raise NotImplementedError(f"{tile}: {shared_bytes} bytes of shared memory, at most {most}")
+    shared_bytes = check_shared(q, rows * D * 2 + SWIZZLED_BYTES, f"BLOCK_N={BLOCK_N}, STAGES={STAGES}")
     pointers = [o.data_ptr(), lse.data_ptr()]
     if persistent:
         next_tile = torch.zeros(1, dtype=torch.int64, device=q.device)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from compare.arguments import check_gradients
-from compare.device import multiprocessors, shared_bytes_of_a_block
+from compare.device import multiprocessors
 from compare.registry import implementation
-from cuda_impl.heads_map import for_tma, heads_map, readable
+from cuda_impl.heads_map import SWIZZLED_BYTES, check_shared, for_tma, heads_map, readable
 from cuda_impl.loader import kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 
@@ -135,18 +135,6 @@ def naive(
     return call.gradients
 
 
-def check_shared(call: Call, shared_bytes: int) -> int:
-    """``shared_bytes``; raises NotImplementedError if a block needs more than this GPU allows."""
-    q = call.inputs[0]
-    most = shared_bytes_of_a_block(q.device)
-    if shared_bytes > most:
-        raise NotImplementedError(
-            f"D={q.size(3)}: {shared_bytes} bytes of shared memory a block, and this GPU has {most}; "
-            "torch.eager takes any"
-        )
-    return shared_bytes
-
-
 def tiles_bytes(D: int) -> int:
     """Of a block's own tiles, two stages, and two stages of lse2 and delta."""
     return (2 * BLOCK_N + 4 * BLOCK) * D * 2 + 4 * BLOCK * 4
@@ -166,7 +154,7 @@ def split(
     """A kernel for dk and dv, and one for dq."""
     call = prepare(q, k, v, o, lse, do, causal)
     dq, dk, dv = call.gradients
-    shared_bytes = check_shared(call, tiles_bytes(q.size(3)))
+    shared_bytes = check_shared(q, tiles_bytes(q.size(3)), f"D={q.size(3)}")
     if dq.numel() == 0:
         return dq, dk.zero_(), dv.zero_()
     pointers = (dk.data_ptr(), dv.data_ptr())
@@ -191,7 +179,7 @@ def fused(
     """One kernel; dq is summed in fp32 by atomics and rounded by another."""
     call = prepare(q, k, v, o, lse, do, causal)
     dq, dk, dv = call.gradients
-    shared_bytes = check_shared(call, tiles_bytes(q.size(3)) + BLOCK * BLOCK_N * 2)
+    shared_bytes = check_shared(q, tiles_bytes(q.size(3)) + BLOCK * BLOCK_N * 2, f"D={q.size(3)}")
     if dq.numel() == 0:
         return dq, dk.zero_(), dv.zero_()
     dq_sum = torch.zeros(dq.shape, dtype=torch.float32, device=dq.device)
@@ -205,8 +193,6 @@ def fused(
 
 
 WARPGROUP = 128
-SWIZZLED_BYTES = 1024
-"""Alignment of swizzled tiles; dynamic shared memory may lack it."""
 
 
 @implementation(OP, "cupy.wgmma", level="hopper", requires="sm_90a", deterministic=False, emulated=True)
@@ -233,9 +219,9 @@ def wgmma(
     pointers = [x.data_ptr() for x in (lse2, delta, dq_sum, dk, dv)]
     # Beside the tiles of fused two of ds, one of dq in fp32, and five mbarriers.
     shared_bytes = tiles_bytes(D) + 2 * BLOCK * BLOCK_N * 2 + BLOCK * D * 4 + 5 * 8 + SWIZZLED_BYTES
+    check_shared(q, shared_bytes, f"D={D}")
     run = kernel(OP, call.instance("wgmma"), q.device)
-    arguments = (*maps, *pointers, call.problem)
-    run((call.key_blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
+    run((call.key_blocks,), (3 * WARPGROUP,), (*maps, *pointers, call.problem), shared_mem=shared_bytes)
     run = kernel(OP, call.instance("place"), q.device)
     blocks = lse2.numel() // BLOCK * 2
     run((blocks,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))
@@ -281,7 +267,8 @@ def overlapped(
     arguments = (*maps, *pointers, np.int32(k.size(0) * k.size(2)), call.problem)
     blocks = min(call.key_blocks, multiprocessors(q.device))
     run = kernel(OP, call.instance("overlapped", rows), q.device)
-    run((blocks,), (3 * WARPGROUP,), arguments, shared_mem=check_shared(call, shared_bytes))
+    check_shared(q, shared_bytes, f"D={D}")
+    run((blocks,), (3 * WARPGROUP,), arguments, shared_mem=shared_bytes)
     run = kernel(OP, call.instance("transpose", rows), q.device)
     blocks = lse2.numel() // rows * 2
     run((blocks,), (WARPGROUP,), (dq_sum.data_ptr(), dq.data_ptr(), call.problem))

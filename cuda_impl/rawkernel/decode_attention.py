@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from compare.arguments import check_pages
-from compare.device import multiprocessors, shared_bytes_of_a_block
+from compare.device import multiprocessors
 from compare.registry import implementation
-from cuda_impl.heads_map import readable
+from cuda_impl.heads_map import check_shared, readable
 from cuda_impl.loader import Argument, kernel
 from cuda_impl.rawkernel.matmul import CTYPES, ceil_div, check_tensor_cores
 
@@ -197,9 +197,5 @@ def pipelined(
     d = for_tensor_cores(q, k_pages, v_pages, block_table, lengths)
     if d.o.numel() == 0:
         return d.o
-    taken, most = shared_bytes(d, STAGES), shared_bytes_of_a_block(q.device) - STATIC_BYTES
-    if taken > most:
-        raise NotImplementedError(
-            f"STAGES={STAGES}: {taken} bytes of shared memory a block, and this GPU has {most}"
-        )
+    check_shared(q, shared_bytes(d, STAGES), f"STAGES={STAGES}", STATIC_BYTES)
     return split_and_combine(d, "pipelined", STAGES)

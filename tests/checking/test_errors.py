@@ -14,7 +14,7 @@ from mutants import (
     Run,
     baseline,
     checked,
-    every_op_and_long_case,
+    every_op_and_case,
     failed,
     skip_where_the_end_is_open,
     skip_whole_numbers,
@@ -50,7 +50,7 @@ WRONG_VALUES: dict[str, Run] = OF_MANY | {
 
 
 @pytest.mark.parametrize("wrong", WRONG_VALUES)
-@every_op_and_long_case
+@every_op_and_case
 def test_wrong_values_are_caught(op: Op, c: Case, wrong: str, device: torch.device) -> None:
     right, mutate = baseline(op), WRONG_VALUES[wrong]
     if wrong == "last_element_lost":
@@ -66,7 +66,7 @@ def test_wrong_values_are_caught(op: Op, c: Case, wrong: str, device: torch.devi
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@every_op_and_long_case
+@every_op_and_case
 def test_nan_and_infinity_are_caught(op: Op, c: Case, value: float, device: torch.device) -> None:
     skip_whole_numbers(op)
     if op.output_dtype == FP8 and math.isinf(value):
@@ -87,7 +87,7 @@ ROUNDED_ONCE_ULP = 0.27
 """The median of an error that is uniform up to half a unit in the last place is a quarter."""
 
 
-@every_op_and_long_case
+@every_op_and_case
 def test_one_intermediate_rounding_is_caught(op: Op, c: Case, device: torch.device) -> None:
     """As if a factor of the result had been stored in the narrow dtype, before the last rounding."""
     skip_whole_numbers(op)
@@ -115,7 +115,7 @@ NARROWER = {
 
 
 @pytest.mark.parametrize("which", [0, 1])
-@every_op_and_long_case
+@every_op_and_case
 def test_inputs_rounded_to_a_lower_precision_are_caught(
     op: Op, c: Case, which: int, device: torch.device
 ) -> None:
@@ -133,7 +133,7 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
     assert "values" in failed(agreement)
 
 
-@every_op_and_long_case
+@every_op_and_case
 def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.device) -> None:
     def run(*inputs: torch.Tensor) -> torch.Tensor:
         return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[op.output_dtype or c.dtype])

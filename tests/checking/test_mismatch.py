@@ -35,9 +35,9 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def put(*where: object, value: float = 7.0) -> Callable[[torch.Tensor], None]:
+def put(*where: object) -> Callable[[torch.Tensor], None]:
     def break_it(output: torch.Tensor) -> None:
-        output[where] = torch.rand(output[where].shape, generator=_generator()) + value
+        output[where] = torch.rand(output[where].shape, generator=_generator()) + 7
 
     return break_it
 
@@ -108,6 +108,7 @@ def test_scattered_elements_are_no_pattern() -> None:
             lambda y: y[2:].mul_(3),
             "only the last 2 indices of dimension 0: tail mask?; off by",
         ),
+        ((5, 30), lambda y: y[1:].mul_(3), "only the last 4 rows; off by"),
         ((), lambda y: y.mul_(3), ""),
     ],
 )

@@ -11,14 +11,14 @@ import torch
 
 from compare import registry
 from compare.checking.check import CheckOptions, check
-from compare.spec import Agreement, Case, Implementation, Op, case
+from compare.spec import Agreement, Implementation, Op, case
 from conftest import HAS_GPU
-from mutants import Run, baseline, checked, every_op, every_op_and_case, failed
+from mutants import Run, baseline, checked, every_op, failed
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "sliced"])
-@every_op_and_case
-def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.device) -> None:
+@every_op
+def test_a_mutated_input_is_caught(op: Op, layout: str, device: torch.device) -> None:
     right = baseline(op)
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
@@ -28,12 +28,12 @@ def test_a_mutated_input_is_caught(op: Op, c: Case, layout: str, device: torch.d
         inputs[-1].as_strided((1,), (1,), last).fill_(77)
         return output
 
-    agreement = checked(op, dataclasses.replace(c, layout=layout), device, run)
+    agreement = checked(op, dataclasses.replace(op.cases.smoke[0], layout=layout), device, run)
     assert failed(agreement) == {"inputs unchanged"}
 
 
-@every_op_and_case
-def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.device) -> None:
+@every_op
+def test_an_output_in_an_inputs_memory_is_caught(op: Op, device: torch.device) -> None:
     right, changed = baseline(op), set[bool]()
 
     def run(*inputs: torch.Tensor) -> torch.Tensor:
@@ -46,13 +46,13 @@ def test_an_output_in_an_inputs_memory_is_caught(op: Op, c: Case, device: torch.
             output = output[:1].expand(values.numel())
         return output.view(values.shape)
 
-    agreement = checked(op, c, device, run)
+    agreement = checked(op, op.cases.smoke[0], device, run)
     assert failed(agreement) >= {"output is fresh"} | ({"inputs unchanged"} if True in changed else set())
     assert True in changed or op.only_moves
 
 
-@every_op_and_case
-def test_an_output_buffer_kept_between_calls_is_caught(op: Op, c: Case, device: torch.device) -> None:
+@every_op
+def test_an_output_buffer_kept_between_calls_is_caught(op: Op, device: torch.device) -> None:
     right = baseline(op)
     kept: list[torch.Tensor] = []
 
@@ -61,7 +61,7 @@ def test_an_output_buffer_kept_between_calls_is_caught(op: Op, c: Case, device: 
             kept.append(torch.empty_like(right(*inputs)))
         return kept[0].copy_(right(*inputs))
 
-    assert failed(checked(op, c, device, run, seeds=(0, 1))) == {"output is fresh"}
+    assert failed(checked(op, op.cases.smoke[0], device, run, seeds=(0, 1))) == {"output is fresh"}
 
 
 def test_an_output_remembered_for_an_address_is_caught(device: torch.device) -> None:
@@ -74,21 +74,21 @@ def test_an_output_remembered_for_an_address_is_caught(device: torch.device) -> 
     assert failed(checked(op, op.cases.smoke[0], device, run, seeds=(0, 1))) >= {"values"}
 
 
-COPIES: dict[str, Run] = {
-    "clone": lambda x: x.clone(),
-    "copy_": lambda x: torch.empty_like(x).copy_(x),
-    "cat": lambda x: torch.cat((x,)),
-}
+COPIES: tuple[Run, ...] = (
+    lambda x: x.clone(),
+    lambda x: torch.empty_like(x).copy_(x),
+    lambda x: torch.cat((x,)),
+)
 
 
-@pytest.mark.parametrize("kind", COPIES)
 @every_op
-def test_a_copy_by_pytorch_counts_where_copying_is_the_work(op: Op, kind: str, device: torch.device) -> None:
-    impl = Implementation(op.name, "triton.mutant", "tiled", lambda *inputs: COPIES[kind](inputs[0]))
-    with mock.patch("compare.checking.check._idling", return_value=None):  # it launches no kernel
-        agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
-    assert ("own work" in failed(agreement)) == op.only_moves
-    assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
+def test_a_copy_by_pytorch_counts_where_copying_is_the_work(op: Op, device: torch.device) -> None:
+    for copy in COPIES:
+        impl = Implementation(op.name, "triton.mutant", "tiled", lambda x, *_, copy=copy: copy(x))
+        with mock.patch("compare.checking.check._idling", return_value=None):  # it launches no kernel
+            agreement = check(op, impl, op.cases.smoke[0], device, (0,), CheckOptions(own_work=True))
+        assert ("own work" in failed(agreement)) == op.only_moves
+        assert (f"moving data is all that {op.name} does" in agreement.reason) == op.only_moves
 
 
 WRONG_KINDS: dict[str, Run] = {
@@ -105,15 +105,15 @@ WRONG_KINDS: dict[str, Run] = {
 }
 
 
-@pytest.mark.parametrize("kind", WRONG_KINDS)
-@every_op_and_case
-def test_the_wrong_kind_of_output_is_caught(op: Op, c: Case, kind: str, device: torch.device) -> None:
+@every_op
+def test_the_wrong_kind_of_output_is_caught(op: Op, device: torch.device) -> None:
     right = baseline(op)
-    agreement = checked(op, c, device, lambda *inputs: WRONG_KINDS[kind](right(*inputs)))
-    assert failed(agreement) == {"output"}
-    assert agreement.error == math.inf
-    assert agreement.within == 0
-    assert_unmeasured(agreement)
+    for kind, spoil in WRONG_KINDS.items():
+        agreement = checked(op, op.cases.smoke[0], device, lambda *inputs, spoil=spoil: spoil(right(*inputs)))
+        assert failed(agreement) == {"output"}, kind
+        assert agreement.error == math.inf
+        assert agreement.within == 0
+        assert_unmeasured(agreement)
 
 
 def assert_unmeasured(agreement: Agreement) -> None:

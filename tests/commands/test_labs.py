@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from compare.commands.running import marked
+from compare import cli
+from compare.command_line.status import INCONCLUSIVE
+from compare.commands.running import grade, marked
+from compare.commands.running import lab as running_lab
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part
+from compare.labs.work import start
 from compare.sandbox import isolation
 from processes import command
 
@@ -53,6 +57,29 @@ def test_grade_refuses_without_isolation(
     monkeypatch.setattr(isolation, "found", lambda: isolation.Isolation(refused=("seccomp: not here",)))
     said = complaint("grade", str(tmp_path))
     assert "no isolation (seccomp: not here). --unsafe marks them all the same" in said
+
+
+def test_interrupted_marks_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(labs.find("01"), tmp_path / "alice")
+
+    def mark(*_: object) -> None:
+        (tmp_path / "_marks" / "alice.json").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grade.classroom, "mark", mark)
+    monkeypatch.setattr(grade.signal, "signal", lambda *_: None)
+    assert cli.main(["grade", str(tmp_path), "--device", "cpu", "--unsafe"]) == INCONCLUSIVE
+    assert f"the marks so far are in {tmp_path / '_marks'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lab", "title", "number"),
+    [("01", "CUDA", 4), ("04", "CUDA", 4), ("04", "CUDA, long rows", 8), ("11", "Your choice", 1)],
+)
+def test_the_first_hint_is_about_what_fails(lab: str, title: str, number: int) -> None:
+    assert running_lab._first_hint(labs.find(lab), title) == number
 
 
 @pytest.mark.parametrize(
@@ -114,6 +141,7 @@ def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
     assert checked.returncode == 1, checked.stderr
     assert "10 of 11 points" in checked.stdout
     assert "first at [" in checked.stdout
+    assert "lab hint 01 1" in checked.stdout
     assert " us" not in checked.stdout  # no speed
 
     reported = command("lab", "report", mine, "--device", "cpu")

@@ -114,8 +114,8 @@ __global__ void looks_back(word_t* of_tile, int tile, index_t* y, int late, word
 UNKNOWN, OWN, ALL = 0, 1, 2
 
 
-@pytest.mark.parametrize("tile", [1, 2, 32, 33, 127, 128, 129, 300])
-@pytest.mark.parametrize("known", [1, 31, 32, 33, 64, 128, 140, 299])
+@pytest.mark.parametrize("tile", [1, 32, 33, 128, 129, 300])
+@pytest.mark.parametrize("known", [1, 31, 32, 33, 140, 299])
 def test_a_look_back_adds_up_to_the_first_that_knows_all(known: int, tile: int, device: torch.device) -> None:
     """Whatever stands behind that one, and though one of those before it comes late."""
     generator = torch.Generator().manual_seed(known)

@@ -83,12 +83,11 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("impl", implementations())
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_shape_that_does_not_go_with_the_others_is_refused(name: str, impl: Implementation) -> None:
+def test_a_shape_that_does_not_go_with_the_others_is_refused(impl: Implementation) -> None:
     arguments = dict(zip(("a", "b", "scale_a", "scale_b"), inputs_of(2, 130, 256), strict=True))
-    spoil, says = SHAPES[name]
-    with pytest.raises(ValueError, match=re.escape(f"fp8_block_matmul: {says}")):
-        impl.run(*{**arguments, name: spoil(arguments[name])}.values())
+    for name, (spoil, says) in SHAPES.items():
+        with pytest.raises(ValueError, match=re.escape(f"fp8_block_matmul: {says}")):
+            impl.run(*{**arguments, name: spoil(arguments[name])}.values())
 
 
 @pytest.mark.parametrize("impl", implementations())
@@ -101,26 +100,8 @@ def test_other_eight_bits_are_refused(impl: Implementation) -> None:
         impl.run(a, b, scales[0].half(), scales[1])
 
 
-@pytest.mark.parametrize("impl", implementations())
-@pytest.mark.parametrize("name", ["b", "scale_a", "scale_b"])
-def test_an_argument_on_another_device_is_refused(name: str, impl: Implementation) -> None:
-    arguments = dict(zip(("a", "b", "scale_a", "scale_b"), inputs_of(2, 130, 256), strict=True))
-    with pytest.raises(ValueError, match=rf"fp8_block_matmul: {name} is on meta and a on cpu"):
-        impl.run(*{**arguments, name: arguments[name].to("meta")}.values())
-
-
-@pytest.mark.parametrize("impl", implementations())
-def test_scales_of_one_dimension_are_refused(impl: Implementation) -> None:
-    a, b, scale_a, scale_b = inputs_of(2, 130, 256)
-    with pytest.raises(ValueError, match=r"scale_a has 1 dimensions?, shape \(2,\); it takes 2"):
-        impl.run(a, b, scale_a[:, 0], scale_b)
-
-
-SIZES = pytest.mark.parametrize("sizes", [(20, 200, 900), (300, 456, 640), (270, 131, 1160)])
-"""Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide."""
-
-
-@SIZES
+# Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.
+@pytest.mark.parametrize("sizes", [(20, 200, 1100), (270, 131, 645)])
 @pytest.mark.parametrize("level", [prefetched, staggered])
 @pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
 def test_every_tile_is_correct(

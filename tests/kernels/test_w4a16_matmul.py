@@ -98,13 +98,13 @@ PREPARED = [
 
 
 @pytest.mark.parametrize("label", ["torch.fp16", *PREPARED])
-@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 600, 1500), (70, 130, 300)])
+@pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 300, 700), (70, 130, 300)])
 def test_a_call_with_prepared_weights_gives_the_same_bits(label: str, sizes: tuple[int, int, int]) -> None:
     (impl,) = registry.implementations(OP.name, [label])
     inputs = inputs_of(*sizes)
-    call = impl.ready(OP, inputs)
-    assert torch.equal(call(), impl.run(*inputs))
-    assert torch.equal(call(), impl.run(*inputs))  # flags and counters are 0 again
+    wanted, call = impl.run(*inputs), impl.ready(OP, inputs)
+    for _ in range(2):  # after the first, flags and counters are 0 again
+        assert torch.equal(call(), wanted)
 
 
 @pytest.mark.parametrize("label", PREPARED)
@@ -160,12 +160,11 @@ SHAPES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 
 
 @of_all
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_shape_that_does_not_go_with_the_others_is_refused(name: str, impl: Implementation) -> None:
+def test_a_shape_that_does_not_go_with_the_others_is_refused(impl: Implementation) -> None:
     arguments = dict(zip(("a", "packed", "scales", "zeros"), inputs_of(2, 5, 256), strict=True))
-    spoil, says = SHAPES[name]
-    with pytest.raises(ValueError, match=re.escape(f"w4a16_matmul: {says}")):
-        impl.run(*{**arguments, name: spoil(arguments[name])}.values())
+    for name, (spoil, says) in SHAPES.items():
+        with pytest.raises(ValueError, match=re.escape(f"w4a16_matmul: {says}")):
+            impl.run(*{**arguments, name: spoil(arguments[name])}.values())
 
 
 DTYPES = {
@@ -177,12 +176,11 @@ DTYPES = {
 
 
 @of_all
-@pytest.mark.parametrize("name", DTYPES)
-def test_a_dtype_that_is_not_taken_is_refused(name: str, impl: Implementation) -> None:
+def test_a_dtype_that_is_not_taken_is_refused(impl: Implementation) -> None:
     arguments = dict(zip(("a", "packed", "scales", "zeros"), inputs_of(2, 5, 256), strict=True))
-    dtype, says = DTYPES[name]
-    with pytest.raises(TypeError, match=re.escape(f"w4a16_matmul: {says}")):
-        impl.run(*{**arguments, name: arguments[name].to(dtype)}.values())
+    for name, (dtype, says) in DTYPES.items():
+        with pytest.raises(TypeError, match=re.escape(f"w4a16_matmul: {says}")):
+            impl.run(*{**arguments, name: arguments[name].to(dtype)}.values())
 
 
 def test_operands_are_copied_only_where_rows_are_not_aligned() -> None:

@@ -107,6 +107,7 @@ BORROWED = replace(made_up.DISAGREEMENT, findings=(Finding("own work", False, "i
         (replace(MINE, status="impossible", reason="faster than the floor"), "refused", "floor"),
         (replace(MINE, status="failed", reason="mine.py:3: NameError: x"), "error", "mine.py:3"),
         (replace(MINE, status="failed", reason="it took longer than 10 s"), "timeout", "10 s"),
+        (replace(MINE, status="failed", reason="it forked its process: it may not"), "refused", "forked"),
         (replace(MINE, status="unavailable", reason="not written yet: step 1"), "not started", "step 1"),
         (replace(MINE, status="unavailable", reason="multiples of 64 only"), "wrong", "multiples"),
         (replace(MINE, status="unavailable", reason="needs sm_90, this is sm_75"), "left out", "sm_90"),
@@ -152,12 +153,20 @@ def test_where_no_comparison_came_of_it(
     assert graded(submission, monkeypatch, ran)[GROUP].result == result
 
 
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        ("SyntaxError at line 1", "error"),
+        ("it took longer than 20 s, the limit for loading it (--timeout)", "timeout"),
+        ("it replaced compare.checking.check.check: its check and times are invalid", "refused"),
+    ],
+)
 def test_a_file_that_is_missing_or_cannot_be_loaded(
-    submission: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, result: str, submission: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = Run(None, "--load mine.py: SyntaxError at line 1", refused=True)
+    refused = Run(None, said, refused=True)
     part = graded(submission, monkeypatch, lambda *_, **__: refused)[GROUP]
-    assert (part.result, part.detail) == ("error", refused.error)
+    assert (part.result, part.detail) == (result, said)
     (submission / "mine.py").unlink()
     assert graded(submission, monkeypatch, rows(BASELINE))[GROUP].detail == "there is no mine.py"
 

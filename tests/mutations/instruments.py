@@ -202,25 +202,25 @@ INSTRUMENTS: dict[str, dict[str, Instrument]] = {
 }
 
 
-def shown(mutation: Mutation, machine: str = MACHINE) -> str:
-    """What the table calls the instrument that finds a mutation on a machine."""
-    instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
+def shown(mutation: Mutation) -> str:
+    """What the table calls the instrument that finds a mutation on this machine."""
+    instrument = INSTRUMENTS[MACHINE][mutation.instrument(MACHINE)]
     return instrument.shown or ("interpreter" if mutation.label.startswith("triton") else "host build")
 
 
 # --------------------------------------------------------------------------- running a mutation
 
 
-def seen_in(mutation: Mutation, first: str = "", machine: str = MACHINE) -> Seen:
+def seen_in(mutation: Mutation, first: str) -> Seen:
     """What the mutation's instrument sees in a copy with the mistake."""
-    instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
+    instrument = INSTRUMENTS[MACHINE][mutation.instrument(MACHINE)]
     with copy_with(mutation) as tree:
         cases = mutation.case or instrument.cases
-        job = Job(str(tree), mutation.op, mutation.label, machine, cases, first)
+        job = Job(str(tree), mutation.op, mutation.label, MACHINE, cases, first)
         return instrument.run(job)
 
 
-def still_run(mutation: Mutation, recorded: list[record.Entry], machine: str = MACHINE) -> bool:
+def still_run(mutation: Mutation, recorded: list[record.Entry], machine: str) -> bool:
     """Whether the case that it was caught on is one of those that its instrument is given."""
     instrument = INSTRUMENTS[machine][mutation.instrument(machine)]
     case = record.caught_of(mutation, recorded).get(machine, {}).get("case", "")
@@ -235,31 +235,25 @@ def _given(cases: str, op: str) -> frozenset[str]:
 
 
 @functools.cache
-def seen_without(op: str, label: str, name: str, case: str, machine: str = MACHINE) -> Seen:
+def seen_without(op: str, label: str, name: str, case: str) -> Seen:
     """What the same instrument sees in the checkout as it is: on one case, or on all if that is empty."""
-    instrument = INSTRUMENTS[machine][name]
-    return instrument.run(Job(str(ROOT), op, label, machine, case or instrument.cases))
+    instrument = INSTRUMENTS[MACHINE][name]
+    return instrument.run(Job(str(ROOT), op, label, MACHINE, case or instrument.cases))
 
 
-def control(mutation: Mutation, seen: Seen, machine: str = MACHINE) -> Seen:
-    """`seen_without` for what a mutation was caught with and on."""
-    case = "" if seen.case == "?" else seen.case
-    return seen_without(mutation.op, mutation.label, mutation.instrument(machine), case, machine)
-
-
-def found(mutation: Mutation, seen: Seen, machine: str = MACHINE) -> str:
+def found(mutation: Mutation, seen: Seen) -> str:
     """The words by which an instrument named the mistake; empty where it did not."""
-    match = re.search(mutation.expected(machine), "\n".join((*seen.findings, seen.text)))
+    match = re.search(mutation.expected(MACHINE), "\n".join((*seen.findings, seen.text)))
     return match[0] if match else ""
 
 
-def verdict(mutation: Mutation, seen: Seen, machine: str = MACHINE) -> str:
+def verdict(mutation: Mutation, seen: Seen) -> str:
     """Why a mutation does not count as caught; empty if it does."""
-    where = f"{mutation.name} ({mutation.file}), by {shown(mutation, machine)}"
+    where = f"{mutation.name} ({mutation.file}), by {shown(mutation)}"
     if not seen.case:
         return f"{where}: not caught in {seen.ran} cases"
-    if not found(mutation, seen, machine):
-        expected = mutation.expected(machine)
+    if not found(mutation, seen):
+        expected = mutation.expected(MACHINE)
         return f"{where}: caught on {seen.case}, but nothing says {expected!r}: {seen.text[:1000]}"
     return ""
 
@@ -274,19 +268,20 @@ class Outcome:
     """What caught it: by which instrument it was found, what that said, on which case and GPU."""
 
 
-def outcome(mutation: Mutation, machine: str = MACHINE) -> Outcome:
+def outcome(mutation: Mutation) -> Outcome:
     """Run a mutation, and where it is caught the source without it."""
-    device = pick(machine)
+    device = pick(MACHINE)
     (impl,) = registry.implementations(mutation.op, (mutation.label,))
-    if not mutation.instrument(machine) or supports(impl, device) is not None:
+    name = mutation.instrument(MACHINE)
+    if not name or supports(impl, device) is not None:
         return Outcome()
-    seen = seen_in(mutation, record.case_of(mutation, record.read()), machine)
-    problem = verdict(mutation, seen, machine)
+    seen = seen_in(mutation, record.case_of(mutation, record.read()))
+    problem = verdict(mutation, seen)
     if problem:
         return Outcome(problem)
-    without = control(mutation, seen, machine)
+    said, case = found(mutation, seen), seen.case.strip("?")
+    without = seen_without(mutation.op, mutation.label, name, case)
     if without.case:
         return Outcome(f"so is the source without it, on {without.case}: {without.text}")
-    said, case = found(mutation, seen, machine), seen.case.strip("?")
-    caught = {"by": shown(mutation, machine), "found": said, "case": case}
-    return Outcome("", caught | ({"on": environment(device).device} if machine == "cuda" else {}))
+    caught = {"by": shown(mutation), "found": said, "case": case}
+    return Outcome("", caught | ({"on": environment(device).device} if MACHINE == "cuda" else {}))

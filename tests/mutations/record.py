@@ -27,8 +27,8 @@ def read() -> list[Entry]:
 
 def caught_of(mutation: Mutation, recorded: list[Entry]) -> dict[str, dict[str, str]]:
     """What is on record of this very mutation, by machine."""
-    entries = (e for e in recorded if {**e, "caught": 0} == {**described(mutation), "caught": 0})
-    return next((entry["caught"] for entry in entries), {})
+    wanted = described(mutation).items()
+    return next((entry["caught"] for entry in recorded if wanted <= entry.items()), {})
 
 
 def case_of(mutation: Mutation, recorded: list[Entry]) -> str:

@@ -548,13 +548,16 @@ class _Tty(io.StringIO):
         return True
 
 
-def test_a_pipe_gets_no_escapes_and_full_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+def test_a_pipe_gets_no_escapes_and_full_width_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    pipe = io.StringIO()
-    terminal.show(made_up.comparison(), DETAILS, pipe)
-    assert "\x1b" not in pipe.getvalue()
-    assert max(map(len, pipe.getvalue().splitlines())) > 100
+    wide, narrow = io.StringIO(), io.StringIO()
+    terminal.show(made_up.comparison(), DETAILS, wide)
+    assert "\x1b" not in wide.getvalue()
+    assert max(map(len, wide.getvalue().splitlines())) > 100
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal.show(made_up.comparison(), stream=narrow)
+    assert max(map(len, narrow.getvalue().splitlines())) <= 60
 
 
 def test_a_terminal_gets_colour_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

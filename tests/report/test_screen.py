@@ -173,7 +173,7 @@ def test_no_time_stands_beside_registers_of_another_architecture() -> None:
     assert line_of(compiled("sm_75"), "triton.onepass")[5] == str(
         kept[0].registers
     )  # of that device's record
-    assert "regs and smem for sm_90" in " ".join(compiled("sm_75").split())
+    assert "regs, smem: sm_90" in " ".join(compiled("sm_75").split())
     # Nor is it evidence: a spill or an instruction of another one explains nothing.
     rows = tuple(
         replace(
@@ -285,6 +285,17 @@ def test_a_row_that_cannot_run_here_keeps_its_record() -> None:
     text = screen(case, environment=made_up.LAPTOP)
     assert line_of(text, "triton.onepass")[1] == "47.9"
     assert "not run here, correct when recorded: triton.onepass" in text
+
+
+def test_a_way_without_a_recorded_time_is_named() -> None:
+    rows = [replace(row, replayed=REPLAYED) for row in made_up.rows()]
+    lacking = [replace(r, replayed="", timing=None) if r.label.startswith("triton") else r for r in rows]
+    text = screen(made_up.case(made=tuple(lacking)), environment=made_up.LAPTOP)
+    count = sum(row.timing is None for row in lacking)
+    assert f"no time on record: triton ({count} rows)" in text
+    assert "on record" not in screen(made_up.case(made=tuple(rows)), environment=made_up.LAPTOP)
+    wrong = [replace(row, status="disagrees") if row.timing is None else row for row in lacking]
+    assert "on record" not in screen(made_up.case(made=tuple(wrong)), environment=made_up.LAPTOP)
 
 
 # --------------------------------------------------------------------------- several cases, options

@@ -54,25 +54,21 @@ def of_one_output(op: Op, c: Case) -> list[tuple[str, Op]]:
     return found
 
 
-def ops_and_cases(long: bool) -> list[object]:
-    return [
-        pytest.param(part, c, id=f"{of}-{c}")
-        for name in registry.op_names()
-        for c in (*registry.get_op(name).cases.smoke, *(LONG.get(name, ()) if long else ()))
-        for of, part in of_one_output(registry.get_op(name), c)
-    ]
-
-
+OPS = [registry.get_op(name) for name in registry.op_names()]
 every_op = pytest.mark.parametrize(
-    "op",
+    "op", [pytest.param(part, id=of) for op in OPS for of, part in of_one_output(op, op.cases.smoke[0])]
+)
+"""For what does not depend on values."""
+every_op_and_case = pytest.mark.parametrize(
+    ("op", "c"),
     [
-        pytest.param(part, id=of)
-        for op in map(registry.get_op, registry.op_names())
-        for of, part in of_one_output(op, op.cases.smoke[0])
+        pytest.param(part, c, id=f"{of}-{c}")
+        for op in OPS
+        for c in (*op.cases.smoke, *LONG.get(op.name, ()))
+        for of, part in of_one_output(op, c)
     ],
 )
-every_op_and_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=False))
-every_op_and_long_case = pytest.mark.parametrize(("op", "c"), ops_and_cases(long=True))
+"""On each of the op's smoke cases, which have all its dtypes, and `LONG`."""
 
 
 def baseline(op: Op) -> Run:

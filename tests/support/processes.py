@@ -67,9 +67,9 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     return False
 
 
-def called_with(token: str, seconds: float = 60.0) -> int:
+def called_with(token: str) -> int:
     """The process with this word among its arguments, as it is numbered here; waits for it."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has exited

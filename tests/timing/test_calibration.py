@@ -35,7 +35,7 @@ from in_workers import settings_on
 TICK_US = 0.032
 
 
-def noisy_gpu(seed: int, noise: float, tails: float = 0.03) -> World:
+def noisy_gpu(seed: int, noise: float) -> World:
     """A clock like a GPU's: its speed drifts, some samples are outliers, and it counts in ticks."""
     world = World(seed)
     world.graphs, world.tick_us = False, TICK_US
@@ -45,7 +45,7 @@ def noisy_gpu(seed: int, noise: float, tails: float = 0.03) -> World:
     def drift(seconds: float) -> float:
         nonlocal speed
         speed += world.random.gauss(0, noise / 4) + heat + 0.02 * (1 - speed)
-        late = world.random.random() < tails
+        late = world.random.random() < 0.03
         return speed * (1 + world.random.expovariate(5) if late else 1.0)
 
     world.drift = drift

@@ -15,6 +15,7 @@ from compare.spec import UsageError
 from compare.worker.exchange import Exchange
 from compare.worker.pool import CONTEXTS_AT_ONCE, Crew
 from compare.worker.process import Ended
+from cuda_impl import build
 from loaded_files import CPU, SMALL, written
 
 
@@ -91,3 +92,20 @@ def test_few_contexts_are_created_at_once_and_before_a_file_is_loaded(
     for impl in impls:
         own = [step.split()[1] for step in steps if step.split()[0] == impl.label]
         assert own == ["begin", "connect", "load", "choose"]
+
+
+def test_what_all_host_builds_share_is_built_where_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The isolated worker of a user's file would build it anew in each run."""
+    built: list[str] = []
+    for name in ("host_runtime", "host_header"):
+        monkeypatch.setattr(build, name, lambda name=name: built.append(name))
+    project = [impl for impl in registry.implementations("vector_add") if impl.route != "pybind"]
+    mine = [dataclasses.replace(impl, foreign=True, origin=str(tmp_path / "mine.py")) for impl in project]
+    with Crew(registry.get_op("vector_add"), CPU, 60.0) as crew:
+        crew.build(project, ["fp32"])
+        crew.build([impl for impl in mine if impl.route != "cupy"], ["fp32"])
+        assert built == []
+        crew.build(mine, ["fp32"])
+    assert built == ["host_runtime", "host_header"]

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -189,3 +190,50 @@ def test_it_starts_in_no_time() -> None:
 
     seconds()  # the server may have to be started first
     assert min(seconds() for _ in range(5)) < 0.25
+
+
+COUNTING = (
+    "import threading, time\ncount = 0\n\n"
+    "def work():\n    global count\n    while True:\n        count += 1\n"
+    "        open(os.environ['TMPDIR'] + '/count', 'w').write(str(count))\n        time.sleep(0.001)\n\n"
+    "threading.Thread(target=work, daemon=True).start()\n"
+)
+"""A user's file that works without being asked."""
+
+
+def states(pid: int) -> set[str]:
+    """The states of a process's children and of itself: ``T`` is stopped."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == pid:  # its process group
+                found.add(fields[0])
+    return found
+
+
+def test_a_users_idle_worker_is_stopped(tmp_path: Path) -> None:
+    worker = Worker("test", CPU, 60.0, isolated=True)
+    try:
+        worker.ask("load", files=[written(tmp_path / "counting.py", COUNTING)])
+        assert until(lambda: states(worker.pid) == {"T"})
+        worker.ask("rest")  # it goes on, answers, and is stopped again
+        assert until(lambda: states(worker.pid) == {"T"})
+    finally:
+        worker.close()
+    assert until(lambda: not running(worker.pid))
+
+
+def test_a_stopped_worker_does_not_outlive_the_judge() -> None:
+    program = (
+        "import signal, torch\nfrom compare.worker.process import Worker\n"
+        "worker = Worker('test', torch.device('cpu'), 60.0, isolated=True)\n"
+        "worker.ask('rest')\nprint(worker.pid, flush=True)\nsignal.pause()\n"
+    )
+    judge = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert judge.stdout is not None
+    worker = int(judge.stdout.readline())
+    assert until(lambda: states(worker) == {"T"})
+    judge.send_signal(signal.SIGKILL)
+    judge.communicate()
+    assert until(lambda: not states(worker))

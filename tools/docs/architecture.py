@@ -46,6 +46,7 @@ PLACES = {
     "compare.run": ("stage", 1.4),
     "compare.stages": ("stage", 1.4),
     "compare.worker": ("process", 1.4),
+    "compare.replay": ("process", 1.4),
     "compare.checking": ("stage", 0.6),
     "compare.timing": ("stage", 2.1),
     "compare.resources": ("stage", 3.5),

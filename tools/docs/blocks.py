@@ -62,7 +62,7 @@ SCREEN_WIDTH = 80
 _BLOCK = re.compile(r"(?ms)^<!-- generated: (?P<what>[^\n]*?) -->\n(?P<body>.*?)^<!-- end -->$")
 
 
-def documents(root: Path = ROOT) -> list[Path]:
+def documents(root: Path) -> list[Path]:
     """The files that may hold generated blocks."""
     pages = (path for folder in ("docs", "labs") for path in sorted((root / folder).rglob("*.md")))
     return [path for path in (root / "README.md", *pages) if path.is_file()]
@@ -99,10 +99,10 @@ def rewritten(text: str, results: Path = archive.RESULTS) -> str:
     return _BLOCK.sub(block, text)
 
 
-def stale(root: Path = ROOT) -> dict[Path, str]:
+def stale() -> dict[Path, str]:
     """The files that are not what would be generated now, and what would be."""
-    fresh = {path: rewritten(path.read_text()) for path in documents(root)}
-    fresh |= {root / path: make() for path, make in FILES.items()}
+    fresh = {path: rewritten(path.read_text()) for path in documents(ROOT)}
+    fresh |= {ROOT / path: make() for path, make in FILES.items()}
     return {path: text for path, text in fresh.items() if not path.is_file() or path.read_text() != text}
 
 

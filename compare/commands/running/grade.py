@@ -6,9 +6,8 @@ import argparse
 import signal
 from functools import partial
 
-from compare.command_line import outputs
+from compare.command_line import outputs, status
 from compare.commands.running import marked
-from compare.device import pick
 from compare.labs import classroom, similarity
 from compare.labs.lab import Lab, read
 from compare.labs.marking import Marks
@@ -17,6 +16,7 @@ from compare.report import terminal
 from compare.sandbox import isolation
 from compare.sandbox.words import printable
 from compare.spec import UsageError
+from compare.worker.start import prepare
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,14 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
             f"submissions would run with all your rights: this machine offers no isolation ({why}). "
             "--unsafe marks them all the same"
         )
-    pick(arguments.device)
+    prepare(arguments.device, commands=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: marks so far are kept
     keep = arguments.keep or (arguments.folder / classroom.KEPT if whole_class else None)
     if keep:
         keep = outputs.made(keep)
-    found = classroom.mark(
-        folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, marked.say
-    )
+    try:
+        found = classroom.mark(
+            folders, arguments.rubric, arguments.device, arguments.jobs, arguments.timeout, keep, marked.say
+        )
+    except KeyboardInterrupt:
+        if keep is None or not any(keep.iterdir()):
+            raise
+        marked.say(f"interrupted: the marks so far are in {keep}; the same command goes on from there")
+        return status.INCONCLUSIVE
     labs = [read(arguments.rubric)] if arguments.rubric else classroom.labs_of(found)
     similar = None
     if arguments.similar:

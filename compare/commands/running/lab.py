@@ -7,13 +7,13 @@ from pathlib import Path
 
 from compare.command_line import outputs, status
 from compare.commands.running import marked
-from compare.device import pick
 from compare.labs import lab as labs
 from compare.labs import marking, prediction, running, work
 from compare.report import labs as pages
 from compare.report import terminal
 from compare.report.tables import Table
 from compare.spec import Case, Comparison, UsageError
+from compare.worker.start import prepare
 
 
 def listed() -> int:
@@ -47,7 +47,7 @@ def hint(word: str, number: str) -> int:
 def check(folder: Path, device: str, timeout_s: float) -> int:
     """Run the tests of every task that is started; no speed is shown."""
     done = work.read_folder(folder)
-    pick(device)
+    prepare(device, done.lab.ops, commands=True)
     marks = marking.correctness(done, device, timeout_s, marked.say)
     if done.problem:
         print(done.problem, file=sys.stderr)
@@ -56,9 +56,21 @@ def check(folder: Path, device: str, timeout_s: float) -> int:
     }
     table = pages.marks_table(marks)
     terminal.put(lambda width: marked.screen(table, width, firsts.values()))
-    follow = f"lab hint {done.lab.number} 1" if firsts else f"lab report {folder}"
+    follow = f"lab report {folder}"
+    if firsts:
+        follow = f"lab hint {done.lab.number} {_first_hint(done.lab, next(reversed(firsts)))}"
     print(f"\nNEXT  python -m compare {follow}")
     return marked.status_of([marks])
+
+
+def _first_hint(lab: labs.Lab, title: str) -> int:
+    """The number of the first hint about a task or its file."""
+    position, task = next((i, task) for i, task in enumerate(lab.task, 1) if task.title == title)
+    for start in (f"Task {position}:", f"{task.file}:"):
+        for number, text in enumerate(lab.hint, 1):
+            if text.startswith(start):
+                return number
+    return 1
 
 
 def report(folder: Path, device: str, timeout_s: float) -> int:
@@ -77,7 +89,7 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
             prediction.read(each, done.predictions[each.name])
         except ValueError as error:
             raise UsageError(f"{folder / work.ANSWERS}: {error}") from None
-    pick(device)
+    prepare(device, done.lab.ops, commands=True)
     marked.say("measuring what was predicted")
     outcomes = prediction.outcomes(done.lab.prediction, done.predictions, done.lab.op, device, timeout_s)
     runs = [found for task in done.lab.task if (found := _task(done, task, device, timeout_s))]

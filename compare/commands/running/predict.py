@@ -9,17 +9,17 @@ from pathlib import Path
 from compare import registry
 from compare.command_line import status
 from compare.commands.running import marked
-from compare.device import pick
 from compare.labs import prediction
 from compare.labs.lab import Prediction, toml
 from compare.report import labs as pages
 from compare.report import terminal
 from compare.spec import UsageError
+from compare.worker.start import prepare
 
 
 def run(name: str, file: Path | None, device: str, timeout_s: float) -> int:
     """Ask, or read ``file``; measure, and show both side by side."""
-    pick(device)
+    prepare(device, [name], commands=True)
     asked = prediction.standard(registry.get_op(name))
     answers = _given(file, asked) if file else _typed(asked)
     marked.say(f"measuring {name}")

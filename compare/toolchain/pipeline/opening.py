@@ -59,8 +59,8 @@ def open_up(
     impls: Sequence[Implementation],
     case: Case,
     archs: Sequence[str],
-    dump: bool = False,
-    begin: Begin = unwatched,
+    dump: bool,
+    begin: Begin,
 ) -> list[Opened]:
     """What each compiler makes of the kernels that ``impls`` launch, by architecture, then by implementation.
 

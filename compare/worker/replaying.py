@@ -1,0 +1,138 @@
+"""Users' rows on a GPU: recorded in one worker, compiled in a second, and replayed in a third.
+
+Only the first runs the user's host code.  What it tells is data: nodes, sources and addresses, which are
+validated here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import closing
+
+import torch
+
+from compare.device import arch
+from compare.records.encoding import decode, encode
+from compare.replay.arena import GRANULE, library, whole
+from compare.replay.nodes import Recording, difference, problem
+from compare.spec import Case, Implementation, Op
+from compare.worker.exchange import Exchange
+from compare.worker.memory import ALIGNMENT
+from compare.worker.parallel import abreast, cores
+from compare.worker.process import Worker
+from compare.worker.server import modules_of
+from compare.worker.timing import unverified
+from compare.worker.user_files import to_load
+
+_WORKSPACE_BYTES = 1 << 30
+_WORKSPACES = 4
+"""Arena of a recording: inputs, this many times the case's bytes, and `_WORKSPACE_BYTES`."""
+_AT_ONCE = 4
+"""Recordings made at the same time: each has two CUDA contexts and an arena."""
+
+
+class Replaying:
+    """The runners of users' rows on one case.  Use it as a context manager: it ends them.
+
+    Args:
+        exchange: of the timing; inputs lie in it as in a recording.
+    """
+
+    def __init__(self, op: Op, case: Case, exchange: Exchange, timeout_s: float) -> None:
+        self._op, self._case, self._exchange, self._timeout_s = op, case, exchange, timeout_s
+        self._device = exchange.inputs.device
+        self._inputs_bytes = whole(exchange.set_bytes + GRANULE)  # room to shift them
+        self._workers: list[Worker] = []
+        self.runners: dict[str, Worker] = {}
+        """By label: workers that replay a recorded call, ready to be timed."""
+        self.notes: dict[str, str] = {}
+        """By label: why there is no runner."""
+
+    def __enter__(self) -> Replaying:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange.take_back(self.runners.values())
+        self._stop()
+        for worker in self._workers:
+            worker.close()
+
+    def prepare(self, impls: Sequence[Implementation]) -> None:
+        """Record implementations, which are correct on the case, and start their runners."""
+
+        def prepared(impl: Implementation) -> Worker | Exception:
+            try:
+                return self._runner(impl)
+            except Exception as error:  # of the file, the driver or a compiler
+                return error
+
+        for impl, found in abreast(prepared, impls, min(_AT_ONCE, len(impls), cores()), self._stop):
+            if isinstance(found, Worker):
+                self.runners[impl.label] = found
+            else:
+                self.notes[impl.label] = unverified(found)
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.abandon()
+
+    def _runner(self, impl: Implementation) -> Worker:
+        recording = self._recorded(impl)
+        images = self._compiled(impl, recording)
+        runner = self._begun(f"the runner of {impl.label}", self._device)
+        runner.ask("connect", "starting")
+        runner.ask(
+            "replay",
+            "loading a recording",
+            recording=encode(recording),
+            images=images,
+            inputs_bytes=self._inputs_bytes,
+        )
+        return runner
+
+    def _begun(self, who: str, device: torch.device, modules: Sequence[str] = ()) -> Worker:
+        self._workers.append(worker := Worker(who, device, self._timeout_s, isolated=True))
+        arguments = {"device": str(device), "environment": worker.environment, "modules": [*modules]}
+        worker.ask("begin", "starting", **arguments)
+        return worker
+
+    def _recorded(self, impl: Implementation) -> Recording:
+        """A recording, equal to a second one on other inputs at other addresses.
+
+        Raises:
+            ValueError: it is not, or cannot be replayed.
+            Exception: what the recorder raised.
+        """
+        op, case, device = self._op, self._case, self._device
+        nbytes = self._inputs_bytes + whole(_WORKSPACES * op.cost(case).bytes + _WORKSPACE_BYTES)
+        allocator = str(library())
+        label, parameters = impl.base or impl.label, dict(impl.parameters)
+        generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
+        found = []
+        with closing(self._begun(f"the recorder of {label}", device, modules_of(op.name))) as recorder:
+            recorder.ask("connect", "starting")
+            recorder.ask("limit", nbytes=nbytes + _WORKSPACE_BYTES)
+            sizes = {"inputs_bytes": self._inputs_bytes, "nbytes": nbytes}
+            recorder.ask("arena", "reserving addresses", library=allocator, **sizes)
+            recorder.ask("load", "loading its file", files=to_load(impl))
+            recorder.ask("choose", "finding it", op=op.name, label=label, parameters=parameters)
+            with Exchange(op, case, device, self._exchange.expected) as own:
+                own.hand_to(recorder)
+                for shift in (0, ALIGNMENT * (1 + secrets.randbelow(GRANULE // ALIGNMENT - 1))):
+                    own.put(op.make_inputs(case, generator, device), 0)
+                    torch.cuda.synchronize(device)
+                    request = {"inputs": own.as_json(), "shift": shift, "options": own.options}
+                    found.append(decode(Recording, recorder.ask("record", "recording its call", **request)))
+                    if wrong := problem(found[-1], self._inputs_bytes, nbytes, own.expected):
+                        raise ValueError(wrong)
+        if apart := difference(*found):
+            raise ValueError(f"its launches depend on data: {apart}")
+        return found[0]
+
+    def _compiled(self, impl: Implementation, recording: Recording) -> list[str]:
+        """The machine code of a recording's sources, in base64."""
+        with closing(self._begun(f"the compiler of {impl.label}", torch.device("cpu"))) as compiler:
+            request = {"sources": encode(recording.sources), "arch": arch(self._device)}
+            images: list[str] = compiler.ask("compile", "compiling its kernels", **request)
+        return images

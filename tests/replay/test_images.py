@@ -1,0 +1,141 @@
+"""Provenance: a recording's sources compile to the very machine code that the user's process ran."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from unittest import mock
+
+import pytest
+import torch
+
+from compare.records.encoding import decode, encode
+from compare.replay.images import compiled, sections
+from compare.replay.nodes import CudaSource, Source, Sourced, TritonSource
+from compare.replay.sources import Sources
+from compare.worker.process import Worker
+from cuda_impl import build, flags
+from cuda_impl.build import cuda_include
+from processes import python
+
+ADD = 'extern "C" __global__ void add(const float* x, float* y) { y[threadIdx.x] += x[threadIdx.x]; }\n'
+TEMPLATE = "template <typename T> __global__ void scale(T* y, T by) { y[threadIdx.x] *= by; }\n"
+
+
+def sent(source: Source) -> Source:
+    """As it comes out of another process."""
+    return decode(Sourced, json.loads(json.dumps({"all": encode((source,))}))).all[0]
+
+
+AS_TRITON = """
+import json, sys
+from unittest import mock
+from triton.compiler import CompiledKernel
+from compare import registry
+from compare.capture import capture
+from compare.records.encoding import decode, encode
+from compare.replay.images import compiled
+from compare.replay.nodes import Sourced
+from compare.replay.sources import Sources
+from compare.resources.compiler_process import compile_triton
+
+op, label = registry.get_op("softmax"), sys.argv[1]
+(impl,) = (i for i in registry.implementations("softmax") if i.label == label)
+(launch,) = capture(impl, op, op.cases.default, "sm_90")
+kernel, _ = compile_triton(launch, "sm_90")
+with mock.patch.object(CompiledKernel, "_init_handles", lambda kernel: setattr(kernel, "module", 7)):
+    (sources := Sources())._watch_triton()
+    kernel._init_handles()
+source = decode(Sourced, json.loads(json.dumps({"all": encode((sources.of(7),))}))).all[0]
+print(source.stage, compiled([source], "sm_90") == [kernel.asm["cubin"]])
+"""
+
+
+@pytest.mark.parametrize(("label", "stage"), [("triton.online", "ttir"), ("triton.gluon", "ttgir")])
+def test_tritons_ir_compiles_to_the_same_machine_code(label: str, stage: str) -> None:
+    """In a process of its own: in this one Triton may be interpreted."""
+    done = python("-c", AS_TRITON, label, ready="triton")
+    assert done.stdout.split() == [stage, "True"], done.stderr
+
+
+@pytest.mark.parametrize(("code", "names"), [(ADD, ()), (TEMPLATE, ("scale<float>", "scale<double>"))])
+def test_cupys_source_compiles_to_the_same_machine_code(code: str, names: tuple[str, ...]) -> None:
+    """cupy's own compilation is noted as it happens, and loading it is made up: that needs a GPU."""
+    compiler = build.cupy().cuda.compiler
+    sources, images = Sources(), []
+
+    class Module:
+        ptr = 7
+
+    def load(source: str, options: tuple[str, ...] = (), **keywords: object) -> Module:
+        found = keywords["name_expressions"]
+        program = compiler._NVRTCProgram(source, "kern.cu", name_expressions=found, method="cubin")
+        images.append(program.compile((*options, "-ftz=true", "-arch=sm_90"))[0])
+        return Module()
+
+    with (
+        mock.patch.object(compiler, "_compile_module_with_cache", load),
+        mock.patch.object(compiler._NVRTCProgram, "compile", compiler._NVRTCProgram.compile),
+    ):
+        sources._watch_cupy()
+        for option in ("-DONE", "-DTWO"):
+            compiler._compile_module_with_cache(code, (option,), name_expressions=names or None)
+    source = sources.of(7)
+    assert source == CudaSource(code, names, ("-DTWO", "-ftz=true", "-arch=sm_90"))
+    (image,) = compiled([sent(source)], "sm_90")
+    assert image.rstrip(b"\0") == images[1].rstrip(b"\0")  # cupy loses a byte at the end
+
+
+IR = """
+module {
+  tt.func public @store(%y: !tt.ptr<f32>, %value: f32) attributes {noinline = false} {
+    tt.store %y, %value : !tt.ptr<f32>
+    tt.return
+  }
+}
+"""
+
+
+def test_an_isolated_process_compiles() -> None:
+    sources = CudaSource(ADD, (), flags.nvrtc("sm_90", cuda_include())), TritonSource(IR, "ttir", {})
+    worker = Worker("the compiler", torch.device("cpu"), 60.0, isolated=True)
+    try:
+        worker.ask("begin", device="cpu", environment=worker.environment, modules=[])
+        told = worker.ask("compile", sources=encode(sources), arch="sm_90")
+    finally:
+        worker.close()
+    of_cuda, of_triton = (b64decode(image) for image in told)
+    assert ".text.add" in sections(of_cuda)
+    assert ".text.store" in sections(of_triton)
+
+
+def test_a_module_that_was_not_compiled_here_has_no_source() -> None:
+    assert Sources().of(1) is None
+
+
+@pytest.mark.parametrize(
+    "variable", ["__device__ float kept;", "__constant__ float kept;", "__device__ float kept = 1;"]
+)
+def test_variables_are_refused(variable: str) -> None:
+    code = variable + ADD.replace("+= x", "+= kept + x")
+    with pytest.raises(NotImplementedError, match="Pass a tensor instead"):
+        compiled([CudaSource(code, (), flags.nvrtc("sm_90", cuda_include()))], "sm_90")
+
+
+def test_a_source_that_does_not_compile_is_refused_with_the_compilers_words() -> None:
+    with pytest.raises(build.BuildError, match="NVRTC failed"):
+        compiled([CudaSource("no C++", (), ("-arch=sm_90",))], "sm_90")
+    with pytest.raises(ValueError, match="no architecture"):
+        compiled([CudaSource(ADD, (), ("-arch=compute_90",))], "sm_90")
+
+
+def test_what_is_no_machine_code_has_no_sections() -> None:
+    with pytest.raises(ValueError, match="64-bit ELF"):
+        list(sections(b"// PTX"))
+
+
+def test_triton_runs_no_other_options() -> None:
+    """Paths that a user's process names are not read."""
+    with mock.patch("compare.replay.images.triton.compile") as called:
+        compiled([TritonSource("module", "ttir", {"num_warps": 8, "ir_override": "/x.ttir"})], "sm_90")
+    assert called.call_args.kwargs["options"] == {"num_warps": 8}

@@ -1,0 +1,175 @@
+"""A recording timed like any row, in the host's memory: what is copied and poisoned, and when."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from compare import registry
+from compare.checking.guarded_memory import POISON
+from compare.checking.reference import expected_outputs
+from compare.checking.tolerance import ToleranceFromBaseline
+from compare.spec import Implementation, Timing, case
+from compare.timing.rounds import Plan, Result
+from compare.timing.stopwatch import Reading
+from compare.worker import main, user_files
+from compare.worker.exchange import Exchange
+from compare.worker.pool import Crew
+from compare.worker.timing import REPLAYED, Replayed, Subject, measure
+from host_stopwatch import HostStopwatch
+from in_workers import settings_on
+from loaded_files import CPU, implemented, own_registry, written
+
+STALE, NEW = 1.0, 2.0
+
+
+@pytest.fixture(autouse=True)
+def _collecting() -> Iterator[None]:
+    """A bench turns the garbage collector off."""
+    yield
+    gc.enable()
+
+
+class FakePlayer:
+    """Doubles the arena's input; notes what it finds before each call."""
+
+    def __init__(self) -> None:
+        self.x, self.y = torch.zeros(4), torch.zeros(4)
+        self.found: list[tuple[float, bool]] = []
+
+    def __call__(self, *_: torch.Tensor) -> torch.Tensor:
+        self.found.append((float(self.x[0]), bool(self.y.view(torch.int16).eq(POISON).all())))
+        torch.mul(self.x, 2, out=self.y)
+        return self.y
+
+    def reset(self) -> None:
+        self.y.view(torch.int16).fill_(POISON)
+
+
+def bench(player: FakePlayer, *, coming: bool = True) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """A bench with one set of inputs in shared memory, and the mailbox of the output."""
+    shared, mailbox = torch.full((4,), STALE), torch.zeros(4)
+    impl = Implementation("", "replay", "naive", player)
+    values = (torch.full((4,), NEW),) if coming else ()
+    watch = HostStopwatch(CPU)
+    found = main._Replay(player, (player.x,), [(shared,)], impl, values, {"y": mailbox}, watch, False)  # type: ignore[arg-type]
+    return found, shared, mailbox
+
+
+def test_a_cold_sample_is_of_inputs_that_nothing_has_seen() -> None:
+    player = FakePlayer()
+    found, shared, mailbox = bench(player)
+    found.cold(0)
+    assert player.found == [(STALE, True), (NEW, True)]
+    assert mailbox.eq(2 * NEW).all()
+    assert shared.eq(NEW).all()  # the judge compares it with its own
+
+
+def test_large_inputs_are_copied_once() -> None:
+    player = FakePlayer()
+    found, _, mailbox = bench(player, coming=False)
+    found.cold(0)
+    assert player.found == [(STALE, True)]
+    assert mailbox.eq(2 * STALE).all()
+
+
+def test_a_warm_sample_begins_with_poisoned_memory() -> None:
+    player = FakePlayer()
+    found, _, mailbox = bench(player)
+    found.warm("warm", 0, 3)
+    assert player.found[0] == (STALE, True)
+    assert len(player.found) == 4
+    assert mailbox.eq(2 * STALE).all()
+
+
+def test_the_judge_sees_what_was_written_to_an_input() -> None:
+    player = FakePlayer()
+    found, shared, _ = bench(player, coming=False)
+    with mock.patch.object(torch, "mul", lambda x, _, out: x.fill_(9.0)):
+        found.cold(0)
+    assert shared.eq(9.0).all()
+
+
+class FakeRemote:
+    sets, output_dtype = 3, "torch.float32"
+
+    def __init__(self, name: str, us: float, taken: list[str]) -> None:
+        self._name, self._us, self._taken = name, us, taken
+
+    def __getattr__(self, what: str) -> Any:
+        def sample(*_: Any, **__: Any) -> Any:
+            self._taken.append(f"{self._name}.{what}")
+            return self._us if what == "first" else Reading(self._us, self._us + 1)
+
+        return sample
+
+
+def test_gpu_times_are_the_runners_and_host_times_its_own() -> None:
+    taken: list[str] = []
+    found = Replayed(FakeRemote("runner", 10.0, taken), FakeRemote("own", 20.0, taken))  # type: ignore[arg-type]
+    assert (found.sets, found.first(), found.output_dtype) == (3, 20.0, "torch.float32")
+    assert found.cold(0) == found.graph(2) == found.warm(0, 2, "burst") == Reading(10.0, 11.0)
+    assert found.warm(0, 2) == Reading(10.0, 21.0)
+    assert [each for each in taken if each.startswith("own")] == ["own.first", "own.warm"]
+
+
+@pytest.fixture(scope="module")
+def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """Rows of a file with other workers in place of runners: a right one, a wrong one and one that exits."""
+    op, small = registry.get_op("vector_add"), case("fp32", N=1024)
+    file = written(
+        tmp_path_factory.mktemp("runners") / "rows.py",
+        implemented("wrong", "return torch.zeros_like(x)") + implemented("leaves", "os._exit(3)"),
+    )
+    with own_registry(), Crew(op, CPU, 20.0) as crew:
+        user_files.load([file], 60.0)
+        right, wrong, leaves = (
+            impl
+            for name in ("right", "wrong", "leaves")
+            for impl in registry.implementations("vector_add", [f"triton.{name}"])
+        )
+        (eager,) = registry.implementations("vector_add", ["torch.eager"])
+        impls = [eager, *(replace(right, label=f"triton.{name}", base="triton.right") for name in "abc")]
+        workers = {impl.label: crew.of(impl) for impl in impls}
+        runners = {
+            "triton.a": crew.of(replace(right, label="triton.d", base="triton.right")),
+            "triton.b": crew.of(wrong),
+            "triton.c": crew.of(leaves),
+        }
+        yardstick = ToleranceFromBaseline.local(op, small, CPU)
+        with Exchange(op, small, CPU, expected_outputs(op, small, CPU), timed=True) as exchange:
+            subject = Subject(
+                op, impls, small, CPU, workers, exchange, yardstick, dict.fromkeys(workers, 1.0), runners
+            )
+            plan = Plan(min_rounds=5, max_rounds=5, min_s=0.0, warm_up_s=0.0, slow_ms=math.inf)
+            with mock.patch("compare.worker.timing.TOO_FAST", 0.01):  # other tests use the same cores
+                return measure(subject, settings_on(CPU, plan=plan))
+
+
+def notes(result: Result) -> str:
+    assert isinstance(result, Timing), result
+    return " | ".join(result.notes)
+
+
+def test_a_replayed_row_says_so(with_runners: dict[str, Result]) -> None:
+    assert REPLAYED in notes(with_runners["triton.a"])
+
+
+@pytest.mark.parametrize(
+    ("label", "why"),
+    [("triton.b", "elements were not written|wrong in a warm sample"), ("triton.c", "exit code 3")],
+)
+def test_a_row_that_cannot_be_replayed_is_timed_as_before(
+    with_runners: dict[str, Result], label: str, why: str
+) -> None:
+    said = notes(with_runners[label])
+    assert re.search(f"unverified, timed by its own process: .*({why})", said)
+    assert REPLAYED not in said
