@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
@@ -37,7 +38,8 @@ def pairs(lab: Lab, folders: Iterable[Path]) -> list[Pair]:
         UsageError: the library is missing.
     """
     try:
-        import copydetect  # start-up: with it comes matplotlib, and only --similar needs them
+        # Start-up: with it comes matplotlib, and only --similar needs them.
+        copydetect: Any = importlib.import_module("copydetect")
     except ImportError:
         raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
     found = []
