@@ -326,11 +326,13 @@ def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 
 def _registers(case: CaseComparison, label: str) -> dict[str, int]:
-    """Registers/thread by architecture, the newest first, of the row's first kernel."""
+    """Registers/thread by architecture, the newest first, of the row's kernel that takes most, as the table."""
     row = figures.row_of(case, label)
+    found: dict[str, int] = {}
     for _, _, by_arch in figures.kernels([row] if row else []):
-        return {arch: by_arch[arch].registers for arch in sorted(by_arch, key=_generation, reverse=True)}
-    return {}
+        for arch, kernel in by_arch.items():
+            found[arch] = max(kernel.registers, found.get(arch, 0))
+    return {arch: found[arch] for arch in sorted(found, key=_generation, reverse=True)}
 
 
 def _generation(arch: str) -> int:
