@@ -326,7 +326,7 @@ def _effort(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
 
 
 def _registers(case: CaseComparison, label: str) -> dict[str, int]:
-    """Registers/thread by architecture, the newest first, of the row's kernel that takes most, as the table."""
+    """Registers/thread by architecture, the newest first, of the kernel that takes most, as the table has."""
     row = figures.row_of(case, label)
     found: dict[str, int] = {}
     for _, _, by_arch in figures.kernels([row] if row else []):
