@@ -12,7 +12,7 @@ from compare.report.tables import NOTHING, number, percent
 WIDEST = 80
 """Of text, however wide the terminal; a table that needs more may take it."""
 _WHY_LINES = 4
-"""So many lines for the evidence of one case."""
+"""So many lines of 80 columns for the evidence, divided among the cases."""
 _FAILURES = 4
 """More are only named."""
 _REASON_WORDS = 45
@@ -240,12 +240,13 @@ def _leaders(case: Swept) -> str:
 
 
 def _why(block: Block, most: int, width: int, start: str) -> list[str]:
-    """The most telling evidence that fits into ``most`` lines; the first begins with ``start``."""
+    """The most telling evidence that fits into ``most`` lines of a terminal of 80; the first begins with
+    ``start``."""
     left = most
     chosen: list[str] = []
     for text in block.why:
         text = text if chosen else start + text
-        takes = _wrapped(_INDENT + text, width, _INDENT).count("\n") + 1
+        takes = _wrapped(_INDENT + text, WIDEST, _INDENT).count("\n") + 1
         if takes <= left or not chosen:
             left -= takes
             chosen.append(text)
