@@ -83,7 +83,7 @@ def same(impl: Implementation, got: torch.Tensor, expected: torch.Tensor) -> boo
     """Bit for bit; of what adds up in no certain order on a GPU, nearly."""
     if impl.deterministic or got.device.type == "cpu":
         return torch.equal(got.reshape(-1).view(torch.uint8), expected.reshape(-1).view(torch.uint8))
-    return torch.allclose(got, expected, rtol=1e-4, atol=1e-2)
+    return torch.allclose(got, expected, rtol=max(1e-4, 2 * torch.finfo(got.dtype).eps), atol=1e-2)
 
 
 def poison_like(x: torch.Tensor) -> torch.Tensor:
