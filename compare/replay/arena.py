@@ -20,6 +20,8 @@ BASE = 0x7A00_0000_0000
 """An H100's driver gave this address in two processes; elsewhere it may refuse, which `Arena` says."""
 GRANULE = 2 << 20
 """CUDA maps device memory in pages of this size."""
+RESERVED_BYTES = 64 << 30
+"""Addresses of an arena; its memory takes the first.  For a few megabytes the driver chooses others."""
 ALLOCATOR = Path(__file__).with_name("arena.cpp")
 
 
@@ -63,9 +65,10 @@ class Arena:
         access.location = place
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         size = f"{nbytes >> 20} MiB"
-        address = int(checked(driver.cuMemAddressReserve(nbytes, 0, BASE, 0), f"reserving {size}"))
+        self._reserved = max(nbytes, RESERVED_BYTES)
+        address = int(checked(driver.cuMemAddressReserve(self._reserved, 0, BASE, 0), f"reserving {size}"))
         if address != BASE:
-            driver.cuMemAddressFree(address, nbytes)
+            driver.cuMemAddressFree(address, self._reserved)
             raise RuntimeError(f"the driver reserves address {address:#x} and not {BASE:#x}")
         self._memory = checked(driver.cuMemCreate(nbytes, wanted, 0), f"{size} of GPU memory")
         checked(driver.cuMemMap(BASE, nbytes, 0, self._memory, 0), "mapping it")
@@ -80,7 +83,7 @@ class Arena:
         torch.cuda.synchronize(self.device)
         checked(driver.cuMemUnmap(BASE, self.nbytes), "unmapping")
         checked(driver.cuMemRelease(self._memory), "freeing")
-        checked(driver.cuMemAddressFree(BASE, self.nbytes), "freeing the addresses")
+        checked(driver.cuMemAddressFree(BASE, self._reserved), "freeing the addresses")
 
 
 class _Raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,14 @@ from triton.backends.compiler import GPUTarget
 
 from compare.replay.nodes import CudaSource, Source, TritonSource
 from compare.replay.sources import OPTIONS
+from compare.resources.sass.disassembly import disassembled
 from cuda_impl import build
 
 _WARP = 32
 _VARIABLES = (".nv.global", ".nv.managed", ".nv.constant3")
 """Beginnings of the names of sections with variables that host code can reach.  Triton has none."""
+_READS_ONE = re.compile(r"\bc\[0x[34]\]")
+"""In machine code, an access to a variable or its address.  The sections hold unused constants too."""
 _SECTION = struct.Struct("<IIQQQQ")
 """Of a 64-bit ELF file's section header: name, type, flags, address, offset, size."""
 
@@ -25,7 +29,7 @@ def compiled(sources: Sequence[Source], arch: str) -> list[bytes]:
     """The ELF image of each source for ``arch`` (``sm_90``).  Needs no GPU.
 
     Raises:
-        NotImplementedError: it has variables, whose values are not in its source.
+        NotImplementedError: it reads variables, whose values are not in its source.
         Exception: what the compiler raised.
     """
     return [_of_triton(each, arch) if isinstance(each, TritonSource) else _of_cuda(each) for each in sources]
@@ -45,10 +49,11 @@ def _of_cuda(source: CudaSource) -> bytes:
     made = build.compile_nvrtc(source.code, source.names, source.options)
     if not made.cubin:
         raise ValueError("it was compiled for no architecture: leave -arch to cupy")
-    if found := [name for name in sections(made.cubin) if name.startswith(_VARIABLES)]:
+    has_variables = any(name.startswith(_VARIABLES) for name in sections(made.cubin))
+    if has_variables and _READS_ONE.search(disassembled(made.cubin)):
         raise NotImplementedError(
-            f"its CUDA source has __device__ or __constant__ variables, or printf ({', '.join(found)}): host "
-            "code may have changed them. Pass a tensor instead"
+            "its CUDA source uses a __device__ or __constant__ variable, or printf: host code or an earlier "
+            "call may have changed it. Pass a tensor instead"
         )
     return made.cubin
 

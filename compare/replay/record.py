@@ -131,9 +131,11 @@ class Recorder:
         if not int(function):
             function = checked(driver.cuKernelGetFunction(told.kern), "a kernel's function")
         name = checked(driver.cuFuncGetName(function), "a kernel's name").decode()
-        parameters = parameters_of(function, int(told.kernelParams))
         error, module = driver.cuFuncGetModule(function)  # a library's may have none
         source = self._sources.of(int(module)) if error == driver.CUresult.CUDA_SUCCESS else None
+        if source is None and not _FILL.search(name):
+            raise NotReplayable(_of_a_library(name))
+        parameters = parameters_of(function, int(told.kernelParams))
         if source is None:
             return self._filling(name, parameters)
         for word in (word for parameter in parameters for word in words(parameter)):
@@ -155,8 +157,8 @@ class Recorder:
         )
 
     def _filling(self, name: str, parameters: Sequence[bytes]) -> Memset:
-        """PyTorch's ``fill_`` as a memset; any other kernel without a source is a library's."""
-        if _FILL.search(name) and list(map(len, parameters))[::2] == [4, 8]:
+        """PyTorch's ``fill_`` as a memset."""
+        if list(map(len, parameters))[::2] == [4, 8]:
             count, value, address = parameters
             size, times = len(value), 1
             if size == 8 and value[:4] == value[4:]:
@@ -169,9 +171,11 @@ class Recorder:
             )
             if size in (1, 2, 4) and self._has(filling.address, filling.count * size):
                 return filling
-        raise NotReplayable(
-            f"its call launches {name[:120]}, a library's kernel: not compiled from its source"
-        )
+        raise NotReplayable(_of_a_library(name))
+
+
+def _of_a_library(name: str) -> str:
+    return f"its call launches {name[:120]}, a library's kernel: not compiled from its source"
 
 
 def parameters_of(function: Any, addresses: int) -> list[bytes]:

@@ -235,6 +235,9 @@ def enter(isolation: Isolation, private: Path, lifeline: int, *, gpu: bool) -> N
             Path(folder).mkdir()
     os.environ.update(inner)
     tempfile.tempdir = None
+    compiler: Any = sys.modules.get("cupy.cuda.compiler")
+    if hasattr(compiler, "_kernel_cache_backend"):  # cupy 14.2 reads CUPY_CACHE_DIR once, when it is imported
+        compiler._set_kernel_cache_backend(type(compiler._kernel_cache_backend)())
     sys.dont_write_bytecode = True
     if isolation.landlock:
         _into_landlock(isolation.landlock, private, gpu=gpu or isolation.namespaces)

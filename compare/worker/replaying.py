@@ -42,12 +42,15 @@ class Replaying:
     def __init__(self, op: Op, case: Case, exchange: Exchange, timeout_s: float) -> None:
         self._op, self._case, self._exchange, self._timeout_s = op, case, exchange, timeout_s
         self._device = exchange.inputs.device
-        self._inputs_bytes = whole(exchange.set_bytes + GRANULE)  # room to shift them
         self._workers: list[Worker] = []
         self.runners: dict[str, Worker] = {}
         """By label: workers that replay a recorded call, ready to be timed."""
         self.notes: dict[str, str] = {}
         """By label: why there is no runner."""
+
+    @property
+    def _inputs_bytes(self) -> int:
+        return whole(self._exchange.set_bytes + GRANULE)  # room to shift them
 
     def __enter__(self) -> Replaying:
         return self

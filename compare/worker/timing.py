@@ -43,7 +43,11 @@ SURE = {True: 3, False: 1}
 """Samples checked among the first `EARLY` of each kind, by whether the implementation is a user's."""
 EARLY = 10
 LATER = {True: 0.04, False: 0.01}
-"""Share of later samples that are checked, by whether the implementation is a user's."""
+"""Share of later samples that are checked, by whether the implementation is a user's.
+
+A user's are checked on values of their own.  The project's are checked on samples of the same numbers, and
+share the oracle's output for a round's inputs: attention's takes a second.
+"""
 
 SPAN_S = 0.02
 """Duration of the longer of the two batches that the judge times."""
@@ -82,6 +86,11 @@ class TooFast(Exception):
     """The judge's clock contradicts a worker's times."""
 
 
+def drawn(*, foreign: bool) -> set[int]:
+    """The samples to be checked among the first `EARLY`."""
+    return set(_CHANCE.sample(range(EARLY), SURE[foreign]))
+
+
 class Session:
     """What the workers of one measurement share: the examiner, and the cost of samples."""
 
@@ -90,6 +99,14 @@ class Session:
         self.samples = 0
         self.samples_s = self.set_out_s = self.exams_s = 0.0
         self._this_round: set[str] = set()
+        self._checked = {kind: drawn(foreign=False) for kind in KINDS}
+        self._later: dict[tuple[Kind, int], bool] = {}
+
+    def own_to_be_checked(self, kind: Kind, number: int) -> bool:
+        """Whether the project's rows are checked on this sample of theirs."""
+        if number >= EARLY and (kind, number) not in self._later:
+            self._later[kind, number] = _CHANCE.random() < LATER[False]
+        return number in self._checked[kind] or self._later.get((kind, number), False)
 
     def cold_sample_of(self, label: str, which: int) -> None:
         """Renew a set of inputs before the first cold sample of a round."""
@@ -124,10 +141,8 @@ class Remote:
         self._label, self._session = impl.label, session
         self._exposed: set[Kind] = set()
         self._taken: dict[Kind, int] = {}
-        self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE[impl.foreign])) for kind in KINDS}
-        self._later = 1.0 if always else LATER[impl.foreign]
-        if always:
-            self._checked = {kind: set(range(EARLY)) for kind in KINDS}
+        self._always, self._foreign = always, impl.foreign
+        self._checked = {kind: drawn(foreign=True) for kind in KINDS}
 
     def first(self) -> float:
         begin = time.perf_counter()
@@ -153,15 +168,16 @@ class Remote:
     def _to_be_checked(self, kind: Kind) -> bool:
         """Whether to examine the next sample's output: drawn at random, known to the judge only."""
         number = self._taken[kind] = self._taken.get(kind, -1) + 1
-        return number in self._checked[kind] or (
-            number >= EARLY and secrets.randbelow(1000) < 1000 * self._later
-        )
+        if not (self._foreign or self._always):
+            return self._session.own_to_be_checked(kind, number)
+        later = number >= EARLY and _CHANCE.random() < LATER[True]
+        return self._always or later or number in self._checked[kind]
 
     def _sample(self, kind: Kind, which: int, request: str, /, **arguments: Any) -> Reading:
         session, exam = self._session, self._session.exam
         begin = time.perf_counter()
         checked = self._to_be_checked(kind)
-        if checked:
+        if checked and (self._foreign or self._always):
             exam.renew(which)  # values that no other sample has seen
         renewed = time.perf_counter()
         exam.set_out(which, kind)
@@ -248,6 +264,8 @@ class Examiner:
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
         self._stale = self._fresh()
         self._wanted: list[tuple[Op, float, bool]] = []  # no references: these would hold the stale inputs
+        self._references: dict[int, list[Reference]] = {}
+        """Of the set of inputs that was compared last."""
         for part in by_output(op, case):
             reference = Reference(part, self._stale)
             limit = tolerance.limit(case, reference)
@@ -274,6 +292,7 @@ class Examiner:
 
     def renew(self, which: int) -> None:
         """Draw new values for a set of inputs."""
+        self._references.pop(which, None)
         self._values[which] = ()  # frees the old ones: large inputs may fit only once
         self._values[which] = self._fresh()
 
@@ -300,6 +319,7 @@ class Examiner:
 
     def apply(self, which: int, changes: Mapping[str, Any], begin: int, end: int) -> None:
         """Make the changes of calls ``begin`` to ``end`` in the judge's own values."""
+        self._references.pop(which, None)
         x = self._values[which][changes["argument"]]
         for number in range(begin, end):
             x[tuple(changes["spots"][number % SPOTS])] = changes["values"][number]
@@ -316,13 +336,22 @@ class Examiner:
             Cheated: an output is wrong, or an input was written to.
         """
         outputs = self._exchange.take()
-        for (op, allowed, by_row), output in zip(self._wanted, outputs.values(), strict=True):
+        references = self._references_of(which)
+        for (op, allowed, _), reference, output in zip(
+            self._wanted, references, outputs.values(), strict=True
+        ):
             # Twice the check's limit, derived from one set of inputs: this tests that the work was done.
             limit = 2 * limit_of(op.tolerance(self._case), accumulator, allowed)
-            reference = Reference(op, self._values[which], by_row=by_row)
             self._compare(reference, output, limit, when, accumulator)
         if inputs:
             self.examine_inputs(which, when)
+
+    def _references_of(self, which: int) -> list[Reference]:
+        if which not in self._references:
+            values, keep = self._values[which], 8 * self.output_bytes <= KEPT_BYTES
+            found = [Reference(op, values, keep=keep, by_row=by_row) for op, _, by_row in self._wanted]
+            self._references = {which: found}
+        return self._references[which]
 
     def _compare(
         self, reference: Reference, output: torch.Tensor, limit: float, when: str, accumulator: str

@@ -116,10 +116,18 @@ def test_a_module_that_was_not_compiled_here_has_no_source() -> None:
 @pytest.mark.parametrize(
     "variable", ["__device__ float kept;", "__constant__ float kept;", "__device__ float kept = 1;"]
 )
-def test_variables_are_refused(variable: str) -> None:
+def test_variables_that_are_used_are_refused(variable: str) -> None:
     code = variable + ADD.replace("+= x", "+= kept + x")
     with pytest.raises(NotImplementedError, match="Pass a tensor instead"):
         compiled([CudaSource(code, (), flags.nvrtc("sm_90", cuda_include()))], "sm_90")
+
+
+def test_constants_that_are_folded_are_no_variables() -> None:
+    code = "constexpr int ONE = 1; template <int N> constexpr int TWICE = 2 * N;" + ADD.replace(
+        "+=", "+= TWICE<ONE> *"
+    )
+    (image,) = compiled([CudaSource(code, (), flags.nvrtc("sm_90", cuda_include()))], "sm_90")
+    assert ".text.add" in sections(image)
 
 
 def test_a_source_that_does_not_compile_is_refused_with_the_compilers_words() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -10,7 +10,7 @@ from compare import registry
 from compare.checking.reference import expected_outputs
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
-from compare.timing.rounds import Plan, Result
+from compare.timing.rounds import Plan, Progress, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
@@ -31,6 +31,8 @@ def timed(
     case: Case,
     settings: Settings,
     device: torch.device,
+    first_calls_ms: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Result]:
     """The results of `measure`, with a worker for each of ``impls``."""
     with Crew(op, device, 20.0 if device.type == "cpu" else 300.0) as crew:
@@ -40,5 +42,5 @@ def timed(
         workers = {impl.label: crew.of(impl) for impl in impls}
         yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), case, device)
         with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
-            subject = Subject(op, impls, case, device, workers, exchange, yardstick, {})
-            return measure(subject, settings)
+            subject = Subject(op, impls, case, device, workers, exchange, yardstick, first_calls_ms or {})
+            return measure(subject, settings, progress=progress)

@@ -280,9 +280,11 @@ def test_a_copy_takes_as_long_as_by_tritons_own_timer(card: torch.device, size: 
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("size", [1 << 20, 1 << 24, 1 << 27])
-def test_a_call_beside_itself_is_within_one_percent(card: torch.device, size: int) -> None:
-    add = addition(card, size)
-    assert ratio(CudaStopwatch(card), add, add) == pytest.approx(1, abs=0.01)
+def test_a_call_beside_itself_takes_as_long(card: torch.device, size: int) -> None:
+    """Within a percent, or 0.3 us: a name's learnt wait moves a short call's time."""
+    watch, add = CudaStopwatch(card), addition(card, size)
+    us = gpu_us(watch.cold("add", add) for _ in range(50))
+    assert ratio(watch, add, add) == pytest.approx(1, abs=max(0.01, 0.3 / us))
 
 
 @pytest.mark.gpu
