@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import importlib
 import json
 import os
 import pty
@@ -100,6 +101,20 @@ def test_only_the_private_folder_can_be_changed(found: Isolation, gpu: bool, tmp
     assert {name for name, came in said.items() if came == "ok"} == {"read", "private", "null"}
     assert mine.read_text() == "as it was"
     assert not (ROOT / "secrets.py").exists()
+
+
+@pytest.mark.parametrize(("found", "gpu"), VARIANTS)
+def test_cupy_keeps_its_kernels_in_the_private_folder(found: Isolation, gpu: bool) -> None:
+    """It was imported before: version 14.2 reads CUPY_CACHE_DIR then."""
+    compiler = importlib.import_module("cupy.cuda.compiler")
+    if not hasattr(compiler, "_kernel_cache_backend"):
+        pytest.skip("this cupy reads CUPY_CACHE_DIR at each compilation")
+
+    def attempt(private: Path) -> None:
+        compiler._kernel_cache_backend.save("kernel.cubin", b"code", "source")
+        assert [*(private / "cupy").iterdir()]
+
+    assert inside(found, gpu, {"save": attempt}) == {"save": "ok"}
 
 
 @pytest.mark.parametrize(("found", "gpu"), VARIANTS)

@@ -18,7 +18,7 @@ from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Op, Tolerance, by_output
 
 _KEPT_BYTES = 1 << 29
-"""Inputs of up to this size with their fp64 reference are kept; on a GPU up to 1/64 of its memory."""
+"""Inputs of up to this size with their fp64 reference are kept; on a GPU up to 1/16 of its memory."""
 
 _MANY = range(1 << 16, 1 << 31)
 """Elements of all inputs where an op's revealing inputs are a probe too: beyond, indices take much memory."""
@@ -134,7 +134,7 @@ def _exactly(case: Case) -> Tolerance:
 def _most_kept(device: torch.device) -> int:
     if device.type != "cuda":
         return _KEPT_BYTES
-    return max(_KEPT_BYTES, torch.cuda.get_device_properties(device).total_memory // 64)
+    return max(_KEPT_BYTES, torch.cuda.get_device_properties(device).total_memory // 16)
 
 
 def with_one_element_changed(probe: Probe) -> Iterator[Probe]:

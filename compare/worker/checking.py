@@ -29,7 +29,7 @@ from compare.worker.pool import Crew
 from compare.worker.process import Ended, Raised, Worker
 
 _JUDGE_BYTES = 3 << 30
-"""GPU memory that the judge needs to compare outputs of an ordinary size."""
+"""GPU memory that the judge needs to compare outputs of an ordinary size, and at least 1/8 of all."""
 _CONTEXT_BYTES = 400 << 20
 """GPU memory of each worker's CUDA context."""
 _CPU_BYTES = 4 << 20
@@ -112,7 +112,7 @@ class Checking:
         if self._device.type != "cuda":
             return max(1, min(count, cores()))
         total_bytes: int = torch.cuda.get_device_properties(self._device).total_memory
-        room = total_bytes - _JUDGE_BYTES - count * _CONTEXT_BYTES
+        room = total_bytes - max(_JUDGE_BYTES, total_bytes // 8) - count * _CONTEXT_BYTES
         each = _CONTEXT_BYTES + _TENSORS * self._op.cost(self._case).bytes
         return max(1, min(count, cores(), room // each))
 

@@ -39,15 +39,10 @@ CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
 
 KINDS: tuple[Kind, ...] = ("cold", "warm", "graph", "burst", "sustained")
 
-SURE = {True: 3, False: 1}
-"""Samples checked among the first `EARLY` of each kind, by whether the implementation is a user's."""
-EARLY = 10
-LATER = {True: 0.04, False: 0.01}
-"""Share of later samples that are checked, by whether the implementation is a user's.
-
-A user's are checked on values of their own.  The project's are checked on samples of the same numbers, and
-share the oracle's output for a round's inputs: attention's takes a second.
-"""
+SURE, EARLY = 3, 10
+"""Samples of a user's row checked among the first `EARLY` of each kind, each on values of its own."""
+LATER = 0.04
+"""Share of its later samples that are checked."""
 
 SPAN_S = 0.02
 """Duration of the longer of the two batches that the judge times."""
@@ -86,11 +81,6 @@ class TooFast(Exception):
     """The judge's clock contradicts a worker's times."""
 
 
-def drawn(*, foreign: bool) -> set[int]:
-    """The samples to be checked among the first `EARLY`."""
-    return set(_CHANCE.sample(range(EARLY), SURE[foreign]))
-
-
 class Session:
     """What the workers of one measurement share: the examiner, and the cost of samples."""
 
@@ -99,19 +89,13 @@ class Session:
         self.samples = 0
         self.samples_s = self.set_out_s = self.exams_s = 0.0
         self._this_round: set[str] = set()
-        self._checked = {kind: drawn(foreign=False) for kind in KINDS}
-        self._later: dict[tuple[Kind, int], bool] = {}
-
-    def own_to_be_checked(self, kind: Kind, number: int) -> bool:
-        """Whether the project's rows are checked on this sample of theirs."""
-        if number >= EARLY and (kind, number) not in self._later:
-            self._later[kind, number] = _CHANCE.random() < LATER[False]
-        return number in self._checked[kind] or self._later.get((kind, number), False)
+        self.rounds = 0
 
     def cold_sample_of(self, label: str, which: int) -> None:
         """Renew a set of inputs before the first cold sample of a round."""
         if label in self._this_round or not self._this_round:
             self._this_round.clear()
+            self.rounds += 1
             self.exam.renew(which)
         self._this_round.add(label)
 
@@ -142,7 +126,8 @@ class Remote:
         self._exposed: set[Kind] = set()
         self._taken: dict[Kind, int] = {}
         self._always, self._foreign = always, impl.foreign
-        self._checked = {kind: drawn(foreign=True) for kind in KINDS}
+        self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE)) for kind in KINDS}
+        self._checked_in: dict[Kind, int] = {}
 
     def first(self) -> float:
         begin = time.perf_counter()
@@ -166,12 +151,21 @@ class Remote:
         return kind in self._exposed
 
     def _to_be_checked(self, kind: Kind) -> bool:
-        """Whether to examine the next sample's output: drawn at random, known to the judge only."""
+        """Whether to examine the next sample's output.
+
+        A user's: drawn at random, known to the judge only.  The project's: the first of a kind, and one in
+        rounds 1, 4, 16 and so on, where all share the oracle's output: attention's takes a second.
+        """
         number = self._taken[kind] = self._taken.get(kind, -1) + 1
-        if not (self._foreign or self._always):
-            return self._session.own_to_be_checked(kind, number)
-        later = number >= EARLY and _CHANCE.random() < LATER[True]
-        return self._always or later or number in self._checked[kind]
+        if self._foreign or self._always:
+            later = number >= EARLY and _CHANCE.random() < LATER
+            return self._always or later or number in self._checked[kind]
+        rounds = self._session.rounds
+        in_turn = rounds & (rounds - 1) == 0 and rounds.bit_length() % 2 == 1
+        if number > 0 and not (in_turn and self._checked_in[kind] != rounds):
+            return False
+        self._checked_in[kind] = rounds
+        return True
 
     def _sample(self, kind: Kind, which: int, request: str, /, **arguments: Any) -> Reading:
         session, exam = self._session, self._session.exam

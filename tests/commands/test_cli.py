@@ -333,7 +333,8 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
     assert "INTERRUPTED" in stdout
     (comparison,) = archive.read(out)
     assert comparison.interrupted
-    assert [row.label for row in comparison.cases[0].rows] == ["torch.eager", "triton.blocked"]
+    finished = {row.label for row in comparison.cases[0].rows}
+    assert {"torch.eager"} <= finished <= {"torch.eager", "triton.blocked"}  # two are checked at once
 
 
 @pytest.mark.parametrize(

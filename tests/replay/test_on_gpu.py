@@ -148,7 +148,7 @@ def callback(x, y):
 @implementation("vector_add", "cupy.data", level="tiled")
 def depends_on_data(x, y):
     if not torch.cuda.is_current_stream_capturing():
-        depends_on_data.first = float(x[0])
+        depends_on_data.first = float(x[1])  # x[0] is a planted outlier
     launched(SCALED, "scaled", x, y, torch.zeros_like(x), np.float32(depends_on_data.first))
     return blocked(x, y)
 
