@@ -611,6 +611,8 @@ class Timing:
     converged: bool = False
     """The intervals got tight before the time budget ended."""
     notes: tuple[str, ...] = ()
+    unverified: str = ""
+    """Why the times of a user's file are its own process's word; empty where they are not."""
     detectable: float | None = None
     """The largest difference, as a share, that equals show in two processes at such times. None: unknown."""
     sm_mhz: float | None = None

@@ -268,6 +268,8 @@ def _speed(
             continue
         if row.status != "ok":
             return replace(_checked(name, Group(name, speed.points, ()), case, row, reference), points=0.0)
+        if row.timing and row.timing.unverified:
+            return part("inconclusive", f"timed by its own process only: {row.timing.unverified}")
         ratio = figures.ratio(row, reference)
         if ratio is None:
             found = part("inconclusive", "too few samples")

@@ -308,7 +308,7 @@ def _measured(comparison: Comparison) -> Comparison:
     whole = comparison.cases[:-1] if comparison.interrupted else comparison.cases
     kept = _filter(replace(comparison, cases=whole), lambda case, row: finished(row))
     cases = tuple(replace(case, rows=tuple(map(_lean, case.rows))) for case in kept.cases)
-    return replace(kept, cases=cases)
+    return replace(kept, cases=cases, interrupted=False)  # what is recorded was finished
 
 
 def _lean(row: Row) -> Row:

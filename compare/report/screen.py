@@ -224,11 +224,20 @@ def _sweep(cases: Sequence[Swept], baseline: str, width: int) -> list[str]:
         _Column("", tuple(case.ceiling if case.share is not None else "" for case in cases), left=True),
     ]
     us, fastest = columns[1], columns[5]
-    for left_out in ((), (us,), (fastest,), (us, fastest)):  # where the terminal is narrow
-        fitting = [column for column in columns if column not in left_out]
-        if sum(column.width + 1 for column in fitting) <= width:
-            return _table(fitting, 1)
+    for label in (columns[0], _sizes_only(cases)):  # where the terminal is narrow
+        for left_out in ((), (us,), (fastest,), (us, fastest)):
+            fitting = [label, *(column for column in columns[1:] if column not in left_out)]
+            if sum(column.width + 1 for column in fitting) <= width:
+                return _table(fitting, 1)
     return _stacked(columns, width)
+
+
+def _sizes_only(cases: Sequence[Swept]) -> _Column:
+    """The cases without the names of their sizes, which stand in the header."""
+    words = [[word.partition("=") for word in case.case.split(",")] for case in cases]
+    names = ",".join(name for name, equals, _ in words[0] if equals)
+    sizes = tuple(",".join(size if equals else name for name, equals, size in of_case) for of_case in words)
+    return _Column(f"best of each way\n{names}", sizes, left=True)
 
 
 def _leaders(case: Swept) -> str:

@@ -305,7 +305,7 @@ def _ceilings(case: CaseComparison) -> Iterable[str]:
         return
     yield f"copy {found.copy_gbs:.0f} GB/s"
     if found.product_tflops and figures.compute_bound(case):
-        yield f"peak {found.product_tflops:.3g} TFLOP/s"
+        yield f"peak {number(found.product_tflops)} TFLOP/s"
 
 
 def _recorded(comparison: Comparison, case: CaseComparison) -> dict[str, Recorded]:
@@ -480,8 +480,17 @@ def _notes(case: CaseComparison, lines: Sequence[Line], rows: Sequence[Row], bas
     reference = figures.row_of(case, baseline)
     unequal = [line for line in lines if line.terms]
     if unequal and reference:
-        theirs = ", ".join(f"{line.label} computes in {line.terms}" for line in unequal)
+        by_terms: dict[str, list[str]] = defaultdict(list)
+        for line in unequal:
+            by_terms[line.terms].append(line.label)
+        theirs = "; ".join(
+            f"{', '.join(labels)} compute{'s' * (len(labels) == 1)} in {terms}"
+            for terms, labels in by_terms.items()
+        )
         yield f"UNEQUAL TERMS: {theirs}, {baseline} in {reference.accumulator}: no speedup between them."
+    for line, row in zip(lines, rows, strict=True):
+        if row.timing and row.timing.unverified:
+            yield f"UNVERIFIED: {line.label} was timed by its own process: {row.timing.unverified}"
     few: dict[int, list[str]] = defaultdict(list)
     for line, row in zip(lines, rows, strict=True):
         if line.us is not None and (count := figures.few(row)):

@@ -513,7 +513,8 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
     groups: dict[str, list[str]] = {}
     for case in comparison.cases:
         for row in case.rows:
-            notes = row.timing.notes if row.timing and not row.replayed else ()
+            timing = None if row.replayed else row.timing
+            notes = (timing.unverified, *timing.notes) if timing else ()
             for reason in filter(None, (row.reason, row.unmatched, *notes)):
                 labels = groups.setdefault(reason, [])
                 if row.label not in labels:

@@ -182,7 +182,7 @@ def _conditions(comparison: Comparison, width: int) -> list[str]:
             peak = ceilings.product_tflops
             lines.append(
                 f"measured ceilings: copy {ceilings.copy_gbs:.0f} GB/s, read {ceilings.read_gbs:.0f} GB/s"
-                + (f", peak {peak:.3g} TFLOP/s" if peak else "")
+                + (f", peak {tables.number(peak)} TFLOP/s" if peak else "")
             )
             lines.append(tables.told_apart(comparison))
     versions = [f"{name} {environment.versions[name]}" for name in _VERSIONS if name in environment.versions]

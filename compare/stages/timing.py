@@ -70,7 +70,7 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
                 ToleranceFromBaseline(op, None if baseline is None else WorkerStage(baseline, exchange)),
                 {one.row.label: one.first_call_ms for one in checked if one.first_call_ms is not None},
                 replaying.runners,
-                replaying.notes,
+                replaying.unverified,
             )
             settings = Settings(
                 CudaStopwatch(device),

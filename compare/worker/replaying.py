@@ -22,7 +22,7 @@ from compare.worker.memory import ALIGNMENT
 from compare.worker.parallel import abreast, cores
 from compare.worker.process import Worker
 from compare.worker.server import modules_of
-from compare.worker.timing import unverified
+from compare.worker.timing import why
 from compare.worker.user_files import to_load
 
 _WORKSPACE_BYTES = 1 << 30
@@ -45,7 +45,7 @@ class Replaying:
         self._workers: list[Worker] = []
         self.runners: dict[str, Worker] = {}
         """By label: workers that replay a recorded call, ready to be timed."""
-        self.notes: dict[str, str] = {}
+        self.unverified: dict[str, str] = {}
         """By label: why there is no runner."""
 
     @property
@@ -74,7 +74,7 @@ class Replaying:
             if isinstance(found, Worker):
                 self.runners[impl.label] = found
             else:
-                self.notes[impl.label] = unverified(found)
+                self.unverified[impl.label] = why(found)
 
     def _stop(self) -> None:
         for worker in self._workers:

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -67,10 +67,9 @@ REPLAYED = (
 )
 
 
-def unverified(error: Exception) -> str:
-    """The note of a user's row that cannot be recorded or replayed."""
-    first = str(error).partition("\n")[0] or type(error).__name__
-    return f"unverified, timed by its own process: {first}"
+def why(error: Exception) -> str:
+    """Why a user's row cannot be recorded or replayed."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 class Cheated(Exception):
@@ -395,7 +394,7 @@ class Subject:
     """By label: first calls timed earlier; others are timed with the rounds."""
     runners: Mapping[str, Worker] = field(default_factory=dict)
     """By label: workers that replay a recording, and take GPU times in place of the row's own."""
-    notes: Mapping[str, str] = field(default_factory=dict)
+    unverified: Mapping[str, str] = field(default_factory=dict)
     """By label: why there is no runner."""
 
 
@@ -447,7 +446,8 @@ def measure(
     session = Session(exam)
     remotes: dict[str, Remote | Replayed] = {}
     refused: dict[str, Result] = {}
-    notes = {label: [note] for label, note in subject.notes.items()}
+    notes: dict[str, list[str]] = {}
+    unverified = dict(subject.unverified)
 
     def begin(worker: Worker) -> None:
         exchange.hand_to(worker)
@@ -494,11 +494,11 @@ def measure(
                 begin(runner)
                 replays = Remote(runner, impl, session, always=True)
                 replays.warm(0, 1)
-                remotes[impl.label], note = Replayed(replays, own), REPLAYED
+                remotes[impl.label] = Replayed(replays, own)
+                notes.setdefault(impl.label, []).append(REPLAYED)
             except Exception as error:  # also an output that is wrong on new inputs
                 release(error)
-                note = unverified(error)
-            notes.setdefault(impl.label, []).append(note)
+                unverified[impl.label] = why(error)
     rounds = Rounds(
         subject.op.baseline,
         [
@@ -531,7 +531,11 @@ def measure(
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return _each_us(settings.local.capture(torch.zeros(1, device=device).zero_), device)
 
-    return refused | _verified(rounds.results(), remotes, exam, foreign, replay_us)
+    results = refused | _verified(rounds.results(), remotes, exam, foreign, replay_us)
+    for label, reason in unverified.items():
+        if isinstance(result := results.get(label), Timing):
+            results[label] = replace(result, unverified=reason)
+    return results
 
 
 def _verified(

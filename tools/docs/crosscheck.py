@@ -166,7 +166,7 @@ def block() -> str:
         "write-back of its dirty lines",
         "nvbench (L2 all dirty)",
     )
-    table = Table("", headers, rows, ("kernel", "case"))
+    table = Table("Medians of the same kernels by three instruments", headers, rows, ("kernel", "case"))
     return f"{found['device']}, {found['created'][:10]}:\n\n{markdown.table(table)}\n"
 
 

@@ -343,7 +343,7 @@ class _Op:
     # ------------------------------------------------------------------- one implementation
 
     def _detail(self, case: CaseComparison, row: Row, code: Code | None) -> Detail:
-        notes = row.timing.notes if row.timing else ()
+        notes = (row.timing.unverified, *row.timing.notes) if row.timing else ()
         reasons = [row.reason, row.unmatched, *notes]
         if code and code.changed:
             reasons.append(
