@@ -295,14 +295,40 @@ def test_both_routes_make_the_same_instructions(op: str, arch: str, names: list[
     assert nvrtc == nvcc
 
 
+def in_one_dtype(op: str, arch: str) -> list[list[str]]:
+    """Groups of kernels of one dtype, and those that another dtype has instead."""
+    groups = together(op, arch, dtype_for(op, arch))
+    found = {name.partition("<")[0] for names in groups for name in names}
+    others = {
+        name: [name]
+        for names in in_every_dtype(op, arch)
+        for name in names
+        if name.partition("<")[0] not in found
+    }
+    return [*groups, *others.values()]
+
+
+def in_every_dtype(op: str, arch: str) -> list[list[str]]:
+    return [names for dtype in registry.get_op(op).dtypes for names in together(op, arch, dtype)]
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("op", registry.op_names())
 def test_no_kernel_spills(op: str, arch: str) -> None:
-    """Every kernel on every architecture that supports it; on sm_90 in every dtype."""
-    dtypes = registry.get_op(op).dtypes if arch == "sm_90" else (dtype_for(op, arch),)
-    groups = [names for dtype in dtypes for names in together(op, arch, dtype)]
+    """Every kernel on every architecture that supports it."""
+    groups = in_one_dtype(op, arch)
     if not groups and arch != "sm_90":
         pytest.skip("its kernels are for later architectures")
+    spill_nothing(op, arch, groups)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("op", registry.op_names())
+def test_no_kernel_spills_in_any_dtype(op: str) -> None:
+    spill_nothing(op, "sm_90", in_every_dtype(op, "sm_90"))
+
+
+def spill_nothing(op: str, arch: str, groups: list[list[str]]) -> None:
     assert groups
     for names in groups:
         log = build.ptxas_log(op, names, arch)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -202,12 +203,13 @@ def test_shared_memory_used_again_too_soon_shows_where_warps_drift_apart(
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])
-@pytest.mark.parametrize("op", registry.op_names())
+@pytest.mark.parametrize("name", registry.op_names())
 def test_every_kernel_is_right_in_any_order_of_threads(
-    op: str, order: str, monkeypatch: pytest.MonkeyPatch
+    name: str, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOST_THREAD_ORDER", order)
-    ran = run_op(op, case_sets.tiny)
+    op = registry.get_op(name)
+    ran = {label: run_kernel(op, label, case_sets.tiny(op)) for label in labels_here(name)}
     assert ran
     assert all(ran.values())
 
@@ -264,15 +266,18 @@ def test_a_write_past_dynamic_shared_memory_is_an_error(shared_bytes: int) -> No
 # --------------------------------------------------------------------------- under the sanitizers
 
 
-def sanitized(what: str, *ops: str) -> subprocess.CompletedProcess[str]:
+def sanitized(what: str, *kernels: str) -> subprocess.CompletedProcess[str]:
     """Run this file as a program, with kernels built for AddressSanitizer and UBSan."""
     environment = {**os.environ, **sanitizers.host_environment()}
-    command = [sys.executable, "-W", "error", __file__, what, *ops]
+    command = [sys.executable, "-W", "error", __file__, what, *kernels]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 PARTS = 2
 """Of the ops, under the sanitizers."""
+
+SEED = "HOST_SANITIZE_SEED"
+"""The environment variable that chooses the same kernels again."""
 
 FAULTS = {
     "past_the_end": "heap-buffer-overflow",
@@ -297,19 +302,22 @@ def test_the_sanitizers_see_faults() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", range(PARTS))
-def test_every_kernel_runs_clean_under_the_sanitizers(place: int) -> None:
-    """Half of the ops at a time: a process takes seconds to start, and side by side they are done sooner."""
-    ops = registry.op_names()[place::PARTS]
-    done = sanitized("ops", *ops)
+@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.thorough), 3], ids=["all", "a_third"])
+def test_every_kernel_runs_clean_under_the_sanitizers(share: int, place: int) -> None:
+    """Half of the ops at a time: a process takes seconds to start, and side by side they are done sooner.
+
+    Compiling takes seconds a kernel: by default a random third of each op's kernels, another in every run.
+    """
+    seed = os.environ.get(SEED) or str(random.randrange(10**6))
+    print(f"{SEED}={seed} chooses these kernels again")
+    chosen = []
+    for op in registry.op_names()[place::PARTS]:
+        kernels = [f"{op} {label}" for label in labels_here(op)]
+        chosen += random.Random(f"{seed} {op}").sample(kernels, -(-len(kernels) // share))
+    done = sanitized("kernels", *chosen)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-4000:]
     ran = dict(re.findall(r"(?m)^(\S+ \S+): ran (\d+) cases$", done.stdout))
-    expected = {
-        f"{op} {impl.label}"
-        for op in ops
-        for impl in registry.implementations(op)
-        if impl.route == "cupy" and device.supports(impl, CPU) is None
-    }
-    assert ran.keys() == expected
+    assert ran.keys() == set(chosen)
     assert all(int(cases) for cases in ran.values()), ran
 
 
@@ -339,34 +347,36 @@ def _run_fault(name: str) -> None:
         launch(name, 1, 32 if "past" in name else 1, x.data_ptr(), np.int32(1), shared_mem=128)
 
 
-def run_op(name: str, cases: Callable[[Op], Sequence[Case]], one_dtype: bool = False) -> dict[str, int]:
-    """How many cases each kernel of an op ran and was right on; of its first dtype, or of all."""
-    op = registry.get_op(name)
-    ran: dict[str, int] = {}
-    for impl in registry.implementations(name):
-        if impl.route != "cupy" or device.supports(impl, CPU) is not None:
+def labels_here(op: str) -> list[str]:
+    """Of an op's CUDA kernels that the host build can run; once each, and not by both routes."""
+    impls = registry.implementations(op)
+    return [i.label for i in impls if i.route == "cupy" and device.supports(i, CPU) is None]
+
+
+def run_kernel(op: Op, label: str, cases: Sequence[Case], one_dtype: bool = False) -> int:
+    """How many cases a kernel ran and was right on; of the first dtype that it takes, or of all."""
+    (impl,) = registry.implementations(op.name, (label,))
+    ran, taken = 0, ""
+    for case in cases:
+        if one_dtype and taken not in ("", case.dtype):
+            break
+        try:
+            agreement = check(op, impl, case, CPU, seeds=(0,))
+        except NotImplementedError:
             continue
-        ran[impl.label] = 0
-        taken = ""
-        for case in cases(op):
-            if one_dtype and taken not in ("", case.dtype):
-                break
-            try:
-                agreement = check(op, impl, case, CPU, seeds=(0,))
-            except NotImplementedError:
-                continue
-            assert agreement.passed, f"{impl.label} {case}: {agreement.reason}"
-            ran[impl.label] += 1
-            taken = case.dtype
+        assert agreement.passed, f"{impl.label} {case}: {agreement.reason}"
+        ran += 1
+        taken = case.dtype
     return ran
 
 
-def _run_ops() -> None:
-    for name in sys.argv[2:]:
-        for label, ran in run_op(name, case_sets.sanitized, one_dtype=True).items():
-            print(f"{name} {label}: ran {ran} cases", flush=True)
+def _run_kernels() -> None:
+    for name, label in map(str.split, sys.argv[2:]):
+        op = registry.get_op(name)
+        ran = run_kernel(op, label, case_sets.sanitized(op), one_dtype=True)
+        print(f"{name} {label}: ran {ran} cases", flush=True)
 
 
 if __name__ == "__main__":
     sanitizers.leave_compilers_alone()
-    {"faults": _run_faults, "ops": _run_ops}[sys.argv[1]]()
+    {"faults": _run_faults, "kernels": _run_kernels}[sys.argv[1]]()

@@ -23,9 +23,14 @@ def on(label: str, op: Op = ADD) -> Implementation:
 
 
 BUSY = [op for op in map(registry.get_op, registry.op_names()) if op.cost(op.cases.default).busy]
+EVERY_RUN = {op.dtypes: op for op in BUSY}.values()
+"""One op for each choice of dtypes, because these decide on the instructions; the others are thorough."""
 
 
-@pytest.mark.parametrize("op", BUSY, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op",
+    [pytest.param(op, id=op.name, marks=[] if op in EVERY_RUN else [pytest.mark.thorough]) for op in BUSY],
+)
 def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
     mine = [i for i in registry.implementations(op.name) if i.way != "torch" and i.route != "pybind"]
     # Of each level the first, and the first for each newer GPU.

@@ -60,12 +60,18 @@ def brief(op: Op) -> list[Case]:
 
 
 def briefest(op: Op) -> list[Case]:
-    """`brief` cases that are new to host code: smoke cases, and one a layout, fill and sizes of 0 and 1."""
+    """`brief` cases that are new to host code: smoke cases, and one a layout, fill and sizes of 0 and 1.
+
+    Of such alike cases the smallest, because Triton's interpreter takes seconds for the largest.
+    """
 
     def kind(case: Case) -> object:
         return case.layout, case.fill, [(dim, size) for dim, size in case.dims if size <= 1]
 
-    kinds = {str(kind(case)): case for case in brief(op) if case not in op.cases.smoke}
+    edge = [case for case in brief(op) if case not in op.cases.smoke]
+    # Of several with one key a dictionary keeps the last.
+    smallest_last = sorted(edge, key=lambda case: elements(op, case), reverse=True)
+    kinds = {str(kind(case)): case for case in smallest_last}
     return [*op.cases.smoke, *kinds.values()]
 
 
@@ -132,19 +138,22 @@ def in_turn(op: str, routes: Sequence[str] = ("triton", "cupy", "pybind")) -> li
 
 
 def every(nth: int) -> list[Any]:
-    """Every ``nth`` op; the others are thorough, because the tool treats them alike."""
+    """Every ``nth`` op; the others are thorough, because the tool treats them alike.
+
+    Not the first: attention takes the compilers the longest.
+    """
     import pytest
 
     from compare import registry
 
     return [
-        pytest.param(op, marks=[] if place % nth == 0 else [pytest.mark.thorough])
+        pytest.param(op, marks=[] if place % nth == nth - 1 else [pytest.mark.thorough])
         for place, op in enumerate(registry.op_names())
     ]
 
 
-def first() -> list[Any]:
-    """The first op; the others are thorough, as in `every`."""
+def last() -> list[Any]:
+    """The last op; the others are thorough, as in `every`."""
     from compare import registry
 
     return every(len(registry.op_names()))

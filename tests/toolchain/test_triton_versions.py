@@ -64,11 +64,14 @@ def test_agrees(impl: Implementation, device: torch.device):
 def in_turn() -> list[tuple[Implementation, str]]:
     """Each kernel for one architecture, which take turns at those that can run it.
 
+    Not Turing for what multiplies on tensor cores: Triton unrolls it there, which takes ptxas many seconds.
     With a Triton beside the environment's own: what is typical.
     """
     found = []
     for place, impl in enumerate(KERNELS if EXPECTED is None else TYPICAL):
         able = [arch for arch in STATIC_ARCHS if not impl.requires or not lacks(impl.requires, arch)]
+        if impl.level == "tensor_core":
+            able = [arch for arch in able if arch != "sm_75"]
         found.append((impl, able[place % len(able)]))
     return found
 
@@ -105,7 +108,7 @@ def test_compiles_for_every_architecture(chosen: Callable[[], list[tuple[Impleme
                 assert kernel.code_bytes, what
 
 
-@pytest.mark.parametrize("op", case_sets.every(7) if EXPECTED is None else case_sets.first())
+@pytest.mark.parametrize("op", case_sets.every(7) if EXPECTED is None else case_sets.last())
 def test_every_stage_and_pass_is_seen(op: str, tmp_path: Path):
     file = tmp_path / "all.json"
     only = [word for impl in case_sets.typical(op, "triton") for word in ("--only", impl.label)]
