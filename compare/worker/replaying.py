@@ -29,7 +29,9 @@ _WORKSPACE_BYTES = 1 << 30
 _WORKSPACES = 4
 """Arena of a recording: inputs, this many times the case's bytes, and `_WORKSPACE_BYTES`."""
 _AT_ONCE = 4
-"""Recordings made at the same time: each has two CUDA contexts and an arena."""
+"""Recordings made at the same time at most: each has an arena, and two CUDA contexts,"""
+_CONTEXTS_BYTES = 1 << 30
+"""which take this much GPU memory."""
 
 
 class Replaying:
@@ -52,6 +54,10 @@ class Replaying:
     def _inputs_bytes(self) -> int:
         return whole(self._exchange.set_bytes + GRANULE)  # room to shift them
 
+    @property
+    def _arena_bytes(self) -> int:
+        return self._inputs_bytes + whole(_WORKSPACES * self._op.cost(self._case).bytes + _WORKSPACE_BYTES)
+
     def __enter__(self) -> Replaying:
         return self
 
@@ -70,7 +76,10 @@ class Replaying:
             except Exception as error:  # of the file, the driver or a compiler
                 return error
 
-        for impl, found in abreast(prepared, impls, min(_AT_ONCE, len(impls), cores()), self._stop):
+        free_bytes, _ = torch.cuda.mem_get_info(self._device)
+        room = free_bytes // (self._arena_bytes + _CONTEXTS_BYTES)
+        width = max(1, min(_AT_ONCE, len(impls), cores(), room))
+        for impl, found in abreast(prepared, impls, width, self._stop):
             if isinstance(found, Worker):
                 self.runners[impl.label] = found
             else:
@@ -108,7 +117,7 @@ class Replaying:
             Exception: what the recorder raised.
         """
         op, case, device = self._op, self._case, self._device
-        nbytes = self._inputs_bytes + whole(_WORKSPACES * op.cost(case).bytes + _WORKSPACE_BYTES)
+        nbytes = self._arena_bytes
         allocator = str(library())
         label, parameters = impl.base or impl.label, dict(impl.parameters)
         generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
