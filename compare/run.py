@@ -136,11 +136,8 @@ def run(
                 _take(context, step, compilation, earlier, found[step.case], results)
         except KeyboardInterrupt:
             interrupted = True
-            sources.stop.set()
         finally:
             compilation.stop()
-        meter.say("counting lines of code")
-        sources.wait()
         meter.say("ending the workers")
     meter.say("looking at this machine again")
     return Comparison(
@@ -156,7 +153,7 @@ def run(
         cases=tuple(
             each.as_comparison(context, case, environment) for case, each in found.items() if each.checked
         ),
-        code_sizes=sources.code_sizes,
+        code_sizes=dict(sources.code_sizes),
         interrupted=interrupted,
     )
 
@@ -188,7 +185,7 @@ class _Found:
         found = CaseComparison(
             str(case),
             context.op.cost(case),
-            tuple(replace(row, reason=row.reason or uncounted(row.label)) for row in rows),
+            tuple(replace(row, reason=row.reason or uncounted.get(row.label, "")) for row in rows),
             self.ceilings,
             self.card,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,24 +20,11 @@ from compare.records import archive
 from compare.registry import implementations
 from compare.resources.static import CompileError, Refused
 from compare.sandbox.isolation import Isolation
-from compare.spec import (
-    Case,
-    CodeSize,
-    Comparison,
-    Implementation,
-    KernelResources,
-    Op,
-    Options,
-    RoleSize,
-    Row,
-    UsageError,
-    case,
-)
+from compare.spec import Case, Comparison, KernelResources, Op, Options, Row, UsageError, case
 from compare.stages.checking import SEEDS
 from compare.stages.context import Checked, Context, Sources
 from compare.stages.meter import Meter, silent
 from compare.stages.resources import Compilation
-from compare.stages.sources import read_sources
 from compare.stages.verdict import verdict
 from compare.worker.checking import Checking
 from compare.worker.pool import Crew
@@ -466,25 +452,6 @@ def test_a_build_in_the_background_counts_in_every_first_call_that_needs_it(
     assert first == {"torch.eager": 1.5, "triton.a": 1.5, "cupy.built": 2501.5, "cupy.too": 2501.5}
 
 
-def test_an_interruption_ends_the_count_of_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, goes_on = threading.Event(), threading.Event()
-
-    def counting(impl: Implementation) -> CodeSize:
-        begun.set()
-        assert goes_on.wait(60)
-        return CodeSize(*[RoleSize(1, 1)] * 4)
-
-    monkeypatch.setattr("compare.stages.sources.kept_code_size", counting)
-    impls = registry.implementations("softmax", ["triton.*"])
-    sources = read_sources(impls, mock.Mock())
-    assert begun.wait(60)
-    assert set(sources.hashes) == {impl.label for impl in impls}
-    sources.stop.set()
-    goes_on.set()
-    assert list(sources.code_sizes) == [impls[0].label]
-    assert sources.uncounted(impls[0].label) == sources.uncounted(impls[1].label) == ""
-
-
 def test_compilers_are_done_before_anything_is_timed(
     op: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,7 +464,7 @@ def test_compilers_are_done_before_anything_is_timed(
 
     (impl,) = impls = tuple(implementations("adding"))
     step, options = running.Step(SMALL, True, True), Options(cases=(SMALL,), archs=("sm_90",))
-    meter, sources = Meter(silent, 1.0), Sources({impl.label: ""}, mock.Mock(), mock.Mock())
+    meter, sources = Meter(silent, 1.0), Sources({impl.label: ""}, {}, {})
     device = torch.device("cuda")
     context = Context(op, impls, (step,), options, device, mock.Mock(), meter, sources)
     found = running._Found({impl.label: Checked(impl, context.row(impl), 1.0, 0)})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,23 +28,9 @@ class Sources:
     """What is read of the implementations' sources, each by label."""
 
     hashes: Mapping[str, str]
-    counted: Future[Mapping[str, CodeSize | str]]
-    """Code sizes, or why there is none: counted by a thread while others are checked."""
-    stop: threading.Event
-    """When set, no further ones are counted."""
-
-    def wait(self) -> None:
-        """Until all are counted: that would disturb the timing."""
-        self.counted.result()
-
-    @property
-    def code_sizes(self) -> dict[str, CodeSize]:
-        return {label: size for label, size in self.counted.result().items() if not isinstance(size, str)}
-
-    def uncounted(self, label: str) -> str:
-        """Why an implementation has no code size."""
-        found = self.counted.result().get(label)
-        return found if isinstance(found, str) else ""
+    code_sizes: Mapping[str, CodeSize]
+    uncounted: Mapping[str, str]
+    """Why there is no code size."""
 
 
 @dataclass(frozen=True)

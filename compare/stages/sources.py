@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import closing
 
 from compare.code_size.count import Launched, kept_code_size
@@ -17,31 +15,17 @@ from compare.worker.pool import Crew
 
 
 def read_sources(impls: Sequence[Implementation], crew: Crew) -> Sources:
-    """Hash and count the sources of all implementations; those that cannot be counted are still checked.
-
-    A first count takes ten seconds for an op with many CUDA kernels, so a thread does it.  Users' files are
-    counted before this returns, as their workers answer one question at a time.
-    """
-    hashes = {impl.label: source_hash(impl) for impl in impls}
-    found: dict[str, CodeSize | str] = {}
-    stop = threading.Event()
-
-    def count(impls: Sequence[Implementation]) -> Mapping[str, CodeSize | str]:
-        for impl in impls:
-            if stop.is_set():
-                break
-            try:
-                found[impl.label] = _code_size(impl, crew)
-            except Exception as error:
-                found[impl.label] = f"code size unread: {error}"
-        return found
-
-    registered = [impl for impl in impls if not impl.base]
-    count([impl for impl in registered if impl.foreign])
-    thread = ThreadPoolExecutor(1, "sources")
-    counted = thread.submit(count, [impl for impl in registered if not impl.foreign])
-    thread.shutdown(wait=False)
-    return Sources(hashes, counted, stop)
+    """Hash and count the sources of all implementations; those that cannot be counted are still checked."""
+    hashes, sizes, uncounted = {}, {}, {}
+    for impl in impls:
+        hashes[impl.label] = source_hash(impl)
+        if impl.base:
+            continue
+        try:
+            sizes[impl.label] = _code_size(impl, crew)
+        except Exception as error:
+            uncounted[impl.label] = f"code size unread: {error}"
+    return Sources(hashes, sizes, uncounted)
 
 
 def _code_size(impl: Implementation, crew: Crew) -> CodeSize:

@@ -44,8 +44,6 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
         checked: the implementations that are correct, in the order of the rows.
         exchange: the memory that the judge and the workers share for this case.
     """
-    context.meter.say("counting lines of code")
-    context.sources.wait()
     context.meter.say("measuring copy bandwidth")
     op, device, options = context.op, context.device, context.options
     ceilings = CeilingMeter.on(device, op.cost(case), case.dtype)
