@@ -41,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=[],
         metavar="DIR|FILE",
-        help="records of one device, from --record or --json (default: results/ of this GPU, or of the one "
-        "device there)",
+        help="records of one device, from --record or --json (default: results/ of this GPU, or of the "
+        "device with the most ops there)",
     )
     add(
         "--plot",

@@ -130,8 +130,11 @@ def cost(case: Case) -> Cost:
 
 
 def tolerance(case: Case) -> Tolerance:
-    """Error of an fp32 sum of K exact products, relative to the sum of the products' magnitudes."""
-    return Tolerance(least=of_sum(case["K"], case.dtype))
+    """Error of an fp32 sum of K exact products, relative to the sum of the products' magnitudes.
+
+    A tenth above a matmul's: on an H100 torch.compile's form loses up to K^1/2 / 6.2.
+    """
+    return Tolerance(least=1.1 * of_sum(case["K"], case.dtype))
 
 
 DTYPES = ("fp16", "bf16")

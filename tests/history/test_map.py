@@ -370,21 +370,22 @@ def test_folders_and_files_are_read(recorded: Path) -> None:
             reading.files_of([path])
 
 
-def test_without_records_named_it_is_this_gpu_s_or_the_only_one_s(recorded: Path) -> None:
+def test_without_records_named_it_is_this_gpu_s_or_the_fullest(recorded: Path) -> None:
     root, files = recorded.parent, sorted(recorded.glob("*.jsonl"))
     (root / "mutations.json").write_text("{}")
-    assert reading.recorded_here(None, root) == files
-    assert reading.recorded_here("NVIDIA T4", root) == files
+    assert reading.recorded_here(None, root=root) == files
+    assert reading.recorded_here("NVIDIA T4", root=root) == files
     (root / "nvidia-t4").mkdir()
     (root / "nvidia-t4" / "softmax.jsonl").write_text(files[0].read_text())
-    assert reading.recorded_here("NVIDIA T4", root) == [root / "nvidia-t4" / "softmax.jsonl"]
-    with pytest.raises(UsageError, match=r"--records with one of .*nvidia-h100-80gb-hbm3, .*nvidia-t4"):
-        reading.recorded_here(None, root)
+    assert reading.recorded_here("NVIDIA T4", root=root) == [root / "nvidia-t4" / "softmax.jsonl"]
+    (root / "nvidia-t4" / "matmul.jsonl").write_text(files[0].read_text())
+    assert reading.recorded_here(None, root=root) == files
+    assert reading.recorded_here(None, ["matmul"], root)[0] == root / "nvidia-t4" / "matmul.jsonl"
 
 
 def test_nothing_recorded_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="run python -m compare all --sweep --record"):
-        reading.recorded_here(None, tmp_path)
+        reading.recorded_here(None, root=tmp_path)
 
 
 def test_two_devices_are_no_one_map() -> None:

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace, files: Sequence[Path]) -> int:
     """Survey the records in ``files``, by default those of this machine; the exit status."""
     if arguments.plot:
         plots.check(arguments.plot)
-    runs = reading.read(files or reading.recorded_here(gpu_name()))
+    runs = reading.read(files or reading.recorded_here(gpu_name(), arguments.ops))
     known = sorted({run.op for run in runs})
     for op in arguments.ops:
         if op not in known:

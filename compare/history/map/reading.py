@@ -36,25 +36,26 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def recorded_here(device: str | None, root: Path = archive.RESULTS) -> list[Path]:
-    """The files of this machine's GPU in ``results/``, else of the one device that there is.
+def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = archive.RESULTS) -> list[Path]:
+    """The files of this machine's GPU in ``results/``, else of the device with the most ops on record.
 
     Args:
         device: the GPU's name; None: there is none.
+        ops: those that matter; none: all.
 
     Raises:
-        UsageError: nothing is recorded, or of several devices, none of which is this one.
+        UsageError: nothing is recorded.
     """
     folders = sorted({path.parent for path in root.glob("*/*.jsonl")})
-    own = [folder for folder in folders if device and folder.name == archive.device_slug(device)]
     if not folders:
         raise UsageError(f"nothing is recorded in {root.name}/: on a machine with a GPU, run {RECORD_IT}")
-    if not own and len(folders) > 1:
-        names = ", ".join(f"{root.name}/{folder.name}" for folder in folders)
-        raise UsageError(
-            f"several devices are on record, and none is this machine's: --records with one of {names}"
-        )
-    return sorted((own or folders)[0].glob("*.jsonl"))
+    own = [folder for folder in folders if device and folder.name == archive.device_slug(device)]
+
+    def of_use(folder: Path) -> tuple[int, int]:
+        names = [path.stem for path in folder.glob("*.jsonl")]
+        return len({*names} & {*ops}), len(names)
+
+    return sorted(max(own or folders, key=of_use).glob("*.jsonl"))
 
 
 def read(files: Iterable[Path]) -> list[Comparison]:
