@@ -76,7 +76,7 @@ class Arena:
 
     def part(self, start: int, nbytes: int) -> torch.Tensor:
         """Bytes ``start`` to ``start + nbytes`` as a tensor, without a copy."""
-        return torch.as_tensor(_Raw(BASE + start, nbytes), device=self.device)
+        return memory_at(BASE + start, nbytes, self.device)
 
     def close(self) -> None:
         """Unmap and free it, when the GPU is done."""
@@ -84,6 +84,11 @@ class Arena:
         checked(driver.cuMemUnmap(BASE, self.nbytes), "unmapping")
         checked(driver.cuMemRelease(self._memory), "freeing")
         checked(driver.cuMemAddressFree(BASE, self._reserved), "freeing the addresses")
+
+
+def memory_at(address: int, nbytes: int, device: torch.device) -> torch.Tensor:
+    """Bytes on a GPU as a tensor, without a copy."""
+    return torch.as_tensor(_Raw(address, nbytes), device=device)
 
 
 class _Raw:

@@ -13,6 +13,8 @@ import cupy
 import torch
 from cupy.cuda import runtime
 
+from compare.replay.arena import memory_at
+
 
 @contextlib.contextmanager
 def _on(device: torch.device) -> Iterator[None]:
@@ -21,25 +23,13 @@ def _on(device: torch.device) -> Iterator[None]:
         yield
 
 
-class _Raw:
-    """Bytes on a GPU by the CUDA array interface."""
-
-    def __init__(self, pointer: int, size: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (size,),
-            "typestr": "|u1",
-            "data": (pointer, False),
-            "version": 3,
-        }
-
-
 class _Memory:
     def __init__(self, pointer: int, size: int, device: torch.device) -> None:
         self.device, self.pointer = device, pointer
         self.bytes = self.part(0, size)
 
     def part(self, start: int, size: int) -> torch.Tensor:
-        return torch.as_tensor(_Raw(self.pointer + start, size), device=self.device)
+        return memory_at(self.pointer + start, size, self.device)
 
 
 class Pages(_Memory):
