@@ -133,11 +133,14 @@ class Recorder:
         name = checked(driver.cuFuncGetName(function), "a kernel's name").decode()
         error, module = driver.cuFuncGetModule(function)  # a library's may have none
         source = self._sources.of(int(module)) if error == driver.CUresult.CUDA_SUCCESS else None
-        if source is None and not _FILL.search(name):
-            raise NotReplayable(_of_a_library(name))
-        parameters = parameters_of(function, int(told.kernelParams))
         if source is None:
-            return self._filling(name, parameters)
+            filled = parameters_of(function, int(told.kernelParams)) if _FILL.search(name) else []
+            if filling := self._filling(filled):
+                return filling
+            raise NotReplayable(
+                f"its call launches {name[:120]}, a library's kernel: not compiled from its source"
+            )
+        parameters = parameters_of(function, int(told.kernelParams))
         for word in (word for parameter in parameters for word in words(parameter)):
             if not self._has(word, 0) and _is_memory(word):
                 raise NotReplayable(f"{name} takes memory that was not allocated by PyTorch in its thread")
@@ -156,26 +159,22 @@ class Recorder:
             tuple(parameters),
         )
 
-    def _filling(self, name: str, parameters: Sequence[bytes]) -> Memset:
-        """PyTorch's ``fill_`` as a memset."""
-        if list(map(len, parameters))[::2] == [4, 8]:
-            count, value, address = parameters
-            size, times = len(value), 1
-            if size == 8 and value[:4] == value[4:]:
-                size, times = 4, 2
-            filling = Memset(
-                int.from_bytes(address, "little"),
-                int.from_bytes(value[:size], "little"),
-                size,  # type: ignore[arg-type]
-                int.from_bytes(count, "little") * times,
-            )
-            if size in (1, 2, 4) and self._has(filling.address, filling.count * size):
-                return filling
-        raise NotReplayable(_of_a_library(name))
-
-
-def _of_a_library(name: str) -> str:
-    return f"its call launches {name[:120]}, a library's kernel: not compiled from its source"
+    def _filling(self, parameters: Sequence[bytes]) -> Memset | None:
+        """PyTorch's ``fill_`` as a memset; None where it is none."""
+        if list(map(len, parameters))[::2] != [4, 8]:
+            return None
+        count, value, address = parameters
+        size, times = len(value), 1
+        if size == 8 and value[:4] == value[4:]:
+            size, times = 4, 2
+        filling = Memset(
+            int.from_bytes(address, "little"),
+            int.from_bytes(value[:size], "little"),
+            size,  # type: ignore[arg-type]
+            int.from_bytes(count, "little") * times,
+        )
+        known = size in (1, 2, 4) and self._has(filling.address, filling.count * size)
+        return filling if known else None
 
 
 def parameters_of(function: Any, addresses: int) -> list[bytes]:
