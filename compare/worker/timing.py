@@ -88,13 +88,19 @@ class Session:
         self.samples = 0
         self.samples_s = self.set_out_s = self.exams_s = 0.0
         self._this_round: set[str] = set()
-        self.rounds = 0
+        self._rounds = 0
+
+    @property
+    def in_turn(self) -> int:
+        """The number of the round where the project's rows are checked: 1, 4, 16 and so on; else 0."""
+        power_of_4 = self._rounds & (self._rounds - 1) == 0 and self._rounds.bit_length() % 2 == 1
+        return self._rounds if power_of_4 else 0
 
     def cold_sample_of(self, label: str, which: int) -> None:
         """Renew a set of inputs before the first cold sample of a round."""
         if label in self._this_round or not self._this_round:
             self._this_round.clear()
-            self.rounds += 1
+            self._rounds += 1
             self.exam.renew(which)
         self._this_round.add(label)
 
@@ -124,7 +130,9 @@ class Remote:
         self._label, self._session = impl.label, session
         self._exposed: set[Kind] = set()
         self._taken: dict[Kind, int] = {}
-        self._always, self._foreign = always, impl.foreign
+        self._always = always
+        self._own_values = always or impl.foreign
+        """Checked samples are on values that no other sample has seen."""
         self._checked = {kind: set(_CHANCE.sample(range(EARLY), SURE)) for kind in KINDS}
         self._checked_in: dict[Kind, int] = {}
 
@@ -156,22 +164,21 @@ class Remote:
         rounds 1, 4, 16 and so on, where all share the oracle's output: attention's takes a second.
         """
         number = self._taken[kind] = self._taken.get(kind, -1) + 1
-        if self._foreign or self._always:
+        if self._own_values:
             later = number >= EARLY and _CHANCE.random() < LATER
             return self._always or later or number in self._checked[kind]
-        rounds = self._session.rounds
-        in_turn = rounds & (rounds - 1) == 0 and rounds.bit_length() % 2 == 1
-        if number > 0 and not (in_turn and self._checked_in[kind] != rounds):
+        in_turn = self._session.in_turn
+        if number > 0 and in_turn in (0, self._checked_in[kind]):
             return False
-        self._checked_in[kind] = rounds
+        self._checked_in[kind] = in_turn
         return True
 
     def _sample(self, kind: Kind, which: int, request: str, /, **arguments: Any) -> Reading:
         session, exam = self._session, self._session.exam
         begin = time.perf_counter()
         checked = self._to_be_checked(kind)
-        if checked and (self._foreign or self._always):
-            exam.renew(which)  # values that no other sample has seen
+        if checked and self._own_values:
+            exam.renew(which)
         renewed = time.perf_counter()
         exam.set_out(which, kind)
         set_out = time.perf_counter()
