@@ -17,6 +17,7 @@ import torch
 from compare import device as machine
 from compare import registry
 from compare.checking.reference import expected_outputs
+from compare.code_size.hashes import source_hash
 from compare.records import archive
 from compare.spec import (
     Card,
@@ -42,7 +43,7 @@ from compare.stages.resources import (
     with_needs,
     with_resources,
 )
-from compare.stages.sources import read_sources
+from compare.stages.sources import Counting
 from compare.stages.timing import WEIGHT, replay_case, retime_case, time_case, with_result
 from compare.timing import calibration, speed_of_light
 from compare.timing.rounds import Result
@@ -111,7 +112,6 @@ def run(
     if tried is not None:
         impls = list(tried.impls)
     found: dict[Case, _Found] = {}
-    interrupted = False
     with nullcontext(crew) if crew else Crew(op, device, options.timeout_s) as crew:
         able = [impl for impl in impls if machine.supports(impl, device) is None and not impl.stand_in]
         steps = plan(op, options, device.type)
@@ -126,18 +126,23 @@ def run(
                 _fits(op, step.case, environment.memory_bytes)
         meter = Meter(progress, _weight(steps, len(impls), device))
         meter.say("reading sources")
-        sources = read_sources(impls, crew)
-        context = Context(op, tuple(impls), tuple(steps), options, device, crew, meter, sources, tried)
-        compilation = Compilation.begin(context)
+        hashes = {impl.label: source_hash(impl) for impl in impls}
+        counting = Counting(impls, crew)
+        context = Context(op, tuple(impls), tuple(steps), options, device, crew, meter, hashes, tried)
+        compilation = Compilation.begin(context, counting)
+        interrupted = True
         try:
             for step in steps:
                 earlier = [each.checked for each in found.values()]
                 found[step.case] = _Found()
                 _take(context, step, compilation, earlier, found[step.case], results)
+            interrupted = False
         except KeyboardInterrupt:
-            interrupted = True
+            pass
         finally:
             compilation.stop()
+            meter.say("counting lines of code")
+            counting.finish(interrupted=interrupted)
         meter.say("ending the workers")
     meter.say("looking at this machine again")
     return Comparison(
@@ -151,9 +156,11 @@ def run(
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seed=options.seed,
         cases=tuple(
-            each.as_comparison(context, case, environment) for case, each in found.items() if each.checked
+            each.as_comparison(context, case, environment, counting.uncounted)
+            for case, each in found.items()
+            if each.checked
         ),
-        code_sizes=dict(sources.code_sizes),
+        code_sizes=counting.code_sizes,
         interrupted=interrupted,
     )
 
@@ -178,10 +185,11 @@ class _Found:
         one = self.checked[label]
         self.checked[label] = replace(one, row=with_resources(one.row, found, on_gpu=on_gpu))
 
-    def as_comparison(self, context: Context, case: Case, environment: Environment) -> CaseComparison:
+    def as_comparison(
+        self, context: Context, case: Case, environment: Environment, uncounted: Mapping[str, str]
+    ) -> CaseComparison:
         """The rows in their order, without impossible times, and with the least differences that count."""
         rows = (self.checked[impl.label].row for impl in context.impls if impl.label in self.checked)
-        uncounted = context.sources.uncounted
         found = CaseComparison(
             str(case),
             context.op.cost(case),

@@ -28,8 +28,25 @@ _CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/*.py", "cuda_impl/
 
 def kept_code_size(impl: Implementation) -> CodeSize:
     """`code_size`, from the cache where the sources and the counter are unchanged."""
+    known = known_code_size(impl)
+    if known is not None:
+        return known
+    found = code_size(impl)
+    result_cache.write("code_size", _name_of(impl), encode(found))
+    return found
+
+
+def known_code_size(impl: Implementation) -> CodeSize | None:
+    """What the cache holds of an implementation."""
+    with suppress(TypeError, ValueError, OverflowError):
+        return decode(CodeSize, result_cache.read("code_size", _name_of(impl)))
+    return None
+
+
+def _name_of(impl: Implementation) -> str:
+    """Its name in the cache."""
     function = code_of(impl.run)
-    name = result_cache.key(
+    return result_cache.key(
         impl.op,
         impl.label,
         f"{function.co_name} {function.co_firstlineno}",
@@ -37,11 +54,6 @@ def kept_code_size(impl: Implementation) -> CodeSize:
         result_cache.versions("torch", "Pygments", "nvidia-cuda-nvrtc"),
         result_cache.code(*_CODE),
     )
-    with suppress(TypeError, ValueError, OverflowError):
-        return decode(CodeSize, result_cache.read("code_size", name))
-    found = code_size(impl)
-    result_cache.write("code_size", name, encode(found))
-    return found
 
 
 @dataclass(frozen=True)

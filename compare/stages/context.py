@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from compare.device import capability, default_archs
-from compare.spec import Case, CodeSize, Implementation, Op, Options, Row, Status
+from compare.spec import Case, Implementation, Op, Options, Row, Status
 from compare.stages.meter import Meter
 from compare.tuning import sweep
 from compare.worker.pool import Crew
@@ -24,16 +24,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sources:
-    """What is read of the implementations' sources, each by label."""
-
-    hashes: Mapping[str, str]
-    code_sizes: Mapping[str, CodeSize]
-    uncounted: Mapping[str, str]
-    """Why there is no code size."""
-
-
-@dataclass(frozen=True)
 class Context:
     """One run: what is compared, how, where, and with which workers."""
 
@@ -44,7 +34,8 @@ class Context:
     device: torch.device
     crew: Crew
     meter: Meter
-    sources: Sources
+    hashes: Mapping[str, str]
+    """Of the implementations' sources, by label."""
     tried: sweep.Trials | None = None
     """What ``--tune`` added."""
 
@@ -73,7 +64,7 @@ class Context:
             impl.level,
             status,
             reason,
-            source_hash=self.sources.hashes[impl.label],
+            source_hash=self.hashes[impl.label],
             accumulator=impl.accumulator,
             default=impl.base or impl.untuned,
             model=impl.matches if impl.base else "",

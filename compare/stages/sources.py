@@ -5,33 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from compare.code_size.count import Launched, kept_code_size
-from compare.code_size.hashes import source_hash
+from compare.code_size.ahead import CountingAhead
+from compare.code_size.count import Launched, kept_code_size, known_code_size
 from compare.records.encoding import decode, encode
 from compare.spec import CodeSize, Implementation
-from compare.stages.context import Sources
 from compare.worker.foreign import Description
 from compare.worker.pool import Crew
 
 
-def read_sources(impls: Sequence[Implementation], crew: Crew) -> Sources:
-    """Hash and count the sources of all implementations; those that cannot be counted are still checked."""
-    hashes, sizes, uncounted = {}, {}, {}
-    for impl in impls:
-        hashes[impl.label] = source_hash(impl)
-        if impl.base:
-            continue
+class Counting:
+    """Code sizes: of users' files counted at once, of the project's while those are checked.
+
+    Implementations that cannot be counted are still checked.
+    """
+
+    def __init__(self, impls: Sequence[Implementation], crew: Crew) -> None:
+        self.code_sizes: dict[str, CodeSize] = {}
+        self.uncounted: dict[str, str] = {}
+        """Why there is no code size."""
+        self._own = [impl for impl in impls if not impl.base and not impl.foreign]
+        self._ahead = CountingAhead(self._own)
+        for impl in impls:
+            if impl.foreign and not impl.base:
+                self._count(impl, crew)
+
+    def wait(self) -> None:
+        """Until nothing is counted in another process: that would disturb the timing."""
+        self._ahead.wait()
+
+    def finish(self, *, interrupted: bool) -> None:
+        """Complete `code_sizes`; when ``interrupted`` with what is known already."""
+        if interrupted:
+            self._ahead.stop()
+        self._ahead.wait()
+        for impl in self._own:
+            known = known_code_size(impl) if interrupted else None
+            if known is not None:
+                self.code_sizes[impl.label] = known
+            elif not interrupted:
+                self._count(impl)
+
+    def _count(self, impl: Implementation, crew: Crew | None = None) -> None:
         try:
-            sizes[impl.label] = _code_size(impl, crew)
+            self.code_sizes[impl.label] = kept_code_size(impl) if crew is None else _users(impl, crew)
         except Exception as error:
-            uncounted[impl.label] = f"code size unread: {error}"
-    return Sources(hashes, sizes, uncounted)
+            self.uncounted[impl.label] = f"code size unread: {error}"
 
 
-def _code_size(impl: Implementation, crew: Crew) -> CodeSize:
-    if not impl.foreign:
-        return kept_code_size(impl)
-    # A user's file is not run in this process and not parsed; what its worker reports is not cached.
+def _users(impl: Implementation, crew: Crew) -> CodeSize:
+    """A user's file is not run in this process and not parsed; what its worker reports is not cached."""
     kernels = encode(_launched(impl, crew))
     with closing(crew.reader(impl)) as reader:
         described = Description.of(impl).as_json()

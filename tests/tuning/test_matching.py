@@ -24,7 +24,6 @@ from compare.spec import Case, Implementation, Options, UsageError
 from compare.stages.checking import check_case
 from compare.stages.context import Context, Step
 from compare.stages.meter import Meter, silent
-from compare.stages.sources import read_sources
 from compare.tuning import matching
 from compare.tuning.autotune import described
 from compare.worker import checking
@@ -181,7 +180,7 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
         torch.device("cpu"),
         crew,  # type: ignore[arg-type]
         Meter(silent, 1.0),
-        read_sources(impls, crew),  # type: ignore[arg-type]
+        {impl.label: "" for impl in impls},
     )
     rows = {checked.row.label: checked.row for checked in check_case(context, step)}
     assert asked == [
