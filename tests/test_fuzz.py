@@ -248,7 +248,7 @@ def test_arguments(words: list[str], tmp_path_factory: Any) -> None:
     assert set(MODULES) >= {"diff", "map"}
 
 
-SAMPLE = {"gpu_us": 1.0, "host_us": 2.0, "exposed": False, "problem": None}
+SAMPLE = {"gpu_us": 1.0, "host_us": 2.0, "exposed": False}
 CALL = {"problem": None, "violations": [], "guarded": True, "shared": None, "borrowed": [], "launched": True}
 IMPLEMENTATION = {
     "op": "vector_add", "label": "triton.mine", "level": "tiled", "requires": None, "accumulator": "fp32",
@@ -276,9 +276,9 @@ ERROR = {"kind": "failed", "name": "ValueError", "text": "no", "where": "", "tra
 
 def test_honest_answers_are_read() -> None:
     for what, value in ANSWERS.items():
-        message = {"answer": value, "number": "7", "changed": [], "forked": False}
+        message = {"answer": value, "number": "7", "forked": False}
         assert answers.read(json.dumps(message).encode(), what).answer == value
-    raised = {"raised": ERROR, "lost": None, "number": "7", "changed": [], "forked": False}
+    raised = {"raised": ERROR, "lost": None, "number": "7", "forked": False}
     found = answers.read(json.dumps(raised).encode(), "call").raised
     assert found is not None
     assert found.name == "ValueError"
@@ -288,9 +288,9 @@ def test_honest_answers_are_read() -> None:
 @given(data=st.data())
 def test_workers_answers(data: st.DataObject) -> None:
     what = data.draw(st.sampled_from(sorted(ANSWERS)))
-    honest = {"answer": ANSWERS[what], "number": "7", "changed": [], "forked": False}
+    honest = {"answer": ANSWERS[what], "number": "7", "forked": False}
     if data.draw(st.booleans()):
-        honest = {"raised": ERROR, "lost": None, "number": "7", "changed": [], "forked": False}
+        honest = {"raised": ERROR, "lost": None, "number": "7", "forked": False}
     message = json.dumps(damaged(data.draw, honest)).encode()
     if data.draw(st.booleans()):
         message = message[: data.draw(st.integers(0, len(message)))] + data.draw(st.binary(max_size=9))

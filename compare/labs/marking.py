@@ -37,7 +37,7 @@ NOT_WRITTEN = "not written yet"
 """Starters raise a `NotImplementedError` with these words."""
 _LATE = "took longer than"
 """In the reason of a row one of whose steps reached the limit."""
-_TAMPERED = "it replaced ", "it forked its process", "it wrote into the pipe"
+_TAMPERED = "it forked its process", "it wrote into the pipe"
 """In the reason of a row whose code attacked its own check."""
 _AT_ONCE = 2
 """Tasks of a submission that are tested at a time."""

@@ -14,7 +14,6 @@ process     the judge's half: starts a worker, sends requests, enforces the time
 main        the worker's half: handles the requests
 answers     the form, size and depth of what a worker may answer
 memory      shared memory for inputs and outputs
-integrity   detects replaced functions that a worker's answers depend on
 pool        the workers of a run
 exchange    the shared memory of one case, and a worker as a `compare.checking.stage.Stage`
 checking    the checks of one case, in parallel

@@ -70,7 +70,6 @@ class _Sample:
     gpu_us: float
     host_us: float
     exposed: bool
-    problem: str | None
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,6 @@ class Answer:
     """An answer that has the form of its request's."""
 
     number: str
-    changed: tuple[str, ...] = ()
     forked: bool = False
     raised: Error | None = None
     lost: str | None = None
@@ -145,7 +143,6 @@ class Answer:
 @dataclass(frozen=True)
 class _Envelope:
     number: str
-    changed: tuple[str, ...]
     forked: bool
     raised: Error | None = None
     lost: str | None = None

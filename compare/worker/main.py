@@ -29,7 +29,7 @@ import torch
 from compare import registry
 from compare.checking.guarded_memory import memory_of
 from compare.checking.reference import Outputs
-from compare.checking.stage import LocalStage, tensors_of, wrong_kind
+from compare.checking.stage import LocalStage, tensors_of
 from compare.code_size.count import Launched, code_size, launched
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import code_of
@@ -51,7 +51,6 @@ from compare.timing.stopwatch import Reading, Stopwatch, host_ms
 from compare.timing.timed import Kind
 from compare.tuning.autotune import watched
 from compare.worker.foreign import Description
-from compare.worker.integrity import Integrity
 from compare.worker.memory import Place, View, mailboxes, of_kinds, tensor_in
 
 __all__ = ["main"]
@@ -86,19 +85,16 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.freeze()  # the server's imports are never garbage: scanning them costs time
-    integrity = Integrity()
-    _Desk(connection, integrity).serve()
+    _Desk(connection).serve()
 
 
 class _Desk:
     """Receives requests and answers them."""
 
-    def __init__(self, connection: Connection, integrity: Integrity) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._integrity = integrity
         self._forked = False
         self._work = _Work(connection)
-        integrity.watch("the harness", self._work)
         # A fork could answer in place of this process.
         os.register_at_fork(before=self._note_fork, after_in_child=partial(os._exit, 1))
 
@@ -112,9 +108,7 @@ class _Desk:
             except EOFError:
                 return
             answer = self._answer(request["do"], request.get("with", {}))
-            quick = request["do"] in _Work.FREQUENT
-            changed = self._integrity.changed(quick=quick)
-            answer |= {"number": request["number"], "changed": changed, "forked": self._forked}
+            answer |= {"number": request["number"], "forked": self._forked}
             self._connection.send_bytes(json.dumps(answer).encode())
 
     def _answer(self, what: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -166,9 +160,6 @@ def first_call_ms(impl: Implementation, inputs: Sequence[Any], device: torch.dev
 
 class _Work:
     """The requests: one public method each, with a result that JSON can hold."""
-
-    FREQUENT = frozenset({"cold", "warm", "batch"})
-    """Requests that come thousands of times."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -449,14 +440,9 @@ class _Work:
     def capture(self) -> None:
         self.bench.capture()
 
-    def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:
-        """Calls for the judge's own clock; only a changed element comes between them."""
-        self.bench.batch(kind, repeats, changes)
-        self._synchronize()
-
-    def deliver(self, number: int, last: bool) -> None:
-        """Copy the output of one call of the last batch to the judge; the ``last`` one frees all of them."""
-        self.bench.deliver(number, last)
+    def batch(self, changes: dict[str, Any]) -> None:
+        """Replays for the judge's own clock; only a changed element comes between them."""
+        self.bench.batch(changes)
         self._synchronize()
 
     @property
@@ -494,7 +480,6 @@ class _Bench:
         self._memory = [[memory_of(x) for x in tensors] for tensors in sets]
         self._output: Any = None
         self._of_graph: Any = None
-        self._kept: list[Any] = []
         self.calls = [partial(self._run, which) for which in range(len(sets))]
         self._graph: Callable[[], object] | None = None
         watch.behind = self._deliver
@@ -551,51 +536,26 @@ class _Bench:
         for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
             x.copy_(value)  # new values: nothing remembered from the untimed call is of use
         self.prepare(which)
-        return self._reading("cold", self._watch.cold("cold", self.calls[which], self._written), which)
+        return self._reading("cold", self._watch.cold("cold", self.calls[which], self._written))
 
     def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
         self.prepare(which)
-        return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats), which)
+        return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats))
 
-    def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:
-        """Call it ``repeats`` times; ``changes``: the element of an argument to write before each call."""
-        call = self.call(kind, 0)
-        self._kept = []
-        if changes is None:
-            for _ in range(repeats):
-                call()
-            return
+    def batch(self, changes: dict[str, Any]) -> None:
+        """Replay the graph; ``changes``: the element of an argument to write before each replay."""
         x = self._sets[0][changes["argument"]]
         spots = [x[tuple(at)] for at in changes["spots"]]
         for number, value in enumerate(changes["values"]):
             spots[number % len(spots)].fill_(value)
-            call()
-            if kind != "graph":
-                self._kept.append(self._output)
+            self._replay()
         self._deliver()
 
-    def deliver(self, number: int, last: bool) -> None:
-        self._output = self._kept[number]
-        self._deliver()
-        if last:
-            self._kept = []
-
-    def _reading(self, kind: Kind, reading: Reading, which: int) -> dict[str, Any]:
-        device = next(iter(self._mailboxes.values())).device
-        problem = wrong_kind(self._output, self._mailboxes, device)
-        for output in () if problem else tensors_of(self._output):
-            pointer = output.untyped_storage().data_ptr()
-            if pointer and any(x.untyped_storage().data_ptr() == pointer for x in self._sets[which]):
-                problem = "its output lies in the memory of an input"
+    def _reading(self, kind: Kind, reading: Reading) -> dict[str, Any]:
         if self._tidy:
             self._output = None
             torch.cuda.empty_cache()
-        return {
-            "gpu_us": reading.gpu_us,
-            "host_us": reading.host_us,
-            "exposed": self._watch.exposed(kind),
-            "problem": problem,
-        }
+        return {"gpu_us": reading.gpu_us, "host_us": reading.host_us, "exposed": self._watch.exposed(kind)}
 
     def capture(self) -> None:
         self._graph = self._watch.capture(self.calls[0])
@@ -644,9 +604,9 @@ class _Replay(_Bench):
         self._fetch(which)
         return super().warm(kind, which, repeats)
 
-    def batch(self, kind: Kind, repeats: int, changes: dict[str, Any] | None) -> None:
+    def batch(self, changes: dict[str, Any]) -> None:
         self._fetch(0)
-        super().batch(kind, repeats, changes)
+        super().batch(changes)
 
     def _deliver(self) -> None:
         super()._deliver()

@@ -189,8 +189,6 @@ class Worker:
             self._breach()
         if answer.forked:
             raise self.end("it forked its process: an implementation may not do this")
-        if answer.changed:
-            raise self.end(f"it replaced {', '.join(answer.changed)}: its check and times are invalid")
         if answer.raised:
             self._raise(answer.raised, answer.lost, step)
         return answer.answer

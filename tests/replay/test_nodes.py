@@ -46,7 +46,7 @@ EXPECTED = {"y": torch.empty(4, 8, device="meta")}
 
 
 def as_answer(recording: Recording) -> bytes:
-    return json.dumps({"number": "1", "changed": [], "forked": False, "answer": encode(recording)}).encode()
+    return json.dumps({"number": "1", "forked": False, "answer": encode(recording)}).encode()
 
 
 def test_a_recording_comes_across() -> None:

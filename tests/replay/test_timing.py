@@ -150,7 +150,7 @@ def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
                 op, impls, small, CPU, workers, exchange, yardstick, dict.fromkeys(workers, 1.0), runners
             )
             plan = Plan(min_rounds=5, max_rounds=5, min_s=0.0, warm_up_s=0.0, slow_ms=math.inf)
-            with mock.patch("compare.worker.timing.TOO_FAST", 0.01):  # other tests use the same cores
+            with mock.patch("compare.worker.timing.MARGIN", 0.01):  # other tests use the same cores
                 return measure(subject, settings_on(CPU, plan=plan))
 
 

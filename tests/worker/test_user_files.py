@@ -38,7 +38,6 @@ def test_one_whose_code_cannot_be_counted_is_checked_and_says_so(tmp_path: Path)
         ("os._exit(3)", "exit code 3 in loading it"),
         ("time.sleep(100)", "took longer than 2 s, the limit for loading it"),
         ("1 / 0", "ZeroDivisionError at line 18"),
-        ("time.perf_counter_ns = lambda: 0", "replaced time.perf_counter_ns"),
         ("implementation('vector_add', 'torch.eager', level='vendor')(added)", "has a torch.eager already"),
     ],
 )
