@@ -100,7 +100,7 @@ class Probes:
         if revealing and self._op.revealing is not None:
             self._op.revealing.change(inputs)
             parts = tuple(_revealing(part, self._op.revealing.exact) for part in parts)
-        keep = seed in self._kept and self._bytes(inputs) <= _most_kept(self._device)
+        keep = seed in self._kept and self._bytes(inputs) <= most_kept(self._device)
         wanted = []
         for part in parts:
             reference = Reference(part, inputs, keep)
@@ -131,7 +131,8 @@ def _exactly(case: Case) -> Tolerance:
     return Tolerance(least=0.0, exact=True)
 
 
-def _most_kept(device: torch.device) -> int:
+def most_kept(device: torch.device) -> int:
+    """Most bytes of inputs and expected outputs that are kept for later comparisons."""
     if device.type != "cuda":
         return _KEPT_BYTES
     return max(_KEPT_BYTES, torch.cuda.get_device_properties(device).total_memory // 16)

@@ -11,13 +11,10 @@ import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, stored_bytes
 from compare.ops import attention
-from compare.ops.attention import DTYPES, heads, of_16k_tokens, visible_pairs
+from compare.ops.attention import DTYPES, FP16_LEAST, heads, of_16k_tokens, visible_pairs
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Output, Tolerance
 
 Tensors = tuple[torch.Tensor, ...]
-
-_FP16_LEAST = 2.0**-14
-"""Below this, rounding p or ds to fp16 loses as much as rounding this number: fp16 has subnormals there."""
 
 _CHUNK = 1 << 25
 """Scores in memory at a time: the oracle works through the queries in chunks."""
@@ -146,7 +143,7 @@ def _gradient(
     for rows in _chunks(q, k):
         q_rows, do_rows = q[:, rows], do[:, rows]
         p = _probabilities(q_rows, k, lse[:, :, rows], rows.start, Sq, causal)
-        least = _FP16_LEAST * (p > 0) if sizes else 0.0
+        least = FP16_LEAST * (p > 0) if sizes else 0.0
         if of == "dv":
             made += _to_keys(p + least, size(do_rows))
             continue

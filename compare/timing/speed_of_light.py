@@ -7,8 +7,8 @@ The bound is conservative, so that no honest kernel is refused:
 - Calls back to back (warm, or replayed as a graph) may keep as much of their inputs and outputs in the L2 as
   it holds; only the rest passes through memory each time.
 - The case's operations take at least their time at the rate of the library's matrix product, in fp16 or in
-  the case's dtype, where that was measured.  On int8 and fp8 that is at least twice the rate of fp16, as it
-  is for tensor cores: the library's product of int8 reaches far less.
+  the case's dtype, where that was measured.  On int8 and fp8 that is at least `QUANTIZED_RATE` of fp16: the
+  library's product of int8 reaches far less.
 
 The rates are the fastest copy, read or product of this run plus a margin: they are measurements too, and
 other mixes of reads and writes run up to 3% faster than a copy.  Launch overhead counts as 0, so the bound is
@@ -26,6 +26,10 @@ MARGIN = 0.10
 """How far a kernel may exceed the ceilings,"""
 NARROW, LARGE = 0.03, 4
 """and where it moves this many times what the L2 holds, which then matters little."""
+
+QUANTIZED_RATE = 2.5
+"""Rate of int8 and fp8 as a multiple of fp16: tensor cores do twice the operations in a clock cycle, and as
+these need less power each, at higher clocks (on an H100 2.2 times the rate of fp16 was measured)."""
 
 DIRTY = 0.5
 """Share of the L2 that may hold dirty lines when the clock stops.  Input passes through it as well: no
@@ -87,7 +91,7 @@ def impossible(case: CaseComparison, row: Row, l2_bytes: int | None) -> str | No
         return None
     ceilings = case.ceilings
     if ceilings.matmul_tflops is not None and not set(QUANTIZED).isdisjoint(case.case.split(",")):
-        ceilings = replace(ceilings, matmul_tflops=2 * ceilings.matmul_tflops)
+        ceilings = replace(ceilings, matmul_tflops=QUANTIZED_RATE * ceilings.matmul_tflops)
     series = (
         ("cold", row.timing.cold_us, cold(case.cost, ceilings, l2_bytes)),
         ("warm", row.timing.warm_us, warm(case.cost, ceilings, l2_bytes)),

@@ -22,6 +22,7 @@ import torch
 
 from compare.checking.errors import errors_of
 from compare.checking.guarded_memory import changed, memory_of, untouched
+from compare.checking.probes import most_kept
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
 from compare.spec import Case, Implementation, Op, Timing, by_output
@@ -46,8 +47,6 @@ MARGIN = 0.7
 """Least share that a user's row may show, of the least that the project's own rows of the run show (1 where
 none has a graph).  The share is claimed time over the time that the judge's clock sees, at most 1.  Kernels
 differ: on one H100 a product ran at 0.82 of its speed once the card had reached its power cap."""
-KEPT_BYTES = 1 << 30
-"""Most bytes of expected outputs that the judge keeps."""
 
 _CHANCE = random.SystemRandom()
 
@@ -329,7 +328,7 @@ class Examiner:
 
     def _references_of(self, which: int) -> list[Reference]:
         if which not in self._references:
-            values, keep = self._values[which], 8 * self.output_bytes <= KEPT_BYTES
+            values, keep = self._values[which], 8 * self.output_bytes <= most_kept(self._device)
             found = [Reference(op, values, keep=keep, by_row=by_row) for op, _, by_row in self._wanted]
             self._references = {which: found}
         return self._references[which]

@@ -11,6 +11,14 @@ static Tensor sums(const Tensor& x, std::int64_t count) {
     return count > 1 ? new_empty_fp32(x, {count}) : new_empty_fp32(x, {});
 }
 
+// Calls `function` with an element of x. After the first launch x is fp32 sums, in a module for one dtype
+// too.
+template <typename Function>
+static void dispatch_sums_too(const Tensor& x, Function function) {
+    if (x.element == Element::FP32) return function(0.0f);
+    dispatch(x, function);
+}
+
 // One element per thread; relaunched on the blocks' sums until one is left. `kernel_for` returns the kernel
 // for elements of its argument's type.
 template <typename KernelFor>
@@ -20,7 +28,7 @@ static py::object by_elements(const py::object& x_object, KernelFor kernel_for) 
     for (;;) {
         const std::int64_t N = x.shape[0], blocks = std::max<std::int64_t>(1, ceil_div(N, THREADS));
         const Tensor y = sums(x, blocks);
-        dispatch(x, [&](auto zero) {
+        dispatch_sums_too(x, [&](auto zero) {
             using T = decltype(zero);
             launch(x, {blocks, THREADS}, kernel_for(zero, std::integral_constant<int, THREADS>()),
                    x.data<T>(), y.data<float>(), N, x.strides[0]);
@@ -74,7 +82,7 @@ static py::object vectorized(py::object x_object) {
     for (;;) {
         const Chunks of = chunks_of(x);
         const Tensor y = sums(x, of.blocks);
-        dispatch(x, [&](auto zero) {
+        dispatch_sums_too(x, [&](auto zero) {
             using T = decltype(zero);
             launch(x, {of.blocks, THREADS}, reduce_sum_vectorized_kernel<T, PACKS, THREADS, BLOCKS>,
                    x.data<T>(), y.data<float>(), x.shape[0], of.head);

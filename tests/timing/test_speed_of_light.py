@@ -84,9 +84,9 @@ def test_calls_back_to_back_may_keep_what_the_cache_holds_and_no_more(field: str
     assert "more than the L2 holds" in why
 
 
-@pytest.mark.parametrize(("dtype", "times"), [("fp16", 1), ("bf16", 1), ("int8", 2), ("fp8", 2)])
-def test_eight_bits_may_be_multiplied_twice_as_fast_as_fp16(dtype: str, times: int) -> None:
-    """An int8 kernel of ours is faster than the library's, whose product alone would call it impossible."""
+@pytest.mark.parametrize(("dtype", "times"), [("fp16", 1), ("bf16", 1), ("int8", 2.5), ("fp8", 2.5)])
+def test_eight_bits_may_be_multiplied_faster_than_fp16(dtype: str, times: float) -> None:
+    """An int8 kernel of ours is faster than the library's and than twice fp16: less power, a higher clock."""
     ceilings = Ceilings(3000.0, 2970.0, matmul_tflops=700.0, product_tflops=650.0)
     flops = Cost(flops=2 * 4096**3, read_bytes=1 << 20, written_bytes=1 << 20)
     least_us = 2 * 4096**3 / (times * 700e12 * 1.1) * 1e6
