@@ -52,7 +52,7 @@ def test_the_bound_is_the_reads_at_the_best_rate_and_a_margin() -> None:
     assert refusal(one(held, bound.least_us * 0.999)) is not None
 
 
-@pytest.mark.parametrize(("times_l2", "margin"), [(3.9, 0.10), (4.1, 0.03)])
+@pytest.mark.parametrize(("times_l2", "margin"), [(3.9, 0.10), (4.1, 0.05)])
 def test_large_cases_get_little_margin_over_the_fastest_sample(times_l2: float, margin: float) -> None:
     moved = Cost(flops=0, read_bytes=int(times_l2 * L2), written_bytes=0)
     (bound,) = speed_of_light.cold(moved, replace(CEILINGS, best_gbs=3100.0), L2)
@@ -191,14 +191,15 @@ def _times_the_floor(op: str) -> list[float]:
             for row in case.rows:
                 assert speed_of_light.impossible(case, row, run.environment.l2_bytes) is None
                 if row.timing and row.timing.cold_us and case.ceilings and run.environment.l2_bytes:
-                    bounds = list(speed_of_light.cold(case.cost, case.ceilings, run.environment.l2_bytes))
+                    ceilings = speed_of_light.of_dtype(case.case, case.ceilings)
+                    bounds = list(speed_of_light.cold(case.cost, ceilings, run.environment.l2_bytes))
                     found += [row.timing.cold_us.median / bound.least_us for bound in bounds]
     return found
 
 
 @pytest.mark.parametrize("op", registry.op_names())
 def test_no_recorded_time_is_refused_nor_close_to_it(op: str) -> None:
-    assert all(times > 1.03 for times in _times_the_floor(op))
+    assert all(times > 1.02 for times in _times_the_floor(op))
 
 
 def test_recorded_times_come_near_the_floor() -> None:
