@@ -281,7 +281,8 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     try:
         with FileLock(lock, timeout=_LOCK_S):
             older = read(path) if path.exists() else ()
-            write_whole(path, dumps_record(merge(new, older)))
+            kept = [_without_failures(run, comparison) for run in older]
+            write_whole(path, dumps_record(merge(new, kept)))
     except Timeout:
         raise UsageError(
             f"{path} was not written: {lock} has been held for {_LOCK_S:g} s. End the process that records "
@@ -323,6 +324,12 @@ def _lean(row: Row) -> Row:
     }
     ratios = tuple(replace(ratio, value=replace(ratio.value, samples=())) for ratio in timing.ratios)
     return replace(row, timing=replace(timing, **series, ratios=ratios))
+
+
+def _without_failures(run: Comparison, newer: Comparison) -> Comparison:
+    """Without failed rows of which ``newer`` says something else, such as that they are unavailable."""
+    said = {(case.case, row.label) for case in newer.cases for row in case.rows}
+    return _filter(run, lambda case, row: row.timing is not None or (case, row.label) not in said)
 
 
 def _without(run: Comparison, measured: set[tuple[str, str]]) -> Comparison:

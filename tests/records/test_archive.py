@@ -178,6 +178,19 @@ def test_only_finished_measurements_are_recorded(tmp_path: Path) -> None:
     assert older.cases[0].rows[0].timing is not None
 
 
+def test_a_failure_goes_once_a_run_says_something_else(tmp_path: Path) -> None:
+    failed = made_up.with_row(made_up.case(), "cupy.online", timing=None, status="failed")
+    path = archive.record(made_up.comparison(failed), tmp_path)
+    gone = {name: {"timing": None, "status": "unavailable"} for name in ("cupy.online", "cupy.onepass")}
+    now = made_up.case()
+    for label, changes in gone.items():
+        now = made_up.with_row(now, label, **changes)
+    archive.record(made_up.comparison(now, created="2026-12-01T00:00:00+00:00"), tmp_path)
+    newest, older = archive.read(path)
+    assert {"cupy.online", "cupy.onepass"}.isdisjoint(row.label for row in newest.cases[0].rows)
+    assert [row.label for row in older.cases[0].rows] == ["cupy.onepass"], "its times stay"
+
+
 def test_two_runs_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
     names = [f"M=1,N={n},fp32" for n in range(1, 9)]
     runs = [made_up.comparison(made_up.case(name)) for name in names]

@@ -165,14 +165,23 @@ def test_both_parts_of_an_interval_add_up_as_squares() -> None:
     )
 
 
+OTHER_CODE = {
+    ("fp8_block_matmul", "prefetched"),
+    ("fp8_block_matmul", "staggered"),
+    ("int8_matmul", "tensor_core"),
+}
+"""Variants of which cuobjdump shows the same instructions, but other registers and another order in the
+pybind module than NVRTC makes: ptxas allocates by what else a module holds.  They differ by 2-4% in time."""
+
+
 def test_equal_machine_code_is_called_different_in_two_percent_of_records() -> None:
-    """cupy's and pybind's kernels are equal to the bit: natural pairs of equals in two processes."""
+    """cupy's and pybind's kernels are equal, but for `OTHER_CODE`: natural pairs in two processes."""
     pairs: dict[float, list[str]] = {size.below_us: [] for size in BUILT_IN.classes}
     different = {below_us: list[str]() for below_us in pairs}
     for run in (run for op in registry.op_names() for run in archive.runs_of(op)):
         for case in run.cases:
             for variant, routes in figures.same_variant(case).items():
-                if {"cupy", "pybind"} <= routes.keys():
+                if {"cupy", "pybind"} <= routes.keys() and (run.op, variant) not in OTHER_CODE:
                     cold_us = figures.cold_us(routes["cupy"])
                     below_us = next(below_us for below_us in pairs if cold_us < below_us)
                     name = f"{run.op} {case.case} {variant}"
