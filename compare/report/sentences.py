@@ -16,6 +16,9 @@ from compare.timing.speed_of_light import scaled
 
 MOST = 4
 
+_BEYOND = 1.05
+"""Share of the peak from which a sentence says whose peak it is."""
+
 CLOSE = 0.9
 """A kernel at this share of the ceiling has little left to gain."""
 _TENSOR_CORES = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA", "UTCHMMA")
@@ -72,6 +75,8 @@ def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         text = f"Not {kind} bound at this size{at}: {name} at {reach}."
     elif figures.compute_bound(case):
         text = f"Compute bound{at}: {name} at {reach}."
+        if share > _BEYOND:
+            text = f"Compute bound{at}: {name} at {reach}, which is PyTorch's own product."
     else:
         moved = scaled(case.cost.bytes, "B")
         what = f"{moved} at" if ridge else f"{moved} compulsory, {name} at"

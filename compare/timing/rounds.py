@@ -81,7 +81,7 @@ class Plan:
     most_repeats: int = 20
     """Most calls of a warm sample."""
     slow_ms: float = 10.0
-    """A slower call gets no warm-up round, and one warm and one graph sample."""
+    """A slower call gets no warm-up round, one warm sample and no graph."""
     sustained: bool = False
     """Time bursts and sustained load after the rounds: about two seconds each."""
 
@@ -255,18 +255,20 @@ class Rounds:
         return entry.sampled < min(least, self.plan.max_rounds)
 
     def _prepare(self, entry: Entry) -> None:
-        """Make the first call, then capture a graph."""
+        """Make the first call, then capture a graph; of a slow call none, as launching takes no part of it."""
         entry.call_ms = entry.timed.first()
         if entry.first_ms is None:
             entry.first_ms = entry.call_ms
+        if self._is_slow(entry):
+            entry.call_ms = entry.timed.first()  # the first call may only have kept the host busy
+        if self._is_slow(entry) and not entry.impl.foreign:  # a user's is verified by its graph
+            return
         try:
             entry.timed.capture()
             entry.has_graph = True
         except Exception as error:
             entry.notes.append(f"no CUDA graph: {_first_line(error)}")
             release(error)
-        if self._is_slow(entry):
-            entry.call_ms = entry.timed.first()  # the first call may only have kept the host busy
 
     def _is_slow(self, entry: Entry) -> bool:
         return entry.call_ms > self.plan.slow_ms

@@ -149,6 +149,9 @@ def test_what_binds_follows_from_the_measured_ridge() -> None:
     assert "WHY   Memory bound (16 FLOP/B, ridge" in terminal.render(recorded("batched_matmul"), 80)
     assert "% of peak (measured)" in terminal.render(recorded("matmul"), 80)
     assert "WHY   Compute bound (1365 FLOP/B, ridge" in terminal.render(recorded("matmul"), 80)
+    whose = "which is PyTorch's own product"
+    assert whose not in terminal.render(recorded("matmul"), 80)
+    assert whose in " ".join(terminal.render(recorded("int8_matmul"), 80).split()), "far beyond it"
 
 
 def test_no_time_stands_beside_registers_of_another_architecture() -> None:

@@ -120,6 +120,7 @@ def test_a_slow_row_sits_out_rounds_for_the_others() -> None:
         f"timed in {Plan.min_slow} of {len(rounds.samples)} rounds: these used its share of the time"
         in found.notes
     )
+    assert found.graph_us is None
     assert [ratio.against for ratio in found.ratios] == ["torch.eager"]
     assert rounds.converged
     for fake in quick:
