@@ -255,7 +255,7 @@ class Rounds:
         return entry.sampled < min(least, self.plan.max_rounds)
 
     def _prepare(self, entry: Entry) -> None:
-        """Make the first call, then capture a graph; of a slow call none, as launching takes no part of it."""
+        """Make the first call, then capture a graph: of a slow call none, as launching is no part of it."""
         entry.call_ms = entry.timed.first()
         if entry.first_ms is None:
             entry.first_ms = entry.call_ms
