@@ -23,35 +23,37 @@ template <int WAVES>
 struct PrefetchedScales {
     BlockScales scales;
     int M, N;
-    int row;                     // this thread's first of the tile
-    bool has_columns;            // of a pair of tiles, the second may have none
-    const float *of_row, *of_n;  // the row's scales, and the columns', from this lane's block of four on
-    float a[WAVES][2], b;        // of its block of the next four
-    float product[WAVES][2];     // of the present four
+    const float *of_row[WAVES][2], *of_n;  // the scales of the thread's rows, and of the columns
+    float a[WAVES][2], b;                  // of this lane's block of the next four
+    float product[WAVES][2];               // of the present four
 
     __device__ __forceinline__ PrefetchedScales(const BlockScales& scales, int M, int N)
         : scales(scales), M(M), N(N) {}
 
-    // Begins a tile at row m, the warpgroup's first, and column n.
+    // Begins a tile at row m, the warpgroup's first, and column n. Rows and columns behind the end take the
+    // scales of the last one: their sums are not stored.
     __device__ __forceinline__ void start(int m, int n) {
-        row = m + own_row();
-        has_columns = n < N;
-        of_row = scales.a + static_cast<index_t>(row) * scales.blocks + threadIdx.x % 4;
-        of_n = scales.b + static_cast<index_t>(n / BLOCK_K) * scales.blocks + threadIdx.x % 4;
-        load(0);
-    }
-
-    __device__ __forceinline__ void load(int first_k) {
-        const bool inside = first_k + static_cast<int>(threadIdx.x % 4) < scales.blocks;
 #pragma unroll
         for (int wave = 0; wave < WAVES; ++wave) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const int below = wave * WARPGROUP_M + half * 8;
-                a[wave][half] = inside && row + below < M ? of_row[below * scales.blocks + first_k] : 0.0f;
+                const int row = min(m + own_row() + wave * WARPGROUP_M + half * 8, M - 1);
+                of_row[wave][half] = scales.a + static_cast<index_t>(row) * scales.blocks;
             }
         }
-        b = inside && has_columns ? of_n[first_k] : 0.0f;
+        of_n = scales.b + static_cast<index_t>(min(n, N - 1) / BLOCK_K) * scales.blocks;
+        load(0);
+    }
+
+    // Loads without a condition: a choice between a loaded value and 0 would wait for the load.
+    __device__ __forceinline__ void load(int first_k) {
+        const int k = min(first_k + static_cast<int>(threadIdx.x % 4), scales.blocks - 1);
+#pragma unroll
+        for (int wave = 0; wave < WAVES; ++wave) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) a[wave][half] = of_row[wave][half][k];
+        }
+        b = of_n[k];
     }
 
     // Takes the four blocks from k on, which were loaded last, and loads the next four.
