@@ -29,7 +29,10 @@ class CountingAhead:
     """
 
     def __init__(self, impls: Sequence[Implementation]) -> None:
-        new = [impl.label for impl in impls if known_code_size(impl) is None]
+        found = {impl.label: known_code_size(impl) for impl in impls}
+        self.known = {label: size for label, size in found.items() if size is not None}
+        """By label, what the cache held at the beginning."""
+        new = [label for label in found if label not in self.known]
         self._process: subprocess.Popen[bytes] | None = None
         if len(new) > _FEW:
             self._process = subprocess.Popen(

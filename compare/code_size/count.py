@@ -28,18 +28,22 @@ _CODE = ("compare/*.py", "compare/code_size/*.py", "cuda_impl/*.py", "cuda_impl/
 
 def kept_code_size(impl: Implementation) -> CodeSize:
     """`code_size`, from the cache where the sources and the counter are unchanged."""
-    known = known_code_size(impl)
-    if known is not None:
+    name = _name_of(impl)
+    if (known := _known(name)) is not None:
         return known
     found = code_size(impl)
-    result_cache.write("code_size", _name_of(impl), encode(found))
+    result_cache.write("code_size", name, encode(found))
     return found
 
 
 def known_code_size(impl: Implementation) -> CodeSize | None:
     """What the cache holds of an implementation."""
+    return _known(_name_of(impl))
+
+
+def _known(name: str) -> CodeSize | None:
     with suppress(TypeError, ValueError, OverflowError):
-        return decode(CodeSize, result_cache.read("code_size", _name_of(impl)))
+        return decode(CodeSize, result_cache.read("code_size", name))
     return None
 
 

@@ -281,8 +281,7 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     try:
         with FileLock(lock, timeout=_LOCK_S):
             older = read(path) if path.exists() else ()
-            kept = [_without_failures(run, comparison) for run in older]
-            write_whole(path, dumps_record(merge(new, kept)))
+            write_whole(path, dumps_record(merge(new, older, _rows_of(comparison))))
     except Timeout:
         raise UsageError(
             f"{path} was not written: {lock} has been held for {_LOCK_S:g} s. End the process that records "
@@ -295,11 +294,24 @@ def record(comparison: Comparison, root: Path = RESULTS) -> Path:
     return path
 
 
-def merge(new: Comparison, older: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """``new``, then the older runs' rows that it did not measure again."""
-    measured = {(case.case, row.label) for case in new.cases for row in case.rows}
-    kept = [_without(run, measured) for run in older]
+def merge(new: Comparison, older: Iterable[Comparison], said: set[tuple[str, str]]) -> tuple[Comparison, ...]:
+    """``new``, then the older runs' rows that it did not measure again.
+
+    An older row without times, such as a failed one, goes also where its case and label are among those of
+    which the run has ``said`` something else, such as that it is unavailable.
+    """
+    measured = _rows_of(new)
+
+    def stays(case: str, row: Row) -> bool:
+        return (case, row.label) not in (measured if row.timing is not None else said)
+
+    kept = [_filter(run, stays) for run in older]
     return tuple(run for run in (new, *kept) if run.cases)
+
+
+def _rows_of(run: Comparison) -> set[tuple[str, str]]:
+    """The case and label of each row."""
+    return {(case.case, row.label) for case in run.cases for row in case.rows}
 
 
 def _measured(comparison: Comparison) -> Comparison:
@@ -324,16 +336,6 @@ def _lean(row: Row) -> Row:
     }
     ratios = tuple(replace(ratio, value=replace(ratio.value, samples=())) for ratio in timing.ratios)
     return replace(row, timing=replace(timing, **series, ratios=ratios))
-
-
-def _without_failures(run: Comparison, newer: Comparison) -> Comparison:
-    """Without failed rows of which ``newer`` says something else, such as that they are unavailable."""
-    said = {(case.case, row.label) for case in newer.cases for row in case.rows}
-    return _filter(run, lambda case, row: row.timing is not None or (case, row.label) not in said)
-
-
-def _without(run: Comparison, measured: set[tuple[str, str]]) -> Comparison:
-    return _filter(run, lambda case, row: (case, row.label) not in measured)
 
 
 def _filter(run: Comparison, keep: Callable[[str, Row], bool]) -> Comparison:

@@ -74,9 +74,8 @@ def _bound(comparison: Comparison, case: CaseComparison) -> Iterator[Said]:
         kind = "compute" if figures.compute_bound(case) else "memory"
         text = f"Not {kind} bound at this size{at}: {name} at {reach}."
     elif figures.compute_bound(case):
-        text = f"Compute bound{at}: {name} at {reach}."
-        if share > _BEYOND:
-            text = f"Compute bound{at}: {name} at {reach}, which is PyTorch's own product."
+        whose = ", which is PyTorch's own product" if share > _BEYOND else ""
+        text = f"Compute bound{at}: {name} at {reach}{whose}."
     else:
         moved = scaled(case.cost.bytes, "B")
         what = f"{moved} at" if ridge else f"{moved} compulsory, {name} at"

@@ -37,9 +37,12 @@ class Counting:
         """Complete `code_sizes`; when ``interrupted`` with what is known already."""
         if interrupted:
             self._ahead.stop()
-        self._ahead.wait()
+        else:
+            self._ahead.wait()
         for impl in self._own:
-            known = known_code_size(impl) if interrupted else None
+            known = self._ahead.known.get(impl.label)
+            if known is None and interrupted:
+                known = known_code_size(impl)
             if known is not None:
                 self.code_sizes[impl.label] = known
             elif not interrupted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from compare import registry
 from compare.code_size.ahead import CountingAhead
 from compare.code_size.count import code_size, known_code_size
 from compare.stages.sources import Counting
+from processes import running, until
 
 
 @pytest.fixture(autouse=True)
@@ -64,15 +64,4 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     time.sleep(3.0)  # it may not have looked at its standard input before
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    end = time.monotonic() + 30
-    while _runs(counter) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not _runs(counter)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+    assert until(lambda: not running(counter), 30)
