@@ -195,13 +195,13 @@ _SMALL = 2.0**-6
 
 
 def keep_one_of_each(x: torch.Tensor) -> None:
-    """Make all but one element of each vector small: each in turn, so that a lost vector shows in its sum.
+    """Make one element of each vector 1 or -1, each in turn, and the others small: so a lost vector shows.
 
     Small and not 0: where fp16 rounds the weight of a vector to 0, that is no error of a sum of all.
     """
     vector = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(*x.shape[:-1], 1)
     index = vector % max(1, x.shape[-1])
-    kept = x.gather(-1, index)
+    kept = x.gather(-1, index).sign()
     x.mul_(_SMALL).scatter_(-1, index, kept)
 
 

@@ -148,15 +148,16 @@ def cost(case: Case) -> Cost:
 def tolerance(case: Case) -> Tolerance:
     """As attention's: errors of scores, and of probabilities rounded to 16 bits for the second product.
 
-    Those of many tokens average out: on a GPU, 8192 tokens need 40% of this limit and 32768 need 55%.
+    Those of many tokens average out: exact sums of probabilities rounded to bf16 need 56% of this limit on
+    revealing inputs of 8192 tokens, and 70% of 131072.
     """
     rounded = 0.0 if case.dtype == "fp32" else ROUNDOFF[case.dtype] / ROUNDOFF["fp32"]
-    return Tolerance(least=256.0 + rounded * min(1.0, 24 / math.sqrt(max(case["S"], 1))))
+    return Tolerance(least=256.0 + rounded * min(1.0, 32 / math.sqrt(max(case["S"], 1))))
 
 
 def few_values(inputs: tuple[torch.Tensor, ...]) -> None:
-    """Each token counts for one element of the output: it shows there if it is lost."""
-    keep_one_of_each(inputs[2])
+    """Each token counts for one element of each head's output: it shows there if it is lost."""
+    keep_one_of_each(inputs[2].movedim(2, 0))  # tokens of a head in turn: so an element is a sum of few
 
 
 DTYPES = ("fp32", "fp16", "bf16")

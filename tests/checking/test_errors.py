@@ -21,6 +21,11 @@ from mutants import (
 )
 
 
+def rolled(right: torch.Tensor, dim: int) -> torch.Tensor:
+    """By one; `torch.roll` takes no fp8 on a GPU."""
+    return right.index_select(dim, torch.arange(right.shape[dim], device=right.device).roll(1))
+
+
 def swapped(right: torch.Tensor) -> torch.Tensor:
     right[..., [2, 3]] = right[..., [3, 2]]
     return right
@@ -37,9 +42,9 @@ def last_element_lost(right: torch.Tensor) -> torch.Tensor:
 
 OF_MANY: dict[str, Run] = {
     "shuffled_along_the_row": lambda right: right[..., torch.randperm(right.shape[-1], device=right.device)],
-    "rolled_by_one": lambda right: right.roll(1, -1),
+    "rolled_by_one": lambda right: rolled(right, -1),
     "two_neighbours_swapped": swapped,
-    "shuffled_rows": lambda right: right.roll(1, 0),
+    "shuffled_rows": lambda right: rolled(right, 0),
 }
 WRONG_VALUES: dict[str, Run] = OF_MANY | {
     "zeros": torch.zeros_like,
@@ -130,7 +135,8 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
         return x.to(narrow).to(x.dtype) if x.is_floating_point() else x
 
     agreement = checked(op, c, device, lambda *inputs: right(*map(rounded, inputs)))
-    assert "values" in failed(agreement)
+    # On a GPU, PyTorch takes probabilities from a saved sum that is not that of the rounded inputs: NaN.
+    assert failed(agreement) & {"values", "NaN and infinity"}
 
 
 @every_op_and_case

@@ -179,9 +179,9 @@ def token_lost(place: int) -> Wrong:
     def wrong(
         op: Op, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *table: torch.Tensor
     ) -> torch.Tensor:
-        pages, lengths = table
-        n = (place % lengths).long()
-        page, slot = pages.long().gather(1, n[:, None] // k.shape[1])[:, 0], n % k.shape[1]
+        pages, lengths = (x[table[1] > 0].long() for x in table)
+        n = place % lengths
+        page, slot = pages.gather(1, n[:, None] // k.shape[1])[:, 0], n % k.shape[1]
         alone = torch.zeros_like(v)
         alone[page, slot] = v[page, slot]
         indicator = torch.zeros_like(v)

@@ -36,7 +36,7 @@ def test_a_captured_call_holds_one_output(card: torch.device) -> None:
     x = torch.zeros(1 << 28, dtype=torch.uint8, device=card)
     (eager,) = registry.implementations("vector_add", ["torch.eager"])
     impl = dataclasses.replace(eager, run=lambda x: x + 1)
-    bench = _Bench(impl, [(x,)], (), torch.empty_like(x), CudaStopwatch(card), False)
+    bench = _Bench(impl, [(x,)], (), {"z": torch.empty_like(x)}, CudaStopwatch(card), False)
     gc.enable()  # in a worker it is of no more use
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(card)
