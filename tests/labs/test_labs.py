@@ -125,6 +125,7 @@ def test_a_lab_is_found_by_number_or_name() -> None:
         (('op = "vector_add"', 'op = "vector_ad"'), "did you mean vector_add"),
         (('"N=4096,fp32"', '"M=4096,fp32"'), "'M' is no dimension"),
         (("points = 2", "pints = 2"), "unknown pints"),
+        (('label = "triton.mine"', 'label = "torch.mine"'), "has a speed, which is not verified for PyTorch"),
         (("[tiers]", "[tiers"), "is not TOML"),
         (
             (
