@@ -206,8 +206,8 @@ def read(path: Path) -> Lab:
         for task in found.task:
             if task.speed and task.label.startswith("torch."):
                 raise ValueError(
-                    f"{path.name}: {task.title!r} has a speed, which is not verified for PyTorch: its kernels are "
-                    "not compiled from the file"
+                    f"{path.name}: {task.title!r} has a speed, which is not verified for PyTorch: its "
+                    "kernels are not compiled from the file"
                 )
             count = sum(len(group.cases) for group in task.group)
             if count > _INSPECTED and any(limit.figure in _RESOURCES for limit in task.limit):

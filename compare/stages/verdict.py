@@ -9,7 +9,7 @@ import traceback
 from compare.resources.static import CompileError, Refused
 from compare.spec import Status, UsageError
 from compare.worker.process import Ended, Raised
-from compare.worker.timing import Cheated, TooFast
+from compare.worker.timing import Cheated
 from cuda_impl.build import is_asserted
 
 _LONGEST = 200
@@ -29,8 +29,6 @@ def verdict(error: BaseException) -> tuple[Status, str]:
         return "unavailable", f"out of memory on this device{_asked(text)}; give a smaller --case"
     if isinstance(error, Cheated):
         return "disagrees", _cut(text, _LONGEST_OF_COMPILERS)
-    if isinstance(error, TooFast):
-        return "impossible", text
     if isinstance(error, Ended):
         return "failed", text
     name = error.name if isinstance(error, Raised) else type(error).__name__

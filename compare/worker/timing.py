@@ -66,10 +66,6 @@ class Cheated(Exception):
     """A worker's answer or output is wrong; the text is a whole sentence."""
 
 
-class TooFast(Exception):
-    """The judge's clock contradicts a worker's times."""
-
-
 class Session:
     """What the workers of one measurement share: the examiner, and the cost of samples."""
 
@@ -519,9 +515,10 @@ def _verified(
     local: Stopwatch,
     device: torch.device,
 ) -> dict[str, Result]:
-    """By label: in place of the times of a replayed row `TooFast`, an error, or `unverified` times.
+    """By label: in place of the times of a replayed row an error, or `unverified` times.
 
-    The accepted share follows from the project's own rows, measured in the same way.
+    The accepted share follows from the project's own rows, measured in the same way.  A row below it is not
+    refused: another process that uses the GPU slows replays down as well.
     """
     graphs = {label: each for label, each in results.items() if isinstance(each, Timing) and each.graph_us}
     replayed = {label: remote.runner for label in graphs if isinstance(remote := remotes[label], Replayed)}
@@ -549,10 +546,11 @@ def _verified(
             found[label] = error
             continue
         if share < MARGIN * least:
-            found[label] = TooFast(
-                f"it claims {_claimed_us(timing):.3g} us a call, and replays of its CUDA graph take "
-                f"{seen_us:.3g} us each by a clock outside its process"
+            reason = (
+                f"{_claimed_us(timing):.3g} us a call, while replays of its CUDA graph take {seen_us:.3g} us "
+                "each by the judge's clock"
             )
+            found[label] = replace(timing, unverified=reason)
     return found
 
 

@@ -53,6 +53,10 @@ def tracing_only() -> Any:
     return mock.patch("torch.compile", functools.partial(torch.compile, backend="eager"))
 
 
+WRONG_IN_PYTORCH = {("torch.flex", "nan"), ("torch.flex", "neg_inf"), ("torch.flex", "sliced")}
+"""PyTorch 2.11 on an H100: FlexAttention loses NaN in lse, and takes elements of a head for contiguous."""
+
+
 def run_or_skip(
     op: Op,
     impl: Implementation,
@@ -74,6 +78,8 @@ def run_or_skip(
         except NotImplementedError as error:
             refusals.append(str(error))
             continue
+        if not agreement.passed and {(impl.label, c.fill), (impl.label, c.layout)} & WRONG_IN_PYTORCH:
+            pytest.xfail(agreement.reason)
         if not agreement.passed:
             wrong.append(f"{c}: {agreement.reason}")
         elif impl.way != "torch":

@@ -121,6 +121,7 @@ def test_what_was_found_is_recorded_however_it_ends(
     assert after.pop(caught) == {**before, MACHINE: anew}
     assert after.pop(missed) == {"another": {"case": ""}}
     assert {m.name: found for m, found in after.items() if found != before} == {}
+    assert missed in command.wanted([caught, missed], [], missing=True)
 
 
 def alone(mutation: Mutation) -> Any:

@@ -43,7 +43,9 @@ def wanted(mutations: Iterable[Mutation], ops: Sequence[str], missing: bool) -> 
         for mutation in mutations
         if (not ops or mutation.op in ops)
         and not (
-            missing and MACHINE in record.caught_of(mutation, recorded) and still_run(mutation, recorded)
+            missing
+            and MACHINE in record.caught_of(mutation, recorded)
+            and still_run(mutation, recorded, MACHINE)
         )
     ]
 

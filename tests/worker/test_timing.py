@@ -26,7 +26,6 @@ from compare.worker.timing import (
     Remote,
     Replayed,
     Subject,
-    TooFast,
     _verified,
     measure,
 )
@@ -195,31 +194,34 @@ def verified(
     return found.get("triton.mine", results["triton.mine"])
 
 
-def test_the_share_that_own_rows_show_is_accepted_and_one_clearly_below_is_refused() -> None:
+def unverified(result: Result) -> str:
+    assert isinstance(result, Timing)
+    return result.unverified
+
+
+def test_the_share_that_own_rows_show_is_accepted_and_one_clearly_below_is_unverified() -> None:
     own = {"torch.eager": (98.0, 100.0), "triton.tiled": (85.0, 100.0)}
-    assert isinstance(verified(own, 85.0, 100.0), Timing)
-    assert isinstance(verified(own, 0.71 * 85.0, 100.0), Timing)
-    refused = verified(own, 0.69 * 85.0, 100.0)
-    assert isinstance(refused, TooFast)
-    assert "claims 58.6 us a call, and replays of its CUDA graph take 100 us each" in str(refused)
-    assert isinstance(verified({"torch.eager": (98.0, 100.0)}, 0.69 * 98, 100.0), TooFast)
+    assert not unverified(verified(own, 85.0, 100.0))
+    assert not unverified(verified(own, 0.71 * 85.0, 100.0))
+    reason = unverified(verified(own, 0.69 * 85.0, 100.0))
+    assert reason.startswith("58.6 us a call, while replays of its CUDA graph take 100 us each")
+    assert unverified(verified({"torch.eager": (98.0, 100.0)}, 0.69 * 98, 100.0))
 
 
 def test_without_an_own_row_the_share_is_the_margin() -> None:
-    assert isinstance(verified({}, 71.0, 100.0), Timing)
-    assert isinstance(verified({}, 69.0, 100.0), TooFast)
+    assert not unverified(verified({}, 71.0, 100.0))
+    assert unverified(verified({}, 69.0, 100.0))
 
 
 def test_where_own_rows_are_far_slower_than_they_claim_a_row_is_unverified() -> None:
-    result = verified({"torch.eager": (50.0, 100.0)}, 100.0, 100.0)
-    assert isinstance(result, Timing)
-    assert "the project's own rows ran at 0.5 of their speed" in result.unverified
+    reason = unverified(verified({"torch.eager": (50.0, 100.0)}, 100.0, 100.0))
+    assert "the project's own rows ran at 0.5 of their speed" in reason
 
 
 def test_a_host_slower_than_the_gpu_is_no_contradiction() -> None:
     """Replays of a very short kernel take as long as the host needs to launch them."""
-    assert isinstance(verified({}, 2.0, 10.0, overhead_us=9.0), Timing)
-    assert isinstance(verified({}, 2.0, 100.0, overhead_us=9.0), TooFast)
+    assert not unverified(verified({}, 2.0, 10.0, overhead_us=9.0))
+    assert unverified(verified({}, 2.0, 100.0, overhead_us=9.0))
 
 
 @pytest.mark.gpu
