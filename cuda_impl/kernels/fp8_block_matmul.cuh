@@ -5,12 +5,10 @@
 //   specialized  a producer warp fetches, two consumer warpgroups multiply, scale and add
 //   persistent   one block per multiprocessor computes tile after tile
 //   prefetched   scales are loaded four blocks of K ahead; TMA stores c
-//   staggered    one consumer starts two blocks of K after the other
 //   multicast    TMA multicast: two blocks that need the same tile of a load half of it each, into both
 #pragma once
 
 #include "fp8_block_matmul/01_specialized.cuh"
 #include "fp8_block_matmul/02_persistent.cuh"
 #include "fp8_block_matmul/03_prefetched.cuh"
-#include "fp8_block_matmul/04_staggered.cuh"
-#include "fp8_block_matmul/05_multicast.cuh"
+#include "fp8_block_matmul/04_multicast.cuh"

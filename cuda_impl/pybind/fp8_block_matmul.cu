@@ -162,19 +162,6 @@ static py::object prefetched(py::object a, py::object b, py::object scale_a, py:
     });
 }
 
-// One consumer starts two blocks of K after the other.
-static py::object staggered(py::object a, py::object b, py::object scale_a, py::object scale_b) {
-    const BlockProduct p = checked(a, b, scale_a, scale_b);
-    return with_tile(p, [&](auto tile) {
-        using Of = decltype(tile);
-        const auto kernel =
-            p.c_aligned()
-                ? fp8_block_matmul_staggered_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, true>
-                : fp8_block_matmul_staggered_kernel<Of::BLOCK_N, Of::WAVES, Of::STAGES, GROUP_M, false>;
-        launch_tile<Of>(p, resident(p, Of::count(p)), 1, kernel, map_of_c(p));
-    });
-}
-
 // TMA multicast: the two blocks of a cluster share their loads of a.
 static py::object multicast(py::object a, py::object b, py::object scale_a, py::object scale_b) {
     constexpr int CLUSTER = 2;
@@ -197,6 +184,5 @@ PYBIND11_MODULE(fp8_block_matmul, m) {
     m.def("specialized", &specialized, a, b, scale_a, scale_b);
     m.def("persistent", &persistent, a, b, scale_a, scale_b);
     m.def("prefetched", &prefetched, a, b, scale_a, scale_b);
-    m.def("staggered", &staggered, a, b, scale_a, scale_b);
     m.def("multicast", &multicast, a, b, scale_a, scale_b);
 }

@@ -155,13 +155,6 @@ def template(
     return f"fp8_block_matmul_{variant}_kernel<{constants}, {cpp(p.aligned())}>", tile
 
 
-def launch_storing(variant: str, p: Product, BLOCK_N: int, WAVES: int, GROUP_M: int) -> torch.Tensor:
-    if p.done:
-        return p.c
-    name, tile = template(variant, p, BLOCK_N, WAVES, GROUP_M)
-    return p.launch(name, min(p.processors, p.tiles(*tile[:2])), *tile, stores=True)
-
-
 @implementation(
     "fp8_block_matmul",
     "cupy.prefetched",
@@ -181,29 +174,11 @@ def prefetched(
     GROUP_M: int = 8,
 ) -> torch.Tensor:
     """Scales are loaded four blocks of K ahead; TMA stores c."""
-    return launch_storing("prefetched", Product(a, b, scale_a, scale_b), BLOCK_N, WAVES, GROUP_M)
-
-
-@implementation(
-    "fp8_block_matmul",
-    "cupy.staggered",
-    level="hopper",
-    requires="sm_90a",
-    emulated=True,
-    tunable=TUNABLE,
-)
-def staggered(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    *,
-    BLOCK_N: int = 0,
-    WAVES: int = 0,
-    GROUP_M: int = 8,
-) -> torch.Tensor:
-    """One consumer starts two blocks of K after the other."""
-    return launch_storing("staggered", Product(a, b, scale_a, scale_b), BLOCK_N, WAVES, GROUP_M)
+    p = Product(a, b, scale_a, scale_b)
+    if p.done:
+        return p.c
+    name, tile = template("prefetched", p, BLOCK_N, WAVES, GROUP_M)
+    return p.launch(name, min(p.processors, p.tiles(*tile[:2])), *tile, stores=True)
 
 
 @implementation("fp8_block_matmul", "cupy.multicast", level="hopper", requires="sm_90a", tunable=TUNABLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import triton_impl.fp8_block_matmul
 from compare import registry
 from compare.device import supports
 from compare.spec import Implementation, case
-from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, staggered, tile_of
+from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
 from torch_impl.quantize_fp8 import naive as quantized
 
 CPU = torch.device("cpu")
@@ -102,20 +101,12 @@ def test_other_eight_bits_are_refused(impl: Implementation) -> None:
 
 # Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.
 @pytest.mark.parametrize("sizes", [(20, 200, 1100), (270, 131, 645)])
-@pytest.mark.parametrize("level", [prefetched, staggered])
 @pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
-def test_every_tile_is_correct(
-    BLOCK_N: int, WAVES: int, level: Callable[..., torch.Tensor], sizes: tuple[int, int, int]
-) -> None:
+def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, int]) -> None:
     inputs = inputs_of(*sizes)
     wanted = OP.oracle(*(x.double() for x in inputs))
-    found = level(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES).double()
+    found = prefetched(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES).double()
     torch.testing.assert_close(found, wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
-
-
-def test_a_consumer_leads_by_two_blocks_of_long_sums() -> None:
-    inputs = inputs_of(5, 64, 9000)
-    assert torch.equal(staggered(*inputs), prefetched(*inputs))
 
 
 @pytest.mark.parametrize(

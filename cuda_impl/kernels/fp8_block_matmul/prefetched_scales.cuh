@@ -1,4 +1,4 @@
-// What fp8_block_matmul's levels share from prefetched on: scales that are loaded ahead, and a lead.
+// What fp8_block_matmul's levels share from prefetched on: scales that are loaded ahead.
 #pragma once
 
 #include "fp8_block_matmul/scaled_sums.cuh"
@@ -74,23 +74,6 @@ struct PrefetchedScales {
             scale.of[half] = __shfl_sync(FULL_WARP, product[wave][half], k % 4, 4);
         }
         return scale;
-    }
-};
-
-// The lead of consumer 0, in blocks of K. A ring has at least four stages, of which the lead takes two. Short
-// sums leave no time for it.
-struct Lead {
-    int blocks;
-    bool leads;
-
-    // Called once by all threads of a consumer: those of consumer 1 wait here.
-    __device__ __forceinline__ Lead(int consumer, int blocks_k)
-        : blocks(min(2, blocks_k / 32)), leads(consumer == 0) {
-        if (!leads) named_barrier_sync<CONSUMERS * WARPGROUP>(1);
-    }
-    // Called after the first tile's products of block k have started, for all k: lets consumer 1 start.
-    __device__ __forceinline__ void pass(int k) const {
-        if (leads && k == blocks) named_barrier_arrive<CONSUMERS * WARPGROUP>(1);
     }
 };
 

@@ -1,4 +1,4 @@
-// fp8_block_matmul, level 5, multicast. Change: the two blocks of a cluster have tiles of c in one row, which
+// fp8_block_matmul, level 4, multicast. Change: the two blocks of a cluster have tiles of c in one row, which
 // need the same tile of a. Each loads half of it, and TMA multicast writes that half into both: a third less
 // to load. Where b is read once, it gets a cache hint.
 #pragma once
@@ -6,7 +6,7 @@
 #include "fp8_block_matmul/prefetched_scales.cuh"
 
 // Grid: persistent, clusters of two blocks; pairs of tiles of c are assigned round-robin. All else as in
-// staggered.
+// prefetched.
 template <int BLOCK_N, int WAVES, int STAGES, int GROUP_M, bool C_ALIGNED>
 __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
     CLUSTER_OF(2) void fp8_block_matmul_multicast_kernel(const __grid_constant__ TensorMap a_map,
@@ -76,7 +76,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
         const int consumer = group - 1, first_row = consumer * WARPGROUP_M * WAVES;
         const matrix_t a_first = matrix_descriptor(stages + first_row * BLOCK_K, 0);
         const matrix_t b_first = matrix_descriptor(stages + BLOCK_M * BLOCK_K, 0);
-        const Lead lead(consumer, blocks_k);
         PrefetchedScales<WAVES> scales({scale_a_ptr, scale_b_ptr, blocks_k}, M, N);
         const auto prefetch = [&](int tile) {
             const TilePlace place = place_of(tile);
@@ -98,7 +97,6 @@ __global__ __launch_bounds__((1 + CONSUMERS) * WARPGROUP, 1)
                     multiply(part, a_first + step + wave * (WARPGROUP_M * BLOCK_K >> 4), b_first + step,
                              false);
                     wgmma_commit_group();
-                    if (tile == cluster && wave == 0) lead.pass(k);
                     const BlockScale scale = scales.of(wave, k);
                     if (wave == WAVES - 1 && k % 4 == 3) scales.advance(k + 1);
                     wgmma_wait_group<0>(part);
