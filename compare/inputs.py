@@ -195,12 +195,14 @@ _SMALL = 2.0**-6
 
 
 def keep_one_of_each(x: torch.Tensor) -> None:
-    """Make one element of each vector 1 or -1, each in turn, and the others small: so a lost vector shows.
+    """Make an element of each vector of x[..., head, element] 1 or -1, the others small: a lost one shows.
 
-    Small and not 0: where fp16 rounds the weight of a vector to 0, that is no error of a sum of all.
+    A head's vectors take turns: so an element is a sum of few.  Small and not 0: where fp16 rounds the weight
+    of a vector to 0, that is no error of a sum of all.
     """
-    vector = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(*x.shape[:-1], 1)
-    index = vector % max(1, x.shape[-1])
+    *outer, heads, size = x.shape
+    vector = torch.arange(math.prod(outer), device=x.device).view(*outer, 1, 1)
+    index = (vector % max(1, size)).expand(*outer, heads, 1)
     kept = x.gather(-1, index).sign()
     x.mul_(_SMALL).scatter_(-1, index, kept)
 

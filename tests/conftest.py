@@ -151,7 +151,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The best device here, for tests that run everywhere."""
-    return torch.device("cuda", torch.cuda.current_device()) if HAS_GPU else torch.device("cpu")
+    from compare.device import pick
+
+    return pick()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -16,6 +17,7 @@ from mutants import (
     checked,
     every_op_and_case,
     failed,
+    rounded_oracle,
     skip_where_the_end_is_open,
     skip_whole_numbers,
 )
@@ -132,19 +134,16 @@ def test_inputs_rounded_to_a_lower_precision_are_caught(
     right = baseline(op)
 
     def rounded(x: torch.Tensor) -> torch.Tensor:
-        return x.to(narrow).to(x.dtype) if x.is_floating_point() else x
+        # Not fp32 sums beside 16-bit inputs: e4m3 makes NaN of the -inf in lse.
+        return x.to(narrow).to(x.dtype) if x.dtype is TORCH_DTYPES[c.dtype] else x
 
     agreement = checked(op, c, device, lambda *inputs: right(*map(rounded, inputs)))
-    # On a GPU, PyTorch takes probabilities from a saved sum that is not that of the rounded inputs: NaN.
-    assert failed(agreement) & {"values", "NaN and infinity"}
+    assert "values" in failed(agreement)
 
 
 @every_op_and_case
 def test_the_correctly_rounded_oracle_passes(op: Op, c: Case, device: torch.device) -> None:
-    def run(*inputs: torch.Tensor) -> torch.Tensor:
-        return op.oracle(*(x.double() for x in inputs)).to(TORCH_DTYPES[op.output_dtype or c.dtype])
-
-    agreement = checked(op, c, device, run, seeds=(0, 1))
+    agreement = checked(op, c, device, functools.partial(rounded_oracle, op), seeds=(0, 1))
     assert agreement.passed, agreement.reason
     assert agreement.error < 1
     # Of many rounded values one lies nearly in the middle; values that are only moved are not rounded.
