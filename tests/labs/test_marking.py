@@ -289,6 +289,22 @@ def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(
     assert (marks.points, marks.of, marks.share) == (1, 2, 0.5)
 
 
+def test_a_task_s_speeds_are_of_one_run(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rubric = submission.parent / "01_made_up" / "lab.toml"
+    speed = '{ case = "M=4096,N=4096,fp32", at_least = 0.9, points = 4 }'
+    rubric.write_text(LAB.replace(speed, f"{speed}, {speed.replace('0.9', '0.5')}"))
+    medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", 60.0)}
+    runs: list[list[str]] = []
+
+    def ran(op: str, cases: list[str], *more: Any, **keywords: Any) -> Run:
+        runs.append(cases)
+        return rows(*made_up.rows(medians), environment=made_up.H100)(op, cases)
+
+    parts = graded(submission, monkeypatch, ran)
+    assert [part.result for name, part in parts.items() if "speed" in name] == ["wrong", "passed"]
+    assert runs[1:] == [["M=4096,N=4096,fp32"]]
+
+
 def test_a_later_submission_never_loses_points() -> None:
     old = Marks("alice", "01", "", True, "1", "a", (Part("x", 2, 2, "passed"), Part("y", 0, 3, "wrong")))
     new = replace(old, digest="b", parts=(Part("x", 0, 2, "error"), Part("y", 3, 3, "passed")))

@@ -33,7 +33,8 @@ def status_of(all_marks: Sequence[Marks]) -> int:
 
 def say(what: str) -> None:
     """Print a step on a line of stderr."""
-    print(printable(what), file=sys.stderr, flush=True)
+    sys.stderr.write(printable(f"{what}\n"))  # at once: tasks are tested side by side
+    sys.stderr.flush()
 
 
 def screen(table: Table, width: int, explained: Collection[str] | None = None) -> str:

@@ -176,10 +176,10 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
     Shared& shared = *reinterpret_cast<Shared*>(bytes + (-shared_address(bytes) & 1023));
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.keys_full, 1);
-        mbarrier_init(&shared.keys_empty, 2 * CONSUMERS);
+        mbarrier_init(&shared.keys_empty, CONSUMERS * (WARPGROUP + WARP));
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&shared.full[stage], 1);
-            mbarrier_init(&shared.empty[stage], CONSUMERS);
+            mbarrier_init(&shared.empty[stage], CONSUMERS * WARPGROUP);
         }
         for (int buffer = 0; buffer < 2; ++buffer) {
             mbarrier_init(&shared.ds_full[buffer], CONSUMERS * WARPGROUP / WARP);
@@ -243,7 +243,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
                     __syncwarp();
                     named_barrier_arrive<DQ_THREADS>(DQ_EMPTY + consumer);
                 }
-                if (lane == 0) mbarrier_arrive(&shared.keys_empty);
+                mbarrier_arrive(&shared.keys_empty);
             }
         }
         return;
@@ -340,9 +340,9 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             buffer ^= 1;
             ds_parity ^= buffer == 0;
         };
-        const auto release = [&](int read) {
-            if (thread == 0) mbarrier_arrive(&shared.empty[read]);
-        };
+        // All threads arrive: each has read lse2 and delta of the stage, and an arrival releases a thread's
+        // own reads only.
+        const auto release = [&](int read) { mbarrier_arrive(&shared.empty[read]); };
         // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction.
         const auto add_dq = [&] {
             named_barrier_sync<DQ_THREADS>(DQ_EMPTY + consumer);
@@ -388,7 +388,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
         start_dq();
         wgmma_wait_group<0>(dq);
         add_dq();
-        if (thread == 0) mbarrier_arrive(&shared.keys_empty);
+        mbarrier_arrive(&shared.keys_empty);
 
         const index_t of_head = (index_t(loop.batch) * p.Skv * p.Hk + loop.kv_head) * D;
         const index_t stride_s = index_t(p.Hk) * D;
