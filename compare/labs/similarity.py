@@ -31,19 +31,22 @@ class Pair:
     """Of the shorter file's own tokens that the other has as well, 0 to 1; starter code is left out."""
 
 
-def pairs(lab: Lab, folders: Iterable[Path]) -> list[Pair]:
-    """Similar pairs, most similar first.
+def library() -> Any:
+    """copydetect.  With it comes matplotlib: only --similar imports them.
 
     Raises:
-        UsageError: the library is missing.
+        UsageError: it is missing.
     """
     try:
-        # Start-up: with it comes matplotlib, and only --similar needs them.
-        copydetect: Any = importlib.import_module("copydetect")
+        return importlib.import_module("copydetect")
     except ImportError:
         raise UsageError("--similar needs copydetect: pip install -r requirements-labs.txt") from None
-    found = []
-    folders = list(folders)
+
+
+def pairs(lab: Lab, folders: Iterable[Path]) -> list[Pair]:
+    """Similar pairs, most similar first."""
+    copydetect, folders = library(), list(folders)
+    found: list[Pair] = []
     for starter in lab.starters:
         window = _GUARANTEE - _NOISE + 1
         boilerplate = list(copydetect.CodeFingerprint(str(starter), _NOISE, 1).hashes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,16 @@ def test_grade_refuses_without_isolation(
     monkeypatch.setattr(isolation, "found", lambda: isolation.Isolation(refused=("seccomp: not here",)))
     said = complaint("grade", str(tmp_path))
     assert "no isolation (seccomp: not here). --unsafe marks them all the same" in said
+
+
+def test_a_missing_library_is_told_before_anything_is_marked(
+    complaint: Complaint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(labs.find("01"), tmp_path / "alice")
+    monkeypatch.setitem(sys.modules, "copydetect", None)
+    monkeypatch.setattr(grade.classroom, "mark", lambda *_: pytest.fail("it was marked"))
+    said = complaint("grade", str(tmp_path), "--similar", "--unsafe", "--device", "cpu")
+    assert "--similar needs copydetect: pip install" in said
 
 
 def test_interrupted_marks_are_kept(

@@ -27,6 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--gradescope is for one submission; give its folder")
     if arguments.rubric:
         read(arguments.rubric)
+    if arguments.similar:
+        similarity.library()  # if it is missing, before anything is marked
     found_here = isolation.found()
     if not (found_here.holds or arguments.unsafe):
         why = "; ".join(found_here.refused)
