@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from compare.device import lacks
+from compare.device import lacks, pick
 from compare.labs import prediction
 from compare.labs.lab import Group, Lab, Limit, Speed, Task, op_of
 from compare.labs.running import Run, run
@@ -94,7 +94,7 @@ def correctness(work: Work, device: str, timeout_s: float, say: Say) -> Marks:
         work.name,
         work.lab.name,
         seen[0].device if seen else "",
-        any(environment.device_type == "cuda" for environment in seen),
+        pick(device).type == "cuda",
         datetime.now(timezone.utc).isoformat(timespec="seconds"),
         work.digest,
         tuple(part for parts, _ in tested for part in parts),

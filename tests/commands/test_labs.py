@@ -157,7 +157,9 @@ def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:
 
     reported = command("lab", "report", mine, "--device", "cpu")
     assert reported.returncode == 0, reported.stderr
-    assert "triton.mine" in (mine / "report.md").read_text()
+    page = (mine / "report.md").read_text()
+    assert "triton.mine" in page
+    assert "fp64 on N=4096,fp32**" in page  # of torch_add.py: the largest case that it is tested with
     assert "<table>" in (mine / "report.html").read_text()
 
     shutil.copytree(mine, mine.with_name("bob"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import made_up
 from compare.labs import lab as labs
@@ -59,20 +60,21 @@ def submission(tmp_path: Path) -> Path:
 Ran = Callable[..., Run]
 
 
-def graded(folder: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> dict[str, Part]:
+def graded(folder: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran, device: str = "cpu") -> dict[str, Part]:
     """The parts by name, where every comparison gives what ``ran`` makes of its cases and labels."""
     monkeypatch.setattr(marking, "run", ran)
+    monkeypatch.setattr(marking, "pick", lambda word: torch.device(device))
     work = read_folder(folder, rubric=folder.parent / "01_made_up" / "lab.toml")
     marks = correctness(work, "auto", 1.0, lambda what: None)
     return {part.name: part for part in speeds(work, marks, "auto", 1.0, lambda what: None).parts}
 
 
-def rows(*found: Row, environment: Any = made_up.LAPTOP) -> Ran:
+def rows(*found: Row) -> Ran:
     """A run with these rows on every case."""
 
     def ran(op: str, cases: list[str], *_: Any, **__: Any) -> Run:
         made = (made_up.case(case, tuple(found)) for case in cases)
-        return Run(made_up.comparison(*made, environment=environment))
+        return Run(made_up.comparison(*made, environment=made_up.LAPTOP))
 
     return ran
 
@@ -168,7 +170,9 @@ def test_a_file_that_is_missing_or_cannot_be_loaded(
     part = graded(submission, monkeypatch, lambda *_, **__: refused)[GROUP]
     assert (part.result, part.detail) == (result, said)
     (submission / "mine.py").unlink()
-    assert graded(submission, monkeypatch, rows(BASELINE))[GROUP].detail == "there is no mine.py"
+    parts = graded(submission, monkeypatch, rows(BASELINE), "cuda")
+    assert parts[GROUP].detail == "there is no mine.py"
+    assert parts[SPEED].result == "not started"  # and counted: the machine could have shown it
 
 
 def test_a_label_that_is_not_registered(submission: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +268,7 @@ def test_speed_is_relative_to_the_reference(
     us: float, result: str, points: float, submission: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     medians = {**made_up.MEDIANS_US, "triton.mine": ("tiled", us)}
-    part = graded(submission, monkeypatch, rows(*made_up.rows(medians), environment=made_up.H100))[SPEED]
+    part = graded(submission, monkeypatch, rows(*made_up.rows(medians)), "cuda")[SPEED]
     assert (part.result, part.points) == (result, points)
     assert "triton.onepass (95% interval" in part.detail
 
@@ -280,9 +284,9 @@ def test_a_speed_too_close_to_tell_is_tried_again_and_costs_nothing(
 
     def ran(op: str, cases: list[str], *more: Any, **keywords: Any) -> Run:
         runs.append(op)
-        return rows(BASELINE, reference, mine, environment=made_up.H100)(op, cases)
+        return rows(BASELINE, reference, mine)(op, cases)
 
-    part = graded(submission, monkeypatch, ran)[SPEED]
+    part = graded(submission, monkeypatch, ran, "cuda")[SPEED]
     assert (part.result, part.points) == ("inconclusive", 0)
     assert len(runs) == 1 + 3
     marks = Marks("alice", "01", "", True, "", "", (part, Part("other", 1, 2, "wrong")))
@@ -298,9 +302,9 @@ def test_a_task_s_speeds_are_of_one_run(submission: Path, monkeypatch: pytest.Mo
 
     def ran(op: str, cases: list[str], *more: Any, **keywords: Any) -> Run:
         runs.append(cases)
-        return rows(*made_up.rows(medians), environment=made_up.H100)(op, cases)
+        return rows(*made_up.rows(medians))(op, cases)
 
-    parts = graded(submission, monkeypatch, ran)
+    parts = graded(submission, monkeypatch, ran, "cuda")
     assert [part.result for name, part in parts.items() if "speed" in name] == ["wrong", "passed"]
     assert runs[1:] == [["M=4096,N=4096,fp32"]]
 

@@ -102,11 +102,12 @@ def report(folder: Path, device: str, timeout_s: float) -> int:
 
 
 def _task(done: work.Work, task: labs.Task, device: str, timeout_s: float) -> tuple[str, Comparison] | None:
-    """The student's row among ours, at the size whose speed counts, or else at the last that is tested."""
+    """The student's row among ours, at the size whose speed counts, or else at the largest that is tested."""
     marked.say(f"measuring {task.file}")
     file, op = done.folder / task.file, labs.op_of(done.lab, task)
-    case = str(Case.parse(task.speed[0].case if task.speed else task.group[-1].cases[-1], op))
-    found = running.run(op.name, [case], [task.label, task.reference], device, timeout_s, file)
+    texts = [task.speed[0].case] if task.speed else [text for group in task.group for text in group.cases]
+    case = max((Case.parse(text, op) for text in texts), key=lambda case: op.cost(case).bytes)
+    found = running.run(op.name, [str(case)], [task.label, task.reference], device, timeout_s, file)
     if found.comparison is None:
         print(f"{task.file}: {found.error}", file=sys.stderr)
         return None

@@ -100,7 +100,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
         mbarrier_init(&shared.keys, 1);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&shared.full[stage], 1);
-            mbarrier_init(&shared.empty[stage], CONSUMERS);
+            mbarrier_init(&shared.empty[stage], CONSUMERS * WARPGROUP);
         }
         mbarrier_init_fence();
     }
@@ -228,7 +228,8 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_wgmma_ker
         const int square = ((batch * p.Hq + head) * (p.pitch / BLOCK_M) + tile) * 2 + consumer;
         to = dq_ptr + index_t(square) * (BLOCK_M * D / 2);
         wgmma_wait_group<0>(dq);  // also dk and dv: the stage has been read
-        if (thread == 0) mbarrier_arrive(&shared.empty[stage]);
+        // All threads arrive: an arrival releases a thread's own reads, and each has read lse2 and delta.
+        mbarrier_arrive(&shared.empty[stage]);
         advance();
         if (head == end_head) break;
         mbarrier_wait(&shared.full[stage], parity);

@@ -340,9 +340,6 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             buffer ^= 1;
             ds_parity ^= buffer == 0;
         };
-        // All threads arrive: each has read lse2 and delta of the stage, and an arrival releases a thread's
-        // own reads only.
-        const auto release = [&](int read) { mbarrier_arrive(&shared.empty[read]); };
         // A thread's sums side by side, 16 bytes at a time: bank-conflict-free, and one bulk reduction.
         const auto add_dq = [&] {
             named_barrier_sync<DQ_THREADS>(DQ_EMPTY + consumer);
@@ -361,7 +358,7 @@ __global__ __launch_bounds__(3 * WARPGROUP, 1) void attention_backward_overlappe
             add_product<T, BLOCK_M>(dk, left, q_at(before));
             if constexpr (!decltype(is_last)::value) start_scores();
             wgmma_wait_group<0>(s);
-            release(before);
+            mbarrier_arrive(&shared.empty[before]);
         };
         // A tile's p, and dq of the tile before it.
         const auto begin = [&] {
