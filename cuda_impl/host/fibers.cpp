@@ -1,7 +1,9 @@
 // The scheduler behind fibers.h: the state of a fiber, a warp, a block and a launch while they run.
+#undef _FORTIFY_SOURCE  // its longjmp refuses to switch to another stack
 #include "fibers.h"
 
 #include <link.h>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -96,7 +98,8 @@ struct Copy {
 };
 
 struct Fiber {
-    ucontext_t context;
+    jmp_buf context;  // swapcontext would make two system calls a switch, to keep the signal mask
+    bool entered = false;
     uint3 index;
     unsigned linear = 0;
     State state = State::ready;
@@ -181,6 +184,7 @@ class Block {
     static void enter();
     static bool spins(const Fiber& fiber) { return fiber.state == State::spinning; }
     void start(Fiber& fiber);
+    void enter_on_own_stack(Fiber& fiber);
     bool step(std::size_t begin, std::size_t end, bool& progressed);
     std::size_t end_of_warp(std::size_t begin) const;
     void resume(Fiber& fiber);
@@ -194,7 +198,8 @@ class Block {
     static std::string place();
 
     Launch& launch_;
-    ucontext_t scheduler_;
+    jmp_buf scheduler_;
+    ucontext_t entry_;  // not a local variable: AddressSanitizer would find it left on the scheduler's stack
     Stack scheduler_stack_;
     char* stacks_ = nullptr;
     std::vector<Fiber> fibers_;
@@ -443,22 +448,29 @@ bool Block::step(std::size_t begin, std::size_t end, bool& progressed) {
 void Block::start(Fiber& fiber) {
     warps_[fiber.linear / LANES].alive |= 1u << fiber.linear % LANES;
     fiber.state = State::ready;
-    fiber.fake_stack = nullptr;
     fiber.unit_state.reset();
     fiber.copies.clear();
     fiber.groups.clear();
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = const_cast<void*>(fiber.stack.bottom);
-    fiber.context.uc_stack.ss_size = fiber.stack.bytes;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, &Block::enter, 0);
 }
 
+void Block::enter_on_own_stack(Fiber& fiber) {
+    fiber.entered = true;
+    getcontext(&entry_);
+    entry_.uc_stack.ss_sp = const_cast<void*>(fiber.stack.bottom);
+    entry_.uc_stack.ss_size = fiber.stack.bytes;
+    entry_.uc_link = nullptr;
+    makecontext(&entry_, &Block::enter, 0);
+    setcontext(&entry_);
+}
+
+// A fiber's whole life: the same thread of one block after another.
 void Block::enter() {
     Block& block = *current_block;
     after_switch(nullptr, &block.scheduler_stack_);
-    block.launch_.thread(block.launch_.state);
-    block.exit_thread();
+    for (;;) {
+        block.launch_.thread(block.launch_.state);
+        block.exit_thread();
+    }
 }
 
 void Block::resume(Fiber& fiber) {
@@ -466,7 +478,10 @@ void Block::resume(Fiber& fiber) {
     threadIdx = fiber.index;
     void* fake_stack = nullptr;
     before_switch(&fake_stack, fiber.stack);
-    swapcontext(&scheduler_, &fiber.context);
+    if (_setjmp(scheduler_) == 0) {
+        if (fiber.entered) _longjmp(fiber.context, 1);
+        enter_on_own_stack(fiber);
+    }
     after_switch(fake_stack, nullptr);
 }
 
@@ -474,8 +489,8 @@ void Block::leave(State state, const char* call) {
     Fiber& fiber = *running_;
     fiber.state = state;
     fiber.call = call;
-    before_switch(state == State::done ? nullptr : &fiber.fake_stack, scheduler_stack_);
-    swapcontext(&fiber.context, &scheduler_);
+    before_switch(&fiber.fake_stack, scheduler_stack_);
+    if (_setjmp(fiber.context) == 0) _longjmp(scheduler_, 1);
     after_switch(fiber.fake_stack, &scheduler_stack_);
 }
 
@@ -594,7 +609,6 @@ void Block::exit_thread() {
     complete(barrier_);
     for (MeetingPoint& point : warp.points) complete(warp, point, running_->linear - lane);
     leave(State::done, "");
-    std::abort();  // a thread that has returned is never resumed
 }
 
 std::string Block::stuck() const {
