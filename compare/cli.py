@@ -23,6 +23,7 @@ MODULES = {
     "doctor": "compare.commands.doctor",
     "diff": "compare.commands.diff",
     "map": "compare.commands.map",
+    "show": "compare.commands.show",
     "new-op": "compare.commands.new_op",
     "lab": "compare.commands.lab",
     "predict": "compare.commands.predict",

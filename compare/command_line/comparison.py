@@ -9,7 +9,10 @@ from pathlib import Path
 from compare.command_line import options
 from compare.spec import UsageError
 
-COMMANDS = ("list", "doctor", "diff", "pipeline", "aot", "cache", "map", "new-op", "lab", "predict", "grade")
+COMMANDS = (
+    *("list", "doctor", "diff", "pipeline", "aot", "cache"),
+    *("map", "show", "new-op", "lab", "predict", "grade"),
+)
 """Words that name no op; `compare.cli` has their modules."""
 
 CALIBRATE = "--calibrate belongs to 'python -m compare doctor'"
@@ -33,6 +36,7 @@ examples:
   python -m compare aot vector_add --arch sm_90 --out programs/
   python -m compare cache vector_add
   python -m compare map
+  python -m compare show softmax
   python -m compare new-op squared
   python -m compare predict softmax
   python -m compare lab start 01 my_lab/
@@ -62,8 +66,9 @@ def parser() -> argparse.ArgumentParser:
         help="the op to compare, or all of them; or a command: all ops (list), what this machine can run "
         "(doctor), what changed between two files (diff), an op through its compilers stage by stage "
         "(pipeline), its kernels as programs without Python (aot), the compilers' caches (cache), the "
-        "fastest way over all records (map), the files of a new op (new-op), predictions before measurements "
-        "(predict), or labs of a course (lab) and their marks (grade). COMMAND --help shows its options",
+        "fastest way over all records (map), all that is on record of an op (show), the files of a new op "
+        "(new-op), predictions before measurements (predict), or labs of a course (lab) and their marks "
+        "(grade). COMMAND --help shows its options",
     )
     # Hidden: given by mistake, they are refused in a sentence.
     found.add_argument("files", nargs="*", help=argparse.SUPPRESS)

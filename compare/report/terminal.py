@@ -100,7 +100,7 @@ def render(comparison: Comparison, width: int, view: View | None = None) -> str:
     found = summarize(comparison, view)
     blocks = [screen.render(found, width)]
     if view.details:
-        blocks += _details(comparison, width)
+        blocks += details(comparison, width)
     else:
         asked = (table for case in comparison.cases for table in _asked_for(case))
         blocks += [laid_out(table, width) for table in asked if table]
@@ -119,8 +119,8 @@ def _asked_for(case: CaseComparison) -> Iterator[Table | None]:
     yield tune.table(case)
 
 
-def _details(comparison: Comparison, width: int) -> list[str]:
-    """Every further table, with its legend."""
+def details(comparison: Comparison, width: int) -> list[str]:
+    """Every further table, with its legend: one text each."""
     prose = min(width, PROSE_WIDTH)
     blocks = ["\n".join(_conditions(comparison, prose))]
     shown: list[Table] = []

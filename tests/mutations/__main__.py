@@ -1,10 +1,11 @@
 """``make mutations``: runs every mutation that this machine can show, and records what caught it.
 
-Writes ``results/mutations.json``, of which ``make docs`` makes the table in docs/trust.md.  What another kind
-of machine has recorded of the same mutation stays.
+Writes ``results/mutations.json`` and prints how many of each op were caught.  What another kind of machine
+has recorded of the same mutation stays.
 
 With names of ops, only theirs; ``--missing``: only those of which this kind of machine has no record, or one
-of a case that is no longer run.  Ctrl-C ends it, and what has been caught by then is recorded.
+of a case that is no longer run; ``--list``: runs none, and prints every bug with what caught it.  Ctrl-C ends
+it, and what has been caught by then is recorded.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 from compare import registry
 from compare.records.encoding import write_whole
+from compare.report import terminal
 from compare.worker.start import prepare
-from mutations import Mutation, every_mutation, record
+from mutations import Mutation, every_mutation, record, report
 from mutations.instruments import MACHINE, Outcome, outcome, still_run
 
 HUGE_JOBS = 1
@@ -61,9 +63,14 @@ def main() -> int:
     parser = argparse.ArgumentParser("make mutations")
     parser.add_argument("ops", nargs="*", metavar="op", help="only mutations of these ops")
     parser.add_argument("--missing", action="store_true", help="only those not on record here as they stand")
+    parser.add_argument("--list", action="store_true", help="run none: print what caught each")
     args = parser.parse_args()
     if strangers := set(args.ops) - set(registry.op_names()):
         parser.error(f"no op {', '.join(sorted(strangers))}; there are {', '.join(registry.op_names())}")
+    if args.list:
+        entries = [entry for entry in record.read() if not args.ops or entry["op"] in args.ops]
+        terminal.put(lambda width: terminal.laid_out(report.by_bug(entries), width))
+        return 0
     prepare()  # before any kernel is imported
     mutations = wanted(every_mutation(), args.ops, args.missing)
     huge = [mutation for mutation in mutations if mutation.instrument(MACHINE) == "huge"]
@@ -80,7 +87,8 @@ def main() -> int:
                     keep(outcomes)
     except KeyboardInterrupt:
         print(f"\ninterrupted: {len(mutations) - len(outcomes)} of {len(mutations)} have not been run")
-    print(f"wrote {record.FILE}; make docs puts it into the documents")
+    terminal.put(lambda width: "\n" + terminal.laid_out(report.by_op(record.read()), width))
+    print(f"\nwrote {record.FILE}; make mutations ARGS=--list prints what caught each")
     missed = [caught for caught in outcomes.values() if caught.problem]
     if missed:
         print(f"\n{len(missed)} of {len(mutations)} were not caught as they should be")

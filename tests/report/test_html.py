@@ -23,10 +23,10 @@ import processes
 from browser import Watched
 from compare import cli, registry
 from compare.code_size.hashes import source_hash
+from compare.history.recorded import recorded
 from compare.registry import ROOT
 from compare.report.html import figures, page, sources
 from compare.spec import CaseComparison, Ceilings, Comparison, Cost, Implementation, UsageError
-from tools.docs import blocks
 
 pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: pip install '.[html]'")
 
@@ -294,7 +294,7 @@ def test_ticks_are_round_and_enough() -> None:
 
 def test_each_row_leads_to_its_own_code() -> None:
     impls = sources.implementations("softmax")
-    comparison = blocks.recorded(registry.get_op("softmax"))
+    comparison = recorded(registry.get_op("softmax"))
     assert comparison
     for row in comparison.cases[0].rows:
         found = sources.code(impls[row.label], row)
@@ -338,9 +338,9 @@ def test_no_time_stands_beside_the_registers_of_another_architecture() -> None:
     assert ">77<" not in page.dumps([laptop]).partition("<tbody")[2].partition("</tbody>")[0]
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_all_of_softmax_is_light() -> None:
-    comparison = blocks.recorded(registry.get_op("softmax"))
+    comparison = recorded(registry.get_op("softmax"))
     assert comparison
     assert len(page.dumps([comparison]).encode()) < MOST_BYTES
 

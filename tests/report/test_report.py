@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import made_up
 from compare import registry
+from compare.history.recorded import recorded
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.report.sentences import evidence, sentences
@@ -30,7 +31,6 @@ from compare.spec import (
 )
 from compare.timing import figures, statistics
 from compare.timing.statistics import estimate
-from tools.docs import blocks
 
 WIDE = 200
 THREE = ("torch.eager", "cupy.online", "cupy.onepass")
@@ -164,7 +164,7 @@ def test_no_sentence_has_an_interval_of_one_round(kept: bool, tmp_path: Path) ->
     comparison = made_up.comparison(made_up.case(made=tuple(map(once, made_up.rows()))))
     if kept:
         archive.record(comparison, tmp_path)
-        told = blocks.recorded(registry.get_op("softmax"), tmp_path)
+        told = recorded(registry.get_op("softmax"), tmp_path)
         assert told is not None
         comparison = told
     said = " ".join(sentences(comparison))

@@ -11,13 +11,13 @@ import pytest
 
 import made_up
 from compare import registry
+from compare.history import recorded as history
 from compare.records import archive
 from compare.report import terminal
 from compare.report.sentences import evidence
 from compare.report.summary import View, summarize
 from compare.spec import UNREAD, CaseComparison, Comparison, Mismatch, Row
 from compare.timing import figures
-from tools.docs import blocks
 
 REPLAYED = f"{made_up.H100.device}, 2026-11-21"
 
@@ -34,7 +34,7 @@ def line_of(text: str, label: str) -> list[str]:
 @functools.cache
 def recorded(op: str) -> Comparison:
     """Its default case as a screen shows it."""
-    found = blocks.recorded(registry.get_op(op))
+    found = history.recorded(registry.get_op(op))
     assert found is not None
     (case,) = [case for case in found.cases if case.case == str(registry.get_op(op).cases.default)]
     rows = tuple(replace(row, replayed="") for row in case.rows)
@@ -46,7 +46,7 @@ def recorded(op: str) -> Comparison:
 
 @pytest.mark.parametrize("op", registry.op_names())
 def test_a_recorded_screen_is_at_most_thirty_lines(op: str) -> None:
-    if blocks.recorded(registry.get_op(op)) is None:
+    if history.recorded(registry.get_op(op)) is None:
         pytest.skip("a new op: nothing is recorded")
     comparison = recorded(op)
     for width in (60, 80, 120):
@@ -325,7 +325,7 @@ def test_a_sweep_is_a_line_for_each_case() -> None:
 
 @pytest.mark.parametrize("op", registry.op_names())
 def test_a_recorded_sweep_is_at_most_thirty_lines(op: str) -> None:
-    whole = blocks.recorded(registry.get_op(op))
+    whole = history.recorded(registry.get_op(op))
     if whole is None:
         pytest.skip("a new op: nothing is recorded")
     if len(whole.cases) < 4:

@@ -1,4 +1,4 @@
-"""The pages of docs/ops/: each has its picture, and a section with excerpts and a gain for every level."""
+"""The pages of docs/ops/: each has its picture, a table of figures, and a section for every level."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 import made_up
 from compare import registry
-from compare.code_size.sources import KERNELS
 from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import UsageError
@@ -22,7 +21,11 @@ from tools.docs import blocks, levels, pictures
 PAGES = ROOT / "docs" / "ops"
 FOLDERS = {"torch": "torch_impl/", "triton": "triton_impl/", "cupy": "cuda_impl/", "library": "cuda_impl/"}
 
-every_op = pytest.mark.parametrize("op", registry.op_names())
+OPS = registry.op_names()
+MOST_LINES = 450
+"""Of a page."""
+FEWEST, MOST = 5, 15
+"""Lines of an excerpt; a function that is shorter stands there whole."""
 
 
 @functools.cache
@@ -46,51 +49,96 @@ def heading_of(label: str) -> str:
     return label if way in ("torch", "library") else variant
 
 
-@every_op
-def test_a_page_says_what_is_computed_and_who_computes_what(op: str) -> None:
-    assert page(op).startswith(f"# {op}")
-    assert page(op).split("\n\n")[1].startswith("After reading this page you can ")
-    for heading in ("What is computed", "Who computes what", "Figures"):
-        assert f"\n## {heading}\n" in page(op)
-    for block in (f"results {op}", f"sweep {op}"):
-        assert f"<!-- generated: {block} -->" in page(op)
+def excerpts(text: str) -> list[tuple[str, int, int]]:
+    """File, first and last line of each excerpt."""
+    found = re.findall(r"(?m)^\[`(.+)`\]\(.+\), lines (\d+) to (\d+):$", text)
+    return [(file, int(first), int(last)) for file, first, last in found]
 
 
-@every_op
-def test_a_page_has_its_picture_with_a_text_for_who_does_not_see_it(op: str) -> None:
-    (found,) = re.findall(r"^!\[(.*)\]\((.*)\)$", page(op), re.MULTILINE)
-    told = json.loads((PAGES / f"{op}.json").read_text())
-    assert found == (told["alt"], f"{op}.svg")
-    assert len(told["alt"]) > 100
-    assert (PAGES / f"{op}.svg").read_text() == pictures.draw(PAGES / f"{op}.json")
+def is_whole(file: str, first: int, last: int) -> bool:
+    """Whether the lines are a function from its first line to its last."""
+    lines = ["", *(ROOT / file).read_text().splitlines()]
+    after = next((line for line in lines[last + 1 :] if line), "")
+    begins = re.match(r"@|def |template|__global__|[\w:]+ \w+\(", lines[first])
+    return bool(begins) and not after.startswith((" ", "}"))
 
 
-@every_op
-def test_every_level_has_a_section_with_excerpts_and_its_gain(op: str) -> None:
+def test_pages_say_what_is_computed_and_who_computes_what() -> None:
+    wrong = {}
+    for op in OPS:
+        text = page(op)
+        title, second, *_ = text.split("\n\n")
+        wanted = {
+            "title": title.startswith(f"# {op}"),
+            "what to learn": second.startswith("After reading this page you can "),
+            "the command": f"`python -m compare show {op}`" in text,
+            "one table of figures": text.count(f"<!-- generated: gain {op} -->") == 1,
+            "no other op's": len(re.findall("<!-- generated: gain ", text)) == 1,
+            f"at most {MOST_LINES} lines": text.count("\n") <= MOST_LINES,
+            **{
+                heading: f"\n## {heading}\n" in text
+                for heading in ("What is computed", "Who computes what", "Figures")
+            },
+        }
+        wrong[op] = [what for what, there in wanted.items() if not there]
+    assert {op: missing for op, missing in wrong.items() if missing} == {}
+
+
+def test_pages_have_their_picture_with_a_text_for_who_does_not_see_it() -> None:
+    wrong = {}
+    for op in OPS:
+        found = re.findall(r"^!\[(.*)\]\((.*)\)$", page(op), re.MULTILINE)
+        described = json.loads((PAGES / f"{op}.json").read_text())
+        if found != [(described["alt"], f"{op}.svg")] or len(described["alt"]) <= 100:
+            wrong[op] = found
+        elif (PAGES / f"{op}.svg").read_text() != pictures.draw(PAGES / f"{op}.json"):
+            wrong[op] = ["make docs"]
+    assert wrong == {}
+
+
+def wrong_levels(op: str) -> list[str]:
+    """What a page lacks of its levels' sections, and sections that are not in the registry's order."""
     by_way: dict[str, list[int]] = defaultdict(list)
+    wrong = []
     for impl in registry.implementations(op):
         if impl.route == "pybind":  # the same kernels as cupy's
             continue
-        assert heading_of(impl.label) in sections(op), impl.label
+        if heading_of(impl.label) not in sections(op):
+            wrong.append(f"{impl.label}: no heading")
+            continue
         number, text = sections(op)[heading_of(impl.label)]
         by_way[impl.route].append(number)
-        assert f"<!-- generated: excerpt {FOLDERS[impl.route]}" in text, impl.label
-        way = impl.route if impl.route in ("torch", "library") else impl.variant
-        assert re.search(rf"<!-- generated: gain {op} {way}( \S+)? -->", text), impl.label
-    for way, numbers in by_way.items():
-        assert numbers == sorted(numbers), f"{way}: not in the registry's order"
+        own = [each for each in excerpts(text) if each[0].startswith(FOLDERS[impl.route])]
+        if not any(last - first + 1 >= FEWEST or is_whole(file, first, last) for file, first, last in own):
+            wrong.append(f"{impl.label}: no excerpt of {FEWEST} lines, or of a whole function")
+    wrong += [f"{way}: not in order" for way, numbers in by_way.items() if numbers != sorted(numbers)]
+    return wrong
 
 
-@every_op
-def test_excerpts_and_names_are_of_what_there_is(op: str) -> None:
-    labels = [impl.label for impl in registry.implementations(op)]
-    known = {name for label in labels for name in (label, label.partition(".")[2])}
-    levels_told = {name for name, (_, part) in sections(op).items() if "generated: excerpt" in part}
-    assert levels_told <= known
-    for words, body in re.findall(
-        r"(?ms)^<!-- generated: excerpt ([^\n]*) -->\n(.*?)\n<!-- end -->$", page(op)
-    ):
-        assert body == levels.excerpt(words)
+def test_every_level_has_a_section_with_a_short_excerpt() -> None:
+    assert {op: wrong for op in OPS if (wrong := wrong_levels(op))} == {}
+    long = [(op, *each) for op in OPS for each in excerpts(page(op)) if each[2] - each[1] + 1 > MOST]
+    assert long == []
+
+
+def test_a_whole_function_is_told_from_a_part_of_one() -> None:
+    lines = (ROOT / "torch_impl/softmax.py").read_text().splitlines()
+    first = next(i for i, line in enumerate(lines, 1) if line.startswith("def "))
+    last = next(i for i, line in enumerate(lines, 1) if i > first and not line) - 1
+    assert is_whole("torch_impl/softmax.py", first, last)
+    assert not is_whole("torch_impl/softmax.py", first, first)
+    assert not is_whole("torch_impl/softmax.py", first + 1, last)
+
+
+def test_excerpts_and_names_are_of_what_there_is() -> None:
+    wrong: dict[str, set[str]] = defaultdict(set)
+    for op in OPS:
+        labels = [impl.label for impl in registry.implementations(op)]
+        known = {name for label in labels for name in (label, label.partition(".")[2])}
+        wrong[op] |= {name for name, (_, part) in sections(op).items() if excerpts(part)} - known
+        blocks_of = re.findall(r"(?ms)^<!-- generated: excerpt ([^\n]*) -->\n(.*?)\n<!-- end -->$", page(op))
+        wrong[op] |= {words for words, body in blocks_of if body != levels.excerpt(words)}
+    assert {op: names for op, names in wrong.items() if names} == {}
 
 
 def test_an_excerpt_is_the_lines_from_the_last_of_the_texts() -> None:
@@ -127,108 +175,53 @@ def test_an_excerpt_of_what_does_not_exist_is_a_mistake(words: str, says: str) -
         levels.excerpt(words)
 
 
-LEVELS = "cuda_impl/kernels/matmul/"
-
-
-def test_a_step_is_what_changes_below_the_headers() -> None:
-    made = levels.step(f"{LEVELS}01_naive.cuh {LEVELS}02_coalesced.cuh").splitlines()
-    changed = [line for line in made if line[:1] in ("+", "-")]
-    assert "+    constexpr int BLOCK_M = THREADS / WARP, BLOCK_N = WARP;" in changed
-    assert "-    constexpr int BLOCK_M = WARP, BLOCK_N = THREADS / WARP;" in changed
-    assert not any("#include" in line or "level 2" in line for line in made)
-    added = sum(line[0] == "+" for line in changed)
-    summary = "<code>01_naive.cuh</code> to <code>02_coalesced.cuh</code>"
-    assert made[:2] == ["<details>", f"<summary>{summary}: {added} lines added, {added} removed</summary>"]
-    assert made[3] == "```diff"
-    assert made[-3:] == ["```", "", "</details>"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (f"{LEVELS}01_naive.cuh", "write two files"),
-        ("transpose naive share", "there is no transpose_share_kernel"),
-        ("transposed naive shared", "there is no transposed_naive_kernel"),
-        (f"{LEVELS}01_naive.cuh {LEVELS}02_coalesce.cuh", "there is no"),
-    ],
-)
-def test_a_step_between_what_does_not_exist_is_a_mistake(words: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        blocks.rewritten(f"<!-- generated: step {words} -->\n<!-- end -->\n")
-
-
-def test_a_step_between_kernels_of_a_file_is_of_these_alone() -> None:
-    changed = [line for line in levels.step("transpose shared padded").splitlines() if line[:1] in ("+", "-")]
-    assert [line for line in changed if line[0] == "+"] == [
-        "+__global__ __launch_bounds__(THREADS) void transpose_padded_kernel(const T* __restrict__ x_ptr,",
-        "+    __shared__ T tile[TILE][TILE + 1];",
-    ]
-
-
-@pytest.mark.parametrize("op", registry.op_names())
-def test_every_level_in_cuda_shows_its_change_from_the_level_before(op: str) -> None:
-    variants = [impl.variant for impl in registry.implementations(op) if impl.route == "cupy"]
-    included = re.findall(r'#include "(\w+/\d\d_\w+\.cuh)"', (KERNELS / f"{op}.cuh").read_text())
-    files = [KERNELS / file for file in included]
-    assert [file.stem[3:] for file in files] == (variants if files else [])
-    places = [str(file.relative_to(ROOT)) for file in files]
-    for one, other, variant in zip(places or variants, (places or variants)[1:], variants[1:], strict=False):
-        _, text = sections(op)[variant]
-        step = f"<!-- generated: step {'' if files else op + ' '}{one} {other} -->"
-        shared = [name for name in registry.op_names() if name != op and step in page(name)]
-        assert (step in text) != any(f"]({name}.md)" in text for name in shared)
-
-
 def test_a_gain_is_over_the_level_before_it_in_the_same_way(tmp_path: Path) -> None:
     archive.record(made_up.comparison(), tmp_path)
-    block = "<!-- generated: gain softmax {} -->\n<!-- end -->\n"
-    made = blocks.rewritten(block.format("onepass"), tmp_path)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in made.splitlines() if " vs o" in line]
-    assert [row[0].removesuffix(" *") for row in rows] == ["triton.onepass", "cuda.onepass"]
+    made = blocks.rewritten("<!-- generated: gain softmax -->\n<!-- end -->\n", tmp_path)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in made.splitlines() if " * " in line]
+    gains = {row[0].removesuffix(" *"): row[-1] for row in rows}
+    assert {label: gain.split()[-1] for label, gain in gains.items()} == {
+        "torch.naive": "-",
+        "torch.eager": "naive",
+        "torch.compile": "eager",
+        "triton.online": "-",
+        "triton.onepass": "online",
+        "cuda.online": "-",
+        "cuda.onepass": "online",
+    }
     triton = made_up.MEDIANS_US["triton.online"][1] / made_up.MEDIANS_US["triton.onepass"][1]
-    assert float(rows[0][-1].split()[0]) == pytest.approx(triton, rel=0.01)
-    assert rows[0][-1].endswith(" vs online")
-    first = blocks.rewritten(block.format("online"), tmp_path)
-    assert [line.split("|")[-2].strip() for line in first.splitlines() if ".online" in line] == ["-", "-"]
-    ways = blocks.rewritten(block.format("torch"), tmp_path)
-    assert [line.split("|")[-2].split()[-1] for line in ways.splitlines() if "| torch." in line] == [
-        "-", "naive", "eager",
-    ]  # fmt: skip
-    assert blocks.rewritten(ways, tmp_path) == ways
+    assert float(gains["triton.onepass"].split()[0]) == pytest.approx(triton, rel=0.01)
+    assert blocks.rewritten(made, tmp_path) == made
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [("softmax onepas", "no variant"), ("softmax onepass M=1,N=1,fp32", "not timed"), ("sofmax x", "no op")],
-)
-def test_a_gain_of_what_does_not_exist_is_a_mistake(words: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=says):
-        blocks.rewritten(f"<!-- generated: gain {words} -->\n<!-- end -->\n", tmp_path)
-
-
-def test_a_gain_without_a_record_says_so(tmp_path: Path) -> None:
-    made = blocks.rewritten("<!-- generated: gain softmax onepass -->\n<!-- end -->\n", tmp_path)
+def test_a_gain_of_no_op_is_a_mistake_and_without_a_record_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no op 'sofmax'"):
+        blocks.rewritten("<!-- generated: gain sofmax -->\n<!-- end -->\n", tmp_path)
+    made = blocks.rewritten("<!-- generated: gain softmax -->\n<!-- end -->\n", tmp_path)
     assert "Nothing is recorded yet of M=4096,N=4096,fp32." in made
 
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@every_op
-def test_a_picture_fits_a_page_and_has_its_own_background(op: str) -> None:
+def wrong_in_picture(op: str) -> list[str]:
     text = (PAGES / f"{op}.svg").read_text()
     svg = ElementTree.fromstring(text)
     width, height = int(svg.attrib["width"]), int(svg.attrib["height"])
-    assert width == pictures.WIDTH
-    page, *rectangles = svg.findall(f"{SVG}rect")
-    assert (page.attrib["class"], page.attrib["width"]) == ("page", str(width))
-    for each in rectangles:
-        x, y, w, h = (float(each.attrib[name]) for name in ("x", "y", "width", "height"))
-        assert x >= 0
-        assert x + w <= width
-        assert y >= 0
-        assert y + h <= height
-    assert "prefers-color-scheme: dark" in text
+    first, *rectangles = svg.findall(f"{SVG}rect")
+    edges = [[float(each.attrib[name]) for name in ("x", "y", "width", "height")] for each in rectangles]
+    checks = {
+        "its width": width == pictures.WIDTH,
+        "its background": (first.attrib["class"], first.attrib["width"]) == ("page", str(width)),
+        "rectangles": bool(edges),
+        "all within": all(x >= 0 <= y and x + w <= width and y + h <= height for x, y, w, h in edges),
+        "a dark theme": "prefers-color-scheme: dark" in text,
+    }
+    return [what for what, right in checks.items() if not right]
+
+
+def test_pictures_fit_a_page_and_have_their_own_background() -> None:
+    assert {op: wrong for op in OPS if (wrong := wrong_in_picture(op))} == {}
 
 
 def described(tmp_path: Path, **changes: object) -> Path:

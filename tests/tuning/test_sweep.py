@@ -16,6 +16,7 @@ from compare import cli, registry
 from compare.command_line import comparison, status
 from compare.command_line.status import FAILURE, INCONCLUSIVE, USAGE
 from compare.commands.running import asked
+from compare.history.recorded import recorded
 from compare.records import archive
 from compare.report import csv_file, markdown, tables, terminal
 from compare.report import tune as report
@@ -24,7 +25,7 @@ from compare.run import run, tuned
 from compare.spec import Case, CaseComparison, Comparison, Implementation, Options, Row, UsageError
 from compare.timing import figures
 from compare.tuning import sweep
-from tools.docs import blocks
+from loops import for_each
 
 OP = "vector_add"
 
@@ -158,7 +159,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("op", "name"), sorted(set(EVERY)))
+@for_each("op, name", sorted(set(EVERY)))
 def test_every_declared_parameter_can_be_tuned_or_says_why_not(op: str, name: str) -> None:
     impls = registry.implementations(op)
     among = [i.label for i in impls]
@@ -415,7 +416,7 @@ def test_rows_are_recorded_read_and_no_older_than_their_source(tmp_path: Path) -
     archive.record(run_, tmp_path)
     (again,) = archive.read(archive.path_of(run_.environment.device, OP, tmp_path))
     assert [row.parameters for row in again.cases[0].rows] == [row.parameters for row in rows]
-    told = blocks.recorded(op, tmp_path)
+    told = recorded(op, tmp_path)
     assert told is not None
     assert not [row.label for row in told.cases[0].rows if archive.changed_since(row)]
     # Without a GPU the recorded time of each value is replayed.

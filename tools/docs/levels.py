@@ -1,8 +1,7 @@
-"""What a page of docs/ops/ says of an optimisation level: excerpts of its sources, its changes, its gain."""
+"""What a page of docs/ops/ says of an optimisation level: excerpts of its sources, and its gain."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import shlex
@@ -10,8 +9,6 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from compare import registry
-from compare.code_size.cpp import unit_of
-from compare.code_size.sources import KERNELS
 from compare.records.archive import changed_since
 from compare.registry import ROOT
 from compare.report import markdown, tables
@@ -57,69 +54,18 @@ def excerpt(words: str) -> str:
     return f"{place}\n\n```{_LANGUAGES[(ROOT / path).suffix]}\n{code}\n```"
 
 
-def step(words: str) -> str:
-    """``FILE_A FILE_B`` or ``OP VARIANT_A VARIANT_B``: a folded diff of two levels' code.
-
-    Of files it is without their headers, of variants of the kernels alone.
-
-    Raises:
-        UsageError: there are no such files or kernels.
-    """
-    usage = f"<!-- generated: step {words} -->"
-    given = words.split()
-    if len(given) == 3:
-        op, *names = given
-        codes = [_kernel(usage, op, name) for name in names]
-    elif len(given) == 2:
-        for path in given:
-            if not (ROOT / path).is_file():
-                raise UsageError(f"{usage}: there is no {path}")
-        names = [path.rpartition("/")[2] for path in given]
-        codes = [_body(path) for path in given]
-    else:
-        raise UsageError(f"{usage}: write two files, or an op and two variants")
-    before, after = codes
-    _, _, *lines = difflib.unified_diff(before, after, lineterm="")
-    added, removed = (sum(line[0] == sign and line[1:].strip() != "" for line in lines) for sign in "+-")
-    one, other = (f"<code>{name}</code>" for name in names)
-    summary = f"<summary>{one} to {other}: {added} lines added, {removed} removed</summary>"
-    return "\n".join(("<details>", summary, "", "```diff", *lines, "```", "", "</details>"))
-
-
-def _kernel(usage: str, op: str, variant: str) -> list[str]:
-    """The lines of a variant's kernel function."""
-    name = f"{op}_{variant}_kernel"
-    if not (KERNELS / f"{op}.cuh").is_file() or name not in (named := unit_of(op).named):
-        raise UsageError(f"{usage}: there is no {name}")
-    return [line for piece in named[name] for line in piece.text.splitlines()]
-
-
-def _body(path: str) -> list[str]:
-    """A C++ file's lines below its header and its includes."""
-    lines = _lines(path)
-    last = max(i for i, line in enumerate(lines) if line.startswith(("#pragma once", "#include")))
-    return lines[last + 2 :]
-
-
 def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:
-    """``OP WHICH [CASE]``: times of a variant in every way, or of all of a way's, beside the level before.
+    """``OP``: the time of every level on the default case, and its speedup over the level before.
 
     Raises:
-        UsageError: there is no such op, variant, way or case.
+        UsageError: there is no such op.
     """
-    usage = f"<!-- generated: gain {words} -->"
-    op, which, case = (*words.split(), "", "")[:3]
-    comparison = recorded(registry.get_op(op))
-    case = case or str(registry.get_op(op).cases.default)
-    labels = [impl.label for impl in registry.implementations(op) if impl.route != "pybind"]
-    chosen = [label for label in labels if which in label.split(".")]
-    if not chosen:
-        raise UsageError(f"{usage}: {op} has no variant and no way {which!r}")
-    if case not in map(str, (registry.get_op(op).cases.default, *registry.get_op(op).cases.sweep)):
-        raise UsageError(f"{usage}: {op} is not timed on {case!r}")
+    op = registry.get_op(words)
+    comparison, case = recorded(op), str(op.cases.default)
     found = next((one for one in comparison.cases if one.case == case), None) if comparison else None
     if comparison is None or found is None:
         return f"Nothing is recorded yet of {case}."
+    labels = [impl.label for impl in registry.implementations(op.name) if impl.route != "pybind"]
     timed = {row.label: row for row in found.rows if row.timing and row.timing.cold_us}
     before: dict[str, str] = {}
     for one, other in pairwise(label for label in labels if label in timed):
@@ -128,13 +74,13 @@ def gain(words: str, recorded: Callable[[Op], Comparison | None]) -> str:
     baseline = figures.baseline_of(found)
     rows = [
         _cells(found, timed[label], timed.get(before.get(label, "")), timed.get(baseline))
-        for label in chosen
+        for label in labels
         if label in timed
     ]
     headers = ("implementation", "cold µs", f"% of {figures.share_of(found)}", f"speedup vs {baseline}")
     title = f"Measured on {case}, {comparison.environment.device}"
     shown = Table(title, (*headers, "speedup vs the level before"), tuple(rows))
-    return markdown.table(shown) if rows else f"Not timed on {case}."
+    return markdown.table(shown)
 
 
 def _cells(case: CaseComparison, row: Row, before: Row | None, baseline: Row | None) -> tuple[str, ...]:

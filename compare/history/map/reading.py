@@ -1,4 +1,4 @@
-"""The records that a map is made of."""
+"""The records that a map is made of, and those that `show` shows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
                 f"--records {path}: there is no .jsonl or .json file in this folder; {RECORD_IT} writes some"
             )
         if not path.exists():
-            hint = (
-                f"; ops go before --records: map {path} --records ..."
-                if str(path) in registry.op_names()
-                else ""
-            )
+            hint = "; ops go before --records" if str(path) in registry.op_names() else ""
             raise UsageError(f"--records {path}: there is no such file or folder{hint}")
         found += inside
     return list(dict.fromkeys(found))
@@ -61,3 +57,13 @@ def recorded_here(device: str | None, ops: Sequence[str] = (), root: Path = arch
 def read(files: Iterable[Path]) -> list[Comparison]:
     """The runs in them; a `UsageError` if one cannot be read."""
     return [run for file in files for run in archive.read(file)]
+
+
+def check_device(runs: Iterable[Comparison]) -> None:
+    """A `UsageError` if they are of several devices."""
+    devices = list(dict.fromkeys(run.environment.device for run in runs))
+    if len(devices) > 1:
+        raise UsageError(
+            f"these records are of {len(devices)} devices ({'; '.join(devices)}), and times of one say "
+            "nothing of another: --records with the files of one"
+        )

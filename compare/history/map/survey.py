@@ -14,6 +14,7 @@ from compare import registry
 from compare.code_size.hashes import source_hash
 from compare.history import crossover
 from compare.history.crossover import Bound
+from compare.history.map import reading
 from compare.records.archive import Recorded
 from compare.spec import CodeSize, Comparison, Estimate, Row, UsageError, is_yardstick
 from compare.timing import figures
@@ -111,12 +112,7 @@ def survey(
     Raises:
         UsageError: they are of several devices, or hold no times of these ops.
     """
-    devices = list(dict.fromkeys(run.environment.device for run in runs))
-    if len(devices) > 1:
-        raise UsageError(
-            f"these records are of {len(devices)} devices ({'; '.join(devices)}), and times of one say "
-            "nothing of another: --records with the files of one"
-        )
+    reading.check_device(runs)
     runs = sorted(
         (run for run in runs if not ops or run.op in ops), key=lambda run: run.created, reverse=True
     )
@@ -140,7 +136,7 @@ def survey(
         for point in _points([chart for chart in charted if chart.op == op], sizes, stale)
     )
     return Map(
-        devices[0],
+        runs[0].environment.device,
         tuple(dict.fromkeys((dates[0], dates[-1]))),
         tuple(_place(chart, sizes, stale) for chart in charted),
         tuple(points),

@@ -64,21 +64,27 @@ EXAMPLES = {
     ),
     "NVPTX_ENABLE_DUMP": Example(
         "TRITON_ALWAYS_COMPILE=1 NVPTX_ENABLE_DUMP=1",
-        shown=r"^\s*(//.*NVPTX|\.version|\.target|ld\.global|add\.)|compiled",
+        shown=r"^\s*(// -----//|\.version|\.target|ld\.global)|compiled",
     ),
-    "TRITON_DUMP_PTXAS_LOG": Example("TRITON_ALWAYS_COMPILE=1 TRITON_DUMP_PTXAS_LOG=1"),
+    "TRITON_DUMP_PTXAS_LOG": Example(
+        "TRITON_ALWAYS_COMPILE=1 TRITON_DUMP_PTXAS_LOG=1", shown="spill|registers|compiled"
+    ),
     "TRITON_INTERPRET": Example("TRITON_INTERPRET=1", run="interpret"),
-    "TRITON_PRINT_AUTOTUNING": Example("TRITON_PRINT_AUTOTUNING=1", run="autotune"),
+    "TRITON_PRINT_AUTOTUNING": Example(
+        "TRITON_PRINT_AUTOTUNING=1", shown="with config|finished|best config", run="autotune"
+    ),
     "CUPY_CACHE_DIR": Example(
         "CUPY_CACHE_DIR=DIR CUPY_CACHE_SAVE_CUDA_SOURCE=1", files="*", run="cupy-cache"
     ),
-    "CUPY_DUMP_CUDA_SOURCE_ON_ERROR": Example("CUPY_DUMP_CUDA_SOURCE_ON_ERROR=1", run="cupy-error"),
+    "CUPY_DUMP_CUDA_SOURCE_ON_ERROR": Example(
+        "CUPY_DUMP_CUDA_SOURCE_ON_ERROR=1", shown=r"error: identifier|^CUDA source|^\d ", run="cupy-error"
+    ),
     "CUDA_CACHE_PATH": Example("CUDA_CACHE_PATH=DIR", run="fat-binary"),
 }
 
 
 def block(words: str, was: str) -> str:
-    """``VARIABLE OP`` at work, or for ``versions`` what printed it.
+    """``VARIABLE... OP`` at work, one after the other, or for ``versions`` what printed it.
 
     Args:
         words: what the block is of.
@@ -94,13 +100,15 @@ def block(words: str, was: str) -> str:
     if words == "versions":
         shown = " and ".join(f"{_PACKAGES[package]} {number}" for package, number in wanted.items())
         return f"What follows was printed by {shown}, without a GPU."
-    variable, _, op = words.partition(" ")
-    if variable not in EXAMPLES or op not in registry.op_names():
+    *variables, op = words.split() or [""]
+    if not variables or not set(variables) <= EXAMPLES.keys() or op not in registry.op_names():
         raise UsageError(
             f"<!-- generated: switch {words} -->: write versions, or a variable and an op; there are "
             f"{', '.join(EXAMPLES)}"
         )
-    return f"```text\n{examples(op, ARCH)[variable]}\n```"
+    printed = examples(op, ARCH)
+    shown = "\n\n".join(printed[variable] for variable in variables)
+    return f"```text\n{shown}\n```"
 
 
 def _installed(package: str) -> str:

@@ -23,7 +23,7 @@ from compare import registry
 from tools.docs.toolchain_variables.examples import EXAMPLES, Example
 
 _COMMAND = "tools.docs.toolchain_variables"
-_FIRST = 6
+_FIRST = 4
 """Lines of an output that are shown; what follows is counted."""
 _OF_THIS_MACHINE = ("nvdisasm warning", "Options: ")
 _WIDEST = 110
@@ -106,7 +106,7 @@ def _written(example: Example, words: Sequence[str], said: str, folder: Path) ->
     ]
     last = lines[-1:] if example.shown else []
     body = lines[: len(lines) - len(last)]
-    most = _FIRST if example.shown else 4 * _FIRST
+    most = _FIRST if example.shown else 6 * _FIRST
     if len(body) > most:
         body = [*body[:most], f"... {len(body) - most} more such lines"]
     shown = [f"$ {example.variables} {command}", *body, *last]

@@ -1,0 +1,102 @@
+"""``python -m compare show``: what is on record of an op; shown and written."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from compare import registry
+from compare.command_line import outputs, status
+from compare.commands.running import asked
+from compare.device import gpu_name
+from compare.history.map import reading
+from compare.history.recorded import merged
+from compare.records import archive
+from compare.report import csv_file, markdown, terminal
+from compare.spec import Case, Comparison, UsageError
+from compare.timing import figures
+
+
+def run(arguments: argparse.Namespace, files: Sequence[Path]) -> int:
+    """Show the records in ``files``, by default those of this machine; the exit status."""
+    html = asked.html(arguments.html)
+    every = _on_record(arguments.op, files)
+    labels = list(dict.fromkeys(row.label for one in every for case in one.cases for row in case.rows))
+    for pattern in arguments.only:
+        if not any(registry.is_among(label, [pattern]) for label in labels):
+            raise UsageError(registry.unknown("implementation on record", pattern, labels))
+    found = [shown for one in every if (shown := _chosen(one, arguments.case, arguments.only)).cases]
+    if not found:
+        raise UsageError(
+            f"no implementation of --only is on record on {' or '.join(arguments.case)}: leave one out"
+        )
+    writes = outputs.writes(arguments, found, archive.dumps, csv_file.dumps, markdown.dumps, html)
+    outputs.beside(lambda: terminal.put(lambda width: _rendered(found, width)), writes)
+    return status.SUCCESS
+
+
+def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
+    """All that is on record of an op, or of each op.
+
+    Raises:
+        UsageError: nothing is, or the files are of several devices.
+    """
+    names = [] if op == "all" else [op]
+    if not files:
+        here = reading.recorded_here(gpu_name(), names)
+        files = [file for file in here if not names or file.stem in names] or here
+    runs = reading.read(files)
+    reading.check_device(runs)
+    on_record = sorted({run.op for run in runs})
+    known = sorted({*on_record, *registry.op_names()})
+    for name in names:
+        if name not in known:
+            raise UsageError(registry.unknown("op", name, ["all", *known]))
+    chosen = [merged([run for run in runs if run.op == name]) for name in names or on_record]
+    found = [comparison for comparison in chosen if comparison]
+    if not found:
+        raise UsageError(
+            f"nothing is recorded of {op}: on a machine with a GPU, run "
+            f"python -m compare {op} --sweep --record"
+        )
+    return found
+
+
+def _chosen(comparison: Comparison, cases: Sequence[str], only: Sequence[str]) -> Comparison:
+    """Of these cases and implementations, and each case's baseline; without cases, if it has none of them.
+
+    Raises:
+        UsageError: a case is not on record.
+    """
+    known = [case.case for case in comparison.cases]
+    wanted = list(cases)
+    if comparison.op in registry.op_names():
+        wanted = [str(Case.parse(text, registry.get_op(comparison.op))) for text in cases]
+    for text in wanted:
+        if text not in known:
+            raise UsageError(registry.unknown(f"case on record of {comparison.op}", text, known))
+    kept = []
+    for case in comparison.cases:
+        among = {row.label for row in case.rows if registry.is_among(row.label, only)}
+        if among and (not wanted or case.case in wanted):
+            among.add(figures.baseline_of(case))
+            kept.append(replace(case, rows=tuple(row for row in case.rows if row.label in among)))
+    labels = {row.label for case in kept for row in case.rows}
+    sizes = {label: size for label, size in comparison.code_sizes.items() if label in labels}
+    return replace(comparison, cases=tuple(kept), code_sizes=sizes)
+
+
+def _rendered(found: Sequence[Comparison], width: int) -> str:
+    """Where and when all is from, each op's tables, and how to see the rest."""
+    dates = sorted({row.run[:10] for one in found for case in one.cases for row in case.rows})
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    device = found[0].environment.device
+    blocks = [terminal.paragraph(f"From records of {device}, {when}; nothing is measured now.", width)]
+    for one in found:
+        blocks += [terminal.paragraph(f"{one.op}  {one.signature}", width), *terminal.details(one, width)]
+    last = found[-1]
+    case = f"show {last.op} --case {last.cases[-1].case} · " if len(last.cases) > 1 else ""
+    blocks.append(f"NEXT  {case}--csv {last.op}.csv · --html {last.op}.html")
+    return "\n\n".join(blocks)

@@ -1,0 +1,136 @@
+"""``show``: all that is on record of an op, without measuring anything."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import made_up
+from compare import cli
+from compare.command_line.status import SUCCESS
+from compare.records import archive
+
+Complaint = Callable[..., str]
+OTHER = "M=1,N=1024,fp32"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Records of one device: softmax in two runs, the later one of another case, and vector_add."""
+    first = made_up.comparison()
+    second = made_up.comparison(made_up.case(OTHER), created="2026-11-23T00:00:00+00:00")
+    for run in (first, second, replace(first, op="vector_add")):
+        archive.record(run, tmp_path)
+    return tmp_path / archive.device_slug(made_up.H100.device)
+
+
+@pytest.fixture
+def show(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What ``show`` prints of these records."""
+
+    def shown(*words: str) -> str:
+        assert cli.main(["show", *words, "--records", str(folder)]) == SUCCESS
+        return capsys.readouterr().out
+
+    return shown
+
+
+def test_every_case_is_shown_with_resources_and_code_size(show: Callable[..., str]) -> None:
+    text = show("softmax")
+    first = text.splitlines()[0]
+    assert first.startswith(f"From records of {made_up.H100.device}, 2026-11-21 to 2026-11-23;")
+    for title in ("Speed on", "The same variant", "Registers, shared memory", "Code size: lines"):
+        assert f"\n{title}" in text
+    assert [text.count(f"\nSpeed on {case}") for case in (made_up.CASE, OTHER)] == [1, 1]
+    for label in made_up.MEDIANS_US:
+        assert f"\n{label}" in text
+    assert "vector_add" not in text
+    assert f"show softmax --case {OTHER}" in text.splitlines()[-1]
+
+
+def test_many_cases_are_a_line_each(show: Callable[..., str], folder: Path) -> None:
+    cases = [made_up.case(f"M={m},N=1024,fp32") for m in (2, 3, 4)]
+    archive.record(made_up.comparison(*cases), folder.parent)
+    text = show("softmax")
+    assert text.count("\nSpeed on ") == 1
+    table = text.partition("\nEvery case, cold")[2].partition("\n\n")[0]
+    names = [line.split()[0] for line in table.splitlines() if "fp32" in line]
+    # As the op lists them, the default one first; then those that it does not list.
+    assert names[:2] == [made_up.CASE, OTHER]
+    assert sorted(names[2:]) == [case.case for case in cases]
+
+
+def test_case_and_only_leave_the_baseline(show: Callable[..., str]) -> None:
+    text = show("softmax", "--case", "N=1024,M=1", "--only", "cupy.*")
+    assert "Speed on M=4096" not in text
+    table = text.partition("\nSpeed on ")[2].partition("\n\n")[0]
+    labels = [line.split()[0] for line in table.splitlines() if "." in line.split()[0]]
+    assert labels == ["torch.eager", "cupy.online", "cupy.onepass"]
+    assert "triton." not in text
+
+
+def test_all_shows_each_op(show: Callable[..., str]) -> None:
+    text = show("all")
+    assert [text.count(f"\n{op}  x[M,N]") for op in ("softmax", "vector_add")] == [1, 1]
+
+
+def test_files_have_the_same_figures(show: Callable[..., str], tmp_path: Path) -> None:
+    files = {name: tmp_path / f"out.{name}" for name in ("csv", "json", "markdown")}
+    show("softmax", *(word for name, file in files.items() for word in (f"--{name}", str(file))))
+    with files["csv"].open() as file:
+        lines = list(csv.DictReader(file))
+    assert {(line["case"], line["implementation"]) for line in lines} == {
+        (case, label) for case in (made_up.CASE, OTHER) for label in made_up.MEDIANS_US
+    }
+    (run,) = json.loads(files["json"].read_text())["runs"]
+    assert len(run["cases"]) == 2
+    assert f"**Speed on {OTHER}" in files["markdown"].read_text()
+
+
+@pytest.mark.thorough
+def test_the_page_has_every_case(show: Callable[..., str], tmp_path: Path) -> None:
+    show("softmax", "--html", str(tmp_path / "page.html"))
+    assert {made_up.CASE, OTHER} <= {*re.findall(r"M=\d+,N=\d+,fp32", (tmp_path / "page.html").read_text())}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sofmax"], "no op 'sofmax': did you mean softmax?"),
+        (["transpose"], "nothing is recorded of transpose: on a machine with a GPU, run python"),
+        (["softmax", "--case", "M=2,N=1024"], f"'M=2,N=1024,fp32': did you mean {OTHER}"),
+        (["softmax", "--case", "Q=1"], "'Q' is no dimension"),
+        (["softmax", "--only", "triton.onlin"], "did you mean triton.online"),
+        (["softmax", "--only", "rust.*"], "there are torch.naive"),
+        (["all", "--case", OTHER], "--case goes with one op"),
+        (["softmax", "--sweep"], "--sweep goes with an op; leave it out of 'show'"),
+        (["softmax", "--html", "/no/such/folder.html"], "there is no directory /no/such"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_mistake_is_one_line(words: list[str], says: str, folder: Path, complaint: Complaint) -> None:
+    assert says in complaint("show", *words, "--records", str(folder))
+
+
+def test_a_case_without_any_of_these_implementations_is_a_mistake(folder: Path, complaint: Complaint) -> None:
+    some = made_up.rows({label: made_up.MEDIANS_US[label] for label in ("torch.eager", "cupy.online")})
+    archive.record(made_up.comparison(made_up.case("M=2,N=8,fp32", some)), folder.parent)
+    words = ("softmax", "--case", "M=2,N=8,fp32", "--only", "triton.*")
+    assert "is on record on M=2,N=8,fp32" in complaint("show", *words, "--records", str(folder))
+
+
+def test_records_of_two_devices_are_refused(folder: Path, tmp_path: Path, complaint: Complaint) -> None:
+    other = made_up.comparison(environment=replace(made_up.H100, device="NVIDIA T4"))
+    file = archive.record(other, tmp_path)
+    assert "of 2 devices" in complaint("show", "softmax", "--records", str(folder), str(file))
+
+
+def test_an_op_that_is_gone_is_shown(folder: Path, show: Callable[..., str]) -> None:
+    archive.record(made_up.comparison(op="of_a_user"), folder.parent)
+    assert "\ncupy.onepass *" in show("of_a_user", "--case", made_up.CASE)

@@ -1,0 +1,71 @@
+"""The table of docs/results.md: each op on its default case, with the best of each way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compare import registry
+from compare.history.crossover import best_of_ways
+from compare.history.recorded import recorded
+from compare.records.archive import changed_since
+from compare.report import markdown, tables
+from compare.report.tables import NOTHING, Table
+from compare.spec import CaseComparison, Comparison, Op, Row
+from compare.timing import figures
+
+_HEADERS = (
+    *("op", "default case", "PyTorch µs"),
+    *("Triton", "Triton µs", "speedup", "lines"),
+    *("CUDA", "CUDA µs", "speedup", "lines", "% of ceiling"),
+)
+
+
+def block(results: Path) -> str:
+    """A line for each op, ``-`` where nothing is recorded."""
+    runs = {op: recorded(registry.get_op(op), results) for op in registry.op_names()}
+    devices = dict.fromkeys(run.environment.device for run in runs.values() if run)
+    title = f"Each op on its default case, cold, on {' and '.join(devices) or 'no device yet'}"
+    rows = tuple(_line(registry.get_op(op), run) for op, run in runs.items())
+    return markdown.table(Table(title, _HEADERS, rows, ("default case", "Triton", "CUDA")))
+
+
+def _line(op: Op, run: Comparison | None) -> tuple[str, ...]:
+    name, default = f"[{op.name}](ops/{op.name}.md)", str(op.cases.default)
+    case = next((case for case in run.cases if case.case == default), None) if run else None
+    if run is None or case is None:
+        return name, default, *[NOTHING] * (len(_HEADERS) - 2)
+    best = best_of_ways(case)
+    baseline = figures.row_of(case, figures.baseline_of(case))
+    first = next(iter(best.values()), None)
+    library = "" if baseline is None or baseline.label == "torch.eager" else f" ({baseline.label})"
+    of_peak = " p" if figures.compute_bound(case) else ""
+    return (
+        name,
+        default,
+        _us(baseline) + library,
+        *_of_a_way(run, case, best.get("triton"), baseline),
+        *_of_a_way(run, case, best.get("cuda"), baseline),
+        tables.percent(figures.share(case, first) if first else None) + of_peak,
+    )
+
+
+def _of_a_way(
+    run: Comparison, case: CaseComparison, row: Row | None, baseline: Row | None
+) -> tuple[str, ...]:
+    """The name of its fastest variant, µs, speedup and lines."""
+    if row is None:
+        return (NOTHING,) * 4
+    name, row = figures.represented(case, row)
+    size = run.code_sizes.get(row.label)
+    return (
+        f"`{name}`{' *' if changed_since(row) else ''}",
+        _us(row),
+        tables.lead(row, baseline) if baseline else NOTHING,
+        str(size.lines) if size else NOTHING,
+    )
+
+
+def _us(row: Row | None) -> str:
+    """The cold median."""
+    cold = row.timing.cold_us if row and row.timing else None
+    return tables.number(cold.median if cold else None, 4)
