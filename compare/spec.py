@@ -526,8 +526,7 @@ class Finding:
 
 OWN_WORK = "own work"
 CONDUCT = ("inputs unchanged", "guard zones", OWN_WORK, "output is fresh", "other sizes")
-"""Names of findings on how an output came about, or on other cases: it may hold the right values all the
-same."""
+"""Names of findings on how an output came about, or on other cases: its values may still be correct."""
 
 
 @dataclass(frozen=True)
@@ -818,8 +817,8 @@ class Row:
     """What ``--tune`` was given for, with the values that this row has: of one that it added others than the
     defaults, which the row named by ``default`` has."""
     replayed: str = ""
-    """Empty where measured now; else where and when the timing was recorded and whether the source
-    has changed since,"""
+    """Empty where measured now; else where and when the timing was recorded and whether the source has
+    changed since,"""
     ceilings: Ceilings | None = None
     """and what was reached in that run, which need not be the one of its case's other rows;"""
     run: str = ""

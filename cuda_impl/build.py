@@ -201,8 +201,7 @@ def cache_dir() -> Path:
 
 
 def source_text(source: str) -> str:
-    """The text to compile for a kernel's ``source``: an op's name includes its file, CUDA text is
-    unchanged."""
+    """The text to compile for a kernel's ``source``: an op's name includes its file, CUDA text stays."""
     return f'#include "{source}.cuh"\n' if source.isidentifier() else source
 
 

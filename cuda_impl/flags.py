@@ -18,8 +18,7 @@ DEVICE = (
 
 SHARED_ADDRESSES_AS_NVRTC = ("-Xcicc", "--sharedmem32", "-Xcicc", "0")
 """nvcc computes addresses in shared memory in 32 bits and NVRTC in 64, which changes instructions and
-registers.  NVRTC
-has no option for it; nvcc's front end has this one."""
+registers.  NVRTC has no option for it; nvcc's front end has this one."""
 
 PTXAS_REMARKS_THAT_ARE_ERRORS = tuple(f"C{number}" for number in range(7504, 7516))
 """ptxas only remarks that it ignored ``setmaxnreg`` or serialised ``wgmma``; the kernel is then slow."""

@@ -34,11 +34,12 @@ def kernel(
     """The kernel ``name`` of ``source``, compiled for ``device`` at first use and cached.
 
     Args:
-        source: an op, whose ``kernels/<op>.cuh`` has the kernel, or CUDA text. name: the kernel as a C++
-        expression, ``softmax_online_kernel<float, 256>``. device: where the tensors are. cluster: blocks per
-        cluster; sizes above 8 are not portable and need a kernel attribute. overlap: programmatic dependent
-        launch (sm_90 and later): the kernel may start while the previous one on its
-            stream still runs, and itself waits for that one's output.
+        source: an op, whose ``kernels/<op>.cuh`` has the kernel, or CUDA text.
+        name: the kernel as a C++ expression, ``softmax_online_kernel<float, 256>``.
+        device: where the tensors are.
+        cluster: blocks per cluster; sizes above 8 are not portable and need a kernel attribute.
+        overlap: programmatic dependent launch (sm_90 and later): the kernel may start while the previous one
+            on its stream still runs, and itself waits for that one's output.
 
     Raises:
         build.BuildError: a compiler is missing or refuses the source.

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 LINE_BYTES = 128
-"""Width of a box: the maximum of the 128-byte swizzle, with which 8 rows' vectors are in 8 different
-banks."""
+"""Width of a box: the maximum of the 128-byte swizzle, which puts 8 rows' vectors in 8 different banks."""
 
 
 def tensor_map(x: torch.Tensor, by_rows: bool, ld: int, box_lines: int) -> np.void:

@@ -699,7 +699,8 @@ def in_gluon(
     """One program per multiprocessor; longest tiles first.
 
     Args:
-        q, k, v, causal: as of every implementation. BLOCK_N: keys of a tile.
+        q, k, v, causal: as of every implementation.
+        BLOCK_N: keys of a tile.
         STAGES: tiles of k or v in flight, of D=128 and 128 keys; smaller tiles are as many more.
         CONSUMERS: warpgroups for D=64; registers hold two times 64 rows of D=128.
     """

@@ -422,8 +422,7 @@ def grouped(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @implementation("matmul", "triton.autotuned", level="tensor_core", untuned="triton.grouped")
 def autotuned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Autotunes at the first call with new sizes, which counts as compiling; later calls look up the
-    result."""
+    """Autotunes at the first call with new sizes, which counts as compiling; later calls reuse the result."""
     M, N, K, c = checked(a, b)
     if c.numel() == 0:
         return c
@@ -441,8 +440,7 @@ def lies_by_rows(x: torch.Tensor) -> bool:
 
 
 def for_copy_engine(x: torch.Tensor) -> torch.Tensor:
-    """``x`` if its rows (or columns) are contiguous and 16-byte aligned, as TMA requires, else such a
-    copy."""
+    """``x`` if its rows (or columns) are contiguous and 16-byte aligned, as TMA requires; else a copy."""
     pack = 16 // x.element_size()
     inner, outer = (1, 0) if lies_by_rows(x) else (0, 1)
     pitch = x.stride(outer)

@@ -37,8 +37,7 @@ def resident_programs(
 
     Raises:
         NotImplementedError: a row has more ``chunks`` than that.  If it has more than PROGRAMS allows, this
-        is
-            raised before compiling, which would take minutes.
+            is raised before compiling, which would take minutes.
     """
     programs = 1 if INTERPRETED else PROGRAMS * multiprocessors(device)  # interpreted: serial
     if not INTERPRETED and device.type == "cuda" and chunks <= programs:

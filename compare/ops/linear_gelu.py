@@ -67,8 +67,7 @@ def magnitude(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Ten
 
 
 EPILOGUE_FLOPS = 8
-"""Bias: an addition. GELU: a square, a multiply-add (two), a product, an exponential, an addition, a
-division."""
+"""Bias: an addition. GELU: a square, a multiply-add (two), a product, an exponential, a sum, a division."""
 
 
 def cost(case: Case) -> Cost:

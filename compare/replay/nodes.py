@@ -14,8 +14,7 @@ from compare.replay.arena import BASE
 
 MOST_NODES = 256
 MOST_KEPT_BYTES = 512 << 10
-"""Memory that stays allocated between calls, such as counters and tables; its contents are part of a
-recording."""
+"""Memory that stays allocated between calls, such as counters and tables; a recording has its contents."""
 _WORD = 8
 _PARAMETER_BYTES = 32_764
 """Largest parameters of a kernel (CUDA C++ Programming Guide, since CUDA 12.1)."""

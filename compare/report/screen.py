@@ -249,8 +249,7 @@ def _leaders(case: Swept) -> str:
 
 
 def _why(block: Block, most: int, width: int, start: str) -> list[str]:
-    """The most telling evidence that fits into ``most`` lines of a terminal of 80; the first begins with
-    ``start``."""
+    """The most telling evidence that fits into ``most`` lines of 80 columns, after ``start``."""
     left = most
     chosen: list[str] = []
     for text in block.why:

@@ -449,8 +449,7 @@ def _line(
 
 
 def _of_arch(case: CaseComparison, recorded: Mapping[str, Recorded], arch: str) -> CaseComparison:
-    """``case`` with the kernels of one architecture only: compiled or profiled here, else recorded with the
-    times."""
+    """``case`` with one architecture's kernels: compiled or profiled here, else recorded with the times."""
 
     def kept(row: Row) -> tuple[KernelResources, ...]:
         return tuple(kernel for kernel in row.resources if kernel.arch.rstrip("af") == arch)

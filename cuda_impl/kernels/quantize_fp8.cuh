@@ -62,8 +62,7 @@ __device__ __forceinline__ Group group_of(unsigned g, unsigned count, index_t K,
     return {m * stride_xm + k, m * K + k, here};
 }
 
-// ---- onepass
-// -----------------------------------------------------------------------------------------------
+// ---- onepass --------------------------------------------------------------------------------------------
 
 template <typename T, int PACKS, int THREADS, int BLOCK_M>
 __global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(const T* x_ptr,
@@ -95,10 +94,9 @@ __global__ __launch_bounds__(THREADS) void quantize_fp8_onepass_kernel(const T* 
     }
 }
 
-// ---- vectorized
-// -------------------------------------------------------------------------------------------- 16-byte loads;
-// the elements stay packed, 16-bit ones two to a register, so that more blocks are resident: some read while
-// others write. Groups and rows are 16-byte aligned.
+// ---- vectorized -----------------------------------------------------------------------------------------
+// 16-byte loads; the elements stay packed, 16-bit ones two to a register, so that more blocks are resident:
+// some read while others write. Groups and rows are 16-byte aligned.
 
 // x / scale, rounded as a division: two fused multiply-adds correct the product with the reciprocal, where
 // the compiler's division takes more than twice the instructions, and a branch. Source: Markstein,

@@ -84,8 +84,7 @@ def _lazy(op: str, variant: str, name: str) -> Run:
 
 
 def _device(argument: object, name: str) -> torch.device:
-    """A tensor's device.  For anything else, any device that the module supports: all raise the same
-    error."""
+    """A tensor's device.  For anything else, any device of the module: all raise the same error."""
     if isinstance(argument, torch.Tensor):
         return argument.device
     if build.calls_a_library(name) and torch.cuda.is_available():
@@ -94,8 +93,7 @@ def _device(argument: object, name: str) -> torch.device:
 
 
 def _dtype(op: str, arguments: Iterable[object]) -> str:
-    """The first of the arguments' dtypes that the op takes.  If there is none, any: all raise the same
-    error."""
+    """The first of the arguments' dtypes that the op takes; without one, any: all raise the same error."""
     taken = get_op(op).dtypes
     given = (_NAMES.get(getattr(argument, "dtype", None), "") for argument in arguments)
     return next((name for name in given if name in taken), taken[0])

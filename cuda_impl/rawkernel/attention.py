@@ -138,7 +138,9 @@ def launch_hopper(
     """``attention_<variant>_kernel``, with tiles fetched by TMA.
 
     Args:
-        variant: of the kernel. q, k, v, causal: as of every implementation. BLOCK_N: keys of a tile.
+        variant: of the kernel.
+        q, k, v, causal: as of every implementation.
+        BLOCK_N: keys of a tile.
         STAGES: tiles of k or v in flight, of D=128; of D=64 twice as many.
         specialized: a producer and two or three consumer warpgroups; else two that do both, and a stage is
             a tile of k and one of v.

@@ -1,5 +1,7 @@
-"""fp8_matmul through cupy: ``a[M,K], b[N,K], scale_a[M], scale_b[N] -> c[M,N]``, with the kernels of
-``kernels/scaled_matmul/``."""
+"""fp8_matmul through cupy: ``a[M,K], b[N,K], scale_a[M], scale_b[N] -> c[M,N]``.
+
+The kernels are those of ``kernels/scaled_matmul/``.
+"""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ __device__ __forceinline__ TilePlace grouped_tile(unsigned tile, int tiles_m, in
 }
 
 // An epilogue, applied to sums before they are rounded and stored: here the identity. Another op may pass its
-// own: `of(n, N)` loads what it needs for columns n (even)
-// and n + 1, and `apply` maps two sums in these columns to the outputs.
+// own: `of(n, N)` loads what it needs for columns n (even) and n + 1, and `apply` maps two sums in these
+// columns to the outputs.
 struct AsTheyAre {
     struct Nothing {};
     template <typename Index>

@@ -1,8 +1,7 @@
 // ring: as split, but TMA prefetches chunks into a ring of SLOTS buffers in shared memory. Hopper only.
 //
-// A chunk is reduced when
-// it has landed and written LAG iterations later; then its buffer is refilled at once. Loads stall neither
-// for stores nor for other blocks.
+// A chunk is reduced when it has landed and written LAG iterations later; then its buffer is refilled at
+// once. Loads stall neither for stores nor for other blocks.
 //
 // A row has at most (LAG - 1) * gridDim.x chunks: before a block waits for a row, every block can have
 // published its chunks of it in an earlier iteration. Rows of x are 16-byte aligned; N is a multiple of VEC.

@@ -49,8 +49,7 @@ __global__ __launch_bounds__(THREADS) void w4a16_matmul_repack_pieces_kernel(
 // warpgroup issues the loads of the block's share, as far ahead as the ring of STAGES allows. The block that
 // has the last group of a tile adds the partial sums of the others, parts[blocks,tile] in fp32. Each of its
 // warps adds those of the same warp, whose ready[blocks,warps] is 0 before and after. a's map: boxes of 64 of
-// K and BLOCK_M rows; elements past M and K are 0. evict_first: no other block reads a
-// block's weights.
+// K and BLOCK_M rows; elements past M and K are 0. evict_first: no other block reads a block's weights.
 template <typename T, int BLOCK_M, int WARPGROUPS, int STAGES, int BLOCKS>
 __global__ __launch_bounds__((WARPGROUPS + 1) * WARPGROUP, BLOCKS) void w4a16_matmul_transposed_kernel(
     const __grid_constant__ TensorMap a_map, const unsigned char* pieces_ptr, T* y_ptr, float* parts_ptr,
