@@ -1,6 +1,7 @@
 # make compare            compare the ways on this machine      (OP=softmax ARGS='--case M=64,N=781,fp16')
-# make test               lint, and the tests that need no GPU
-# make test-all           the same without leaving out `thorough` tests (before a release or a change of compilers)
+# make test               lint, types, and the tests that convince without a GPU: minutes
+# make test-rest          what `make test` leaves out and continuous integration runs after it
+# make test-all           everything that needs no GPU (before a release or a change of compilers)
 # make test-gpu           the tests that need a GPU; fails if none ran                       (LESS= for all of them)
 # make lint | format      check | fix the style; lint checks types and imports too
 # make fuzz               five minutes of hostile arguments, records and answers of workers
@@ -28,7 +29,7 @@ PY ?=
 JOBS ?= 2
 GPU_JOBS ?= 4
 PYTEST_ARGS ?=
-LESS := not thorough
+LESS := not exhaustive
 FUZZ_EXAMPLES ?= 5000
 
 # torch 2.13's own Triton is in .venv; these legs run beside it.
@@ -48,7 +49,7 @@ endif
 CXX_FILES := $(wildcard $(foreach ending,cuh cu h cpp,cuda_impl/*/*.$(ending) cuda_impl/*/*/*.$(ending)) \
 	compare/toolchain/aot/program/*.[ch] tests/support/fake_cuda/*.c)
 
-.PHONY: help install compare test test-all test-cpu test-gpu test-triton lint style imports types format fuzz mutations \
+.PHONY: help install compare test test-quick test-rest test-all test-gpu test-triton lint style imports types format fuzz mutations \
 	docs handout gradescope clean
 
 help:
@@ -59,15 +60,22 @@ install: $(ENV)
 compare: $(ENV)
 	@$(RUN) -m compare $(OP) $(ARGS)
 
-# Last comes what takes one core, side by side.
-test: style imports test-cpu
-	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync JOBS=0 LESS='$(LESS)' types test-triton
+PYTEST := $(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-test-all: LESS :=
+# mypy takes one core while the tests take both.
+test: style imports
+	@$(MAKE) --no-print-directory --jobs=2 types test-quick
+
+test-quick: $(ENV)
+	$(PYTEST) -m 'not gpu and not thorough and not exhaustive' $(PYTEST_ARGS)
+
+# Each Triton's tests take one core, side by side.
+test-rest: $(ENV)
+	$(PYTEST) -m 'not gpu and ($(if $(LESS),thorough,thorough or exhaustive))' $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync JOBS=0 LESS='$(LESS)' test-triton
+
 test-all: test
-
-test-cpu: $(ENV)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu$(if $(LESS), and $(LESS))' $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory LESS= test-rest
 
 test-gpu: $(ENV)
 	$(RUN) -m pytest -n $(GPU_JOBS) -m 'gpu and not alone$(if $(LESS), and $(LESS))' --require-gpu $(PYTEST_ARGS)

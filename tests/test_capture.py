@@ -16,7 +16,8 @@ from triton.runtime.jit import JITFunction
 
 from compare import capture, device, registry
 from compare.spec import Case, CudaLaunch, Implementation, Op, TritonLaunch, case
-from rows import EVERY, every_implementation, labelled
+from loops import for_each
+from rows import EVERY, labelled, op_by_op
 
 LAUNCHED = {"triton": TritonLaunch, "cuda": CudaLaunch}
 ADD = registry.get_op("vector_add")
@@ -26,7 +27,7 @@ def written(run: Callable[..., Any], label: str = "triton.mine") -> Implementati
     return Implementation("vector_add", label, "tiled", run)
 
 
-@every_implementation
+@op_by_op
 def test_every_implementation_is_captured_on_every_case(impl: Implementation) -> None:
     op, captured, refusals = registry.get_op(impl.op), 0, []
     for each in (op.cases.default, *op.cases.smoke, *op.cases.edge, *op.cases.sweep):
@@ -51,7 +52,7 @@ def test_every_implementation_is_captured_on_every_case(impl: Implementation) ->
     assert all(refusals), "an implementation that does not take a case says why"
 
 
-@pytest.mark.parametrize("impl", [i for i in EVERY if i.route == "pybind"], ids=lambda i: f"{i.op}-{i.label}")
+@for_each("impl", [i for i in EVERY if i.route == "pybind"], ids=lambda i: f"{i.op} {i.label}")
 def test_pybind_is_captured_as_its_cupy_twin(impl: Implementation) -> None:
     op, twin = registry.get_op(impl.op), labelled(impl.op, f"cupy.{impl.variant}")
     compared = 0
@@ -150,9 +151,7 @@ def test_inputs_that_cannot_be_drawn_on_meta_keep_their_layout() -> None:
     assert (x.data_ptr() - y.data_ptr()) == 4, "alignment decides what Triton compiles"
 
 
-@pytest.mark.parametrize(
-    "op", [registry.get_op(name) for name in registry.op_names()], ids=lambda op: op.name
-)
+@for_each("op", map(registry.get_op, registry.op_names()), ids=lambda op: op.name)
 def test_meta_inputs_lie_as_the_real_ones(op: Op) -> None:
     for each in op.cases.smoke:
         real = op.make_inputs(each, torch.Generator(), torch.device("cpu"))

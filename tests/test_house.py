@@ -17,6 +17,7 @@ from compare.checking.check import check
 from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import Implementation
+from loops import for_each
 from processes import command
 from rows import every_implementation
 from tools.docs import blocks
@@ -33,7 +34,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 OPS = registry.op_names()
 MOST_LOOSE_MODULES = 12
-MOST_LOCAL_IMPORTS = 19
+MOST_LOCAL_IMPORTS = 20
 """Imports within functions; in all of compare/ and tools/."""
 ONE_FILE_OP = ROOT / "tests" / "support" / "one_file_op.py"
 
@@ -73,13 +74,13 @@ def test_ops_are_discovered():
     assert OPS
 
 
-@pytest.mark.parametrize("op", OPS)
+@for_each("op", OPS)
 def test_an_op_has_all_its_files(op: str):
     missing = [file for name in FILES_OF_AN_OP if not (ROOT / (file := name.format(op))).is_file()]
     assert not missing
 
 
-@pytest.mark.parametrize("file", tracked("compare/*.py"), ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("file", tracked("compare/*.py"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_driver_names_no_op(file: Path):
     """Names and one-word strings; an example in a help text or a docstring is prose."""
     if file.parent == ROOT / "compare" / "ops":
@@ -132,7 +133,7 @@ def test_few_imports_are_within_functions_and_each_says_why():
     assert len(found) <= MOST_LOCAL_IMPORTS, [*found]
 
 
-@pytest.mark.parametrize("op", OPS)
+@for_each("op", OPS)
 def test_the_same_variant_is_the_same_level_on_every_route(op: str):
     levels: dict[str, set[str]] = defaultdict(set)
     for impl in registry.implementations(op):
@@ -141,7 +142,7 @@ def test_the_same_variant_is_the_same_level_on_every_route(op: str):
     assert {variant: level for variant, level in levels.items() if len(level) > 1} == {}
 
 
-@pytest.mark.parametrize("op", OPS)
+@for_each("op", OPS)
 def test_every_way_climbs_the_ladder_of_its_file(op: str):
     """What a file's header promises is what is registered."""
     kernels = (ROOT / f"cuda_impl/kernels/{op}.cuh").read_text()

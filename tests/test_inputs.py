@@ -9,6 +9,7 @@ import torch
 
 from compare.inputs import ITEM_BYTES, TORCH_DTYPES, indices, stored_bytes, tensor
 from compare.spec import DTYPES, FILLS, FP8, LAYOUTS, NO_INFINITY, WHOLE, Case, UsageError, case
+from loops import for_each
 
 SHAPE = (6, 130)
 CPU = torch.device("cpu")
@@ -25,8 +26,7 @@ FILLED = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "fill"), FILLED)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout, dtype, fill", [(layout, *filled) for layout in LAYOUTS for filled in FILLED])
 def test_layouts_hold_the_same_values(layout: str, fill: str, dtype: str) -> None:
     x = make(case(dtype, layout, fill))
     assert x.shape == SHAPE
@@ -120,9 +120,16 @@ def test_some_rows_hold_nan_some_infinity_and_some_neither() -> None:
     assert x.isfinite().all(dim=1).sum() == 2
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (0, 5), (5, 0), (1, 1), (2, 3, 4)])
-@pytest.mark.parametrize(("dtype", "fill"), [each for each in FILLED if each[0] in ("bf16", FP8, "int8")])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each(
+    "layout, dtype, fill, shape",
+    [
+        (layout, dtype, fill, shape)
+        for layout in LAYOUTS
+        for dtype, fill in FILLED
+        if dtype in ("bf16", FP8, "int8")
+        for shape in ((0,), (1,), (0, 5), (5, 0), (1, 1), (2, 3, 4))
+    ],
+)
 def test_every_shape_on_meta_as_on_the_cpu(
     layout: str, dtype: str, fill: str, shape: tuple[int, ...]
 ) -> None:

@@ -303,7 +303,7 @@ def test_wrong_outputs_of_long_sums_fail(op: str) -> None:
 def timed_cases() -> list[Any]:
     """The default case of each op; those of the sweep are thorough."""
     return [
-        pytest.param(op, c, id=f"{op.name}-{c}", marks=[pytest.mark.thorough] * (c != op.cases.default))
+        pytest.param(op, c, id=f"{op.name}-{c}", marks=[pytest.mark.exhaustive] * (c != op.cases.default))
         for op in map(registry.get_op, ON_A_CPU)
         for c in dict.fromkeys((op.cases.default, *op.cases.sweep))
         if not (op.name == "compact" and c["K"] == 0)  # nothing is kept

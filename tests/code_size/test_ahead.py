@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -15,7 +14,7 @@ from compare import registry
 from compare.code_size.ahead import CountingAhead
 from compare.code_size.count import code_size, known_code_size
 from compare.stages.sources import Counting
-from processes import running, until
+from processes import running, started, until
 
 
 @pytest.fixture(autouse=True)
@@ -42,26 +41,35 @@ def test_few_are_counted_here() -> None:
     assert not counting.uncounted
 
 
-def test_an_interruption_does_not_wait_for_the_count() -> None:
+def test_an_interruption_does_not_wait_for_the_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"  # as if it had imported all
+    python.write_text("#!/bin/sh\ncat\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     impls = registry.implementations("matmul")
     counting = Counting(impls, mock.Mock())
     counting.finish(interrupted=True)
     assert counting._ahead._process is not None
-    assert counting._ahead._process.returncode != 0
+    assert counting._ahead._process.returncode == 3
     assert len(counting.code_sizes) < len(impls)
     assert not counting.uncounted
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    text = (
-        "import time; from compare import registry; from compare.code_size.ahead import CountingAhead\n"
-        "ahead = CountingAhead(registry.implementations('matmul'))\n"
-        "print(ahead._process.pid, flush=True); time.sleep(600)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, cwd=registry.ROOT)
-    assert process.stdout is not None
-    counter = int(process.stdout.readline())
-    time.sleep(3.0)  # it may not have looked at its standard input before
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+STARTER = """
+import signal
+from compare import registry
+from compare.code_size.ahead import CountingAhead
+
+ahead = CountingAhead(registry.implementations("matmul"))
+print(ahead._process.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_it_ends_with_the_process_that_started_it() -> None:
+    with started("-c", STARTER) as (starter, stdout):
+        counter = int(stdout.readline())
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        assert until(lambda: os.getpriority(os.PRIO_PROCESS, counter) > mine)  # it counts now
+        os.kill(starter, signal.SIGKILL)
     assert until(lambda: not running(counter), 30)

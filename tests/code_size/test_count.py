@@ -14,7 +14,7 @@ from compare.code_size.count import code_size, kept_code_size
 from compare.code_size.hashes import source_hash
 from compare.code_size.pieces import Piece, size
 from compare.spec import WAYS, CodeSize, Implementation, RoleSize
-from rows import every_implementation
+from rows import op_by_op
 
 IMPORT = "from compare.registry import implementation\n\n"
 
@@ -28,7 +28,7 @@ def loaded(file: Path, text: str = "") -> Implementation:
     return registry._implementations["vector_add"]["torch.mine"]
 
 
-@every_implementation
+@op_by_op
 def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> None:
     found = code_size(impl)
     assert found.launch.tokens > found.launch.lines > 1

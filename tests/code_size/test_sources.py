@@ -14,10 +14,10 @@ from compare.code_size import sources as sources_module
 from compare.code_size.hashes import source_hash
 from compare.code_size.sources import KERNELS, sources
 from compare.spec import Cost, Implementation, Tolerance
-from rows import every_implementation
+from rows import op_by_op
 
 
-@every_implementation
+@op_by_op
 def test_the_hash_covers_its_files(impl: Implementation) -> None:
     files = sources(impl)
     assert registry.ROOT / "compare" / "ops" / f"{impl.op}.py" in files

@@ -46,8 +46,13 @@ def test_an_error_of_the_tool_is_one_line(monkeypatch: pytest.MonkeyPatch, compl
     [
         (["map", "vector_add"], "vector_add"),
         (["cache"], "TRITON_CACHE_DIR"),
-        (["pipeline", "vector_add", "--only", "triton.blocked", "--arch", "sm_80"], "sm_80"),
-        (["aot", "vector_add", "--only", "triton.blocked", "--arch", "sm_80", "--out", "OUT"], "sm_80"),
+        *(
+            pytest.param([*words.split(), "--arch", "sm_80"], "sm_80", marks=pytest.mark.thorough)
+            for words in (
+                "pipeline vector_add --only triton.blocked",
+                "aot vector_add --only triton.blocked --out OUT",
+            )
+        ),
     ],
 )
 def test_other_commands_show_what_they_cannot_write(arguments: list[str], shows: str, tmp_path: Path) -> None:
@@ -295,12 +300,12 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
             any(Path("/proc", *name.split("-")[1:2]).exists() for name in left()) and time.monotonic() < until
         ):
             time.sleep(0.1)
-        stdout, stderr = started(*arguments, TMPDIR=folder).communicate()
-        assert stdout, stderr
+        done = processes.command(*arguments, TMPDIR=folder)
+        assert done.stdout, done.stderr
         assert left() == []
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"
     os.mkfifo(called)  # an isolated process may read: that blocks, and can be seen

@@ -122,7 +122,7 @@ def test_a_mistake_in_its_description_is_named(project: Path, before: str, after
 
 
 @pytest.mark.long
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_op_passes_the_generic_tests(project: Path) -> None:
     generic = ("test_house.py", "test_spec.py", "code_size/test_count.py", "kernels/test_mutations.py")

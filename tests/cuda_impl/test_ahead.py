@@ -157,6 +157,7 @@ def test_without_a_compiler_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, co
     assert pybind.building(registry.implementations("vector_add"), torch.device("cpu"), DTYPES) == {}
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_the_build_with_the_run(compiler: Compiler, tmp_path: Path) -> None:
     compiler(TAKES_FOREVER)
     mine = tmp_path / "mine.py"

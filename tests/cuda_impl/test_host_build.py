@@ -203,7 +203,7 @@ def test_shared_memory_used_again_too_soon_shows_where_warps_drift_apart(
 
 
 @pytest.mark.parametrize("order", ORDERS[1:])
-@pytest.mark.parametrize("name", registry.op_names())
+@pytest.mark.parametrize("name", case_sets.one_op())
 def test_every_kernel_is_right_in_any_order_of_threads(
     name: str, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,21 +299,21 @@ def test_the_sanitizers_see_faults() -> None:
         assert re.search(message, reports[fault]["said"]), f"{fault}: {reports[fault]['said'][-2000:]}"
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", range(PARTS))
-@pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.thorough), 3], ids=["all", "a_third"])
-def test_every_kernel_runs_clean_under_the_sanitizers(share: int, place: int) -> None:
+def test_every_kernel_runs_clean_under_the_sanitizers(place: int) -> None:
     """Half of the ops at a time: a process takes seconds to start, and side by side they are done sooner.
 
-    Compiling takes seconds a kernel: by default a random third of each op's kernels, another in every run.
+    Compiling takes seconds a kernel: a random third of each op's kernels, another in every run.
     """
     seed = os.environ.get(SEED) or str(random.randrange(10**6))
     print(f"{SEED}={seed} chooses these kernels again")
     chosen = []
     for op in registry.op_names()[place::PARTS]:
         kernels = [f"{op} {label}" for label in labels_here(op)]
-        chosen += random.Random(f"{seed} {op}").sample(kernels, -(-len(kernels) // share))
+        chosen += random.Random(f"{seed} {op}").sample(kernels, -(-len(kernels) // 3))
     done = sanitized("kernels", *chosen)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-4000:]
     ran = dict(re.findall(r"(?m)^(\S+ \S+): ran (\d+) cases$", done.stdout))

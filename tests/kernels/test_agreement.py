@@ -1,8 +1,9 @@
 """Every implementation is correct on smoke and edge cases.
 
-Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build; where cases differ
-in their dtype only, the dtypes take turns.  With a GPU: all of them, and cases of more than 2^31 elements
-where its memory allows.
+Without a GPU: PyTorch on the CPU, Triton in its interpreter, CUDA through the host build, on one small case
+each; thoroughly on all, where the dtypes take turns in cases that differ in their dtype only.  pybind's host
+code is in `test_cuda_routes`: the same bits as cupy's.  With a GPU: all cases, and those of more than 2^31
+elements where its memory allows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import functools
 import math
 import re
 import traceback
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -28,6 +31,7 @@ from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Implementation, Op
 from conftest import HAS_GPU
 from cuda_impl import build
+from loops import for_each_of_group
 from on_device import outputs_of, skip_unless_supported
 
 
@@ -46,6 +50,7 @@ def agreements(cases: Callable[[Op, Implementation], list[Case]]) -> list[Any]:
         for param in implementations()
         for found in (cases(*param.values),)
         for some in ([[c] for c in found] if HAS_GPU else [found])
+        if some
     ]
 
 
@@ -90,10 +95,10 @@ def run_or_skip(
 
 
 def everywhere(op: Op, impl: Implementation) -> list[Case]:
-    """All small cases on a GPU; on a CPU fewer, for pybind those new to host code: the kernels are cupy's."""
+    """All small cases on a GPU; on a CPU fewer, and none of pybind: its bits are cupy's."""
     if HAS_GPU:
         return case_sets.small(op)
-    return case_sets.briefest(op) if impl.route == "pybind" else case_sets.brief(op)
+    return [] if impl.route == "pybind" else case_sets.brief(op)
 
 
 @functools.lru_cache(maxsize=64)
@@ -104,6 +109,35 @@ def on_a_cpu(op: str, c: Case) -> Probes:
     return Probes(found, c, device, ToleranceFromBaseline.local(found, c, device), (0,))
 
 
+def one_dtype(op: Op, impl: Implementation) -> list[Case]:
+    """The op's smoke cases, in the dtype of the kernel's turn first; then others, if it does not take that.
+
+    Its label's hash decides on its turn, so that an op's kernels have all dtypes.
+    """
+    labels = [each.label for each in registry.implementations(op.name) if each.route in ("triton", "cupy")]
+    turn = sorted(labels, key=lambda label: zlib.crc32(label.encode())).index(impl.label) % len(op.dtypes)
+    dtypes = (*op.dtypes[turn:], *op.dtypes[:turn])
+    return [replace(c, dtype=dtype) for dtype in dtypes for c in op.cases.smoke]
+
+
+KERNELS = [param for param in implementations() if param.values[1].route in ("triton", "cupy")]
+
+
+@pytest.mark.skipif(HAS_GPU, reason="test_it_agrees has this case")
+@pytest.mark.parametrize(("op", "impl"), KERNELS)
+def test_each_kernel_is_correct_on_one_small_case(op: Op, impl: Implementation) -> None:
+    device = torch.device("cpu")
+    skip_unless_supported(impl, device)
+    for c in one_dtype(op, impl):
+        with contextlib.suppress(NotImplementedError):
+            agreement = check(op, impl, c, device, (0,), CheckOptions(probes=on_a_cpu(op.name, c)))
+            assert agreement.passed, f"{c}: {agreement.reason}"
+            assert "around the output" in [finding.detail for finding in agreement.findings]
+            return
+    pytest.fail("it takes no smoke case in any dtype")
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
 def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torch.device) -> None:
     """With several inputs at the same addresses on every case of a GPU, and on one case of a slow CPU."""
@@ -132,7 +166,7 @@ def chosen() -> list[Any]:
             op,
             registry.with_parameters(impl, impl.label, {name: value}),
             id=f"{of}-{name}={value}",
-            marks=[] if HAS_GPU or value in here else [pytest.mark.thorough],
+            marks=[] if HAS_GPU or value in here else [pytest.mark.exhaustive],
         )
         for param in implementations()
         for of, (op, impl) in [(param.id, param.values)]
@@ -143,6 +177,7 @@ def chosen() -> list[Any]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("op", "impl"), chosen())
 def test_it_agrees_whatever_is_chosen(op: Op, impl: Implementation, device: torch.device) -> None:
     def probes(op: Op, c: Case) -> Probes | None:
@@ -156,7 +191,7 @@ def test_it_agrees_whatever_is_chosen(op: Op, impl: Implementation, device: torc
         pytest.skip(str(error).partition("\n")[0])
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_what_pytorch_makes_for_a_cpu_agrees() -> None:
     """Half a minute for one shape of one op."""
     op = registry.get_op(case_sets.WHOLE)
@@ -187,7 +222,7 @@ def huge_agreements() -> list[Any]:
         op, impl, cases = param.values
         huge = case_sets.huge(op)
         its_turn = huge[registry.implementations(op.name).index(impl) % len(huge)] in cases
-        marks = [] if impl.way != "torch" and its_turn else [pytest.mark.thorough]
+        marks = [] if impl.way != "torch" and its_turn else [pytest.mark.exhaustive]
         found.append(pytest.param(*param.values, id=param.id, marks=marks))
     return found
 
@@ -278,7 +313,14 @@ ODD_ONE_OUT: dict[str, Any] = {
 """Unlike the first argument."""
 
 
-@pytest.mark.parametrize(("op", "impl"), implementations())
+@for_each_of_group(
+    "op, impl",
+    {
+        name: [(registry.get_op(name), i) for i in registry.implementations(name) if i.route != "pybind"]
+        for name in registry.op_names()
+    },
+    ids=lambda found: found[1].label,
+)
 def test_it_says_which_argument_it_does_not_take(op: Op, impl: Implementation, device: torch.device) -> None:
     skip_unless_supported(impl, device)
     inputs = op.make_inputs(op.cases.smoke[0], torch.Generator(), device)

@@ -12,6 +12,8 @@ from compare.ops.attention import visible_pairs
 from compare.spec import Case, Implementation, UsageError
 from on_device import outputs_of, skip_unless_supported
 
+pytestmark = pytest.mark.thorough
+
 OP = registry.get_op("attention")
 IMPLEMENTATIONS = [pytest.param(impl, id=impl.label) for impl in registry.implementations(OP.name)]
 

@@ -12,6 +12,8 @@ from compare import registry
 from compare.spec import Case, Implementation
 from on_device import skip_unless_supported
 
+pytestmark = pytest.mark.thorough
+
 OP = registry.get_op("attention_backward")
 IMPLEMENTATIONS = [pytest.param(impl, id=impl.label) for impl in registry.implementations(OP.name)]
 # Five of the seven queries see no key.

@@ -19,6 +19,8 @@ from cuda_impl.loader import kernel
 from cuda_impl.rawkernel import batched_matmul as cuda
 from triton_impl.batched_matmul import block_of, useful_share
 
+pytestmark = pytest.mark.thorough
+
 SIZES = (16, 32, 40, 48, 64, 80, 96, 128)
 
 

@@ -15,6 +15,8 @@ from cuda_impl.loader import kernel
 from mutants import baseline, checked, failed, spoiled
 from on_device import skip_unless_quick
 
+pytestmark = pytest.mark.thorough
+
 OP = registry.get_op("compact")
 IMPLEMENTATIONS = registry.implementations("compact")
 

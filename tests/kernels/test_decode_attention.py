@@ -17,6 +17,8 @@ from compare import registry
 from compare.spec import Implementation, case
 from on_device import skip_unless_quick, skip_unless_supported
 
+pytestmark = pytest.mark.thorough
+
 OP = "decode_attention"
 EVERY = [pytest.param(impl, id=impl.label) for impl in registry.implementations(OP)]
 

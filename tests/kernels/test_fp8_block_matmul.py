@@ -16,6 +16,8 @@ from compare.spec import Implementation, case
 from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
 from torch_impl.quantize_fp8 import naive as quantized
 
+pytestmark = pytest.mark.thorough
+
 CPU = torch.device("cpu")
 OP = registry.get_op("fp8_block_matmul")
 

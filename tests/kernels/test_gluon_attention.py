@@ -13,6 +13,8 @@ from compare import registry
 from compare.ops.attention import oracle, oracle_lse
 from gluon_units import Descriptor, Pointer
 
+pytestmark = pytest.mark.thorough
+
 FILE = Path(registry.ROOT) / "triton_impl" / "attention.py"
 
 

@@ -16,6 +16,8 @@ from compare.spec import Case, Implementation, UsageError, case
 from mutants import failed, spoiled
 from on_device import skip_unless_quick
 
+pytestmark = pytest.mark.thorough
+
 OP = registry.get_op("histogram")
 IMPLEMENTATIONS = registry.implementations("histogram")
 

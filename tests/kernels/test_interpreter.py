@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+import case_sets
 import made_up
 import triton_impl  # noqa: F401  patches the interpreter
 from compare import registry, spec
@@ -141,7 +142,7 @@ def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_ano
         split.run(*inputs)
 
 
-@pytest.mark.parametrize("op", registry.op_names())
+@pytest.mark.parametrize("op", case_sets.one_op())
 def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) -> None:
     """A kernel's own constants are rounded to bf16 as well."""
     described = registry.get_op(op)

@@ -21,6 +21,8 @@ from compare.spec import DTYPES, LIBRARY, WAYS, Implementation
 from compare.timing.rounds import Plan
 from cuda_impl import build, flags, pybind
 
+pytestmark = pytest.mark.thorough
+
 YARDSTICKS = [
     impl for op in registry.op_names() for impl in registry.implementations(op) if impl.route == LIBRARY
 ]

@@ -127,6 +127,8 @@ def test_what_was_found_is_recorded_however_it_ends(
 def alone(mutation: Mutation) -> Any:
     """Huge cases take most of a GPU's memory."""
     marks = [pytest.mark.alone] if mutation.instrument(MACHINE) == "huge" else []
+    if mutation.op != case_sets.WHOLE:
+        marks.append(pytest.mark.thorough)
     return pytest.param(mutation, id=mutation.name, marks=marks)
 
 

@@ -14,6 +14,8 @@ from compare.checking.check import check
 from compare.spec import Implementation, case
 from on_device import assert_correct, skip_unless_supported
 
+pytestmark = pytest.mark.thorough
+
 NORMS = ("layer_norm", "rms_norm")
 IMPLEMENTATIONS = [
     pytest.param(impl, id=f"{op}-{impl.label}")

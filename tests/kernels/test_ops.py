@@ -15,6 +15,8 @@ import case_sets
 from compare import registry
 from compare.inputs import TORCH_DTYPES
 from compare.spec import DTYPES, FILLS, FP8, NO_INFINITY, WHOLE, Case, Op, by_output, nothing_open
+from loops import for_each, for_each_of_group
+from mutants import TYPICAL
 
 CPU = torch.device("cpu")
 OPS = registry.op_names()
@@ -32,11 +34,14 @@ def dtype_of_output(op: Op, c: Case) -> torch.dtype:
     return TORCH_DTYPES[op.output_dtype or c.dtype]
 
 
-@pytest.fixture(params=OPS)
-def op(request: pytest.FixtureRequest) -> Op:
-    return registry.get_op(request.param)
+every_op = for_each("op", [registry.get_op(name) for name in OPS], ids=lambda op: op.name)
+op_by_op = for_each_of_group(
+    "op", {name: [registry.get_op(name)] for name in OPS}, thorough=lambda name: name not in TYPICAL
+)
+"""For what takes a second for some."""
 
 
+@every_op
 def test_its_signature_names_its_dimensions(op: Op) -> None:
     left, _, right = op.signature.partition("->")
     assert set(re.findall(r"\b[A-Z]\w*", left)) == set(op.dims) - set(op.options(op.cases.default))
@@ -45,6 +50,7 @@ def test_its_signature_names_its_dimensions(op: Op) -> None:
     assert op.summary
 
 
+@every_op
 def test_its_cases_are_its_own(op: Op) -> None:
     for c in all_cases(op):
         assert Case.parse(str(c), op) == c
@@ -52,6 +58,7 @@ def test_its_cases_are_its_own(op: Op) -> None:
         assert len(set(cases)) == len(cases) > 0
 
 
+@every_op
 def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
     edge = op.cases.edge
     assert {c.dtype for c in op.cases.smoke} == set(op.dtypes)
@@ -73,11 +80,13 @@ def test_its_cases_cover_what_goes_wrong(op: Op) -> None:
     assert max(elements) > 2**31
 
 
+@every_op
 def test_its_smoke_cases_are_small(op: Op) -> None:
     for c in op.cases.smoke:
         assert max(x.numel() for x in meta_inputs(op, c)) <= 1 << 14
 
 
+@op_by_op
 def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
     for c in all_cases(op):
         inputs = meta_inputs(op, c)
@@ -100,11 +109,13 @@ def test_its_cost_is_the_bytes_of_its_tensors(op: Op) -> None:
             assert cost.flops == 0
 
 
+@every_op
 def test_its_baseline_exists_and_is_the_vendors(op: Op) -> None:
     baseline = next(impl for impl in registry.implementations(op.name) if impl.label == op.baseline)
     assert baseline.level == "vendor"
 
 
+@op_by_op
 def test_its_inputs_are_what_the_case_says(op: Op) -> None:
     for c in case_sets.small(op):
         inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
@@ -129,6 +140,7 @@ def test_its_inputs_are_what_the_case_says(op: Op) -> None:
             assert not torch.equal(inputs[0].double(), inputs[1].double()), c
 
 
+@every_op
 def test_its_invariants_hold_of_the_oracle_and_not_of_its_double(op: Op) -> None:
     for c in case_sets.small(op) if op.invariants else ():
         inputs = op.make_inputs(c, torch.Generator().manual_seed(0), CPU)
@@ -258,7 +270,7 @@ def attention_backward_by_jacobian(
         ("transpose", transpose_by_index),
     ],
 )
-@pytest.mark.parametrize("dtype", DTYPES)
+@for_each("dtype", DTYPES)
 def test_its_oracle_agrees_with_another_formulation(
     name: str, formulation: Callable[..., np.ndarray], dtype: str
 ) -> None:

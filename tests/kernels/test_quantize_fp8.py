@@ -11,6 +11,8 @@ from compare.ops.quantize_fp8 import LARGEST, oracle, oracle_scales
 from compare.spec import Implementation, case
 from cuda_impl.loader import kernel
 
+pytestmark = pytest.mark.thorough
+
 CPU = torch.device("cpu")
 E4M3 = torch.float8_e4m3fn
 EVERY = torch.arange(256, dtype=torch.uint8).view(E4M3).float()

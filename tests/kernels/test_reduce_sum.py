@@ -9,6 +9,8 @@ from compare import registry
 from compare.spec import Implementation
 from on_device import skip_unless_quick
 
+pytestmark = pytest.mark.thorough
+
 IMPLEMENTATIONS = registry.implementations("reduce_sum")
 OWN = [impl for impl in IMPLEMENTATIONS if impl.way != "torch"]
 

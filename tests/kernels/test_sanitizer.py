@@ -11,6 +11,7 @@ import torch
 import every_kernel
 from compare import registry
 from compare.device import supports
+from loops import for_each
 from sanitizers import COMPUTE_SANITIZER, watched
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -32,7 +33,7 @@ def on_a_gpu(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.gpu(missing(test))
 
 
-@pytest.mark.parametrize("op", registry.op_names())
+@for_each("op", registry.op_names())
 def test_every_kernel_is_among_those_that_are_watched(op: str) -> None:
     """pybind's kernels are those of cupy."""
     seen = {impl.label for impl in every_kernel.watched(op)}

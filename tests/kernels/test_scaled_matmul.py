@@ -17,6 +17,8 @@ from compare.spec import Implementation, Op, case
 from cuda_impl.matrix_map import has_aligned_rows
 from cuda_impl.rawkernel.scaled_matmul import lines_of_a, operand, tile_for
 
+pytestmark = pytest.mark.thorough
+
 CPU = torch.device("cpu")
 DTYPES = {"int8_matmul": torch.int8, "fp8_matmul": torch.float8_e4m3fn}
 

@@ -11,6 +11,8 @@ from compare.spec import case
 from on_device import assert_correct
 from triton_impl import shared_rows
 
+pytestmark = pytest.mark.thorough
+
 OPS = ("softmax", "layer_norm", "rms_norm")
 
 

@@ -16,6 +16,8 @@ from compare.spec import CudaLaunch, Implementation, case
 from cuda_impl import build
 from on_device import assert_correct
 
+pytestmark = pytest.mark.thorough
+
 OP = registry.get_op("stream_copy")
 CUDA = {impl.variant: impl for impl in registry.implementations(OP.name) if impl.route == "cupy"}
 OWN = [impl for impl in registry.implementations(OP.name) if impl.route in ("triton", "cupy")]

@@ -11,6 +11,8 @@ from compare import registry
 from compare.spec import Implementation
 from on_device import skip_unless_quick
 
+pytestmark = pytest.mark.thorough
+
 OP = "cross_entropy"
 IMPLEMENTATIONS = [
     pytest.param(impl, id=impl.label) for impl in registry.implementations(OP) if impl.label != "torch.eager"

@@ -12,6 +12,8 @@ import torch
 from compare.device import arch, capability
 from cuda_impl.loader import kernel
 
+pytestmark = pytest.mark.thorough
+
 SOURCE = """
 #include "tensor_core.cuh"
 

@@ -18,6 +18,8 @@ from cuda_impl.rawkernel.w4a16_matmul import operand, repack, repack_pieces
 from torch_impl.w4a16_matmul import dequantize
 from triton_impl import w4a16_matmul as in_triton
 
+pytestmark = pytest.mark.thorough
+
 CPU = torch.device("cpu")
 OP = registry.get_op("w4a16_matmul")
 IMPLS = [

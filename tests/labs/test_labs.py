@@ -25,7 +25,7 @@ every_lab = pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.name)
 marked = pytest.mark.parametrize(
     "lab",
     [
-        pytest.param(lab, id=lab.name, marks=() if lab.number in EVERY_RUN else pytest.mark.thorough)
+        pytest.param(lab, id=lab.name, marks=() if lab.number in EVERY_RUN else pytest.mark.exhaustive)
         for lab in LABS
     ],
 )
@@ -103,7 +103,7 @@ def test_its_solution_is_fast_enough_on_a_gpu(lab: Lab, tmp_path: Path) -> None:
     test_its_solution_gets_full_points(lab, tmp_path)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 @every_lab
 def test_its_starters_are_marked_as_not_started(lab: Lab, tmp_path: Path) -> None:
     start(lab, tmp_path / "mine")

@@ -30,7 +30,7 @@ def test_a_comparison_is_shown_as_on_the_screen() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.parent.name, marks=() if path in EVERY_RUN else pytest.mark.thorough)
+        pytest.param(path, id=path.parent.name, marks=() if path in EVERY_RUN else pytest.mark.exhaustive)
         for path in NOTEBOOKS
     ],
 )

@@ -27,12 +27,11 @@ def test_pytorch_is_not_imported_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert row.status == "ok"
 
 
-@pytest.mark.long
 def test_a_server_that_cannot_interpret_is_not_forked() -> None:
     program = (
         "from compare.labs.running import run\n"
         "from compare.worker import server\n"
-        "server.start()\n"
+        "server.start(from_here=True)\n"
         f"row = run('softmax', [{CASE!r}], ['triton.onepass'], 'cpu', 60.0).row({CASE!r}, 'triton.onepass')\n"
         "print(row.status, row.reason)\n"
     )

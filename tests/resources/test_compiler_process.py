@@ -29,7 +29,7 @@ EVERY_RUN = {op.dtypes: op for op in BUSY}.values()
 
 @pytest.mark.parametrize(
     "op",
-    [pytest.param(op, id=op.name, marks=[] if op in EVERY_RUN else [pytest.mark.thorough]) for op in BUSY],
+    [pytest.param(op, id=op.name, marks=[] if op in EVERY_RUN else [pytest.mark.exhaustive]) for op in BUSY],
 )
 def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
     mine = [i for i in registry.implementations(op.name) if i.way != "torch" and i.route != "pybind"]

@@ -137,23 +137,39 @@ def in_turn(op: str, routes: Sequence[str] = ("triton", "cupy", "pybind")) -> li
     return [routes[registry.op_names().index(op) % len(routes)]]
 
 
+FIRST = "vector_add"
+"""The op that `make test` gives to slow tools: it takes them the shortest."""
+
+
 def every(nth: int) -> list[Any]:
-    """Every ``nth`` op; the others are thorough, because the tool treats them alike.
+    """Every ``nth`` op; the others are exhaustive, because the tool treats them alike.
 
     Not the first: attention takes the compilers the longest.
     """
-    import pytest
+    return _ops(_names()[nth - 1 :: nth])
 
-    from compare import registry
 
-    return [
-        pytest.param(op, marks=[] if place % nth == nth - 1 else [pytest.mark.thorough])
-        for place, op in enumerate(registry.op_names())
-    ]
+def one_op() -> list[Any]:
+    """Every op; all but one are thorough: what is tested takes seconds an op."""
+    return _ops(_names())
 
 
 def last() -> list[Any]:
-    """The last op; the others are thorough, as in `every`."""
+    """The last op; the others are exhaustive, as in `every`."""
+    return _ops(_names()[-1:])
+
+
+def _names() -> list[str]:
     from compare import registry
 
-    return every(len(registry.op_names()))
+    return registry.op_names()
+
+
+def _ops(often: Sequence[str]) -> list[Any]:
+    """Every op: `FIRST` unmarked, those of ``often`` as thorough, the others as exhaustive."""
+    import pytest
+
+    def marks(op: str) -> list[pytest.MarkDecorator]:
+        return [] if op == FIRST else [pytest.mark.thorough if op in often else pytest.mark.exhaustive]
+
+    return [pytest.param(op, marks=marks(op)) for op in _names()]

@@ -25,6 +25,7 @@ from compare.spec import (
     no_options,
     nothing_open,
 )
+from loops import for_each, for_each_of_group
 
 Run = Callable[..., torch.Tensor]
 
@@ -55,18 +56,24 @@ def of_one_output(op: Op, c: Case) -> list[tuple[str, Op]]:
 
 
 OPS = [registry.get_op(name) for name in registry.op_names()]
-every_op = pytest.mark.parametrize(
-    "op", [pytest.param(part, id=of) for op in OPS for of, part in of_one_output(op, op.cases.smoke[0])]
+every_op = for_each(
+    "op",
+    [part for op in OPS for _, part in of_one_output(op, op.cases.smoke[0])],
+    ids=lambda part: f"{part.name} {part.output}",
 )
 """For what does not depend on values."""
-every_op_and_case = pytest.mark.parametrize(
-    ("op", "c"),
-    [
-        pytest.param(part, c, id=f"{of}-{c}")
-        for op in OPS
-        for c in (*op.cases.smoke, *LONG.get(op.name, ()))
-        for of, part in of_one_output(op, c)
-    ],
+TYPICAL = ("attention", "compact", "histogram", "matmul", "quantize_fp8", "softmax")
+"""Ops of two outputs, an open end, integers, products, 8-bit outputs and rows."""
+CASES = {op.name: (op, op.cases.smoke) for op in OPS}
+CASES |= {f"{name}-long": (registry.get_op(name), cases) for name, cases in LONG.items()}
+every_op_and_case = for_each_of_group(
+    "op, c",
+    {
+        name: [(part, c) for c in cases for _, part in of_one_output(op, c)]
+        for name, (op, cases) in CASES.items()
+    },
+    ids=lambda found: f"{found[0].output} {found[1]}",
+    thorough=lambda name: name not in TYPICAL,
 )
 """On each of the op's smoke cases, which have all its dtypes, and `LONG`."""
 

@@ -11,16 +11,18 @@ import functools
 import json
 import os
 import runpy
+import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILING = ("aot", "cache", "pipeline")
@@ -37,18 +39,33 @@ def python(*words: object, ready: str = "torch", **environment: str) -> subproce
         ready: ``torch`` is imported; or ``triton``, ready to compile, and unfit for its interpreter.
         environment: in addition to this process's.
     """
-    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    request = {"words": [str(word) for word in words], "environment": inherited | environment}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        message = json.dumps(request).encode()
         server = _server(os.getpid(), ready)
-        socket.send_fds(server, [struct.pack("!I", len(message))], [out.fileno(), err.fileno()])
-        server.sendall(message)
-        (status,) = struct.unpack("!i", _received(server, 4))
+        _begin(server, words, environment, out.fileno(), err.fileno())
+        status = _number(server)
         out.seek(0)
         err.seek(0)
         said = out.read().decode(), err.read().decode()
-    return subprocess.CompletedProcess(request["words"], status, *said)
+    return subprocess.CompletedProcess([str(word) for word in words], status, *said)
+
+
+@contextmanager
+def started(*words: object, ready: str = "torch") -> Iterator[tuple[int, TextIO]]:
+    """`python`, still running: its process, and what it prints. No other may be started meanwhile.
+
+    It is killed at the end, if that has not happened yet.
+    """
+    receiver, sender = os.pipe()
+    with os.fdopen(receiver) as stdout:
+        server = _server(os.getpid(), ready)
+        pid = _begin(server, words, {}, sender, 2)
+        os.close(sender)
+        try:
+            yield pid, stdout
+        finally:
+            if not select.select([server], [], [], 0)[0]:  # its process number is still its own
+                os.kill(pid, signal.SIGKILL)
+            _number(server)
 
 
 def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -88,6 +105,18 @@ def running(pid: int) -> bool:
     return state != "Z"  # a zombie: exited, not waited for yet
 
 
+def _begin(
+    server: socket.socket, words: Sequence[object], environment: Mapping[str, str], out: int, err: int
+) -> int:
+    """Have a process forked; returns its number. Its exit status comes from ``server`` later."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    request = {"words": [str(word) for word in words], "environment": {**inherited, **environment}}
+    message = json.dumps(request).encode()
+    socket.send_fds(server, [struct.pack("!I", len(message))], [out, err])
+    server.sendall(message)
+    return _number(server)
+
+
 @functools.cache
 def _server(of_process: int, ready: str) -> socket.socket:
     """The connection to this process's own; it ends when that is closed."""
@@ -109,6 +138,11 @@ def _end(of_process: int, connection: socket.socket, process: subprocess.Popen[b
     if os.getpid() == of_process:  # and not a process forked from it
         connection.close()
         process.wait()
+
+
+def _number(connection: socket.socket) -> int:
+    (number,) = struct.unpack("!i", _received(connection, 4))
+    return int(number)
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
@@ -140,6 +174,7 @@ def _next_child(connection: socket.socket) -> dict[str, Any]:
             return request
         for fd in fds:
             os.close(fd)
+        connection.sendall(struct.pack("!i", child))
         _, status = os.waitpid(child, 0)
         connection.sendall(struct.pack("!i", os.waitstatus_to_exitcode(status)))
 

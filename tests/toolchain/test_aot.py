@@ -729,7 +729,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
 def _programs() -> list[Any]:
     """Those of which no test builds any are left to all tests."""
     return [
-        pytest.param(op, impl.label, marks=[] if impl.label in labels_of(op) else [pytest.mark.thorough])
+        pytest.param(op, impl.label, marks=[] if impl.label in labels_of(op) else [pytest.mark.exhaustive])
         for op in registry.op_names()
         for impl in candidates(registry.get_op(op), ())
     ]

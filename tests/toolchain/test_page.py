@@ -96,7 +96,7 @@ def test_colours_cover_the_text_they_belong_to(tmp_path: Path):
             assert sum(int(re.sub(r"\D", "", run)) for run in runs.split()) == len(line)
 
 
-@pytest.mark.thorough
+@pytest.mark.exhaustive
 def test_all_of_softmax_is_under_two_megabytes(tmp_path: Path):
     """As anybody would ask for it."""
     file = tmp_path / "softmax.html"

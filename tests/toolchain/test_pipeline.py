@@ -247,7 +247,10 @@ registry.register_op(replace(op, name="another", make_inputs=lambda *_: []))
     ("text", "timeout_s", "said"),
     [
         ("while True: pass", 0.5, "loading {}: it took longer than 0.5 s, the limit (--timeout)"),
-        ("import os; os._exit(0)", 60, "loading {}: its process exited with exit code 0"),
+        pytest.param(
+            *("import os; os._exit(0)", 60, "loading {}: its process exited with exit code 0"),
+            marks=pytest.mark.thorough,
+        ),
         (ABORTING, 60, "triton.aborting launches for sm_80: its process was killed by SIGABRT (abort)"),
         (FORGING, 60, "it wrote into the pipe to this process"),
     ],

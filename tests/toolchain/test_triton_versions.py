@@ -83,7 +83,7 @@ def all_of_them() -> list[tuple[Implementation, str]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "chosen", [in_turn, pytest.param(all_of_them, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])]
+    "chosen", [in_turn, pytest.param(all_of_them, marks=[pytest.mark.exhaustive, pytest.mark.timeout(900)])]
 )
 def test_compiles_for_every_architecture(chosen: Callable[[], list[tuple[Implementation, str]]]):
     """On one case, as this takes a second each: the last of the smoke cases that it takes."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,11 +16,16 @@ import torch
 from compare import registry, run
 from compare.capture import meta_inputs
 from compare.spec import FILLS, LAYOUTS, Options, case
+from compare.worker.answers import Answer
 from compare.worker.checking import Checking
+from compare.worker.process import Worker
 from loaded_files import CPU, SMALL, compared, implemented, reasons_of, rows_of
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
+LIMIT_S = 0.3
+FIRST_CALL = "building and the first call"
+ENDLESS = ("triton.hangs", "triton.spins", "triton.stops")
 MISHAPS = {
     "segfaults": (
         "ctypes.string_at(8)",
@@ -34,10 +42,10 @@ MISHAPS = {
     "kills_its_group": ("os.killpg(0, signal.SIGKILL)", "SIGKILL"),
     "hangs": (
         "time.sleep(1000)",
-        r"took longer than 3 s, the limit for building and the first call \(--timeout",
+        rf"took longer than {LIMIT_S} s, the limit for {FIRST_CALL} \(--timeout",
     ),
-    "spins": ("while True: pass", "took longer than 3 s"),
-    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", "took longer than 3 s"),
+    "spins": ("while True: pass", f"took longer than {LIMIT_S} s"),
+    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", f"took longer than {LIMIT_S} s"),
     "prints": (
         "while True: print('spam and eggs')",
         r"printed more than 1 MB in .*; the last it printed: .*spam",
@@ -56,13 +64,27 @@ MISHAPS = {
 }
 
 
-@pytest.mark.parametrize("width", [1, 8])
+@pytest.fixture
+def _limited_where_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's time limit is that of endless first calls only: a busy machine may need longer to start."""
+    wait = Worker._wait
+
+    def waiting(worker: Worker, step: str, what: str) -> Answer:
+        endless = worker.who in ENDLESS and step == FIRST_CALL
+        with mock.patch.object(worker, "timeout_s", worker.timeout_s if endless else 60.0):
+            return wait(worker, step, what)
+
+    monkeypatch.setattr(Worker, "_wait", waiting)
+
+
+@pytest.mark.usefixtures("_limited_where_endless")
+@pytest.mark.parametrize("width", [8, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Path) -> None:
     """All in one run, so that each is beside all others; one at a time, and in parallel."""
     text = "".join(implemented(name, code) for name, (code, _) in MISHAPS.items())
     labels = (f"triton.{name}" for name in (*MISHAPS, "right"))
     with mock.patch.object(Checking, "width", return_value=width):
-        rows = rows_of(compared(tmp_path / "mishaps.py", text, *labels, timeout_s=3.0))
+        rows = rows_of(compared(tmp_path / "mishaps.py", text, *labels, timeout_s=LIMIT_S))
     assert [*rows] == ["torch.eager", "triton.right", *(f"triton.{name}" for name in MISHAPS)]
     for name, (_, says) in MISHAPS.items():
         row = rows[f"triton.{name}"]
@@ -82,8 +104,20 @@ def test_one_that_crashes_on_every_case_says_so_of_every_case(tmp_path: Path) ->
     assert all("SIGABRT" in reason for reason in reasons), reasons
 
 
-def test_a_worker_that_never_started_says_so_at_every_case(tmp_path: Path) -> None:
-    options = Options((SMALL, case("fp32", N=17)), device="cpu", timeout_s=0.001, resources=False)
+class Stopped(Worker):
+    """A worker that is stopped before it has any request."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        os.kill(self.pid, signal.SIGSTOP)
+
+
+def test_a_worker_that_never_started_says_so_at_every_case(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("compare.worker.pool.Worker", Stopped)
+    cases, only = (SMALL, case("fp32", N=17)), ("torch.eager",)
+    options = Options(cases, only=only, device="cpu", timeout_s=0.2, resources=False)
     reasons = reasons_of(run.run(registry.get_op("vector_add"), options, results=tmp_path), "torch.eager")
     assert len(reasons) == 2
     assert all("the limit for starting" in reason for reason in reasons), reasons

@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,11 +18,10 @@ from unittest import mock
 
 import pytest
 
-from compare.registry import ROOT
 from compare.sandbox.environment import kept
 from compare.worker.process import Ended, Raised, Worker
 from loaded_files import CPU, written
-from processes import called_with, running, until
+from processes import called_with, running, started, until
 
 
 @pytest.fixture
@@ -44,23 +42,6 @@ def test_it_is_gone_with_all_it_started(worker: Worker, tmp_path: Path) -> None:
     worker.close()
     assert until(lambda: not running(child))
     assert until(lambda: not running(worker.pid))
-
-
-def test_it_does_not_outlive_the_judge(tmp_path: Path) -> None:
-    """Not even a worker that is busy, when the judge is killed by SIGKILL."""
-    token = secrets.token_hex()
-    program = [sys.executable, "-c", "import signal; signal.pause()", token]
-    text = f"import subprocess\nsubprocess.run({program})\n"
-    file = written(tmp_path / "spin.py", text)
-    judge = subprocess.Popen(
-        [sys.executable, "-m", "compare", "vector_add", "--device", "cpu", "--load", file],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-    )
-    child = called_with(token)
-    judge.send_signal(signal.SIGKILL)
-    judge.wait()
-    assert until(lambda: not running(child))
 
 
 def test_its_environment_holds_no_secrets(worker: Worker, tmp_path: Path) -> None:
@@ -130,9 +111,9 @@ def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) ->
     """It is not asked to give its memory back."""
 
     def starting() -> Worker:
-        worker = Worker("test", CPU, 5.0)
+        worker = Worker("test", CPU, 60.0)
         worker.ask("rest")
-        worker.timeout_s = 0.3
+        worker.timeout_s = 0.05
         return worker
 
     file = tmp_path / "slow.py"
@@ -148,6 +129,7 @@ def test_wherever_ctrl_c_comes_a_worker_that_is_busy_is_ended(tmp_path: Path) ->
             interrupted_at(line, worker, file, reached)
         worker.ask_back(())
         if worker.alive:  # it was not asked yet
+            worker.timeout_s = 60.0
             worker.receive("giving back nothing")
         worker.close()
     assert reached == lines
@@ -162,7 +144,7 @@ def test_one_thread_at_a_time_ends_a_worker(worker: Worker) -> None:
         alone.append(inside.acquire(blocking=False))
         begun.set()
         if threading.current_thread() is not closing:
-            closing.join(0.5)  # long enough for it to come in as well, if it may
+            closing.join(0.2)  # long enough for it to come in as well, if it may
         bury()
         if alone[-1]:
             inside.release()
@@ -224,16 +206,28 @@ def test_a_users_idle_worker_is_stopped(tmp_path: Path) -> None:
     assert until(lambda: not running(worker.pid))
 
 
-def test_a_stopped_worker_does_not_outlive_the_judge() -> None:
-    program = (
-        "import signal, torch\nfrom compare.worker.process import Worker\n"
-        "worker = Worker('test', torch.device('cpu'), 60.0, isolated=True)\n"
-        "worker.ask('rest')\nprint(worker.pid, flush=True)\nsignal.pause()\n"
-    )
-    judge = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert judge.stdout is not None
-    worker = int(judge.stdout.readline())
-    assert until(lambda: states(worker) == {"T"})
-    judge.send_signal(signal.SIGKILL)
-    judge.communicate()
-    assert until(lambda: not states(worker))
+JUDGE = """
+import sys, torch
+from compare.worker import server
+from compare.worker.process import Worker
+
+server.start(from_here=True)
+stopped, busy = (Worker("test", torch.device("cpu"), 60.0, isolated=True) for _ in range(2))
+stopped.ask("rest")
+print(stopped.pid, flush=True)
+busy.ask("load", files=sys.argv[1:])
+"""
+
+
+def test_none_outlives_the_judge_stopped_or_busy(tmp_path: Path) -> None:
+    """Even when it is killed by SIGKILL; nor does what a worker has started."""
+    token = secrets.token_hex()
+    program = [sys.executable, "-c", "import signal; signal.pause()", token]
+    file = written(tmp_path / "busy.py", f"import subprocess\nsubprocess.run({program})\n")
+    with started("-c", JUDGE, file) as (judge, stdout):
+        stopped = int(stdout.readline())
+        child = called_with(token)
+        assert until(lambda: states(stopped) == {"T"})
+        os.kill(judge, signal.SIGKILL)
+    assert until(lambda: not states(stopped))
+    assert until(lambda: not running(child))

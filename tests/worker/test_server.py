@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
 
-from compare.registry import ROOT
 from compare.worker import main as inside
 from compare.worker import server, start
-from processes import command, running, until
+from processes import command, python, running, until
 
 FORKING = """
 import os, torch
@@ -31,8 +29,7 @@ worker.close()
 
 
 def test_the_command_forks_the_server_from_itself_and_takes_it_along() -> None:
-    words = [sys.executable, "-c", FORKING]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    done = python("-c", FORKING)
     assert done.returncode == 0, done.stderr
     pid, descriptors, same = done.stdout.split()
     assert same == "True"
