@@ -158,6 +158,7 @@ def test_an_implementation_lives_in_its_own_op_s_files(impl: Implementation):
     assert Path(impl.origin).name == f"{impl.op}.py"
 
 
+@pytest.mark.thorough
 def test_a_whole_op_from_one_file(tmp_path: Path):
     """A new op touches nothing but its own file: all three ways are found, run and correct."""
     record = tmp_path / "record.json"
@@ -197,8 +198,8 @@ def test_a_wrong_kernel_in_that_file_is_caught(
     ("op", "file", "labels"),
     [
         ("softmax", "my_softmax.py", ("triton.mine", "cupy.mine")),
-        ("softmax", "my_shared_memory.py", ("cupy.in_blocks",)),
-        ("transpose", "my_shared_memory.py", ("cupy.in_tiles",)),
+        pytest.param("softmax", "my_shared_memory.py", ("cupy.in_blocks",), marks=pytest.mark.thorough),
+        pytest.param("transpose", "my_shared_memory.py", ("cupy.in_tiles",), marks=pytest.mark.thorough),
     ],
 )
 def test_the_examples_kernels_are_correct(op: str, file: str, labels: tuple[str, ...], tmp_path: Path):
@@ -213,6 +214,7 @@ def test_the_examples_kernels_are_correct(op: str, file: str, labels: tuple[str,
 # --------------------------------------------------------------------------- documents
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 def test_generated_blocks_are_up_to_date():
     assert blocks.stale() == {}, "make docs writes them anew"

@@ -193,6 +193,7 @@ def test_what_only_a_gpu_runs_says_so(write: Callable[[str], Op], tmp_path: Path
     assert "needs a GPU" in row.reason
 
 
+@pytest.mark.thorough
 def test_what_compiles_for_no_architecture_is_no_row_to_trust(
     write: Callable[[str], Op], tmp_path: Path
 ) -> None:
@@ -359,6 +360,7 @@ def test_progress_only_rises_and_ends_near_one(op: Op, tmp_path: Path) -> None:
     assert 0.5 <= shares[-1] <= 1.0
 
 
+@pytest.mark.thorough
 def test_torch_compile_is_left_out_on_a_cpu_unless_asked_for(
     write: Callable[[str], Op], tmp_path: Path
 ) -> None:

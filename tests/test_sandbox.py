@@ -282,6 +282,7 @@ raise SystemExit(f"{found} secrets")
 """
 
 
+@pytest.mark.thorough
 def test_no_variable_of_the_environment_is_in_the_memory_of_a_fork(tmp_path: Path) -> None:
     """The command begins again without them: to delete one leaves its text in freed memory."""
     (tmp_path / "search.py").write_text(SEARCH)

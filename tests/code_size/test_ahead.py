@@ -66,6 +66,7 @@ signal.pause()
 """
 
 
+@pytest.mark.thorough
 def test_it_ends_with_the_process_that_started_it() -> None:
     with started("-c", STARTER) as (starter, stdout):
         counter = int(stdout.readline())

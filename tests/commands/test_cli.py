@@ -104,8 +104,8 @@ def test_help_is_quick(words: str) -> None:
         end = os.times()
         return end.children_user + end.children_system - begin.children_user - begin.children_system
 
-    # Of the processor, as the machine may be busy with other tests, and the best of several.
-    assert min(seconds() for _ in range(3)) <= 0.4
+    # Of the processor, as the machine may be busy with other tests, and in one of several runs.
+    assert any(seconds() <= 0.4 for _ in range(5))
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,9 +203,8 @@ def test_a_module_of_our_own_that_is_missing_is_an_error_of_the_tool(
 
 def test_the_whole_command_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    run = command(
-        "vector_add", "--device", "cpu", "--json", str(out), "--only", "triton.*", "--arch", "sm_80"
-    )
+    words = ("vector_add", "--device", "cpu", "--only", "triton.*", "--arch", "sm_80")
+    run = processes.command(*words, "--json", out)
     assert run.returncode == SUCCESS, run.stderr
     assert "\x1b" not in run.stdout
     (comparison,) = archive.read(out)
@@ -351,7 +350,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
     ],
 )
 def test_nowhere_to_print(redirected: str, status: int, says: str) -> None:
-    command = f"{sys.executable} -m compare map vector_add {redirected}"
+    command = f"{sys.executable} -m compare lab {redirected}"
     run = subprocess.run(["bash", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=250)
     assert run.returncode == status
     assert says in run.stderr
@@ -375,7 +374,7 @@ def test_nowhere_to_complain(words: str, status: int) -> None:
 
 def test_a_closed_pipe_is_no_error() -> None:
     run = subprocess.run(
-        f"{sys.executable} -m compare list --device cpu | head -1",
+        f"{sys.executable} -m compare lab | head -1",
         shell=True,
         cwd=ROOT,
         capture_output=True,

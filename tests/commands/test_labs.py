@@ -134,6 +134,7 @@ def test_predictions_are_measured_and_scored(tmp_path: Path) -> None:
     assert "recorded" in done.stdout  # without a GPU
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_lab_from_start_to_marks(tmp_path: Path) -> None:

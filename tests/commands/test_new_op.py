@@ -89,6 +89,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 def test_the_op_runs_at_once(project: Path) -> None:
     done = python(project, "compare", "cubed", "--device", "cpu")
@@ -98,6 +99,7 @@ def test_the_op_runs_at_once(project: Path) -> None:
         assert f"\n {way} " in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "says"),

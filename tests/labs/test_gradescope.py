@@ -20,6 +20,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not install
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="archives are made of git's last commit"),
+    pytest.mark.thorough,
     pytest.mark.long,
 ]
 

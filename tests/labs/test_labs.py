@@ -83,6 +83,7 @@ def test_the_model_answers_are_predictions_and_answers(lab: Lab) -> None:
         assert len(work.answers[question.name].split()) >= question.words, question.name
 
 
+@pytest.mark.thorough
 @marked
 @pytest.mark.long
 def test_its_solution_gets_full_points(lab: Lab, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def test_a_comparison_is_shown_as_on_the_screen() -> None:
     assert shown._repr_html_().startswith("<pre")
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

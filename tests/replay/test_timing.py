@@ -154,6 +154,7 @@ def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
                 return measure(subject, settings_on(CPU, plan=plan))
 
 
+@pytest.mark.thorough
 def test_a_replayed_row_says_so(with_runners: dict[str, Result]) -> None:
     result = with_runners["triton.a"]
     assert isinstance(result, Timing)

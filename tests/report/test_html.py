@@ -101,6 +101,7 @@ class Elements(HTMLParser):
 # --------------------------------------------------------------------------- what it holds
 
 
+@pytest.mark.thorough
 def test_it_needs_nothing_but_itself(text: str) -> None:
     without_library = text.replace(figures.library(), "")
     assert not re.search(r"src=\"|url\(|@import", without_library)
@@ -203,6 +204,7 @@ def test_without_its_library_nothing_is_run(
     assert not file.exists()
 
 
+@pytest.mark.thorough
 def test_the_command_writes_it(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     done = processes.command(

@@ -43,6 +43,7 @@ def several() -> Map:
     return charted(one(APART), other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", ["png", "svg", "PNG"])
 def test_a_picture_is_of_the_kind_its_name_says(ending: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -83,6 +84,7 @@ def test_a_picture_has_a_panel_an_op_and_a_point_an_implementation() -> None:
     assert "share of the ceiling" in panels[0].get_ylabel()
 
 
+@pytest.mark.thorough
 def test_a_picture_of_many_ops_is_about_as_wide_as_high_and_no_label_covers_a_point() -> None:
     figure = pytest.importorskip("compare.report.figure", exc_type=ModuleNotFoundError)
     run = one(APART)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from compare import registry
 from compare.resources.static import CompileError, Refused, Request, from_cubin, from_cubins
-from compare.spec import Implementation, Op, case
+from compare.spec import Implementation, KernelResources, Op, case
 from compare.stages.verdict import verdict
 from processes import python
 
@@ -23,16 +23,29 @@ def on(label: str, op: Op = ADD) -> Implementation:
 
 
 BUSY = [op for op in map(registry.get_op, registry.op_names()) if op.cost(op.cases.default).busy]
-EVERY_RUN = {op.dtypes: op for op in BUSY}.values()
-"""One op for each choice of dtypes, because these decide on the instructions; the others are thorough."""
+BY_DTYPES = {op.dtypes: op for op in BUSY}.values()
+"""One op for each choice of dtypes, because these decide on the instructions; the others are exhaustive."""
+FEW = ("triton.naive", "triton.tensor_core", "cupy.tiled", "cupy.tensor_core")
 
 
 @pytest.mark.parametrize(
-    "op",
-    [pytest.param(op, id=op.name, marks=[] if op in EVERY_RUN else [pytest.mark.exhaustive]) for op in BUSY],
+    ("op", "labels"),
+    [
+        pytest.param(registry.get_op("batched_matmul"), FEW, id="few"),
+        *(
+            pytest.param(
+                op,
+                ("*",),
+                id=op.name,
+                marks=pytest.mark.thorough if op in BY_DTYPES else pytest.mark.exhaustive,
+            )
+            for op in BUSY
+        ),
+    ],
 )
-def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
-    mine = [i for i in registry.implementations(op.name) if i.way != "torch" and i.route != "pybind"]
+def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op, labels: Sequence[str]) -> None:
+    every = registry.implementations(op.name, labels)
+    mine = [i for i in every if i.way != "torch" and i.route != "pybind"]
     # Of each level the first, and the first for each newer GPU.
     impls = list({(i.way, i.level, i.requires): i for i in reversed(mine)}.values())
     looked_at = set()
@@ -54,17 +67,24 @@ def test_what_is_about_arithmetic_says_what_it_multiplies_by(op: Op) -> None:
     assert looked_at == {"triton", "cuda"}
 
 
-def test_what_is_about_memory_is_not_disassembled() -> None:
-    (kernel,) = from_cubin(ADD, on("cupy.scalar"), SMALL, "sm_90")
-    assert (kernel.instruction, kernel.load_bits) == ("", None)
-
-
-def test_triton_specialises_as_it_does_on_a_gpu() -> None:
-    """Lengths that 16 divides get wide accesses, others do not; a length of 1 is folded into the code."""
+@pytest.fixture(scope="module")
+def additions() -> list[KernelResources]:
+    """Triton's for three lengths, and one in CUDA: compiled together."""
     impl = on("triton.blocked")
     requests = [Request(ADD, impl, case("fp16", N=length), "sm_80") for length in (4096, 4097, 1)]
-    found = from_cubins(requests)
-    divisible, odd, one = (result[0].code_bytes or 0 for result in found if isinstance(result, tuple))
+    requests.append(Request(ADD, on("cupy.scalar"), SMALL, "sm_90"))
+    return [result[0] for result in from_cubins(requests) if isinstance(result, tuple)]
+
+
+def test_what_is_about_memory_is_not_disassembled(additions: list[KernelResources]) -> None:
+    assert len(additions) == 4
+    for kernel in additions:
+        assert (kernel.instruction, kernel.load_bits) == ("", None)
+
+
+def test_triton_specialises_as_it_does_on_a_gpu(additions: list[KernelResources]) -> None:
+    """Lengths that 16 divides get wide accesses, others do not; a length of 1 is folded into the code."""
+    divisible, odd, one = (kernel.code_bytes or 0 for kernel in additions[:3])
     assert 0 < divisible < odd
     assert one not in (divisible, odd)
 
@@ -200,6 +220,7 @@ def test_a_users_file_and_its_mistakes(load: Callable[..., None]) -> None:
     assert [(k.load_bits, k.instruction) for k in mine] == [(32, "")] * 2, "a user's file is disassembled"
 
 
+@pytest.mark.thorough
 def test_letters_that_ptxas_does_not_take_are_said_to_be_the_names(load: Callable[..., None]) -> None:
     load(USERS_FILE, "kérnel.py")
     with pytest.raises(Refused) as error:

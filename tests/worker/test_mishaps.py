@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 
+import made_up
 from compare import registry, run
 from compare.capture import meta_inputs
 from compare.spec import FILLS, LAYOUTS, Options, case
@@ -77,7 +78,14 @@ def _limited_where_endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "_wait", waiting)
 
 
-@pytest.mark.usefixtures("_limited_where_endless")
+@pytest.fixture
+def _uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code sizes, for each of which a process is started, are made up."""
+    found = made_up.comparison().code_sizes["triton.online"]
+    monkeypatch.setattr("compare.stages.sources._users", lambda *_: found)
+
+
+@pytest.mark.usefixtures("_limited_where_endless", "_uncounted")
 @pytest.mark.parametrize("width", [8, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_mishap_is_its_own_row_and_says_what_happened(width: int, tmp_path: Path) -> None:
     """All in one run, so that each is beside all others; one at a time, and in parallel."""

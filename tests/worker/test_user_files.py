@@ -9,11 +9,11 @@ from unittest import mock
 import pytest
 import torch
 
+from compare.cli import main
 from compare.records import archive
 from compare.spec import UsageError
 from compare.worker import user_files
 from loaded_files import BEGINNING, compared, rows_of, written
-from processes import command
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -101,21 +101,17 @@ __global__ void misspelt(float* z) {
 """
 
 
-def test_mistakes_are_shown_with_the_line_of_the_users_file(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("decorated")
+def test_mistakes_are_shown_with_the_line_of_the_users_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(WITH_MISTAKES)
-    words = (
-        "--only",
-        "triton.*s*",
-        "--only",
-        "torch.raises",
-        "--only",
-        "cupy.misspelt",
-        "--case",
-        "N=1,fp32",
-    )
-    done = command("vector_add", "--load", file, *words, "--json", tmp_path / "record.json")
-    assert done.returncode == 3, done.stderr
+    words = ["--only", "triton.*s*", "--only", "torch.raises", "--only", "cupy.misspelt"]
+    words += ["--case", "N=1,fp32", "--json", str(tmp_path / "record.json")]
+    status = main(["vector_add", "--load", str(file), *words])
+    printed = capsys.readouterr()
+    assert status == 3, printed.err
     (comparison,) = archive.read(tmp_path / "record.json")
     rows = rows_of(comparison)
     for label, says in {
@@ -127,7 +123,7 @@ def test_mistakes_are_shown_with_the_line_of_the_users_file(tmp_path: Path) -> N
         assert rows[label].status == "failed"
         assert says in rows[label].reason, rows[label].reason
     assert "; mine.py:39: " in rows["cupy.misspelt"].reason
-    assert "mine.py:39" in done.stdout
+    assert "mine.py:39" in printed.out
 
 
 BESIDE = {
