@@ -61,7 +61,7 @@ echo "Installing into $dir: a few minutes the first time, most of it PyTorch and
 if ! command -v nvidia-smi >/dev/null && [[ -z ${PIP_EXTRA_INDEX_URL-}${PIP_INDEX_URL-}${PIP_FIND_LINKS-} ]]; then
     echo "No NVIDIA GPU here: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make ... saves about 3 GB."
 fi
-"$dir/bin/python" -m pip install --quiet --disable-pip-version-check \
+"$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
     --constraint constraints.txt --requirement requirements.txt --requirement requirements-dev.txt ||
     stop "pip could not install what the project needs; its own message is above." \
         "Mostly the network is at fault: run make again, and it goes on from where it stopped."

@@ -110,6 +110,7 @@ def test_a_signature_has_as_many_outputs_as_the_op_describes() -> None:
         registry.register_op(dataclasses.replace(op, further=(more, more)))
 
 
+@pytest.mark.thorough
 def test_the_command_compares_it_in_workers(tmp_path: Path) -> None:
     written = tmp_path / "out.json"
     words = ("below_peak", "--load", str(FILE), "--json", str(written))

@@ -16,7 +16,7 @@ from compare import registry
 from compare.checking.probes import Probes
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Op
-from mutants import agreement_of_outputs
+from mutants import TYPICAL, agreement_of_outputs
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 Wrong = Callable[..., torch.Tensor]
@@ -292,7 +292,9 @@ def passing(op: Op, c: Case, device: torch.device, tolerance: ToleranceFromBasel
     return [f"{name}: {each.error:.3g} of {each.limit:.3g}" for name, each in found.items() if each.passed]
 
 
-@pytest.mark.parametrize("op", ON_A_CPU)  # not one just made by new-op: it edits no existing file
+@pytest.mark.parametrize(  # not one just made by new-op: it edits no existing file
+    "op", [pytest.param(op, marks=[pytest.mark.thorough] * (op not in TYPICAL)) for op in ON_A_CPU]
+)
 def test_wrong_outputs_of_long_sums_fail(op: str) -> None:
     """Within the floors: PyTorch's own sums on a CPU lose more than those on a GPU."""
     found = registry.get_op(op)

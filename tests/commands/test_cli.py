@@ -243,6 +243,7 @@ def test_ctrl_c_while_it_starts_ends_it(imported: str) -> None:
     assert "compare/" not in stderr
 
 
+@pytest.mark.thorough
 def test_no_module_of_the_current_folder_is_imported(tmp_path: Path) -> None:
     """Neither by the command nor by a process that it starts; Python's own start is another matter."""
     for name in ("json", "ctypes", "subprocess", "signal", "pathlib", "secrets", "tempfile", "selectors"):

@@ -430,6 +430,7 @@ def test_setup_fails_with_one_clear_line(settings: dict[str, str], message: str)
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cache")
 def test_a_project_whose_path_has_a_quote_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

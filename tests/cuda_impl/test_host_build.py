@@ -288,6 +288,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.thorough
 def test_the_sanitizers_see_faults() -> None:
     """Each in a process of its own, all forked from one that takes seconds to start."""
     done = sanitized("faults")

@@ -27,6 +27,7 @@ def test_pytorch_is_not_imported_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert row.status == "ok"
 
 
+@pytest.mark.thorough
 def test_a_server_that_cannot_interpret_is_not_forked() -> None:
     program = (
         "from compare.labs.running import run\n"

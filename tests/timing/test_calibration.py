@@ -68,6 +68,7 @@ def ratio(mine: Sequence[float], theirs: Sequence[float]) -> Estimate:
 # --------------------------------------------------------------------------- the rule
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.003, 0.02])
 @pytest.mark.parametrize("us", [2.0, 20.0, 500.0])
 def test_of_200_pairs_of_equals_at_most_one_in_a_hundred_is_called_different(us: float, noise: float) -> None:

@@ -133,6 +133,7 @@ def test_what_it_skips_is_an_error(bench: Bench) -> None:
     assert "no time for it" in str(nvbench.cold_us({"a": [lambda: None]}, GPU)["a"])
 
 
+@pytest.mark.thorough
 def test_every_case_is_timed_in_a_process_that_is_new() -> None:
     # A device that does not exist: the error comes from the other process.
     for _ in range(2):

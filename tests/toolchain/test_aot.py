@@ -216,6 +216,7 @@ def test_every_implementation_is_built_or_says_why_not(built: Built) -> None:
     assert "There is no GPU here" in built.done.stdout
 
 
+@pytest.mark.thorough
 def test_the_programs_agree_on_files(
     built: Built, launched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +279,7 @@ def one_of(built: Built, label: str) -> tuple[Program, Plan]:
     return program, built.plan_of(program)
 
 
+@pytest.mark.thorough
 def test_a_folder_builds_once_more_by_itself(add: Built) -> None:
     for program in add.programs():
         subprocess.run(["make", "-C", program.folder, "clean"], check=True, capture_output=True)
@@ -305,6 +307,7 @@ def test_each_program_carries_code_for_its_architecture(add: Built) -> None:
 # --------------------------------------------------------------------------- running, with a driver of ours
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", ["misaligned", "padded"])
 @pytest.mark.parametrize("op", case_sets.every(2))
 def test_offsets_and_strides_reach_the_kernel(
@@ -628,6 +631,7 @@ if __name__ == "__main__":  # Triton's tool runs this file once more
 """
 
 
+@pytest.mark.thorough
 def test_triton_s_tools_are_not_asked_for_what_they_get_wrong(tmp_path: Path) -> None:
     """They would take these, and launch something else."""
     script = tmp_path / "scaled.py"
@@ -703,6 +707,7 @@ def test_mistakes_are_one_sentence(
     assert not any((tmp_path / "OUT").iterdir())
 
 
+@pytest.mark.thorough
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     done = aot("vector_add", "--arch", ARCH, "--out", tmp_path / "out", CC="no-such-compiler")
     assert done.returncode == 2
@@ -713,6 +718,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "triton.blocked  sm_80" in done.stdout, "what needs no nvcc is built"
 
 
+@pytest.mark.thorough
 def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "vector_add" / "triton.blocked" / ARCH
     folder.mkdir(parents=True)

@@ -24,6 +24,8 @@ from compare.toolchain.caches.records import Found
 from cuda_impl import build
 from processes import command, python
 
+pytestmark = pytest.mark.thorough
+
 ARCH = "sm_80"
 
 COMPILE = """

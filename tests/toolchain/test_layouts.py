@@ -51,6 +51,7 @@ def test_a_blocked_layout_is_blocks_in_blocks():
     assert len(layout.holders()) == 64 * 64
 
 
+@pytest.mark.thorough
 def test_the_sums_of_mma_lie_as_the_ptx_manual_has_them():
     """PTX ISA, mma.m16n8k16, accumulators: groupID = lane >> 2, column = 2 * (lane % 4) + (i & 1)."""
     layout = of(MMA, "tensor<32x16xf32, #mma>")["#mma"]

@@ -22,6 +22,8 @@ from compare.toolchain.pipeline.records import Failure, Opened, Pass, Stage
 from compare.toolchain.pipeline.report import page
 from processes import command
 
+pytestmark = pytest.mark.thorough
+
 MOST_BYTES = 2_000_000
 VARIANTS = ("triton.online", "cupy.online", "pybind.split")
 ARCHS = ("sm_80", "sm_90a")

@@ -195,6 +195,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, dict[str, dic
     return ran, {kernel["label"]: kernel for kernel in kernels}, file
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_does_not_compile_shows_the_stages_before(broken):
     ran, kernels, file = broken
     assert ran.returncode == 1
@@ -269,6 +270,7 @@ def test_a_file_that_ends_its_process_or_never_ends_is_said_in_one_sentence(
     assert sentence.endswith("Fix the file given with --load")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("op", "text", "said"),
     [
@@ -323,6 +325,7 @@ def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: pytest.C
     assert said in sentence
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -362,6 +365,7 @@ def test_without_a_host_compiler_the_other_routes_are_shown():
     assert "pybind.scalar: no C++ compiler" in ran.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 def test_tt_dot_is_followed_to_the_instruction_it_becomes(tmp_path: Path):
     file = tmp_path / "all.json"
@@ -529,6 +533,7 @@ def test_a_pass_that_moved_locations_only_changed_nothing():
     assert passes.diff(inline) == ""
 
 
+@pytest.mark.thorough
 def test_kernels_that_others_let_triton_compile_are_told_apart():
     """As Inductor does: one after the other, and some in several configurations."""
     script = """

@@ -25,6 +25,8 @@ from compare.spec import Implementation
 from compare.toolchain.pipeline.triton_way import STAGES
 from processes import command
 
+pytestmark = pytest.mark.thorough
+
 EXPECTED = os.environ.get("TRITON_LEG")
 """The folder whose Triton this run is about, where it is not the environment's own."""
 

@@ -17,6 +17,8 @@ from compare import registry
 from processes import NO_PROGRAM, python
 from tools.docs.toolchain_variables.examples import EXAMPLES, examples
 
+pytestmark = pytest.mark.thorough
+
 BESIDE = "TRITON_LEG" in os.environ
 """Whether this run is about another Triton than the environment's own."""
 

@@ -133,6 +133,7 @@ def test_every_configuration_of_the_search_is_one_that_a_tensor_core_kernel_take
         assert not short or wanted["BLOCK_K"] == 16, short
 
 
+@pytest.mark.thorough
 def test_a_run_adds_a_row_that_is_matched(tmp_path: Path) -> None:
     op = registry.get_op("vector_add")
     case = Case.parse("N=1000,fp32", op)

@@ -180,6 +180,7 @@ def test_every_declared_parameter_can_be_tuned_or_says_why_not(op: str, name: st
 # --------------------------------------------------------------------------- run, without a GPU
 
 
+@pytest.mark.thorough
 def test_a_run_checks_and_compiles_every_value(tmp_path: Path) -> None:
     op = registry.get_op(OP)
     case = Case.parse("N=1000,fp32", op)
@@ -240,6 +241,7 @@ def mine(x, y, *, SIZE=1, dtype=torch.float32):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("own_registry")
 def test_a_user_s_file_declares_its_parameters(tmp_path: Path) -> None:
     file, out = tmp_path / "mine.py", tmp_path / "out.json"
