@@ -197,7 +197,7 @@ def test_a_wrong_kernel_in_that_file_is_caught(
 @pytest.mark.parametrize(
     ("op", "file", "labels"),
     [
-        ("softmax", "my_softmax.py", ("triton.mine", "cupy.mine")),
+        pytest.param("softmax", "my_softmax.py", ("triton.mine", "cupy.mine"), marks=pytest.mark.thorough),
         pytest.param("softmax", "my_shared_memory.py", ("cupy.in_blocks",), marks=pytest.mark.thorough),
         pytest.param("transpose", "my_shared_memory.py", ("cupy.in_tiles",), marks=pytest.mark.thorough),
     ],

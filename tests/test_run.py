@@ -138,6 +138,7 @@ right = adding("triton.right")(lambda x, y: added(y, x))
 """
 
 
+@pytest.mark.thorough
 def test_one_that_raises_is_a_row_and_the_others_go_on(write: Callable[[str], Op], tmp_path: Path) -> None:
     rows = compare(write(RAISING), tmp_path)
     assert {label: row.status for label, row in rows.items()} == {

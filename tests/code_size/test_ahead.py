@@ -22,6 +22,7 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path))
 
 
+@pytest.mark.thorough
 def test_another_process_counts_what_this_one_would() -> None:
     impls = registry.implementations("vector_add")
     ahead = CountingAhead(impls)

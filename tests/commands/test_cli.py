@@ -270,6 +270,7 @@ def test_no_module_of_the_current_folder_is_imported(tmp_path: Path) -> None:
     assert done.returncode == SUCCESS, done.stderr
 
 
+@pytest.mark.thorough
 def test_repeated_ctrl_c_shows_no_traceback() -> None:
     """Not even where Python is ending already."""
     run = started("vector_add", "--device", "cpu", "--case", "N=64,fp32", "--verbose")
@@ -283,6 +284,7 @@ def test_repeated_ctrl_c_shows_no_traceback() -> None:
     assert said
 
 
+@pytest.mark.thorough
 def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
     def left() -> list[str]:
         return [path.name for path in Path(folder).iterdir() if not path.name.startswith("torchinductor")]
@@ -345,9 +347,9 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_p
 @pytest.mark.parametrize(
     ("redirected", "status", "says"),
     [
-        (">&-", SUCCESS, ""),
+        pytest.param(">&-", SUCCESS, "", marks=pytest.mark.thorough),
         ("> /dev/full", USAGE, "No space left on device"),
-        ("| true; exit ${PIPESTATUS[0]}", INCONCLUSIVE, ""),
+        pytest.param("| true; exit ${PIPESTATUS[0]}", INCONCLUSIVE, "", marks=pytest.mark.thorough),
     ],
 )
 def test_nowhere_to_print(redirected: str, status: int, says: str) -> None:
@@ -358,6 +360,7 @@ def test_nowhere_to_print(redirected: str, status: int, says: str) -> None:
     assert len(run.stderr.splitlines()) == (1 if says else 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "status"),
     [

@@ -126,6 +126,7 @@ def test_predictions_in_a_file_are_checked(
     assert says in complaint("predict", "softmax", "--answers", str(tmp_path / "mine.toml"))
 
 
+@pytest.mark.thorough
 def test_predictions_are_measured_and_scored(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('fastest = "triton"\nregisters = 30\n')
     done = command("predict", "vector_add", "--answers", tmp_path / "mine.toml", "--device", "cpu")

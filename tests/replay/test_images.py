@@ -51,6 +51,7 @@ print(source.stage, compiled([source], "sm_90") == [kernel.asm["cubin"]])
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("label", "stage"), [("triton.online", "ttir"), ("triton.gluon", "ttgir")])
 def test_tritons_ir_compiles_to_the_same_machine_code(label: str, stage: str) -> None:
     """In a process of its own: in this one Triton may be interpreted."""

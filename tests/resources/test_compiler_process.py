@@ -76,6 +76,7 @@ def additions() -> list[KernelResources]:
     return [result[0] for result in from_cubins(requests) if isinstance(result, tuple)]
 
 
+@pytest.mark.thorough
 def test_what_is_about_memory_is_not_disassembled(additions: list[KernelResources]) -> None:
     assert len(additions) == 4
     for kernel in additions:

@@ -31,6 +31,7 @@ def on(label: str, op: Op = ADD) -> Implementation:
     return next(impl for impl in registry.implementations(op.name) if impl.label == label)
 
 
+@pytest.mark.thorough
 def test_both_ways_for_several_architectures_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # as in a run without a GPU
     labels = ("torch.eager", "triton.blocked", "cupy.scalar", "cupy.vectorized")
@@ -104,6 +105,7 @@ def picky(x, y):
 """
 
 
+@pytest.mark.thorough
 def test_who_takes_too_long_or_dies_costs_the_others_nothing(
     load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +147,7 @@ def flooding(x, y):
 """
 
 
+@pytest.mark.thorough
 def test_who_tells_of_steps_without_end_is_ended(load: Callable[..., None]) -> None:
     """Each step has the whole time limit."""
     load(FLOODING_FILE)
@@ -152,6 +155,7 @@ def test_who_tells_of_steps_without_end_is_ended(load: Callable[..., None]) -> N
     assert "it wrote into the pipe between its process and the judge's" in str(found)
 
 
+@pytest.mark.thorough
 def test_what_compiles_in_the_background_is_kept_unasked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -202,7 +206,8 @@ def busy(x, y):
 """In place of a ptxas that takes its time: a program that never ends."""
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_compilers_do_not_outlive_who_started_them(how: signal.Signals, tmp_path: Path) -> None:
     file, token = tmp_path / "mine.py", secrets.token_hex()
     file.write_text(BUSY_FILE.replace("TOKEN", token))

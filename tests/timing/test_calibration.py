@@ -336,6 +336,7 @@ def test_calibrating_shows_keeps_and_needs_a_gpu(
 # --------------------------------------------------------------------------- equals
 
 
+@pytest.mark.thorough
 def test_equals_are_timed_in_processes_of_their_own() -> None:
     """As implementations are; code and context lie elsewhere in each, which shows in times."""
     op, impl = calibrating.subjects()[0]

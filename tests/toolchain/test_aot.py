@@ -288,6 +288,7 @@ def test_a_folder_builds_once_more_by_itself(add: Built) -> None:
         assert program.executable.stat().st_size == program.program_bytes
 
 
+@pytest.mark.thorough
 def test_each_program_carries_code_for_its_architecture(add: Built) -> None:
     tool = build.triton_nvidia() / "bin" / "cuobjdump"
     for program in add.programs():

@@ -252,8 +252,11 @@ registry.register_op(replace(op, name="another", make_inputs=lambda *_: []))
             *("import os; os._exit(0)", 60, "loading {}: its process exited with exit code 0"),
             marks=pytest.mark.thorough,
         ),
-        (ABORTING, 60, "triton.aborting launches for sm_80: its process was killed by SIGABRT (abort)"),
-        (FORGING, 60, "it wrote into the pipe to this process"),
+        pytest.param(
+            *(ABORTING, 60, "triton.aborting launches for sm_80: its process was killed by SIGABRT (abort)"),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(FORGING, 60, "it wrote into the pipe to this process", marks=pytest.mark.thorough),
     ],
     ids=["endless", "leaving", "aborting", "forging"],
 )
@@ -357,6 +360,7 @@ def test_without_nvcc_the_other_routes_are_shown(tmp_path: Path):
     assert "pybind.scalar: no nvcc at" in ran.stdout
 
 
+@pytest.mark.thorough
 def test_without_a_host_compiler_the_other_routes_are_shown():
     only = ("--only", "pybind.scalar", "--only", "cupy.scalar")
     ran = pipeline("vector_add", *only, "--arch", ARCH, CXX="/nowhere/g++")

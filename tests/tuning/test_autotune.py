@@ -97,6 +97,7 @@ def test_nothing_is_watched_when_it_is_over(device: torch.device) -> None:
     assert found == []
 
 
+@pytest.mark.thorough
 def test_what_torch_compile_chose_among_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.import_module("torch._inductor.compile_fx")
     from torch._inductor.select_algorithm import AlgorithmSelectorCache

@@ -196,6 +196,7 @@ def test_what_searches_is_called_alone_and_what_matches_it_after_it(
     assert rows["triton.autotuned"].default == "triton.grouped"
 
 
+@pytest.mark.thorough
 def test_what_matches_a_search_that_was_not_made_says_so(tmp_path: Path) -> None:
     op = registry.get_op("matmul")
     case = op.cases.smoke[1]

@@ -44,6 +44,7 @@ def test_only_the_command_itself_forks_the_server() -> None:
         assert start._is_command()
 
 
+@pytest.mark.thorough
 def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")
@@ -51,6 +52,7 @@ def test_rows_that_need_no_cupy_run_where_it_cannot_be_imported(tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_a_long_path_of_the_temporary_folder_is_no_error(tmp_path: Path) -> None:
     (folder := tmp_path / ("x" * 100)).mkdir()  # no socket's path may be as long
     words = ("vector_add", "--device", "cpu", "--case", "N=16,fp32", "--only", "torch.eager")

@@ -101,6 +101,7 @@ __global__ void misspelt(float* z) {
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("decorated")
 def test_mistakes_are_shown_with_the_line_of_the_users_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
