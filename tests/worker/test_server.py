@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
 from compare.worker import main as inside
 from compare.worker import server, start
 from processes import command, python, running, until
