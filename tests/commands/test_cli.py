@@ -41,6 +41,7 @@ def test_an_error_of_the_tool_is_one_line(monkeypatch: pytest.MonkeyPatch, compl
         cli.main(["softmax"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "shows"),
     [
@@ -307,6 +308,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
         assert left() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_ctrl_c_keeps_and_prints_what_was_finished(ending: signal.Signals, tmp_path: Path) -> None:
     mine, out, called = tmp_path / "mine.py", tmp_path / "out.json", tmp_path / "called"

@@ -44,13 +44,11 @@ def implementations() -> list[Any]:
 
 
 def agreements(cases: Callable[[Op, Implementation], list[Case]]) -> list[Any]:
-    """One test a case on a GPU, because a crash ends the process; one test for all cases on a CPU."""
+    """One test a case on a GPU, because a crash ends the process."""
     return [
-        pytest.param(*param.values, some, id="-".join((param.id, *map(str, some if HAS_GPU else ()))))
+        pytest.param(*param.values, [c], id=f"{param.id}-{c}")
         for param in implementations()
-        for found in (cases(*param.values),)
-        for some in ([[c] for c in found] if HAS_GPU else [found])
-        if some
+        for c in cases(*param.values)
     ]
 
 
@@ -94,11 +92,15 @@ def run_or_skip(
         pytest.skip(f"not taken: {refusals[0]}")
 
 
-def everywhere(op: Op, impl: Implementation) -> list[Case]:
-    """All small cases on a GPU; on a CPU fewer, and none of pybind: its bits are cupy's."""
+def everywhere() -> list[Any]:
+    """All small cases on a GPU; on a CPU one test for fewer, and none of pybind: its bits are cupy's."""
     if HAS_GPU:
-        return case_sets.small(op)
-    return [] if impl.route == "pybind" else case_sets.brief(op)
+        return agreements(lambda op, impl: case_sets.small(op))
+    return [
+        pytest.param(*param.values, [], id=param.id)
+        for param in implementations()
+        if param.values[1].route != "pybind"
+    ]
 
 
 @functools.lru_cache(maxsize=64)
@@ -138,7 +140,7 @@ def test_each_kernel_is_correct_on_one_small_case(op: Op, impl: Implementation) 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("op", "impl", "cases"), agreements(everywhere))
+@pytest.mark.parametrize(("op", "impl", "cases"), everywhere())
 def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torch.device) -> None:
     """With several inputs at the same addresses on every case of a GPU, and on one case of a slow CPU."""
 
@@ -149,7 +151,7 @@ def test_it_agrees(op: Op, impl: Implementation, cases: list[Case], device: torc
         # Kept inputs have addresses of their own.
         return on_a_cpu(op.name, c) if seeds(c) == (0,) else None
 
-    run_or_skip(op, impl, cases, device, seeds, probes)
+    run_or_skip(op, impl, cases or case_sets.brief(op), device, seeds, probes)
 
 
 IGNORED = (("triton", "WARPS"), ("triton", "STAGES"))
@@ -218,7 +220,7 @@ class Known(ToleranceFromBaseline):
 def huge_agreements() -> list[Any]:
     """One huge case for each of our kernels, in turn, because each takes seconds; the others are thorough."""
     found = []
-    for param in agreements(lambda op, impl: case_sets.huge(op)):
+    for param in agreements(lambda op, impl: case_sets.huge(op)) if HAS_GPU else ():
         op, impl, cases = param.values
         huge = case_sets.huge(op)
         its_turn = huge[registry.implementations(op.name).index(impl) % len(huge)] in cases
