@@ -71,7 +71,7 @@ test-quick: $(ENV)
 
 # Each Triton's tests take one core, side by side.
 test-rest: $(ENV)
-	$(PYTEST) -m 'not gpu and ($(if $(LESS),thorough,thorough or exhaustive))' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not gpu and $(if $(LESS),thorough and not exhaustive,(thorough or exhaustive))' $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync JOBS=0 LESS='$(LESS)' test-triton
 
 test-all: test
