@@ -77,7 +77,9 @@ EXAMPLES = {
         "CUPY_CACHE_DIR=DIR CUPY_CACHE_SAVE_CUDA_SOURCE=1", files="*", run="cupy-cache"
     ),
     "CUPY_DUMP_CUDA_SOURCE_ON_ERROR": Example(
-        "CUPY_DUMP_CUDA_SOURCE_ON_ERROR=1", shown=r"error: identifier|^CUDA source|^\d no such", run="cupy-error"
+        "CUPY_DUMP_CUDA_SOURCE_ON_ERROR=1",
+        shown=r"error: identifier|^CUDA source|^\d no such",
+        run="cupy-error",
     ),
     "CUDA_CACHE_PATH": Example("CUDA_CACHE_PATH=DIR", run="fat-binary"),
 }
