@@ -61,6 +61,20 @@ def add_tables(add: Callable[..., Any], everything: str, line: str) -> None:
     add("--markdown", type=Path, metavar="FILE", help="the tables")
 
 
+def add_records(add: Callable[..., Any]) -> None:
+    """``--records``, for `history.map.reading.files_of`."""
+    add(
+        "--records",
+        nargs="+",
+        action="extend",
+        type=Path,
+        default=[],
+        metavar="DIR|FILE",
+        help="records of one device, from --record or --json (default: results/ of this GPU, or of the "
+        "device with the most ops there)",
+    )
+
+
 def add_arch(add: Callable[..., Any], doing: str) -> None:
     """``--arch``, to be parsed by `archs`; ``doing`` is its verb, as ``compile``."""
     add(

@@ -34,16 +34,7 @@ def parser() -> argparse.ArgumentParser:
     add("ops", nargs="*", metavar="OP", help="only these ops, case by case")
     add("--all", action="store_true", help="every column, case and Pareto front, not only a line per op")
     options.add_only(add, ", e.g. 'triton.*'")
-    add(
-        "--records",
-        nargs="+",
-        action="extend",
-        type=Path,
-        default=[],
-        metavar="DIR|FILE",
-        help="records of one device, from --record or --json (default: results/ of this GPU, or of the "
-        "device with the most ops there)",
-    )
+    options.add_records(add)
     add(
         "--plot",
         type=Path,

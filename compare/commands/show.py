@@ -35,16 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("op", metavar="OP|all", help="the op, or all that are on record")
     options.add_repeatable(add, "--case", "CASE", "only this case, e.g. M=4096,N=781,fp16")
     options.add_only(add, ", e.g. 'triton.*', and the baseline")
-    add(
-        "--records",
-        nargs="+",
-        action="extend",
-        type=Path,
-        default=[],
-        metavar="DIR|FILE",
-        help="records of one device, from --record or --json (default: results/ of this GPU, or of the "
-        "device with the most ops there)",
-    )
+    options.add_records(add)
     options.add_tables(add, "all figures, raw samples included", "implementation and case")
     add("--html", type=Path, metavar="FILE", help="one self-contained page with figures and sources")
     return found

@@ -77,6 +77,6 @@ def merged(runs: Sequence[Comparison]) -> Comparison | None:
 
 
 def _places(names: Iterable[str]) -> Callable[[str], int]:
-    """Where a name stands among these: behind all that is none of them."""
+    """The place of a name among these; unknown names come last."""
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return lambda name: places.get(name, len(places))

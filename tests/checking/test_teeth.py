@@ -303,7 +303,7 @@ def test_wrong_outputs_of_long_sums_fail(op: str) -> None:
 
 
 def timed_cases() -> list[Any]:
-    """The default case of each op; those of the sweep are thorough."""
+    """The default case of each op; those of the sweep are exhaustive."""
     return [
         pytest.param(op, c, id=f"{op.name}-{c}", marks=[pytest.mark.exhaustive] * (c != op.cases.default))
         for op in map(registry.get_op, ON_A_CPU)

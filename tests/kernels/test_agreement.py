@@ -218,7 +218,7 @@ class Known(ToleranceFromBaseline):
 
 
 def huge_agreements() -> list[Any]:
-    """One huge case for each of our kernels, in turn, because each takes seconds; the others are thorough."""
+    """A huge case for each of our kernels, in turn, as each takes seconds; the others are exhaustive."""
     found = []
     for param in agreements(lambda op, impl: case_sets.huge(op)) if HAS_GPU else ():
         op, impl, cases = param.values

@@ -42,16 +42,15 @@ def for_each_of_group(
     """As `for_each`, with one test for each group of values, named after it.
 
     Args:
-        thorough: whether `make test` leaves a group out, where there is no GPU.
+        thorough: whether `make test` leaves a group out.
     """
 
     def decorate(test: Test) -> Test:
         def grouped(group: list[Any], **fixtures: Any) -> None:
             _call_all(test, names, group, ids, fixtures)
 
-        marks = {True: [pytest.mark.thorough], False: []}
         params = [
-            pytest.param(list(values), id=name, marks=marks[thorough(name)])
+            pytest.param(list(values), id=name, marks=[pytest.mark.thorough] if thorough(name) else [])
             for name, values in groups.items()
         ]
         return pytest.mark.parametrize("group", params)(_with_arguments(test, names, grouped, "group"))

@@ -27,13 +27,13 @@ def run(arguments: argparse.Namespace, files: Sequence[Path]) -> int:
     for pattern in arguments.only:
         if not any(registry.is_among(label, [pattern]) for label in labels):
             raise UsageError(registry.unknown("implementation on record", pattern, labels))
-    found = [shown for one in every if (shown := _chosen(one, arguments.case, arguments.only)).cases]
-    if not found:
+    comparisons = [shown for one in every if (shown := _chosen(one, arguments.case, arguments.only)).cases]
+    if not comparisons:
         raise UsageError(
             f"no implementation of --only is on record on {' or '.join(arguments.case)}: leave one out"
         )
-    writes = outputs.writes(arguments, found, archive.dumps, csv_file.dumps, markdown.dumps, html)
-    outputs.beside(lambda: terminal.put(lambda width: _rendered(found, width)), writes)
+    writes = outputs.writes(arguments, comparisons, archive.dumps, csv_file.dumps, markdown.dumps, html)
+    outputs.beside(lambda: terminal.put(lambda width: _rendered(comparisons, width)), writes)
     return status.SUCCESS
 
 
@@ -54,14 +54,14 @@ def _on_record(op: str, files: Sequence[Path]) -> list[Comparison]:
     for name in names:
         if name not in known:
             raise UsageError(registry.unknown("op", name, ["all", *known]))
-    chosen = [merged([run for run in runs if run.op == name]) for name in names or on_record]
-    found = [comparison for comparison in chosen if comparison]
-    if not found:
+    by_op = [merged([run for run in runs if run.op == name]) for name in names or on_record]
+    comparisons = [comparison for comparison in by_op if comparison]
+    if not comparisons:
         raise UsageError(
             f"nothing is recorded of {op}: on a machine with a GPU, run "
             f"python -m compare {op} --sweep --record"
         )
-    return found
+    return comparisons
 
 
 def _chosen(comparison: Comparison, cases: Sequence[str], only: Sequence[str]) -> Comparison:
@@ -71,16 +71,16 @@ def _chosen(comparison: Comparison, cases: Sequence[str], only: Sequence[str]) -
         UsageError: a case is not on record.
     """
     known = [case.case for case in comparison.cases]
-    wanted = list(cases)
+    chosen = list(cases)
     if comparison.op in registry.op_names():
-        wanted = [str(Case.parse(text, registry.get_op(comparison.op))) for text in cases]
-    for text in wanted:
+        chosen = [str(Case.parse(text, registry.get_op(comparison.op))) for text in cases]
+    for text in chosen:
         if text not in known:
             raise UsageError(registry.unknown(f"case on record of {comparison.op}", text, known))
     kept = []
     for case in comparison.cases:
         among = {row.label for row in case.rows if registry.is_among(row.label, only)}
-        if among and (not wanted or case.case in wanted):
+        if among and (not chosen or case.case in chosen):
             among.add(figures.baseline_of(case))
             kept.append(replace(case, rows=tuple(row for row in case.rows if row.label in among)))
     labels = {row.label for case in kept for row in case.rows}
@@ -88,15 +88,15 @@ def _chosen(comparison: Comparison, cases: Sequence[str], only: Sequence[str]) -
     return replace(comparison, cases=tuple(kept), code_sizes=sizes)
 
 
-def _rendered(found: Sequence[Comparison], width: int) -> str:
+def _rendered(comparisons: Sequence[Comparison], width: int) -> str:
     """Where and when all is from, each op's tables, and how to see the rest."""
-    dates = sorted({row.run[:10] for one in found for case in one.cases for row in case.rows})
+    dates = sorted({row.run[:10] for one in comparisons for case in one.cases for row in case.rows})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-    device = found[0].environment.device
+    device = comparisons[0].environment.device
     blocks = [terminal.paragraph(f"From records of {device}, {when}; nothing is measured now.", width)]
-    for one in found:
+    for one in comparisons:
         blocks += [terminal.paragraph(f"{one.op}  {one.signature}", width), *terminal.details(one, width)]
-    last = found[-1]
+    last = comparisons[-1]
     case = f"show {last.op} --case {last.cases[-1].case} · " if len(last.cases) > 1 else ""
     blocks.append(f"NEXT  {case}--csv {last.op}.csv · --html {last.op}.html")
     return "\n\n".join(blocks)
