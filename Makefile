@@ -21,6 +21,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SECONDARY:
 
+# pip compiles no bytecode, since most of it is never imported; so each process would compile PyTorch anew without this.
+export PYTHONDONTWRITEBYTECODE :=
+
 OP ?= softmax
 LAB ?= 01
 FOR_INSTRUCTORS := ':!labs/solutions' ':!labs/*/instructor.md' ':!labs/*/rubric.toml'

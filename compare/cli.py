@@ -122,7 +122,7 @@ def _files_of_ops(error: Exception) -> list[Path]:
     """The files of ops and implementations that raised it or, with a mistake in their syntax, are it."""
     frames = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
     files = [Path(file) for file in (*frames, getattr(error, "filename", None) or "")]
-    folders = ("compare/ops", *(package.replace(".", "/") for package in registry.IMPLEMENTATION_PACKAGES))
+    folders = ("ops", *(package.replace(".", "/") for package in registry.IMPLEMENTATION_PACKAGES))
     return [file for file in reversed(files) if file.parent in {registry.ROOT / each for each in folders}]
 
 

@@ -1,6 +1,6 @@
 """Discovery: which ops and implementations there are.
 
-An op is a module ``compare/ops/<op>.py`` with an ``OP``; its implementations register themselves when
+An op is a module ``ops/<op>.py`` with an ``OP``; its implementations register themselves when
 ``torch_impl/<op>.py``, ``triton_impl/<op>.py`` and ``cuda_impl/rawkernel/<op>.py`` are imported, which
 happens when somebody asks for them and not before.  A user's file (``--load``) may add either.
 """
@@ -242,7 +242,7 @@ def foreign() -> list[Implementation]:
 
 def op_names() -> list[str]:
     """Names of all ops, without importing any of them."""
-    package = ROOT / "compare" / "ops"
+    package = ROOT / "ops"
     built_in = {module.name for module in pkgutil.iter_modules([str(package)])}
     return sorted(built_in | set(_ops))
 
@@ -258,7 +258,7 @@ def get_op(name: str) -> Op:
     if name not in _ops:
         if name not in op_names():
             raise UsageError(unknown("op", name, op_names()))
-        _ops[name] = importlib.import_module(f"compare.ops.{name}").OP
+        _ops[name] = importlib.import_module(f"ops.{name}").OP
     return _ops[name]
 
 
@@ -403,7 +403,7 @@ def _running(path: str) -> str:
 
 def _is_built_in(op: Op) -> bool:
     """Whether an op is the project's own."""
-    module = sys.modules.get(f"compare.ops.{op.name}")
+    module = sys.modules.get(f"ops.{op.name}")
     return getattr(module, "OP", None) is op
 
 

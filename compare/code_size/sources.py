@@ -24,9 +24,6 @@ _FLAGS = registry.ROOT / "cuda_impl" / "flags.py"
 _TOOLS = ("compare", "cuda_impl.build", "cuda_impl.flags", "cuda_impl.loader", "cuda_impl.pybind")
 """Modules that serve every op: not part of an implementation."""
 
-_OPS = "compare.ops."
-"""Modules of `_TOOLS` that describe single ops: part of an implementation."""
-
 _ALIGNMENT = re.compile(r"(?<=\S)[ \t]+")
 """Spaces between words, not those that indent a line."""
 
@@ -139,8 +136,7 @@ def imports_of(nodes: Iterable[ast.AST], path: Path) -> dict[str, tuple[Path, st
 
 def _project_file(module: str, importer: Path) -> Path | None:
     """The file of a module; None for libraries and tools."""
-    is_tool = any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS)
-    if is_tool and not module.startswith(_OPS):
+    if any(module == tool or module.startswith(f"{tool}.") for tool in _TOOLS):
         return None
     files = (
         root.joinpath(*module.split(".")).with_suffix(".py") for root in (registry.ROOT, importer.parent)

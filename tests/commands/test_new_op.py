@@ -104,18 +104,18 @@ def test_the_op_runs_at_once(project: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("OP = Op(", "MY_OP = Op(", "compare/ops/cubed.py has no OP: name the op's description so"),
+        ("OP = Op(", "MY_OP = Op(", "ops/cubed.py has no OP: name the op's description so"),
         (
             'dims=("N",)',
             "dims=(N,)",
-            "compare/ops/cubed.py:52: NameError: name 'N' is not defined. Fix the file",
+            "ops/cubed.py:52: NameError: name 'N' is not defined. Fix the file",
         ),
-        ("def cost(", "def cost((", "compare/ops/cubed.py:20: SyntaxError: "),
-        ("return x * x", "return x * z", "compare/ops/cubed.py:17: NameError: name 'z' is not defined"),
+        ("def cost(", "def cost((", "ops/cubed.py:20: SyntaxError: "),
+        ("return x * x", "return x * z", "ops/cubed.py:17: NameError: name 'z' is not defined"),
     ],
 )
 def test_a_mistake_in_its_description_is_named(project: Path, before: str, after: str, says: str) -> None:
-    op = project / "compare" / "ops" / "cubed.py"
+    op = project / "ops" / "cubed.py"
     op.write_text(op.read_text().replace(before, after))
     done = python(project, "compare", "cubed", "--device", "cpu", "--case", "N=9,fp32")
     assert done.returncode == USAGE

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from compare import registry
-from compare.ops.attention import visible_pairs
 from compare.spec import Case, Implementation, UsageError
 from on_device import outputs_of, skip_unless_supported
+from ops.attention import visible_pairs
 
 pytestmark = pytest.mark.thorough
 

@@ -10,8 +10,8 @@ import torch
 
 import gluon_units
 from compare import registry
-from compare.ops.attention import oracle, oracle_lse
 from gluon_units import Descriptor, Pointer
+from ops.attention import oracle, oracle_lse
 
 pytestmark = pytest.mark.thorough
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from compare import registry
-from compare.ops.quantize_fp8 import LARGEST, oracle, oracle_scales
 from compare.spec import Implementation, case
 from cuda_impl.loader import kernel
+from ops.quantize_fp8 import LARGEST, oracle, oracle_scales
 
 pytestmark = pytest.mark.thorough
 

@@ -18,7 +18,7 @@ DOCUMENTS = [
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     if path.name != "CHANGELOG.md"  # it names removed files
 ]
-ROOMS = "compare|tools|tests|docs|torch_impl|triton_impl|cuda_impl|examples|results"
+ROOMS = "compare|ops|tools|tests|docs|torch_impl|triton_impl|cuda_impl|examples|results"
 
 
 def missing_in(text: str) -> list[str]:

@@ -57,7 +57,6 @@ PLACES = {
     "compare.records": ("data", 2.7),
     "compare.sandbox": ("process", 3.8),
     "compare.registry": ("data", 2.2),
-    "compare.ops": ("data", 1.4),
     "compare.inputs": ("data", 1.0),
     "compare.arguments": ("data", 2.8),
     "compare.spec": ("data", 2.0),
@@ -123,7 +122,7 @@ def imports() -> set[Import]:
 
 
 def imports_by_name() -> set[Import]:
-    """What cli and registry give to `import_module`: strings that name commands, and the ops."""
+    """What cli and registry give to `import_module`: strings that name commands."""
     return {
         (importer, _room(module))
         for importer in ("compare.cli", "compare.registry")

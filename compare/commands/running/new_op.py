@@ -59,5 +59,5 @@ def _next(name: str, into: Path) -> str:
         return f"Next: move them into the same folders of {registry.ROOT}. Then: python -m compare {name}"
     return (
         f"Next:\n  python -m compare {name}   every row is correct\n"
-        f"  change compare/ops/{name}.py, then a way at a time; docs/adding-an-op.md says how"
+        f"  change ops/{name}.py, then a way at a time; docs/adding-an-op.md says how"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.ops.reduce_sum import DTYPES, HUGE, LYING, SMOKE
 from compare.spec import Case, Cases, Cost, Invariant, Op, Tolerance, case
+from ops.reduce_sum import DTYPES, HUGE, LYING, SMOKE
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor]:

@@ -16,8 +16,8 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
-from compare.ops.matmul import few_terms
 from compare.spec import FP8, LAYOUTS, Case, Cases, Cost, Op, Revealing, Tolerance, case
+from ops.matmul import few_terms
 
 BLOCK = 128
 """Columns of a, and rows and columns of b, that share a scale."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, stored_bytes, tensor
-from compare.ops.matmul import of_sum
 from compare.spec import LAYOUTS, ROUNDOFF, Case, Cases, Cost, Op, Tolerance, case
+from ops.matmul import of_sum
 
 
 def make_inputs(

@@ -17,8 +17,8 @@ import math
 
 import torch
 
-from compare.ops.int8_matmul import LAYOUTS_TAKEN, cases_of, cost, matrices_and_scales, oracle
 from compare.spec import FP8, Case, Op, Tolerance
+from ops.int8_matmul import LAYOUTS_TAKEN, cases_of, cost, matrices_and_scales, oracle
 
 
 def make_inputs(case: Case, generator: torch.Generator, device: torch.device) -> tuple[torch.Tensor, ...]:

@@ -16,8 +16,8 @@ from collections.abc import Callable
 import torch
 
 from compare.inputs import ITEM_BYTES, laid_out, of_input, stored_bytes, stored_shape, tensor
-from compare.ops.matmul import of_sum
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from ops.matmul import of_sum
 
 GROUP = 128
 """Of K, that share a scale and a zero point."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
-from compare.ops.matmul import of_sum
 from compare.spec import LAYOUTS, Case, Cases, Cost, Op, Tolerance, case
+from ops.matmul import of_sum
 
 
 def make_inputs(

@@ -15,8 +15,8 @@ from dataclasses import replace
 import torch
 
 from compare.inputs import ITEM_BYTES, of_input, stored_bytes, tensor
-from compare.ops.layer_norm import CASES, DTYPES, EPS, FAR, NORM_LAYOUTS, few_terms
 from compare.spec import Case, Cost, Op, Revealing, Tolerance
+from ops.layer_norm import CASES, DTYPES, EPS, FAR, NORM_LAYOUTS, few_terms
 
 
 def make_inputs(
