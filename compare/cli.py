@@ -30,7 +30,6 @@ MODULES = {
     "grade": "compare.commands.grade",
     "pipeline": "compare.toolchain.pipeline.command",
     "aot": "compare.toolchain.aot.command",
-    "cache": "compare.toolchain.caches.command",
 }
 """By command: its module, whose ``main`` takes the words that follow the command."""
 

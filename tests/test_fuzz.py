@@ -142,7 +142,6 @@ WORDS = st.sampled_from(
             "list",
             "diff",
             "map",
-            "cache",
             "pipeline",
             "aot",
             "new-op",
@@ -164,7 +163,7 @@ WORDS = st.sampled_from(
             "--similar",
         ),
         *("--case", "--only", "--arch", "--seed", "--budget", "--timeout", "--load", "--json", "--csv"),
-        *("--markdown", "--html", "--device", "--tune", "--stage", "--pass", "--layout", "--out", "--clear"),
+        *("--markdown", "--html", "--device", "--tune", "--stage", "--pass", "--caches", "--out"),
         *("--all", "--explain", "--details", "--sweep", "--matched", "--record", "--crossover", "--passes"),
         *(
             "--case=M=1,N=1,fp32",
@@ -211,7 +210,7 @@ WORK = (
         for name in ("compare", "crossover", "grade", "list_ops", "map", "new_op", "predict")
     ),
     *(f"compare.commands.running.lab.{name}" for name in ("check", "report", "start")),
-    *("compare.toolchain.aot.show.run", "compare.toolchain.caches.show.run"),
+    "compare.toolchain.aot.show.run",
     *("compare.toolchain.pipeline.show.run", "compare.toolchain.pipeline.apart.Apart"),
     "compare.doctor.report",
 )

@@ -1,3 +1,3 @@
-"""What compilers do: `pipeline` (every stage), `aot` (programs without Python), `caches` (what is on disk).
+"""What compilers do: `pipeline` (every stage) and `aot` (programs without Python).
 
 Each has a command and a renderer of its own.  Only `compare.cli` imports them."""

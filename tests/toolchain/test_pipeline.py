@@ -22,12 +22,13 @@ from compare.device import lacks
 from compare.resources.sass.disassembly import Instruction, instructions, nvdisasm
 from compare.resources.sass.instruction_mix import mix
 from compare.spec import CudaLaunch
-from compare.toolchain.pipeline import cuda_way, dots, passes, triton_way
+from compare.toolchain.pipeline import caches, cuda_way, passes, triton_way
 from compare.toolchain.pipeline.differences import differences
-from compare.toolchain.pipeline.records import Opened, Pass, Stage
+from compare.toolchain.pipeline.records import Opened, Stage
 from compare.toolchain.pipeline.report import stages as report
 from compare.toolchain.pipeline.source_map import ptx_lines, source_map
 from compare.toolchain.pipeline.tracing import traced
+from cuda_impl import build
 from processes import command, python
 
 ARCH = "sm_80"
@@ -335,8 +336,6 @@ def test_a_mistake_is_one_sentence(words: list[str], said: str, capsys: pytest.C
         (["--stage", "ttgr"], "did you mean ttgir"),
         (["--only", "torch.eager", "--stage", "ptx"], "no such stage"),
         (["--only", "cupy.*", "--passes"], "no Triton kernel"),
-        (["--only", "cupy.*", "--layout", "blocked"], "no Triton kernel"),
-        (["--arch", "sm_80", "--layout", "#blockd"], "did you mean #blocked"),
     ],
 )
 def test_so_is_one_that_shows_once_kernels_are_compiled(words: list[str], said: str):
@@ -367,76 +366,6 @@ def test_without_a_host_compiler_the_other_routes_are_shown():
     assert ran.returncode == 0
     assert "cupy.scalar: vector_add_scalar_kernel<float>" in ran.stdout
     assert "pybind.scalar: no C++ compiler" in ran.stdout
-
-
-@pytest.mark.thorough
-@pytest.mark.long
-def test_tt_dot_is_followed_to_the_instruction_it_becomes(tmp_path: Path):
-    file = tmp_path / "all.json"
-    ran = pipeline("matmul", "--only", "triton.tiled", "--arch", "sm_75,sm_80,sm_90", "--json", file)
-    assert ran.returncode == 0, ran.stderr
-    said = " ".join(
-        ran.stdout[ran.stdout.index("What became of tt.dot") : ran.stdout.index("ms: wall time")].split()
-    )
-    turing, ampere, hopper = re.split(r"triton\.tiled for ", said)[1:]
-    assert "this Triton falls back to FMA" in turing
-    assert "FFMA" in turing
-    assert "made so by the pass tritongpu-accelerate-matmul" in ampere
-    assert "HMMA.16816" in ampere
-    assert "made so by the pass tritongpu-accelerate-matmul" in hopper
-    assert "ttng.warp_group_dot, by a warp group" in hopper
-    assert "HGMMA.64x128x16" in hopper
-    place = re.search(r"tt\.dot at (\S+):(\d+)", hopper)
-    assert place
-    lines = (registry.ROOT / place[1]).read_text().splitlines()
-    assert "tl.dot" in lines[int(place[2]) - 1]
-    for kernel in json.loads(file.read_text()):
-        multiplying = [
-            row for row in kernel["instructions"] if row["opcode"].startswith(("FFMA", "HMMA", "HGMMA"))
-        ]
-        assert sum(kernel["followed"]["sass"].values()) == len(multiplying)
-
-
-DOT_IN_TTIR = (
-    "%d = tt.dot %a, %b, %c{} : tensor<16x16x{}> * tensor<16x16x{}> -> tensor<16x16xf32{}> loc(#loc1)"
-)
-"""With: attributes, the operands' dtype twice, the result's layout."""
-
-
-@pytest.mark.parametrize(
-    ("dtype", "precision", "layout", "exact", "unit"),
-    [
-        ("f16", "", "#mma", False, "by a warp"),
-        ("f32", ", inputPrecision = tf32", "#mma", False, "by a warp"),
-        ("f32", "", "#blocked", True, ""),
-        ("f16", "", "#blocked", False, ""),
-    ],
-)
-def test_why_a_dot_is_multiplied_as_it_is(dtype: str, precision: str, layout: str, exact: bool, unit: str):
-    head = (
-        '#loc1 = loc("total"(#loc))\n#loc = loc("/k.py":7:3)\n'
-        "#blocked = #ttg.blocked<{order = [1, 0]}>\n#mma = #ttg.nvidia_mma<{versionMajor = 2}>\n"
-    )
-    texts = [
-        head + DOT_IN_TTIR.format(precision, dtype, dtype, given)
-        for given in ("", ", #blocked", f", {layout}")
-    ]
-    stages = [
-        Stage(name, "", text.encode())
-        for name, text in zip(("ttir", "ttgir"), (texts[0], texts[2]), strict=True)
-    ]
-    ran = [
-        Pass("ttgir", name, name, before, after)
-        for name, before, after in (("convert", *texts[:2]), ("accelerate", *texts[1:]))
-    ]
-    found = dots.followed(Opened("op", "triton.a", "N=1", ARCH, "f", tuple(stages)), ran)
-    assert found is not None
-    assert found.places == ("/k.py:7",)
-    assert found.exact == exact
-    assert found.unit.startswith(unit)
-    assert bool(found.unit) == bool(unit)
-    assert found.by_pass == ("accelerate" if unit else "")
-    assert dots.followed(Opened("op", "triton.a", "N=1", ARCH, "f"), ran) is None
 
 
 def test_tool_names_stand_for_their_stages():
@@ -574,6 +503,70 @@ print(json.dumps([(one.kernel, [stage.name for stage in one.stages], len(one.ins
         assert passes_ > 40
         assert whole
     assert found[0][2:] == found[1][2:]
+
+
+# --------------------------------------------------------------------------- what is kept on disk
+
+
+def test_what_is_kept_is_found_under_the_key_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Triton's key is that of a compilation without this command; cupy's and ours hold the kernel."""
+    variables = {name: str(tmp_path / name) for name in caches.FOLDERS.values()}
+    only = ("--only", "triton.blocked", "--only", "cupy.scalar", "--only", "pybind.scalar")
+    words = ("vector_add", *only, "--arch", ARCH, "--json", tmp_path / "all.json")
+    assert pipeline(*words, **variables).returncode == 0
+    kernels = {one["label"]: one for one in json.loads((tmp_path / "all.json").read_text())}
+    (entry,) = kernels["triton.blocked"]["cached"]
+    assert entry["files"] == {}
+    assert entry["made_of"]["target"].startswith("cuda:80")
+    assert "BLOCK_SIZE=1024" in entry["made_of"]["constants"]
+
+    script = """
+from compare import registry
+from compare.capture import capture
+from compare.resources.compiler_process import compile_triton
+op = registry.get_op("vector_add")
+(impl,) = registry.implementations("vector_add", ["triton.blocked"])
+(launch,) = capture(impl, op, op.cases.default, "sm_80")
+compile_triton(launch, "sm_80")
+"""
+    assert python("-c", script, ready="triton", **variables).returncode == 0
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    kernel = "vector_add_scalar_kernel<float>"
+    image, _ = build.cubin("vector_add", [kernel], ARCH)
+    build.nvcc_cubin("vector_add", [kernel], ARCH)
+    build.host_kernel("vector_add", kernel)
+    in_use = build.module_name("vector_add", ARCH)
+    older = re.sub(r"[0-9a-f]{20}", "0" * 20, in_use)
+    cupy, ours = (Path(variables[caches.FOLDERS[name]]) for name in ("cupy", "this project"))
+    cupy.mkdir()
+    (cupy / f"{'a' * 40}.cubin").write_bytes(b"b" * 40 + image)
+    (cupy / f"{'c' * 40}.cubin").write_bytes(b"b" * 40 + b"another's")
+    for name in (in_use, older):
+        (ours / name).touch()
+
+    ran = pipeline(*words, "--caches", "--passes", **variables)
+    assert ran.returncode == 2
+    ran = pipeline(*words, "--caches", **variables)
+    kernels = {one["label"]: one["cached"] for one in json.loads((tmp_path / "all.json").read_text())}
+    (entry,) = kernels["triton.blocked"]
+    assert Path(entry["place"]).parent == Path(variables["TRITON_CACHE_DIR"])
+    assert {f"vector_add_blocked_kernel.{name}" for name in ("ttir", "ptx", "cubin", "json")} <= set(
+        entry["files"]
+    )
+    assert [one["key"] for one in kernels["cupy.scalar"] if one["cache"] == "cupy"] == ["a" * 40]
+    assert {one["what"] for label in ("cupy.scalar", "pybind.scalar") for one in kernels[label]} == {
+        "kernel",
+        f"kernel by nvrtc for {ARCH}",
+        f"kernel by nvcc for {ARCH}",
+        "host build of the kernel",
+        f"pybind11 module for {ARCH}, the one in use",
+        f"pybind11 module for {ARCH}, of older sources",
+    }
+    for place in (entry["key"], "a" * 40, in_use):
+        assert place in ran.stdout
+    for variable in variables:
+        assert variable in ran.stdout
 
 
 @pytest.mark.gpu

@@ -18,8 +18,8 @@ examples:
   python -m compare pipeline softmax --only triton.online --arch sm_90 --stage ttgir
   python -m compare pipeline softmax --only triton.online --arch sm_90 --passes
   python -m compare pipeline softmax --only triton.online --arch sm_90 --pass tritongpu-coalesce
-  python -m compare pipeline matmul --only triton.tiled --arch sm_90 --layout mma
   python -m compare pipeline vector_add --only '*.vectorized' --arch sm_90 --source-map
+  python -m compare pipeline vector_add --arch sm_90 --caches
   python -m compare pipeline vector_add --out stages/
   python -m compare pipeline softmax --arch sm_90 --html softmax.html
 
@@ -54,10 +54,10 @@ def parser() -> argparse.ArgumentParser:
     )
     add = found.add_argument_group("what is shown, in place of the overview").add_argument
     add("--stage", metavar="NAME", help="the text of one stage: ttgir, ptx, sass ... or of the tool: ptxas")
-    add("--layout", metavar="NAME", help="Triton: a layout in words and drawn: #blocked, slice; all: each")
     add("--passes", action="store_true", help="Triton: every MLIR pass, and which changed the module")
     add("--pass", dest="pass_name", metavar="NAME", help="Triton: what this MLIR pass changed")
     add("--source-map", action="store_true", help="each source line beside the PTX and SASS it became")
+    add("--caches", action="store_true", help="what each compiler keeps on disk, and what its key is made of")
     add = found.add_argument_group("what is written, beside the screen").add_argument
     add("--out", type=Path, metavar="DIR", help="every stage as a file")
     add("--json", type=Path, metavar="FILE", help="everything")
@@ -77,9 +77,9 @@ def main(argv: Sequence[str]) -> int:
         UsageError: the command asks for what does not exist.
     """
     arguments = parser().parse_args(argv)
-    shown = ("stage", "layout", "passes", "pass_name", "source_map")
+    shown = ("stage", "passes", "pass_name", "source_map", "caches")
     if sum(bool(getattr(arguments, name)) for name in shown) > 1:
-        raise UsageError("--stage, --layout, --passes, --pass and --source-map exclude each other; give one")
+        raise UsageError("--stage, --passes, --pass, --source-map and --caches exclude each other; give one")
     options.check_timeout(arguments.timeout)
     if not arguments.load:
         options.check_op(arguments.op)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         case=arguments.case or "",
         archs=archs,
         dump=dump or bool(arguments.html),
-        triton_only=dump or bool(arguments.layout),
+        triton_only=dump,
     )
     os.environ.pop("TRITON_INTERPRET", None)  # read when a kernel is decorated; here all are compiled
     if arguments.load:

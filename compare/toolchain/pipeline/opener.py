@@ -29,9 +29,7 @@ def found(wanted: Wanted, begin: Begin = unwatched) -> Found:
     if wanted.triton_only:
         impls = [impl for impl in impls if impl.way == "triton"]
         if not impls:
-            raise UsageError(
-                "--layout, --passes and --pass are for Triton kernels, and --only leaves no Triton kernel"
-            )
+            raise UsageError("--passes and --pass are for Triton kernels, and --only leaves no Triton kernel")
     opened = open_up(op, impls, case, wanted.archs or default_archs(pick()), wanted.dump, begin)
     return Found(op.signature, tuple(opened))
 

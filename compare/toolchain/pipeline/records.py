@@ -80,28 +80,20 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Followed:
-    """The matrix products of one Triton kernel, from TTIR to machine code."""
+class CacheEntry:
+    """What a compiler keeps of one kernel on disk, or would keep."""
 
-    dots: int
-    """``tt.dot`` in the TTIR."""
-    places: tuple[str, ...]
-    """Of the source, as ``file:line``."""
-    became: str
-    """The operation in TTGIR: ``ttng.warp_group_dot``."""
-    unit: str
-    """``by a warp group, ...``; empty where no tensor core has a part in it."""
-    layout: str
-    """Of the result, as TTGIR defines it."""
-    by_pass: str
-    """The pass that made it so; empty where none gave it to tensor cores."""
-    widened: str
-    """``from bf16 to f32`` where the operands were converted for it; else empty."""
-    exact: bool = False
-    """Whether they are fp32 or fp64 and are to be multiplied as such, not as TF32."""
-    ptx: Mapping[str, int] = field(default_factory=dict)
-    """The instructions that multiply, and how many."""
-    sass: Mapping[str, int] = field(default_factory=dict)
+    cache: str
+    """Whose it is: a name of `caches.FOLDERS`."""
+    what: str
+    """``kernel``, ``pybind11 module for sm_90, the one in use``."""
+    key: str
+    place: str
+    """Its folder, or its only file."""
+    files: Mapping[str, int]
+    """Bytes by name; empty: nothing is kept there."""
+    made_of: Mapping[str, str]
+    """What the key is a hash of, part by part."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +108,12 @@ class Opened:
     stages: tuple[Stage, ...] = ()
     passes: tuple[Pass, ...] = ()
     instructions: tuple[Instruction, ...] = ()
-    followed: Followed | None = None
-    """What became of ``tt.dot``; None where there is none."""
+    cache_key: str = ""
+    """Of Triton: the name of the folder that keeps the kernel in its cache."""
+    key_parts: Mapping[str, str] = field(default_factory=dict)
+    """What that is a hash of."""
+    cached: tuple[CacheEntry, ...] = ()
+    """What is on this machine's disk."""
     failure: Failure | None = None
     unavailable: str = ""
     """Why no stage can be shown; empty if one can."""

@@ -11,11 +11,10 @@ from compare import registry
 from compare.command_line import outputs
 from compare.report import terminal
 from compare.spec import ROUTES, UsageError
-from compare.toolchain.pipeline.layouts import layouts
+from compare.toolchain.pipeline.caches import with_entries
 from compare.toolchain.pipeline.opening import select
 from compare.toolchain.pipeline.records import Found, Opened, as_data
 from compare.toolchain.pipeline.report import highlight, page, stages
-from compare.toolchain.pipeline.report import layouts as drawn
 
 COMPILED, STOPPED, NOTHING = 0, 1, 3
 
@@ -37,7 +36,7 @@ def run(arguments: argparse.Namespace, find: Callable[[], Found]) -> int:
     """Write and show what ``find`` returns; the command's exit status."""
     stage = select(arguments.stage) if arguments.stage else ""
     found = find()
-    opened, signature = found.opened, found.signature
+    opened, signature = with_entries(found.opened), found.signature
     dump = arguments.passes or bool(arguments.pass_name)
     if dump and not any(one.passes or one.failure or one.unavailable for one in opened):
         raise UsageError("the passes that this Triton prints cannot be read here; please report it")
@@ -65,8 +64,9 @@ def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespac
         texts = [stages.stage_text(one, found) for one in opened if (found := one.stage(stage))]
         if not texts:
             _refuse_stage(opened, stage)
-    elif arguments.layout:
-        _show_layouts(opened, arguments.layout)
+    elif arguments.caches:
+        terminal.put(lambda width: stages.caches(opened, width))
+        return
     elif arguments.pass_name:
         names = list(dict.fromkeys(ran.name for one in opened for ran in one.passes))
         if arguments.pass_name not in names and names:
@@ -84,21 +84,6 @@ def _show(opened: Sequence[Opened], signature: str, arguments: argparse.Namespac
     failed = [one for one in opened if one.failure]
     if failed:
         terminal.put(lambda width: "\n".join(["", *(stages.failure(one, width) for one in failed)]))
-
-
-def _show_layouts(opened: Sequence[Opened], name: str) -> None:
-    of_kernels = [(one, layouts(one)) for one in opened]
-    known = {"all"}.union(*({layout.name, layout.kind} for _, found in of_kernels for layout in found))
-    wanted = name if name in known or f"#{name}" not in known else f"#{name}"
-    if known != {"all"} and wanted not in known:
-        raise UsageError(registry.unknown("layout", name, sorted(known)))
-
-    def render(width: int) -> str:
-        prose = min(width, terminal.PROSE_WIDTH)
-        shown = ((one, [a for a in found if wanted in ("all", a.name, a.kind)]) for one, found in of_kernels)
-        return "\n\n".join(drawn.render(one, found, prose) for one, found in shown if found)
-
-    terminal.put(render)
 
 
 def _refuse_stage(opened: Sequence[Opened], stage: str) -> None:

@@ -1,13 +1,13 @@
 """Hooks into Triton's compiler; the only module that depends on its internals here.
 
-Triton 3.6 to 3.9 have the same three hooks: ``knobs.runtime.add_stages_inspection_hook``, called
-with the compiler's stages before they run, ``make_ir`` of ``ASTSource`` and of Gluon's, the step from
-Python to TTIR, or to TTGIR, and ``MLIR_ENABLE_DUMP``, which makes every pass print the module it is given to
-the process's stderr.  The line that such a print begins with has changed.
+From Triton 3.6 on, ``knobs.runtime.add_stages_inspection_hook`` is called with the compiler's stages before
+they run, and ``MLIR_ENABLE_DUMP`` makes every pass print the module it is given to the process's stderr.  The
+line that such a print begins with has changed.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import re
@@ -17,13 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
-from unittest import mock
 
+import triton
 from triton import knobs
-from triton._C.libtriton import llvm
-from triton.compiler.compiler import ASTSource
-from triton.experimental.gluon._runtime import GluonASTSource
-from triton.runtime import cache as triton_cache
 
 MARK = "// ===== compare: "
 """Begins a line that names the stage of the passes printed after it."""
@@ -62,73 +58,99 @@ class Watched:
 def watched(dump: bool) -> Iterator[Watched]:
     """Record what Triton compiles in the context; with ``dump`` every pass prints the module.
 
-    Without ``dump`` only the TTGIR passes of a module with ``tt.dot`` do.  Triton's cache is an empty
-    temporary folder.  The record is filled where the compilation fails, too.
+    Triton's cache is an empty temporary folder.  The record is filled where the compilation fails, too.
     """
     seen = Watched()
 
     def hook(backend: Any = None, stages: Any = None, *_: Any, **__: Any) -> tuple[str, str] | None:
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""
+        if dump:  # from now on: the key of Triton's cache, which is known by now, has it
+            os.environ["MLIR_ENABLE_DUMP"] = "1"
+        frontend = _Frontend(seen)
         for name in stages.keys() - {_AS_IT_WAS}:
-            step = _dumping_dots(stages[name]) if name == "ttgir" else stages[name]
-            stages[name] = _timed(seen, name, step)
+            stages[name] = _timed(seen, name, stages[name], frontend, dump)
         return None
 
-    dumping = "1" if dump else None
     with (
         tempfile.TemporaryDirectory() as cache,
-        _environment(MLIR_ENABLE_DUMP=dumping, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
-        # Its key of a lasting cache: a hash of all of Triton's files, which takes time.
-        mock.patch.object(triton_cache, "triton_key", return_value="watched"),
-        mock.patch.object(knobs.runtime, "add_stages_inspection_hook", hook),
-        mock.patch.object(ASTSource, "make_ir", _timed(seen, "frontend", ASTSource.make_ir)),
-        mock.patch.object(GluonASTSource, "make_ir", _timed(seen, "frontend", GluonASTSource.make_ir)),
-        _last_module(dump),
+        _environment(MLIR_ENABLE_DUMP=None, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
         tempfile.TemporaryFile() as noise,
     ):
+        before, knobs.runtime.add_stages_inspection_hook = knobs.runtime.add_stages_inspection_hook, hook
         try:
             with _stderr_into(noise):
                 yield seen
         finally:
+            knobs.runtime.add_stages_inspection_hook = before
             noise.seek(0)
             seen.noise = noise.read().decode(errors="replace")
 
 
-def _dumping_dots(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step with its passes printed if the module has a ``tt.dot``."""
+class _Frontend:
+    """The step from Python to the module that the first stage gets; it begins when the hook is called."""
 
+    def __init__(self, seen: Watched) -> None:
+        self._seen, self._begin, self._ended = seen, time.perf_counter(), False
+        seen.began = "frontend"
+        _print(f"{MARK}frontend")
+
+    def end(self, module: Any) -> None:
+        """Record it, once."""
+        if not self._ended:
+            self._ended = True
+            self._seen.made.append(("frontend", str(module), time.perf_counter() - self._begin))
+
+
+def _timed(
+    seen: Watched, name: str, step: Callable[..., Any], frontend: _Frontend, dump: bool
+) -> Callable[..., Any]:
     def run(module: Any, *args: Any) -> Any:
-        with _environment(MLIR_ENABLE_DUMP="1") if "tt.dot" in str(module) else contextlib.nullcontext():
-            return step(module, *args)
-
-    return run
-
-
-def _timed(seen: Watched, name: str, step: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
+        frontend.end(module)
         seen.began = name
         _print(f"{MARK}{name}")
         begin = time.perf_counter()
-        result = step(*args, **kwargs)
+        result = step(module, *args)
         seconds = time.perf_counter() - begin
         seen.made.append((name, result if isinstance(result, bytes) else str(result), seconds))
+        if (
+            dump and name == "llir"
+        ):  # passes change the module in place, and none prints the last one's output
+            _print(f"{MARK}end\n{module}")
         return result
 
     return run
 
 
-def _last_module(dump: bool) -> contextlib.AbstractContextManager[Any]:
-    """Print the module after the last pass, which no pass prints, as it becomes LLVM IR."""
-    to_module = getattr(llvm, "to_module", None)
-    if not dump or to_module is None:
-        return contextlib.nullcontext()
+_OPTIONS = (
+    *("num_warps", "num_stages", "num_ctas", "maxnreg"),
+    *("enable_fp_fusion", "default_dot_input_precision"),
+)
 
-    def shown(module: Any, *args: Any) -> Any:
-        _print(f"{MARK}end\n{module}")
-        return to_module(module, *args)
 
-    return mock.patch.object(llvm, "to_module", shown)
+def key_of(compiled: Any) -> tuple[str, dict[str, str]]:
+    """The folder of Triton's cache that a compiled kernel is kept in, and what that name is a hash of."""
+    source, metadata = compiled.src, compiled.metadata._asdict()
+    names = source.fn.arg_names
+    constants = {names[index]: value for (index, *_), value in source.constants.items()}
+    aligned = [names[index] for (index, *_), attributes in source.attrs.items() if attributes]
+    options = {name: metadata[name] for name in _OPTIONS if name in metadata}
+    variables = {name: value for name, value in metadata.items() if name.isupper() and value}
+    parts = {
+        "triton": f"{triton.__version__}, with a hash of its compiler's own files",
+        "source": "the kernel's text, the functions and globals it uses, and their line numbers",
+        "signature": ", ".join(f"{name}: {kind}" for name, kind in source.signature.items()),
+        "constants": _listed(constants) or "none",
+        "multiples of 16": ", ".join(aligned) or "none",
+        "target": f"{metadata['target'].backend}:{metadata['target'].arch}, with ptxas's version",
+        "options": f"{_listed(options)}, and all others",
+        "environment": _listed(variables) or "none of the variables that count is set",
+    }
+    return base64.b32encode(bytes.fromhex(compiled.hash)).decode().rstrip("="), parts
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _print(text: str) -> None:

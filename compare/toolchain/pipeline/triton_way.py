@@ -16,10 +16,10 @@ from typing import Any
 
 from compare.resources.compiler_process import compile_triton
 from compare.spec import TritonLaunch
-from compare.toolchain.pipeline import counts, dots, passes
+from compare.toolchain.pipeline import counts, passes
 from compare.toolchain.pipeline.records import Failure, Opened, Stage
 from compare.toolchain.pipeline.shared import with_sass
-from compare.toolchain.pipeline.triton_adapter import MARK, Watched, watched
+from compare.toolchain.pipeline.triton_adapter import MARK, Watched, key_of, watched
 
 STAGES = ("source", "ast", "frontend", "ttir", "ttgir", "llir", "ptx", "cubin", "sass")
 
@@ -54,26 +54,28 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -
         Stage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
     ]
     failure = None
+    key, parts = "", {}
     with watched(dump) as seen:
         try:
             # Triton prints what it raises as well.
             with contextlib.redirect_stdout(io.StringIO()):
-                compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
+                made, _ = compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
+            key, parts = key_of(made)
         except Exception as error:
             failure = error
     opened = replace(
         blank,
         kernel=launch.kernel.fn.__name__,
-        stages=(*first, *(_stage(*made) for made in seen.made)),
+        stages=(*first, *(_stage(*step) for step in seen.made)),
+        cache_key=key,
+        key_parts=parts,
         failure=_failure(failure, seen, launch.kernel) if failure else None,
     )
     return later.submit(_finished, opened, seen.noise, dump)
 
 
 def _finished(opened: Opened, noise: str, dump: bool) -> Opened:
-    ran = passes.read(noise)
-    whole = with_sass(opened, opened.kernel)
-    return replace(whole, passes=ran if dump else (), followed=dots.followed(whole, ran))
+    return replace(with_sass(opened, opened.kernel), passes=passes.read(noise) if dump else ())
 
 
 def each_compiled(seen: Watched, blank: Opened, dump: bool, later: Executor) -> list[Opened]:

@@ -8,10 +8,11 @@ from operator import itemgetter
 from compare.report.tables import NOTHING, Table, number
 from compare.report.terminal import PROSE_WIDTH, laid_out, paragraph
 from compare.resources.sass.instruction_mix import in_order, kinds
+from compare.toolchain.pipeline import caches as on_disk
 from compare.toolchain.pipeline import passes
 from compare.toolchain.pipeline.differences import differences
-from compare.toolchain.pipeline.records import Opened, Stage
-from compare.toolchain.pipeline.report import dots, highlight
+from compare.toolchain.pipeline.records import CacheEntry, Opened, Stage
+from compare.toolchain.pipeline.report import highlight
 from compare.toolchain.pipeline.report.highlight import Code
 from compare.toolchain.pipeline.report.places import shortened
 from compare.toolchain.pipeline.source_map import Line, source_map
@@ -37,7 +38,6 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
     shown = [*map(_stages, _by_kernel(opened)), *filter(None, mixes)]
     blocks += [laid_out(table, width) for table in shown]
-    blocks += filter(None, [dots.render(opened, prose)])
     failed = [failure(one, prose) for one in opened if one.failure]
     if failed:
         blocks.append("\n".join(["Failed", *failed]))
@@ -56,7 +56,58 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
                 lines.append(f"  {difference.what}")
                 lines += [paragraph(line, prose, "    ") for line in difference.evidence]
             blocks.append("\n".join(lines))
+    return "\n\n".join([*blocks, _caches(opened, prose)])
+
+
+def _caches(opened: Sequence[Opened], width: int) -> str:
+    """Where each compiler keeps what it made of these kernels, a line each."""
+    lines = ["On disk (--caches shows keys and files)"]
+    for cache in dict.fromkeys(entry.cache for one in opened for entry in one.cached):
+        kept = sum(any(entry.cache == cache and entry.files for entry in one.cached) for one in opened)
+        where = f"{on_disk.folder(cache)} ({on_disk.FOLDERS[cache]})"
+        lines.append(paragraph(f"{cache}: {kept} of these kernels, in {where}", width, "  "))
+    return "\n".join(lines)
+
+
+def caches(opened: Sequence[Opened], width: int) -> str:
+    """Every cache, then for each kernel what is kept of it, under which key, and what made the key."""
+    prose = min(width, PROSE_WIDTH)
+    rows = []
+    for cache, variable in on_disk.FOLDERS.items():
+        count, total = on_disk.size(cache)
+        rows.append((cache, str(on_disk.folder(cache)), variable, str(count), _bytes(total)))
+    headers = ("whose", "folder", "set by", "files", "size")
+    blocks = [
+        laid_out(Table("What compilers keep on disk", headers, tuple(rows), ("folder", "set by")), width)
+    ]
+    for one in opened:
+        entries = [cached(entry, prose) for entry in one.cached]
+        if entries:
+            head = paragraph(f"{one.label} for {one.arch}: {one.kernel}", prose, hanging="  ")
+            blocks.append("\n".join([head, *entries]))
+    blocks += [f"{one.label} for {one.arch}: {one.unavailable}" for one in opened if one.unavailable]
     return "\n\n".join(blocks)
+
+
+def cached(entry: CacheEntry, width: int) -> str:
+    """What is kept under one key, and what the key is made of."""
+    lines = [paragraph(f"{entry.cache}: {entry.what}", width, "  "), f"    key  {entry.key}"]
+    if entry.files:
+        lines.append(f"    in   {entry.place}")
+        lines += [f"      {_bytes(count):>9}  {name}" for name, count in entry.files.items()]
+    else:
+        lines.append(f"    not kept here; it would be {entry.place}")
+    names = max(map(len, entry.made_of), default=0)
+    for name, value in entry.made_of.items():
+        lines.append(paragraph(f"{name:<{names}}  {value}", width, "    ", " " * (names + 6)))
+    return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    """``512 B``, ``34.5 KB``, ``1.2 MB``."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1e3:.1f} KB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
 
 def failure(one: Opened, width: int) -> str:

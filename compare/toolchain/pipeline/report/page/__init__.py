@@ -22,12 +22,10 @@ from compare.report.terminal import PROSE_WIDTH
 from compare.resources.sass.instruction_mix import in_order, kinds
 from compare.toolchain.pipeline import passes
 from compare.toolchain.pipeline.differences import differences
-from compare.toolchain.pipeline.layouts import layouts
 from compare.toolchain.pipeline.records import Opened, Pass, Stage
-from compare.toolchain.pipeline.report import dots, highlight
-from compare.toolchain.pipeline.report.layouts import described
+from compare.toolchain.pipeline.report import highlight
 from compare.toolchain.pipeline.report.places import shortened
-from compare.toolchain.pipeline.report.stages import reasons
+from compare.toolchain.pipeline.report.stages import cached, reasons
 from compare.toolchain.pipeline.tracing import Traced, traced
 
 _HERE = Path(__file__).parent
@@ -47,6 +45,7 @@ def render(opened: Sequence[Opened], signature: str) -> str:
         archs=list(dict.fromkeys(one.arch for one in opened)),
         reasons=reasons(opened),
         differences=differences(opened),
+        caches=[(one, "\n".join(cached(entry, PROSE_WIDTH) for entry in one.cached)) for one in opened],
         css=(_HERE / "page.css").read_text(),
         script=(_HERE / "page.js").read_text(),
         packed=packed,
@@ -89,9 +88,7 @@ def _kernel(one: Opened, texts: _Texts) -> dict[str, Any]:
         "failure": asdict(one.failure) if one.failure else None,
         "stages": [_stage(one, stage, texts) for stage in one.stages],
         "mix": kinds(one.instructions),
-        "dots": dots.lines(one.followed) if one.followed else [],
         "passes": [_pass(ran) for ran in one.passes],
-        "layouts": [described(layout, PROSE_WIDTH) for layout in layouts(one)],
     }
 
 

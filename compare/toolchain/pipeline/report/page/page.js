@@ -340,19 +340,6 @@
     $("diff").scrollTop = 0;
   }
 
-  function dots() {
-    const terms = ([stage, said]) => [make("dt", { textContent: stage }), make("dd", { textContent: said })];
-    $("dots").lastElementChild.replaceChildren(...having("dots").dots.flatMap(terms));
-  }
-
-  function layouts() {
-    const folded = having("layouts").layouts.map((text) => {
-      const summary = make("summary", { textContent: text.split(" = ")[0].split("\n")[0] });
-      return make("details", {}, summary, make("pre", { textContent: text, tabIndex: 0 }));
-    });
-    $("layouts").lastElementChild.replaceChildren(...folded);
-  }
-
   // ------------------------------------------------------------------ choices
 
   function show() {
@@ -365,8 +352,6 @@
     steps();
     mix();
     passes();
-    dots();
-    layouts();
     search();
     for (const one of document.querySelectorAll(".difference")) one.hidden = one.dataset.arch !== $("arch").value;
   }
