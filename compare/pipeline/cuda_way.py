@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,8 +103,8 @@ def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Pa
     if plan.returncode != 0:
         return [replace(one, failure=_failure("host-preprocessed", plan.stderr)) for one in opened]
     environment, steps = planned(plan.stderr)
-    mangled = _mangled(launches, archs[-1])
     made = _made(steps, archs, lambda step, name: _run(step, name, environment, folder))
+    mangled = _mangled(launches, archs[-1])
     return [_of_kernel(one, made[one.arch], mangled.get(one.kernel, "")) for one in opened]
 
 
@@ -117,21 +117,21 @@ def _made(
     """
     named = [(step, *stage_of(step)) for step in steps]
 
-    def chain(wanted: Sequence[str], code: str, before: Future[_Chain] | None = None) -> _Chain:
-        found: _Chain = []
+    def chain(names: Sequence[str], code: str, made: _Chain) -> _Chain:
         for step, name, of_arch in named:
-            if name in wanted and of_arch in ("", code) and not _failed(found):
-                if before is not None and name == "ptx" and _failed(before.result()):
-                    break
-                found.append(run(step, name))
-        return [*found, *disassembly(found)]
+            if name in names and of_arch in ("", code) and not _failed(made):
+                made = [*made, run(step, name)]
+        return made
 
-    with ThreadPoolExecutor(len(archs) + 1) as pool:
-        host = pool.submit(chain, _HOST_HALF, "")
-        devices = {arch: pool.submit(chain, _DEVICE_HALF, _code(arch), host) for arch in archs}
-        halves = {arch: [*host.result(), *device.result()] for arch, device in devices.items()}
-    joined = chain(_JOINED, "") if not any(map(_failed, halves.values())) else []
-    return {arch: [*made, *joined] for arch, made in halves.items()}
+    host = chain(_HOST_HALF, "", [])
+    with ThreadPoolExecutor(len(archs)) as pool:
+        halves = list(pool.map(lambda arch: _with_sass(chain(_DEVICE_HALF, _code(arch), host)), archs))
+    joined = [] if any(map(_failed, halves)) else chain(_JOINED, "", [])
+    return {arch: [*made, *joined] for arch, made in zip(archs, halves, strict=True)}
+
+
+def _with_sass(made: _Chain) -> _Chain:
+    return [*made, *disassembly(made)]
 
 
 def _of_kernel(opened: Opened, made: Sequence[CompilerStage | StageFailure], mangled: str) -> Opened:

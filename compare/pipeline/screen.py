@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from compare.pipeline import caches as on_disk
 from compare.pipeline import highlight, passes
+from compare.pipeline.caches import FOLDERS, folder, size
 from compare.pipeline.differences import differences
 from compare.pipeline.highlight import CodeText
 from compare.pipeline.records import CacheEntry, CompilerStage, Opened
-from compare.pipeline.source_map import SourceLine, source_map
+from compare.pipeline.tracing import SourceLine, source_map
 from compare.registry import ROOT
 from compare.report import terminal
 from compare.report.tables import NOTHING, Table, number
@@ -39,23 +39,20 @@ def put(opened: Sequence[Opened], signature: str, shown: str, name: str) -> None
         shown: ``overview``, ``stage``, ``passes``, ``pass_name``, ``source_map`` or ``caches``.
         name: of the stage or of the pass.
     """
+    texts = {
+        "stage": lambda: [stage_text(one, stage) for one in opened if (stage := one.stage(name))],
+        "pass_name": lambda: [text for one in opened for text in pass_diffs(one, name)],
+        "source_map": lambda: [mapped(one) for one in opened if one.instructions],
+    }
     if shown == "overview":
         terminal.put(lambda width: render(opened, signature, width))
         return
     if shown == "caches":
         terminal.put(lambda width: caches(opened, width))
-        return
-    texts: list[CodeText] = []
-    if shown == "passes":
+    elif shown == "passes":
         terminal.put(lambda width: "\n\n".join(pass_table(one, width) for one in opened if one.passes))
-    elif shown == "stage":
-        texts = [stage_text(one, stage) for one in opened if (stage := one.stage(name))]
-    elif shown == "pass_name":
-        texts = [text for one in opened for text in pass_diffs(one, name)]
     else:
-        texts = [mapped(one) for one in opened if one.instructions]
-    if texts:
-        highlight.put(texts)
+        highlight.put(texts[shown]())
     failed = [one for one in opened if one.failure]
     if failed:
         terminal.put(lambda width: "\n".join(["", *(failure(one, width) for one in failed)]))
@@ -65,38 +62,35 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
     """Stages of every kernel, the instruction mix, and what differs; no line wider than ``width``."""
     prose = min(width, PROSE_WIDTH)
     archs = list(dict.fromkeys(one.arch for one in opened))
-    first = opened[0]
-    blocks = [f"{first.op}  {signature}\n{first.case}, compiled for {', '.join(archs)}"]
     mixes = [_mix(arch, [one for one in opened if one.arch == arch]) for arch in archs]
-    shown = [*map(_stages, _by_kernel(opened)), *filter(None, mixes)]
-    blocks += [laid_out(table, width) for table in shown]
+    tables = [*map(_stages, _by_kernel(opened)), *filter(None, mixes)]
+    blocks = [f"{opened[0].op}  {signature}\n{opened[0].case}, compiled for {', '.join(archs)}"]
+    blocks += [laid_out(table, width) for table in tables]
     failed = [failure(one, prose) for one in opened if one.failure]
     if failed:
         blocks.append("\n".join(["Failed", *failed]))
-    why_not = reasons(opened)
+    why_not = [paragraph(f"{who}: {why}", prose, "  ") for why, who in reasons(opened).items()]
     if why_not:
-        lines = [paragraph(f"{who}: {why}", prose, "  ") for why, who in why_not.items()]
-        blocks.append("\n".join(["Not compiled", *lines]))
-    legend = " ".join(dict.fromkeys(line for table in shown for line in table.legend))
-    if legend:
-        blocks.append(paragraph(legend, prose))
+        blocks.append("\n".join(["Not compiled", *why_not]))
+    legend = " ".join(dict.fromkeys(line for table in tables for line in table.legend))
+    blocks += [paragraph(legend, prose)] if legend else []
     for arch in archs:
-        found = [difference for difference in differences(opened) if difference.arch == arch]
-        if found:
-            lines = [f"What differs on {arch}"]
-            for difference in found:
+        lines = [f"What differs on {arch}"]
+        for difference in differences(opened):
+            if difference.arch == arch:
                 lines.append(f"  {difference.what}")
                 lines += [paragraph(line, prose, "    ") for line in difference.evidence]
+        if len(lines) > 1:
             blocks.append("\n".join(lines))
-    return "\n\n".join([*blocks, _caches(opened, prose)])
+    return "\n\n".join([*blocks, _on_disk(opened, prose)])
 
 
-def _caches(opened: Sequence[Opened], width: int) -> str:
+def _on_disk(opened: Sequence[Opened], width: int) -> str:
     """Where each compiler keeps what it made of these kernels, a line each."""
     lines = ["On disk (--caches shows keys and files)"]
     for cache in dict.fromkeys(entry.cache for one in opened for entry in one.cached):
-        kept = sum(any(entry.cache == cache and entry.files for entry in one.cached) for one in opened)
-        where = f"{on_disk.folder(cache)} ({on_disk.FOLDERS[cache]})"
+        kept = sum(any(e.cache == cache and e.files and e.made_of for e in one.cached) for one in opened)
+        where = f"{folder(cache)} ({FOLDERS[cache]})"
         lines.append(paragraph(f"{cache}: {kept} of these kernels, in {where}", width, "  "))
     return "\n".join(lines)
 
@@ -104,31 +98,27 @@ def _caches(opened: Sequence[Opened], width: int) -> str:
 def caches(opened: Sequence[Opened], width: int) -> str:
     """Every cache, then for each kernel what is kept of it, under which key, and what made the key."""
     prose = min(width, PROSE_WIDTH)
-    rows = []
-    for cache, variable in on_disk.FOLDERS.items():
-        count, total = on_disk.size(cache)
-        rows.append((cache, str(on_disk.folder(cache)), variable, str(count), _bytes(total)))
+    sizes = {cache: size(cache) for cache in FOLDERS}
+    rows = tuple(
+        (cache, str(folder(cache)), variable, str(sizes[cache][0]), _bytes(sizes[cache][1]))
+        for cache, variable in FOLDERS.items()
+    )
     headers = ("whose", "folder", "set by", "files", "size")
-    blocks = [
-        laid_out(Table("What compilers keep on disk", headers, tuple(rows), ("folder", "set by")), width)
-    ]
+    blocks = [laid_out(Table("What compilers keep on disk", headers, rows, ("folder", "set by")), width)]
     for one in opened:
-        entries = [cached(entry, prose) for entry in one.cached]
-        if entries:
-            head = paragraph(f"{one.label} for {one.arch}: {one.kernel}", prose, hanging="  ")
-            blocks.append("\n".join([head, *entries]))
-    blocks += [f"{one.label} for {one.arch}: {one.unavailable}" for one in opened if one.unavailable]
+        lines = [cached(entry, prose) for entry in one.cached]
+        if one.unavailable or lines:
+            whose = f"{one.label} for {one.arch}: {one.unavailable or one.kernel}"
+            blocks.append("\n".join([paragraph(whose, prose, hanging="  "), *lines]))
     return "\n\n".join(blocks)
 
 
 def cached(entry: CacheEntry, width: int) -> str:
     """What is kept under one key, and what the key is made of."""
     lines = [paragraph(f"{entry.cache}: {entry.what}", width, "  "), f"    key  {entry.key}"]
-    if entry.files:
-        lines.append(f"    in   {entry.place}")
-        lines += [f"      {_bytes(count):>9}  {name}" for name, count in entry.files.items()]
-    else:
-        lines.append(f"    not kept here; it would be {entry.place}")
+    where = "in  " if entry.files else "not kept here; it would be"
+    lines.append(f"    {where} {entry.place}")
+    lines += [f"      {_bytes(count):>9}  {name}" for name, count in entry.files.items()]
     names = max(map(len, entry.made_of), default=0)
     for name, value in entry.made_of.items():
         lines.append(paragraph(f"{name:<{names}}  {value}", width, "    ", " " * (names + 6)))
@@ -180,12 +170,9 @@ def pass_diffs(one: Opened, name: str) -> list[CodeText]:
     for count, ran in enumerate(one.passes, 1):
         if ran.name == name:
             whose = f"{one.label}  {one.kernel}  {one.arch}"
-            head = f"// {whose}  pass {count}, in {ran.stage}: {ran.name} ({ran.title})"
-            if ran.after is None:
-                said = "// this Triton does not show what it changed"
-            else:
-                said = passes.diff(ran) or "// it changed nothing"
-            found.append(CodeText(head, said, "diff"))
+            head = f"// {whose}  pass {count}, in {ran.stage}: {name} ({ran.title})"
+            unknown = "// this Triton does not show what it changed" if ran.after is None else ""
+            found.append(CodeText(head, unknown or passes.diff(ran) or "// it changed nothing", "diff"))
     return found
 
 

@@ -23,15 +23,8 @@ def one_core() -> Iterator[None]:
 
 
 def with_sass(opened: Opened, mangled: str) -> Opened:
-    """The same with its cubin disassembled, if there is one.
-
-    Args:
-        opened: what the compiler made.
-        mangled: the kernel as the cubin names it.
-    """
-    if opened.failure is not None:
-        return opened
-    for result in disassembly(opened.stages):
+    """The same with its cubin disassembled, if there is one; ``mangled`` is the kernel's name in it."""
+    for result in disassembly(opened.stages) if opened.failure is None else ():
         if isinstance(result, StageFailure):
             return replace(opened, failure=result)
         return with_instructions(opened, result, mangled)

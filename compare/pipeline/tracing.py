@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compare.pipeline.passes import bare
@@ -67,45 +67,11 @@ def mlir(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
         yield bare(line), places(locations[-1]) if locations else ()
 
 
-_NODE = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)$")
-
-
 def _llvm(text: str) -> Iterator[tuple[str, Sequence[Place]]]:
-    nodes: dict[str, dict[str, str]] = {}
-    rows = text.splitlines()
-    for row in rows:
-        if match := _NODE.match(row):
-            nodes[match[1]] = dict(_fields(match[3]))
-
-    def file_of(scope: str) -> str:
-        node = nodes.get(scope, {})
-        if "filename" in node:
-            return str(Path(node.get("directory", ""), node["filename"]))
-        outer = node.get("file") or node.get("scope")
-        return file_of(outer) if outer else ""
-
-    def places(number: str) -> list[Place]:
-        found = []
-        while number in nodes:
-            node = nodes[number]
-            found.append((file_of(node.get("scope", "")), int(node.get("line", "0"))))
-            number = node.get("inlinedAt", "")
-        return found
-
-    for row in rows:
-        if re.match(r"!|\s*#dbg_|\s*call void @llvm\.dbg", row):
-            continue
-        at = re.search(r"!dbg !(\d+)", row)
-        yield re.sub(r",? !dbg !\d+", "", row).rstrip(), places(at[1]) if at else ()
-
-
-def _fields(text: str) -> list[tuple[str, str]]:
-    """
-    >>> _fields('line: 30, scope: !27, filename: "a.py"')
-    [('line', '30'), ('scope', '27'), ('filename', 'a.py')]
-    """
-    found = re.findall(r'(\w+): (?:"([^"]*)"|!?(\w+))', text)
-    return [(name, quoted or word) for name, quoted, word in found]
+    """Each line without the debug information, which is not followed."""
+    for row in text.splitlines():
+        if not re.match(r"!|\s*#dbg_|\s*call void @llvm\.dbg", row):
+            yield re.sub(r",? !dbg !\d+", "", row).rstrip(), ()
 
 
 _LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at (\d+) (\d+) (\d+))?")
@@ -157,3 +123,55 @@ _READERS: dict[str, Callable[[str], Iterator[tuple[str, Sequence[Place]]]]] = {
     "sass": _sass,
     "inductor": _untraced,
 }
+
+
+# --------------------------------------------------------------------------- source lines
+
+_PTX_INSTRUCTION = re.compile(r"^\s*(?:\{\s*)?(?:@!?%\w+\s+)?[a-z][\w.:]*(?:\s.*)?;")
+
+
+@dataclass
+class SourceLine:
+    """One line of a source file."""
+
+    file: str
+    line: int
+    """From 1; 0: the compiler does not say where the instructions come from."""
+    text: str = ""
+    ptx: list[str] = field(default_factory=list)
+    sass: list[str] = field(default_factory=list)
+
+
+def source_map(opened: Opened) -> list[SourceLine]:
+    """The source lines that became code, in the order of the files; the kernel's own file first."""
+    found: dict[tuple[str, int], SourceLine] = {}
+
+    def at(file: str, line: int) -> SourceLine:
+        return found.setdefault((file, line), SourceLine(file, line))
+
+    stage = opened.stage("ptx")
+    for file, number, text in ptx_lines(stage.text if stage else ""):
+        at(file, number).ptx.append(text)
+    for instruction in opened.instructions:
+        if instruction.opcode != "NOP":
+            at(instruction.file, instruction.line).sass.append(instruction.text)
+    texts = {file: _read(file) for file, _ in found}
+    weight: dict[str, int] = {}
+    for line in found.values():
+        rows = texts[line.file]
+        line.text = rows[line.line - 1].strip() if 0 < line.line <= len(rows) else ""
+        weight[line.file] = weight.get(line.file, 0) + len(line.sass)
+    return sorted(found.values(), key=lambda line: (-weight[line.file], line.file, line.line))
+
+
+def ptx_lines(text: str) -> list[tuple[str, int, str]]:
+    """Each instruction of PTX with the file and line it came from; ``("", 0)`` where it is not said."""
+    rows = ((row.partition("//")[0], places) for row, places in ptx(text) if _PTX_INSTRUCTION.match(row))
+    return [(*(places[0] if places else ("", 0)), " ".join(row.split())) for row, places in rows]
+
+
+def _read(file: str) -> Sequence[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return ()

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any
 
 import triton
@@ -44,14 +45,51 @@ def pass_begins(line: str) -> tuple[str, str] | None:
 
 @dataclass
 class Watched:
-    """The stages of one compilation."""
+    """The stages of one compilation, or of several one after the other."""
 
+    dump: bool
+    """With every pass."""
     made: list[tuple[str, Any, float]] = field(default_factory=list)
     """Stage, what it made - text or bytes - and the seconds; ``frontend`` is what reads Python."""
     began: str = "frontend"
     """The stage that began last."""
     noise: str = ""
     """stderr of the compiler and its passes."""
+    _since: float = 0.0
+
+    def hook(self, backend: Any = None, stages: Any = None, *_: Any, **__: Any) -> tuple[str, str] | None:
+        """For ``knobs.runtime.add_stages_inspection_hook``."""
+        if stages is None:  # asked for what to add to the key of Triton's cache
+            return "", ""
+        if self.dump:  # from now on: the key, which is known by now, has this variable
+            os.environ["MLIR_ENABLE_DUMP"] = "1"
+        for name in stages.keys() - {_AS_IT_WAS}:
+            stages[name] = partial(self._run, name, stages[name])
+        self._begin("frontend")
+        return None
+
+    def _run(self, name: str, step: Callable[..., Any], module: Any, *args: Any) -> Any:
+        if self.began == "frontend":  # which made the module that the first stage gets
+            self._end(module)
+        self._begin(name)
+        result = step(module, *args)
+        self._end(result)
+        if self.dump and name == "llir":  # changed in place; no pass prints what the last one made of it
+            _print(f"{MARK}end\n{module}")
+        return result
+
+    def _begin(self, name: str) -> None:
+        _print(f"{MARK}{name}")
+        self.began, self._since = name, time.perf_counter()
+
+    def _end(self, result: Any) -> None:
+        seconds = time.perf_counter() - self._since
+        self.made.append((self.began, result if isinstance(result, bytes) else str(result), seconds))
+
+
+def _print(text: str) -> None:
+    """To stderr as the compiler sees it: the file descriptor."""
+    os.write(2, f"{text}\n".encode())
 
 
 @contextlib.contextmanager
@@ -60,66 +98,36 @@ def watched(dump: bool) -> Iterator[Watched]:
 
     Triton's cache is an empty temporary folder.  The record is filled where the compilation fails, too.
     """
-    seen = Watched()
-
-    def hook(backend: Any = None, stages: Any = None, *_: Any, **__: Any) -> tuple[str, str] | None:
-        if stages is None:  # asked for what to add to the key of Triton's cache
-            return "", ""
-        if dump:  # from now on: the key of Triton's cache, which is known by now, has it
-            os.environ["MLIR_ENABLE_DUMP"] = "1"
-        frontend = _Frontend(seen)
-        for name in stages.keys() - {_AS_IT_WAS}:
-            stages[name] = _timed(seen, name, stages[name], frontend, dump)
-        return None
-
-    with (
-        tempfile.TemporaryDirectory() as cache,
-        _environment(MLIR_ENABLE_DUMP=None, TRITON_ALWAYS_COMPILE="1", TRITON_CACHE_DIR=cache),
-        tempfile.TemporaryFile() as noise,
-    ):
-        before, knobs.runtime.add_stages_inspection_hook = knobs.runtime.add_stages_inspection_hook, hook
+    seen = Watched(dump)
+    variables = ("MLIR_ENABLE_DUMP", "TRITON_ALWAYS_COMPILE", "TRITON_CACHE_DIR")
+    before = {name: os.environ.pop(name, None) for name in variables}
+    hook = knobs.runtime.add_stages_inspection_hook
+    with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile() as noise:
+        os.environ |= {"TRITON_ALWAYS_COMPILE": "1", "TRITON_CACHE_DIR": cache}
+        knobs.runtime.add_stages_inspection_hook = seen.hook
         try:
             with _stderr_into(noise):
                 yield seen
         finally:
-            knobs.runtime.add_stages_inspection_hook = before
+            knobs.runtime.add_stages_inspection_hook = hook
+            for name in variables:
+                os.environ.pop(name, None)
+            os.environ |= {name: value for name, value in before.items() if value is not None}
             noise.seek(0)
             seen.noise = noise.read().decode(errors="replace")
 
 
-class _Frontend:
-    """The step from Python to the module that the first stage gets; it begins when the hook is called."""
-
-    def __init__(self, seen: Watched) -> None:
-        self._seen, self._begin, self._ended = seen, time.perf_counter(), False
-        seen.began = "frontend"
-        _print(f"{MARK}frontend")
-
-    def end(self, module: Any) -> None:
-        """Record it, once."""
-        if not self._ended:
-            self._ended = True
-            self._seen.made.append(("frontend", str(module), time.perf_counter() - self._begin))
-
-
-def _timed(
-    seen: Watched, name: str, step: Callable[..., Any], frontend: _Frontend, dump: bool
-) -> Callable[..., Any]:
-    def run(module: Any, *args: Any) -> Any:
-        frontend.end(module)
-        seen.began = name
-        _print(f"{MARK}{name}")
-        begin = time.perf_counter()
-        result = step(module, *args)
-        seconds = time.perf_counter() - begin
-        seen.made.append((name, result if isinstance(result, bytes) else str(result), seconds))
-        if (
-            dump and name == "llir"
-        ):  # passes change the module in place, and none prints the last one's output
-            _print(f"{MARK}end\n{module}")
-        return result
-
-    return run
+@contextlib.contextmanager
+def _stderr_into(file: IO[bytes]) -> Iterator[None]:
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 _OPTIONS = (
@@ -151,40 +159,3 @@ def key_of(compiled: Any) -> tuple[str, dict[str, str]]:
 
 def _listed(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
-
-
-def _print(text: str) -> None:
-    """To stderr as the compiler sees it: the file descriptor."""
-    os.write(2, f"{text}\n".encode())
-
-
-@contextlib.contextmanager
-def _stderr_into(file: IO[bytes]) -> Iterator[None]:
-    sys.stderr.flush()
-    kept = os.dup(2)
-    os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextlib.contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
-    """Set these variables in the context; None: unset.  Others stay, because other threads read them."""
-    before = {name: os.environ.get(name) for name in values}
-    _set(values)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(values: dict[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

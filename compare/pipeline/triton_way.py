@@ -53,16 +53,15 @@ def compiled(launch: TritonLaunch, blank: Opened, dump: bool, later: Executor) -
         CompilerStage("source", "Python", text.encode(), file=file, first_line=line),
         CompilerStage("ast", "ast.parse", ast.dump(tree, indent=1).encode(), parsing_ms, counts.python(tree)),
     ]
-    failure = None
-    key, parts = "", {}
+    failure, made = None, None
     with watched(dump) as seen:
         try:
             # Triton prints what it raises as well.
             with contextlib.redirect_stdout(io.StringIO()):
                 made, _ = compile_triton(launch, blank.arch, device=f"{blank.arch} {next(_fresh)}")
-            key, parts = key_of(made)
         except Exception as error:
             failure = error
+    key, parts = key_of(made) if made else ("", {})
     opened = replace(
         blank,
         kernel=launch.kernel.fn.__name__,

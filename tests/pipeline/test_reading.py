@@ -9,8 +9,7 @@ from pathlib import Path
 from compare.pipeline import cuda_way, passes, screen
 from compare.pipeline.differences import differences
 from compare.pipeline.records import CompilerStage, Opened
-from compare.pipeline.source_map import ptx_lines, source_map
-from compare.pipeline.tracing import traced
+from compare.pipeline.tracing import ptx_lines, source_map, traced
 from compare.resources.sass.disassembly import Instruction, instructions
 from compare.resources.sass.instruction_mix import mix
 from compare.spec import CudaLaunch
