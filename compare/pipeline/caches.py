@@ -9,77 +9,67 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compare.pipeline.records import CacheEntry, Opened
 from cuda_impl import build
 
-FOLDERS = {
-    "Triton": "TRITON_CACHE_DIR",
-    "cupy": "CUPY_CACHE_DIR",
-    "torch.compile": "TORCHINDUCTOR_CACHE_DIR",
-    "CUDA driver": "CUDA_CACHE_PATH",
-    "this project": "COMPARE_CACHE_DIR",
-}
-"""Every cache that a comparison may meet, and the environment variable that sets its folder."""
 
-_CUPY_KEY = {
-    "source": "the source's text, which includes headers by name only",
-    "options": "all, among them the architecture and a hash of those headers",
-    "versions": "NVRTC's and cupy's",
-    "kernels": "the names of those asked for",
-}
-_OUR_KEY = {
-    "source": "the text, and that of all it includes",
-    "compiler": "its path, size and date; NVRTC's version",
-    "options": "all flags",
-}
-_MODULE_KEY = _OUR_KEY | {"pybind11": "its version"}
+@dataclass(frozen=True)
+class Cache:
+    """A folder in which a compiler keeps what it made."""
 
-_OURS = re.compile(
-    r"(?P<of>\w+)-((?P<target>host|sm_[\w-]+)-)?(?P<key>[0-9a-f]{20})\.[\w.-]*(so|cubin|fatbin)"
-)
-"""The name of a file of ours: the op, the tool or the kernel, and for what it was built."""
+    variable: str
+    """The environment variable that sets the folder."""
+    usual: str
+    """The folder where it is not set."""
+    made_of: str = ""
+    """What a key is a hash of; empty: unknown, or said of each entry."""
+
+    @property
+    def folder(self) -> Path:
+        """It need not exist."""
+        return Path(os.environ.get(self.variable) or self.usual).expanduser()
+
+    def size(self) -> tuple[int, int]:
+        """The files in it, and their bytes."""
+        paths = [Path(parent, name) for parent, _, names in os.walk(self.folder) for name in names]
+        sizes = [path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()]
+        return len(sizes), sum(sizes)
 
 
-def folder(cache: str) -> Path:
-    """Where its variable says, or where it is by default; it need not exist."""
-    home = Path.home()
-    user = re.sub(r"[^\w.-]", "_", _user())
-    usual = {
-        "Triton": Path(os.environ.get("TRITON_HOME") or home, ".triton", "cache"),
-        "cupy": home / ".cupy" / "kernel_cache",
-        "torch.compile": Path(tempfile.gettempdir(), f"torchinductor_{user}"),
-        "CUDA driver": home / ".nv" / "ComputeCache",
-        "this project": home / ".cache" / "gpu-three-ways",
-    }
-    return Path(os.environ.get(FOLDERS[cache]) or usual[cache])
-
-
-def _user() -> str:
+@functools.cache
+def caches() -> dict[str, Cache]:
+    """Every cache that a comparison may meet, by whose it is."""
     try:
-        return getpass.getuser()
+        user = re.sub(r"[^\w.-]", "_", getpass.getuser())
     except (KeyError, OSError):  # a container's user without a name
-        return str(os.getuid())
-
-
-def size(cache: str) -> tuple[int, int]:
-    """The files in a cache, and their bytes."""
-    paths = [Path(parent, name) for parent, _, names in os.walk(folder(cache)) for name in names]
-    sizes = [path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()]
-    return len(sizes), sum(sizes)
+        user = str(os.getuid())
+    return {
+        "Triton": Cache("TRITON_CACHE_DIR", f"{os.environ.get('TRITON_HOME') or '~'}/.triton/cache"),
+        "cupy": Cache(
+            "CUPY_CACHE_DIR",
+            "~/.cupy/kernel_cache",
+            "the source's text, which includes headers by name only; all options, among them the "
+            "architecture and a hash of those headers; NVRTC's version and cupy's; the names of the kernels",
+        ),
+        "torch.compile": Cache("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{user}"),
+        "CUDA driver": Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache"),
+        "this project": Cache(
+            "COMPARE_CACHE_DIR",
+            "~/.cache/gpu-three-ways",
+            "the text, and that of all it includes; the compiler's path, size and date, or NVRTC's version; "
+            "all flags; of a module pybind11's version",
+        ),
+    }
 
 
 def with_entries(opened: Sequence[Opened]) -> list[Opened]:
     """The same kernels, each with what is kept of it; of Triton's, also where nothing is kept yet."""
-    compiled = [*folder("cupy").glob("*.cubin"), *folder("this project").glob("nv*-*")]
-    held = {file: kernels_in(file.read_bytes()) for file in compiled if file.is_file()}
-    found = []
-    for one in opened:
-        entries = [*_of_triton(one), *_of_cupy(one, held), *_of_ours(one, held)]
-        found.append(replace(one, cached=tuple(entries)))
-    return found
+    compiled = [*caches()["cupy"].folder.glob("*.cubin"), *caches()["this project"].folder.glob("nv*-*")]
+    held = {file: kernels_in(file.read_bytes()) for file in sorted(compiled) if file.is_file()}
+    return [replace(one, cached=(*_of_triton(one), *_of_cuda(one, held))) for one in opened]
 
 
 def kernels_in(image: bytes) -> set[str]:
@@ -89,44 +79,34 @@ def kernels_in(image: bytes) -> set[str]:
 
 def _of_triton(one: Opened) -> Iterator[CacheEntry]:
     if re.fullmatch(r"[A-Z2-7]{20,}", one.cache_key) and one.kernel.isidentifier():
-        place = folder("Triton") / one.cache_key
-        yield _entry("Triton", "kernel", one.cache_key, place, one.key_parts)
-        for file in sorted(folder("Triton").glob(f"*/{one.kernel}.json")):
-            if file.parent != place:
+        folder = caches()["Triton"].folder
+        yield _entry("Triton", "kernel", folder / one.cache_key, one.cache_key, one.key_parts)
+        for file in sorted(folder.glob(f"*/{one.kernel}.json")):
+            if file.parent.name != one.cache_key:
                 what = "kernel for other sizes, options or sources"
-                yield _entry("Triton", what, file.parent.name, file.parent, {})
+                yield _entry("Triton", what, file.parent, file.parent.name)
 
 
-def _of_cupy(one: Opened, held: Mapping[Path, set[str]]) -> Iterator[CacheEntry]:
-    """Files that hold the kernel, for any architecture: cupy keeps no record of their keys."""
-    if one.label.startswith("cupy."):
-        for file, names in sorted(held.items()):
-            if file.is_relative_to(folder("cupy")) and names & _names(one):
-                yield _entry("cupy", "kernel", file.stem, file, _CUPY_KEY)
-
-
-def _of_ours(one: Opened, held: Mapping[Path, set[str]]) -> Iterator[CacheEntry]:
-    """The module of a pybind11 row, its kernel by nvcc or NVRTC, and its build for the CPU."""
+def _of_cuda(one: Opened, held: Mapping[Path, set[str]]) -> Iterator[CacheEntry]:
+    """Files that hold the kernel - cupy's for any architecture: it keeps no record - and what we built."""
     tool = {"cupy": "nvrtc", "pybind": "nvcc"}.get(one.label.partition(".")[0])
-    for file in sorted(folder("this project").glob("*")) if tool else ():
-        if (name := _OURS.fullmatch(file.name)) is None:
-            continue
-        of, target = name["of"], name["target"] or ""
-        if tool == "nvcc" and of == one.op and target.startswith(("host", one.arch)):
+    cubin, name = one.stage("cubin"), one.kernel.partition("<")[0]
+    if tool is None or cubin is None or not name.isidentifier():
+        return
+    own = {mangled for mangled in kernels_in(cubin.content) if name in mangled}
+    ours = caches()["this project"].folder
+    for file, names in held.items():
+        if names & own and tool == "nvrtc" and file.parent != ours:
+            yield _entry("cupy", "kernel", file, file.stem)
+        elif names & own and file.name.startswith(f"{tool}-{one.arch}-"):
+            yield _entry("this project", f"kernel by {tool} for {one.arch}", file)
+    for file in sorted(ours.glob(f"{name}*-*.so")):
+        yield _entry("this project", "host build of the kernel", file)
+    for file in sorted(ours.glob(f"{one.op}-*-*.so")) if tool == "nvcc" else ():
+        target = re.sub(r"-[0-9a-f]{20}\..*", "", file.name.removeprefix(f"{one.op}-"))
+        if target.startswith(("host", one.arch)):
             what = f"pybind11 module for {target}{_in_use(one.op, target, file.name)}"
-            yield _entry("this project", what, name["key"], file, _MODULE_KEY)
-        elif of == tool and target == one.arch and held.get(file, set()) & _names(one):
-            yield _entry("this project", f"kernel by {tool} for {target}", name["key"], file, _OUR_KEY)
-        elif not target and of.startswith(one.kernel.partition("<")[0]):
-            yield _entry("this project", "host build of the kernel", name["key"], file, _OUR_KEY)
-
-
-def _names(one: Opened) -> set[str]:
-    """The kernel's mangled names, which the cubin has beside those of its helpers."""
-    cubin = one.stage("cubin")
-    return {
-        name for name in kernels_in(cubin.content if cubin else b"") if one.kernel.partition("<")[0] in name
-    }
+            yield _entry("this project", what, file)
 
 
 @functools.cache
@@ -137,7 +117,11 @@ def _in_use(op: str, target: str, file: str) -> str:
     return ""
 
 
-def _entry(cache: str, what: str, key: str, place: Path, made_of: Mapping[str, str]) -> CacheEntry:
+def _entry(
+    cache: str, what: str, place: Path, key: str = "", made_of: Mapping[str, str] | None = None
+) -> CacheEntry:
+    if not key and (found := re.search(r"[0-9a-f]{20}", place.name)):
+        key = found[0]
     files = [place] if place.is_file() else sorted(place.glob("*"))
     sizes = {file.name: file.stat().st_size for file in files if file.is_file()}
-    return CacheEntry(cache, what, key, str(place), sizes, made_of)
+    return CacheEntry(cache, what, key, str(place), sizes, made_of or {})

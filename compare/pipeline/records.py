@@ -84,7 +84,7 @@ class CacheEntry:
     """What a compiler keeps of one kernel on disk, or would keep."""
 
     cache: str
-    """Whose it is: a name of `caches.FOLDERS`."""
+    """Whose it is: a name of `compare.pipeline.caches.caches`."""
     what: str
     """``kernel``, ``pybind11 module for sm_90, the one in use``."""
     key: str
@@ -93,7 +93,7 @@ class CacheEntry:
     files: Mapping[str, int]
     """Bytes by name; empty: nothing is kept there."""
     made_of: Mapping[str, str]
-    """What the key is a hash of, part by part."""
+    """What the key is a hash of, part by part; empty where that is said of the cache."""
 
 
 @dataclass(frozen=True)

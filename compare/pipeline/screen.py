@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from compare.pipeline import highlight, passes
-from compare.pipeline.caches import FOLDERS, folder, size
+from compare.pipeline.caches import caches
 from compare.pipeline.differences import differences
 from compare.pipeline.highlight import CodeText
 from compare.pipeline.records import CacheEntry, CompilerStage, Opened
@@ -48,7 +48,7 @@ def put(opened: Sequence[Opened], signature: str, shown: str, name: str) -> None
         terminal.put(lambda width: render(opened, signature, width))
         return
     if shown == "caches":
-        terminal.put(lambda width: caches(opened, width))
+        terminal.put(lambda width: on_disk(opened, width))
     elif shown == "passes":
         terminal.put(lambda width: "\n\n".join(pass_table(one, width) for one in opened if one.passes))
     else:
@@ -88,23 +88,26 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
 def _on_disk(opened: Sequence[Opened], width: int) -> str:
     """Where each compiler keeps what it made of these kernels, a line each."""
     lines = ["On disk (--caches shows keys and files)"]
-    for cache in dict.fromkeys(entry.cache for one in opened for entry in one.cached):
-        kept = sum(any(e.cache == cache and e.files and e.made_of for e in one.cached) for one in opened)
-        where = f"{folder(cache)} ({FOLDERS[cache]})"
-        lines.append(paragraph(f"{cache}: {kept} of these kernels, in {where}", width, "  "))
+    for name, cache in caches().items():
+        kept = [one for one in opened if any(entry.cache == name and entry.files for entry in one.cached)]
+        if any(entry.cache == name for one in opened for entry in one.cached):
+            where = f"{cache.folder} ({cache.variable})"
+            lines.append(paragraph(f"{name}: {len(kept)} of these kernels, in {where}", width, "  "))
     return "\n".join(lines)
 
 
-def caches(opened: Sequence[Opened], width: int) -> str:
+def on_disk(opened: Sequence[Opened], width: int) -> str:
     """Every cache, then for each kernel what is kept of it, under which key, and what made the key."""
     prose = min(width, PROSE_WIDTH)
-    sizes = {cache: size(cache) for cache in FOLDERS}
-    rows = tuple(
-        (cache, str(folder(cache)), variable, str(sizes[cache][0]), _bytes(sizes[cache][1]))
-        for cache, variable in FOLDERS.items()
-    )
+    rows = []
+    for name, cache in caches().items():
+        count, total = cache.size()
+        rows.append((name, str(cache.folder), cache.variable, str(count), _bytes(total)))
     headers = ("whose", "folder", "set by", "files", "size")
-    blocks = [laid_out(Table("What compilers keep on disk", headers, rows, ("folder", "set by")), width)]
+    table = Table("What compilers keep on disk", headers, tuple(rows), ("folder", "set by"))
+    blocks = [laid_out(table, width)]
+    keys = [paragraph(f"{name}: {c.made_of}", prose, "  ") for name, c in caches().items() if c.made_of]
+    blocks.append("\n".join(["Keys are hashes of", *keys]))
     for one in opened:
         lines = [cached(entry, prose) for entry in one.cached]
         if one.unavailable or lines:

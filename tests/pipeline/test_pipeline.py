@@ -359,7 +359,8 @@ print(json.dumps([(one.kernel, [stage.name for stage in one.stages], len(one.ins
 
 def test_what_is_kept_is_found_under_the_key_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Triton's key is that of a compilation without this command; cupy's and ours hold the kernel."""
-    variables = {name: str(tmp_path / name) for name in caches.FOLDERS.values()}
+    names = [cache.variable for cache in caches.caches().values()]
+    variables = {name: str(tmp_path / name) for name in names}
     only = ("--only", "triton.blocked", "--only", "cupy.scalar", "--only", "pybind.scalar")
     words = ("vector_add", *only, "--arch", ARCH, "--json", tmp_path / "all.json")
     assert pipeline(*words, **variables).returncode == 0
@@ -387,7 +388,7 @@ compile_triton(launch, "sm_80")
     build.host_kernel("vector_add", kernel)
     in_use = build.module_name("vector_add", ARCH)
     older = re.sub(r"[0-9a-f]{20}", "0" * 20, in_use)
-    cupy, ours = (Path(variables[caches.FOLDERS[name]]) for name in ("cupy", "this project"))
+    cupy, ours = (Path(variables[caches.caches()[name].variable]) for name in ("cupy", "this project"))
     cupy.mkdir()
     (cupy / f"{'a' * 40}.cubin").write_bytes(b"b" * 40 + image)
     (cupy / f"{'c' * 40}.cubin").write_bytes(b"b" * 40 + b"another's")
