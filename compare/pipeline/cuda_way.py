@@ -11,14 +11,14 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from compare.pipeline import counts
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
-from compare.pipeline.shared import disassembly, one_core, with_instructions, with_sass
+from compare.pipeline.shared import one_core, with_sass
 from compare.spec import CudaLaunch
 from cuda_impl import build, flags
 
@@ -30,9 +30,6 @@ _HOST_HALF = ("host-preprocessed", "cudafe")
 _DEVICE_HALF = ("preprocessed", "ptx", "cubin")
 _JOINED = ("fatbin", "object", "library")
 _MADE_BY = {"cicc": "ptx", "ptxas": "cubin", "cudafe++": "cudafe", "fatbinary": "fatbin"}
-
-_Chain = list[CompilerStage | StageFailure]
-"""Stages in order; a failure is the last."""
 
 
 # --------------------------------------------------------------------------- NVRTC
@@ -103,48 +100,34 @@ def by_nvcc(launches: Sequence[CudaLaunch], blanks: Sequence[Opened], folder: Pa
     if plan.returncode != 0:
         return [replace(one, failure=_failure("host-preprocessed", plan.stderr)) for one in opened]
     environment, steps = planned(plan.stderr)
-    made = _made(steps, archs, lambda step, name: _run(step, name, environment, folder))
+    named = [(step, *stage_of(step)) for step in steps]
+
+    def through(names: Sequence[str], code: str, one: Opened) -> Opened:
+        for step, name, of_arch in named:
+            if name in names and of_arch in ("", code) and one.failure is None:
+                one = one.plus(_run(step, name, environment, folder))
+        return one
+
+    host = through(_HOST_HALF, "", blanks[0])
+    with ThreadPoolExecutor(len(archs)) as pool:
+        halves = list(pool.map(lambda arch: through(_DEVICE_HALF, flags.target(arch)[3:], host), archs))
+    joined = blanks[0] if any(one.failure for one in halves) else through(_JOINED, "", blanks[0])
+    made = {
+        arch: replace(one, stages=one.stages + joined.stages, failure=one.failure or joined.failure)
+        for arch, one in zip(archs, halves, strict=True)
+    }
     mangled = _mangled(launches, archs[-1])
     return [_of_kernel(one, made[one.arch], mangled.get(one.kernel, "")) for one in opened]
 
 
-def _made(
-    steps: Sequence[str], archs: Sequence[str], run: Callable[[str, str], CompilerStage | StageFailure]
-) -> dict[str, _Chain]:
-    """What nvcc's commands make, by architecture, up to the first failure and with the disassembly last.
-
-    The host's half comes first, then each architecture's own half, side by side, then what joins them.
-    """
-    named = [(step, *stage_of(step)) for step in steps]
-
-    def chain(names: Sequence[str], code: str, made: _Chain) -> _Chain:
-        for step, name, of_arch in named:
-            if name in names and of_arch in ("", code) and not _failed(made):
-                made = [*made, run(step, name)]
-        return made
-
-    host = chain(_HOST_HALF, "", [])
-    with ThreadPoolExecutor(len(archs)) as pool:
-        halves = list(pool.map(lambda arch: _with_sass(chain(_DEVICE_HALF, _code(arch), host)), archs))
-    joined = [] if any(map(_failed, halves)) else chain(_JOINED, "", [])
-    return {arch: [*made, *joined] for arch, made in zip(archs, halves, strict=True)}
-
-
-def _with_sass(made: _Chain) -> _Chain:
-    return [*made, *disassembly(made)]
-
-
-def _of_kernel(opened: Opened, made: Sequence[CompilerStage | StageFailure], mangled: str) -> Opened:
-    for result in sorted(made, key=_place):
-        if isinstance(result, StageFailure):
-            return replace(opened, failure=result)
-        if result.name == "sass":
-            return with_instructions(opened, result, mangled)
-        if result.name == "ptx":
-            text = entry(result.text, mangled)
-            result = replace(result, content=text.encode(), ops=counts.of("ptx", text))
-        opened = replace(opened, stages=(*opened.stages, result))
-    return opened
+def _of_kernel(opened: Opened, made: Opened, mangled: str) -> Opened:
+    """The stages of a file with several kernels, of which PTX and SASS are one kernel's."""
+    for stage in made.stages:
+        if stage.name == "ptx":
+            text = entry(stage.text, mangled)
+            stage = replace(stage, content=text.encode(), ops=counts.of("ptx", text))
+        opened = opened.plus(stage)
+    return with_sass(replace(opened, failure=made.failure), mangled)
 
 
 def entry(ptx: str, mangled: str) -> str:
@@ -158,14 +141,6 @@ def entry(ptx: str, mangled: str) -> str:
     # What follows the last kernel - the files that lines are counted in - belongs to all of them.
     tail = re.search(r"(?m)^\s*\.file\b[\s\S]*", parts[-1]) if own and own[0] is not parts[-1] else None
     return head + "".join(own) + (tail[0] if tail else "")
-
-
-def _place(result: CompilerStage | StageFailure) -> int:
-    return NVCC_STAGES.index(result.stage if isinstance(result, StageFailure) else result.name)
-
-
-def _failed(made: Sequence[CompilerStage | StageFailure]) -> bool:
-    return any(isinstance(one, StageFailure) for one in made)
 
 
 def _mangled(launches: Sequence[CudaLaunch], arch: str) -> dict[str, str]:
@@ -238,10 +213,6 @@ def _product(step: str) -> str:
         if option in words:
             return words[words.index(option) + 1]
     return next(word.partition("=")[2] for word in words if word.startswith("--create="))
-
-
-def _code(arch: str) -> str:
-    return flags.target(arch).removeprefix("sm_")
 
 
 def _source(launch: CudaLaunch) -> CompilerStage:

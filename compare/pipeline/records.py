@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compare.resources.sass.disassembly import Instruction
@@ -120,6 +120,12 @@ class Opened:
 
     def stage(self, name: str) -> CompilerStage | None:
         return next((stage for stage in self.stages if stage.name == name), None)
+
+    def plus(self, result: CompilerStage | StageFailure) -> Opened:
+        """The same with one more stage, or stopped at one."""
+        if isinstance(result, StageFailure):
+            return replace(self, failure=result)
+        return replace(self, stages=(*self.stages, result))
 
 
 @dataclass(frozen=True)

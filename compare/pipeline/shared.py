@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from compare.pipeline.records import CompilerStage, Opened, StageFailure
@@ -24,35 +25,25 @@ def one_core() -> Iterator[None]:
 
 def with_sass(opened: Opened, mangled: str) -> Opened:
     """The same with its cubin disassembled, if there is one; ``mangled`` is the kernel's name in it."""
-    for result in disassembly(opened.stages) if opened.failure is None else ():
-        if isinstance(result, StageFailure):
-            return replace(opened, failure=result)
-        return with_instructions(opened, result, mangled)
-    return opened
-
-
-def disassembly(made: Sequence[CompilerStage | StageFailure]) -> list[CompilerStage | StageFailure]:
-    """The stage that follows from the cubin among ``made``; none where there is no cubin."""
-    for stage in made:
-        if isinstance(stage, CompilerStage) and stage.name == "cubin":
-            with one_core():
-                begin = time.perf_counter()
-                try:
-                    text = sass.disassembled(stage.content)
-                except sass.NoDisassembler as error:
-                    return [StageFailure("sass", str(error))]
-                took_ms = (time.perf_counter() - begin) * 1e3
-            return [CompilerStage("sass", "nvdisasm", text.encode(), took_ms)]
-    return []
-
-
-def with_instructions(opened: Opened, stage: CompilerStage, mangled: str) -> Opened:
-    """The same with its own kernel's part of the disassembly ``stage``."""
-    text = sass.of_kernel(stage.text, mangled)
+    cubin = opened.stage("cubin")
+    if cubin is None or opened.failure is not None:
+        return opened
+    try:
+        whole, took_ms = _disassembled(cubin.content)
+    except sass.NoDisassembler as error:
+        return opened.plus(StageFailure("sass", str(error)))
+    text = sass.of_kernel(whole, mangled)
     found = sass.instructions(text)
     if not found:
-        return replace(
-            opened, failure=StageFailure("sass", f"nvdisasm shows no code of {mangled or opened.kernel}")
-        )
-    own = replace(stage, content=text.encode(), ops=sass.counted(found))
-    return replace(opened, stages=(*opened.stages, own), instructions=found)
+        return opened.plus(StageFailure("sass", f"nvdisasm shows no code of {mangled or opened.kernel}"))
+    stage = CompilerStage("sass", "nvdisasm", text.encode(), took_ms, sass.counted(found))
+    return replace(opened.plus(stage), instructions=found)
+
+
+@functools.lru_cache(maxsize=32)
+def _disassembled(cubin: bytes) -> tuple[str, float]:
+    """The text and the milliseconds; kernels of one file share it."""
+    with one_core():
+        begin = time.perf_counter()
+        text = sass.disassembled(cubin)
+        return text, (time.perf_counter() - begin) * 1e3
