@@ -82,18 +82,18 @@ def render(opened: Sequence[Opened], signature: str, width: int) -> str:
                 lines += [paragraph(line, prose, "    ") for line in difference.evidence]
         if len(lines) > 1:
             blocks.append("\n".join(lines))
-    return "\n\n".join([*blocks, _on_disk(opened, prose)])
+    return "\n\n".join([*blocks, *_on_disk(opened, prose)])
 
 
-def _on_disk(opened: Sequence[Opened], width: int) -> str:
-    """Where each compiler keeps what it made of these kernels, a line each."""
+def _on_disk(opened: Sequence[Opened], width: int) -> list[str]:
+    """Where each compiler keeps what it made of these kernels, a line each; nothing where none could."""
     lines = ["On disk (--caches shows keys and files)"]
     for name, cache in caches().items():
         kept = [one for one in opened if any(entry.cache == name and entry.files for entry in one.cached)]
         if any(entry.cache == name for one in opened for entry in one.cached):
             where = f"{cache.folder} ({cache.variable})"
             lines.append(paragraph(f"{name}: {len(kept)} of these kernels, in {where}", width, "  "))
-    return "\n".join(lines)
+    return ["\n".join(lines)] if len(lines) > 1 else []
 
 
 def on_disk(opened: Sequence[Opened], width: int) -> str:

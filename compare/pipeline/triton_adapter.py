@@ -2,7 +2,8 @@
 
 From Triton 3.6 on, ``knobs.runtime.add_stages_inspection_hook`` is called with the compiler's stages before
 they run, and ``MLIR_ENABLE_DUMP`` makes every pass print the module it is given to the process's stderr.  The
-line that such a print begins with has changed.
+line that such a print begins with has changed.  Both would change the key of Triton's cache, so they are set
+when that is known.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import IO, Any
 
 import triton
 from triton import knobs
+from triton.runtime.cache import FileCacheManager
 
 MARK = "// ===== compare: "
 """Begins a line that names the stage of the passes printed after it."""
@@ -57,11 +59,23 @@ class Watched:
     """stderr of the compiler and its passes."""
     _since: float = 0.0
 
+    def manager(self) -> type[FileCacheManager]:
+        """For ``knobs.cache.manager_class``: made when the key is known, and before the stages are."""
+        seen = self
+
+        class Manager(FileCacheManager):  # type: ignore[misc]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                knobs.runtime.add_stages_inspection_hook = seen.hook
+
+        return Manager
+
     def hook(self, backend: Any = None, stages: Any = None, *_: Any, **__: Any) -> tuple[str, str] | None:
         """For ``knobs.runtime.add_stages_inspection_hook``."""
         if stages is None:  # asked for what to add to the key of Triton's cache
             return "", ""
-        if self.dump:  # from now on: the key, which is known by now, has this variable
+        knobs.runtime.add_stages_inspection_hook = None
+        if self.dump:
             os.environ["MLIR_ENABLE_DUMP"] = "1"
         for name in stages.keys() - {_AS_IT_WAS}:
             stages[name] = partial(self._run, name, stages[name])
@@ -101,15 +115,15 @@ def watched(dump: bool) -> Iterator[Watched]:
     seen = Watched(dump)
     variables = ("MLIR_ENABLE_DUMP", "TRITON_ALWAYS_COMPILE", "TRITON_CACHE_DIR")
     before = {name: os.environ.pop(name, None) for name in variables}
-    hook = knobs.runtime.add_stages_inspection_hook
+    hook, manager = knobs.runtime.add_stages_inspection_hook, knobs.cache.manager_class
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile() as noise:
         os.environ |= {"TRITON_ALWAYS_COMPILE": "1", "TRITON_CACHE_DIR": cache}
-        knobs.runtime.add_stages_inspection_hook = seen.hook
+        knobs.runtime.add_stages_inspection_hook, knobs.cache.manager_class = None, seen.manager()
         try:
             with _stderr_into(noise):
                 yield seen
         finally:
-            knobs.runtime.add_stages_inspection_hook = hook
+            knobs.runtime.add_stages_inspection_hook, knobs.cache.manager_class = hook, manager
             for name in variables:
                 os.environ.pop(name, None)
             os.environ |= {name: value for name, value in before.items() if value is not None}

@@ -18,7 +18,6 @@ import torch
 import case_sets
 from compare import registry
 from compare.aot import building, running, screen
-from compare.aot.kernel_code import compiled
 from compare.aot.plan import Pointer, ProgramPlan, candidates, plan
 from compare.aot.programs import ProgramOutcome, ProgramReport
 from compare.checking.check import CheckOptions, check
@@ -107,7 +106,16 @@ def launched(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return log
 
 
+def declared(program: building.Program) -> dict[str, str]:
+    """The C types of the kernel's parameters, by name."""
+    header = (program.folder / f"{program.kernel}.h").read_text()
+    found = re.search(rf"^CUresult {program.kernel}\(CUstream stream, (.*)\);", header, re.MULTILINE)
+    assert found
+    return {name: ctype for ctype, name in (words.split() for words in found[1].split(", "))}
+
+
 def runs_as(
+    program: building.Program,
     planned: ProgramPlan,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -119,7 +127,7 @@ def runs_as(
     A CUDA kernel runs as its host build, which looks at the size and kind of every argument.  Of a Triton
     kernel, which no CPU runs, an output is played back: the right one to its own place, if not told else.
     """
-    launch, ctypes = planned.launch, compiled(planned).ctypes
+    launch, ctypes = planned.launch, declared(program)
     if isinstance(launch, CudaLaunch):
         monkeypatch.setenv("FAKE_CUDA_KERNEL", str(build.host_kernel(launch.source, launch.kernel)))
     else:
@@ -199,11 +207,11 @@ def test_the_programs_agree_on_files(
             continue
         launched.unlink(missing_ok=True)
         with monkeypatch.context() as patch:
-            runs_as(planned, patch, tmp_path)
+            runs_as(program, planned, patch, tmp_path)
             agreement, _ = checked(program, planned, tmp_path)
         assert agreement.passed, f"{program.label}: {agreement.reason}"
         assert next(f for f in agreement.findings if f.name == "guard zones").detail == "around the output"
-        assert set(launched.read_text().splitlines()) == {expected_launch(planned)}, program.label
+        assert set(launched.read_text().splitlines()) == {expected_launch(program, planned)}, program.label
         ran += 1
     assert ran
 
@@ -214,21 +222,23 @@ def runs_here(label: str, op: str) -> bool:
     return supports(impl, CPU) is None
 
 
-def expected_launch(planned: ProgramPlan) -> str:
+def expected_launch(program: building.Program, planned: ProgramPlan) -> str:
     """Kernel, grid, block, shared memory and the numbers, as the captured launch has them."""
-    kernel = compiled(planned)
+    launch = planned.launch
+    if isinstance(launch, CudaLaunch):
+        name = build.fatbin(launch.source, launch.kernel, planned.arch)[1]
+        block, shared = launch.block, launch.dynamic_shared_bytes
+    else:  # how much shared memory it takes only its compiler knows
+        name, block = launch.kernel.fn.__name__, (32 * launch.options["num_warps"], 1, 1)
+        text = (program.folder / f"{program.kernel}.c").read_text()
+        shared = int(re.findall(r"(\d+), stream, arguments, NULL", text)[0])
     numbers = []
-    for name, ctype in kernel.ctypes.items():
-        argument = planned.arguments[name]
+    for parameter, ctype in declared(program).items():
+        argument = planned.arguments[parameter]
         if not isinstance(argument, Pointer):  # the driver writes down one that is not whole by its bits
             value = np.array(argument, dtype(ctype))
             numbers.append(int(value.view(f"u{value.itemsize}") if value.dtype.kind == "f" else value))
-    if isinstance(planned.launch, CudaLaunch):
-        assert kernel.block == planned.launch.block
-    else:
-        assert kernel.block[0] == 32 * planned.launch.options["num_warps"]
-    shape = (*planned.launch.grid, *kernel.block, kernel.shared_bytes)
-    return " ".join(map(str, (kernel.symbol, *shape, *numbers)))
+    return " ".join(map(str, (name, *launch.grid, *block, shared, *numbers)))
 
 
 @pytest.mark.thorough
@@ -273,7 +283,7 @@ def test_offsets_and_strides_reach_the_kernel(
                 continue
             program = building.make(planned, tmp_path / impl.label)
             with monkeypatch.context() as patch:
-                runs_as(planned, patch, tmp_path)
+                runs_as(program, planned, patch, tmp_path)
                 agreement, _ = checked(program, planned, tmp_path)
             assert agreement.passed, f"{impl.label}: {agreement.reason}"
             ran.append(impl.label)
@@ -295,11 +305,11 @@ def test_a_wrong_output_is_caught(
     }
     for finding, as_bytes in ends.items():
         with monkeypatch.context() as patch:
-            runs_as(planned, patch, tmp_path, as_bytes)
+            runs_as(program, planned, patch, tmp_path, as_bytes)
             agreement, _ = checked(program, planned, tmp_path)
         failed = [f.name for f in agreement.findings if not f.passed]
         assert finding in failed, (finding, agreement.findings)
-    runs_as(planned, monkeypatch, tmp_path, to="y_ptr")
+    runs_as(program, planned, monkeypatch, tmp_path, to="y_ptr")
     agreement, _ = checked(program, planned, tmp_path)
     assert "it wrote to its input y" in agreement.reason
 
@@ -308,7 +318,7 @@ def test_a_program_is_checked_and_timed(
     add: Built, launched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, planned = add.one("pybind.scalar")
-    runs_as(planned, monkeypatch, tmp_path)
+    runs_as(program, planned, monkeypatch, tmp_path)
     monkeypatch.setenv("FAKE_CUDA_ONCE", "1")
     monkeypatch.setattr(running, "SEEDS", (0,))
     (impl,) = registry.implementations("vector_add", ["pybind.scalar"])
@@ -343,7 +353,7 @@ def test_a_graph_gives_the_same_output(
     add: Built, launched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, planned = add.one("pybind.vectorized")
-    runs_as(planned, monkeypatch, tmp_path)
+    runs_as(program, planned, monkeypatch, tmp_path)
     _, stage = checked(program, planned, tmp_path)
     plain = stage.files[-1].read_bytes()
     stage.files[-1].unlink()
@@ -355,7 +365,7 @@ def test_what_goes_wrong_in_a_program_is_one_sentence(
     add: Built, launched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, planned = add.one("pybind.scalar")
-    runs_as(planned, monkeypatch, tmp_path)
+    runs_as(program, planned, monkeypatch, tmp_path)
     with monkeypatch.context() as patch:
         patch.setenv("FAKE_CUDA_FAILS", "cuModuleLoadData")
         with pytest.raises(running.RunError, match=r"cuModuleLoadData.*no kernel image is available"):
