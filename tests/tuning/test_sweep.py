@@ -271,13 +271,6 @@ def test_a_mistake_is_one_clear_line(words: list[str], says: str, capsys: pytest
     assert len(printed.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["--tune", "BLOCK_SIZE"], ["--matched"]])
-def test_nvbench_times_what_is_registered(words: list[str]) -> None:
-    arguments = comparison.parser().parse_args([OP, *words, "--timer", "nvbench"])
-    with pytest.raises(UsageError, match=f"leave out {words[0]}"):
-        asked.check_timer(arguments, "cuda")
-
-
 def test_more_rows_have_more_time_unless_it_is_given() -> None:
     op = registry.get_op(OP)
 
