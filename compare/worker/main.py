@@ -337,7 +337,7 @@ class _Work:
     def arena(self, library: str, inputs_bytes: int, nbytes: int) -> None:
         """Prepare to record, before a user's file is loaded: PyTorch then allocates behind the inputs."""
         self._arena = Arena(nbytes, self._device)
-        sources = Sources()
+        sources = Sources(self._device)
         sources.watch()
         self._recorder = Recorder(self._arena, Pool(library, self._arena, inputs_bytes), sources)
 
