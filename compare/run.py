@@ -197,8 +197,8 @@ class _Found:
             self.ceilings,
             self.card,
         )
-        possible = speed_of_light.enforced(found, environment.l2_bytes)
-        return calibration.marked(possible, environment.calibration)
+        possible = speed_of_light.reject_below_floor(found, environment.l2_bytes)
+        return calibration.with_noise_floor(possible, environment.calibration)
 
 
 def _take(
