@@ -88,7 +88,6 @@ def diagnose() -> list[Capability]:
         _look("clang-format", "'make test' and 'make format'", _clang_format, optional=True),
         _look("matplotlib", "'map --plot', effort against speed", _matplotlib, optional=True),
         _look("vl-convert", "'--html', the figures of the report", _vl_convert, optional=True),
-        _look("nvbench", "'--timer nvbench', a second opinion", _nvbench, optional=True),
         _look("isolation", "files given with --load", _isolation, optional=True),
         _look("cache", "compiled kernels between runs", _cache),
         _look("calibration", "what counts as a difference in speed", _calibration, optional=True),
@@ -313,13 +312,6 @@ def _vl_convert() -> str:
         return importlib.metadata.version("vl-convert-python")
     except importlib.metadata.PackageNotFoundError:
         raise Missing("not installed", f"{PIP} 'vl-convert-python>=1.9'") from None
-
-
-def _nvbench() -> str:
-    try:
-        return importlib.metadata.version("cuda-bench")
-    except importlib.metadata.PackageNotFoundError:
-        raise Missing("not installed", f"{PIP} 'cuda-bench[cu13]>=0.3'") from None
 
 
 def _isolation() -> str:

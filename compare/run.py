@@ -44,7 +44,7 @@ from compare.stages.resources import (
     with_resources,
 )
 from compare.stages.sources import Counting
-from compare.stages.timing import WEIGHT, replay_case, retime_case, time_case, with_result
+from compare.stages.timing import WEIGHT, replay_case, time_case, with_result
 from compare.timing import calibration, speed_of_light
 from compare.timing.rounds import Result
 from compare.tuning import matching, sweep
@@ -197,8 +197,8 @@ class _Found:
             self.ceilings,
             self.card,
         )
-        possible = speed_of_light.enforced(found, environment.l2_bytes)
-        return calibration.marked(possible, environment.calibration)
+        possible = speed_of_light.reject_below_floor(found, environment.l2_bytes)
+        return calibration.with_noise_floor(possible, environment.calibration)
 
 
 def _take(
@@ -246,8 +246,6 @@ def _take_on_gpu(context: Context, step: Step, compilation: Compilation, found: 
             found.take_results(timed.results)
             if timed.interrupted:
                 raise KeyboardInterrupt
-            if context.options.timer == "nvbench":
-                found.take_results(retime_case(context, case, correct, timed.results))
         if step.inspect:
             last = step is context.steps[-1]
             for label, kernels in profile_case(context, case, found.correct(), exchange, last=last):

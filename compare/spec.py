@@ -869,8 +869,6 @@ class Options:
     """Read registers, shared memory and the like; a search for a size does without."""
     sustained: bool = False
     """Time bursts and sustained load as well."""
-    timer: Literal["events", "nvbench"] = "events"
-    """Whose cold times count."""
     timeout_s: float = 120.0
     """The most that one step of an implementation may take: its first call with what it builds, a check, a
     turn of timing, compiling it for one architecture."""

@@ -110,12 +110,6 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--retune", action="store_true", help="autotune again, not with configurations of earlier runs")
     add("--sustained", action="store_true", help="also time bursts and sustained load (longer)")
-    add(
-        "--timer",
-        choices=("events", "nvbench"),
-        default="events",
-        help="measure cold GPU times by CUDA events or by nvbench (default: events)",
-    )
     options.add_timeout(add)
     add = found.add_argument_group("screen").add_argument
     add("--all", action="store_true", dest="every", help="every row and case, not only the best of each way")

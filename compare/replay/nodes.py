@@ -21,7 +21,7 @@ _PARAMETER_BYTES = 32_764
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelLaunch:
     """A kernel launch."""
 
     name: str
@@ -59,7 +59,7 @@ class Copy:
     nbytes: int
 
 
-Node = Kernel | Memset | Copy
+Node = KernelLaunch | Memset | Copy
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Sourced:
 
 
 @dataclass(frozen=True)
-class Output:
+class ArenaOutput:
     """An output in the arena."""
 
     address: int
@@ -126,7 +126,7 @@ class Recording:
     nodes: tuple[Node, ...]
     """In the order of one stream."""
     sources: tuple[Source, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[ArenaOutput, ...]
     kept: tuple[Kept, ...]
     used_bytes: int
     """Of the arena, from `BASE`."""
@@ -160,7 +160,7 @@ def problem(recording: Recording, inputs_bytes: int, arena_bytes: int, expected:
     for copy in (node for node in recording.nodes if isinstance(node, Copy)):
         if not BASE <= copy.origin <= copy.origin + copy.nbytes <= BASE + recording.used_bytes:
             return f"it copies from {copy.origin:#x}, outside its own memory"
-    for kernel in (node for node in recording.nodes if isinstance(node, Kernel)):
+    for kernel in (node for node in recording.nodes if isinstance(node, KernelLaunch)):
         if not 0 <= kernel.source < len(recording.sources):
             return f"{kernel.name} has no source"
         if sum(map(len, kernel.parameters)) > _PARAMETER_BYTES or min(kernel.grid + kernel.block) < 1:
@@ -192,7 +192,7 @@ def difference(one: Recording, other: Recording) -> str | None:
     if len(one.nodes) != len(other.nodes):
         return f"{len(one.nodes)} GPU operations on some inputs, and {len(other.nodes)} on others"
     for mine, theirs in zip(one.nodes, other.nodes, strict=True):
-        if isinstance(mine, Kernel) and isinstance(theirs, Kernel):
+        if isinstance(mine, KernelLaunch) and isinstance(theirs, KernelLaunch):
             if mine.name != theirs.name:
                 return f"{mine.name} on some inputs, and {theirs.name} on others"
             if _shape(mine) != _shape(theirs):
@@ -211,7 +211,7 @@ def difference(one: Recording, other: Recording) -> str | None:
     return None
 
 
-def _shape(kernel: Kernel) -> tuple[object, ...]:
+def _shape(kernel: KernelLaunch) -> tuple[object, ...]:
     sizes = tuple(map(len, kernel.parameters))
     attributes = kernel.cluster, kernel.cooperative, kernel.overlap
     return kernel.grid, kernel.block, kernel.shared_bytes, attributes, sizes

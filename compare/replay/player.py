@@ -12,7 +12,7 @@ from cuda.bindings import driver
 
 from compare.checking.guarded_memory import POISON
 from compare.replay.arena import BASE, Arena, checked
-from compare.replay.nodes import Copy, Kernel, Memset, Node, Output, Recording, TritonSource
+from compare.replay.nodes import ArenaOutput, Copy, KernelLaunch, Memset, Node, Recording, TritonSource
 
 _PORTABLE_CLUSTER = 8
 _PORTABLE_SHARED_BYTES = 48 << 10
@@ -59,7 +59,7 @@ class Player:
             memory.copy_(content)
 
     def _launch(self, node: Node, recording: Recording) -> Launch:
-        if isinstance(node, Kernel):
+        if isinstance(node, KernelLaunch):
             return self._kernel(node, isinstance(recording.sources[node.source], TritonSource))
         if isinstance(node, Copy):
             return lambda stream: _enqueued(
@@ -67,7 +67,7 @@ class Player:
             )
         return _memset(node)
 
-    def _kernel(self, kernel: Kernel, of_triton: bool) -> Launch:
+    def _kernel(self, kernel: KernelLaunch, of_triton: bool) -> Launch:
         function = checked(
             driver.cuModuleGetFunction(self._modules[kernel.source], kernel.name.encode()),
             f"{kernel.name} in its own source",
@@ -102,7 +102,7 @@ class Player:
         return launch
 
 
-def _attributes(kernel: Kernel) -> list[Any]:
+def _attributes(kernel: KernelLaunch) -> list[Any]:
     """A launch's attributes beyond its shape."""
     found = []
 
@@ -135,7 +135,7 @@ def _enqueued(result: tuple[Any, ...]) -> None:
         raise RuntimeError(f"replaying: {result[0].name}")
 
 
-def _tensor(output: Output, arena: Arena) -> torch.Tensor:
+def _tensor(output: ArenaOutput, arena: Arena) -> torch.Tensor:
     typed = torch.empty(0, dtype=getattr(torch, output.dtype), device=arena.device)
     if not output.nbytes:
         return typed.new_empty(output.shape)

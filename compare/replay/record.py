@@ -17,7 +17,7 @@ from cuda.bindings import driver
 
 from compare.checking.stage import tensors_of
 from compare.replay.arena import BASE, Arena, Pool, checked
-from compare.replay.nodes import Copy, Kept, Kernel, Memset, Node, Output, Recording, Source, words
+from compare.replay.nodes import ArenaOutput, Copy, Kept, KernelLaunch, Memset, Node, Recording, Source, words
 from compare.replay.sources import Sources
 
 _WARM_UP = 2
@@ -87,10 +87,10 @@ class Recorder:
         content = self._arena.part(address - BASE, nbytes).cpu().numpy().tobytes()
         return Kept(address, content)
 
-    def _output(self, x: Any) -> Output:
+    def _output(self, x: Any) -> ArenaOutput:
         if type(x) is not torch.Tensor or not self._has(x.data_ptr(), 0):
             raise NotReplayable("its output is no plain tensor that its call allocated by PyTorch")
-        return Output(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.stride())
+        return ArenaOutput(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.stride())
 
     def _has(self, address: int, nbytes: int) -> bool:
         return BASE <= address <= address + nbytes <= BASE + self._arena.nbytes
@@ -125,7 +125,7 @@ class Recorder:
             raise NotReplayable("its call copies from or to memory that it did not allocate by PyTorch")
         return Copy(origin, address, nbytes)
 
-    def _kernel(self, node: Any, overlap: bool, found: list[Source]) -> Kernel | Memset:
+    def _kernel(self, node: Any, overlap: bool, found: list[Source]) -> KernelLaunch | Memset:
         told = checked(driver.cuGraphKernelNodeGetParams(node), "a kernel's launch")
         function = told.func
         if not int(function):
@@ -147,7 +147,7 @@ class Recorder:
         if source not in found:
             found.append(source)
         cluster = _attribute(node, "CLUSTER_DIMENSION").clusterDim
-        return Kernel(
+        return KernelLaunch(
             name,
             found.index(source),
             (told.gridDimX, told.gridDimY, told.gridDimZ),

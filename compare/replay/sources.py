@@ -1,16 +1,21 @@
-"""Notes what each kernel of this process was compiled from, where Triton and cupy compile and load it.
+"""Notes what each kernel of this process was compiled from, by Triton's hook and by cupy's public classes.
 
 It runs beside a user's file and can be lied to: a source that is not the kernel's own gives another kernel.
 """
 
 from __future__ import annotations
 
-import functools
+import json
 import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from triton.compiler import CompiledKernel
+import torch
+from cuda.bindings import driver
+from triton import knobs
 
+from compare.device import arch
 from compare.replay.nodes import CudaSource, Source, TritonSource
 from cuda_impl import build
 
@@ -26,58 +31,73 @@ _CUPYS_OWN = "cupy/carray.cuh"
 class Sources:
     """What every loaded module was compiled from, by its handle; from `watch` on."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._of_module: dict[int, Source] = {}
+        self._raw: list[Any] = []
+        """Every ``cupy.RawModule`` and ``cupy.RawKernel``."""
 
     def of(self, module: int) -> Source | None:
         """The source of a CUmodule; None: not compiled here by Triton or cupy."""
+        if module not in self._of_module:
+            self._of_module |= self._of_cupy()
         return self._of_module.get(module)
 
     def watch(self) -> None:
         """Note from now on; before any kernel is compiled."""
-        self._watch_triton()
-        self._watch_cupy()
+        knobs.runtime.kernel_load_end_hook.add(self.loaded_by_triton)
+        cupy = build.cupy()
+        cupy.RawModule, cupy.RawKernel = map(self._noted, (cupy.RawModule, cupy.RawKernel))
 
-    def _watch_triton(self) -> None:
-        load = CompiledKernel._init_handles
+    def loaded_by_triton(
+        self, module: int, function: int, name: str, files: Mapping[str, str], *_: Any
+    ) -> None:
+        """Called by Triton after it has loaded a kernel; ``files``: as of `of_triton`."""
+        self._of_module[int(module)] = of_triton(files)
 
-        @functools.wraps(load)
-        def loading(kernel: Any) -> None:
-            load(kernel)
-            self._of_module[int(kernel.module)] = of_triton(kernel)
+    def _noted(self, base: Any) -> Any:
+        """A class of cupy's whose instances are noted."""
+        raw = self._raw
 
-        CompiledKernel._init_handles = loading
+        class Noted(base):  # type: ignore[misc]
+            def __init__(self, *arguments: Any, **keywords: Any) -> None:
+                super().__init__(*arguments, **keywords)
+                raw.append(self)
 
-    def _watch_cupy(self) -> None:
-        compiler = build.cupy().cuda.compiler
-        load, compile_it = compiler._compile_module_with_cache, compiler._NVRTCProgram.compile
-        compiled: list[CudaSource] = []
+        return Noted
 
-        @functools.wraps(compile_it)
-        def compiling(program: Any, options: Any = (), log_stream: Any = None) -> Any:
-            compiled.append(CudaSource(program.src, tuple(program.name_expressions or ()), tuple(options)))
-            return compile_it(program, options, log_stream)
-
-        @functools.wraps(load)
-        def loading(source: str, options: Any = (), **keywords: Any) -> Any:
-            module = load(source, options, **keywords)
-            wanted = source, tuple(keywords.get("name_expressions") or ())
-            for found in compiled:
-                # cupy adds options of its own behind those asked for.
-                same = (found.code, found.names) == wanted and found.options[: len(options)] == tuple(options)
-                if same and _CUPYS_OWN not in source:
-                    self._of_module[int(module.ptr)] = found
-            return module
-
-        compiler._NVRTCProgram.compile, compiler._compile_module_with_cache = compiling, loading
+    def _of_cupy(self) -> Iterator[tuple[int, Source]]:
+        for raw in self._raw:
+            if raw.backend != "nvrtc" or not raw.code or _CUPYS_OWN in raw.code:
+                continue
+            try:
+                yield _module(raw), of_cupy(raw, arch(self._device) or "")
+            except Exception:  # one that does not compile was not launched
+                continue
 
 
-def of_triton(kernel: Any) -> TritonSource:
-    """The source of a `CompiledKernel`."""
-    stage: Literal["ttir", "ttgir"] = "ttir" if "ttir" in kernel.asm else "ttgir"
-    known = kernel.metadata._asdict()
+def _module(raw: Any) -> int:
+    """The CUmodule of a ``RawModule`` or ``RawKernel``, compiled if it was not."""
+    if hasattr(raw, "module"):
+        return int(raw.module.ptr)
+    _, module = driver.cuFuncGetModule(driver.CUfunction(raw.kernel.ptr))
+    return int(module)
+
+
+def of_cupy(raw: Any, arch: str) -> CudaSource:
+    """The source of a ``cupy.RawModule`` or ``cupy.RawKernel``, with the options that cupy adds."""
+    names = getattr(raw, "name_expressions", None) or ()
+    added = "-ftz=true", f"-arch={arch}", "--device-as-default-execution-space"
+    return CudaSource(raw.code, tuple(names), (*raw.options, *added))
+
+
+def of_triton(files: Mapping[str, str]) -> TritonSource:
+    """The source of a kernel, from the paths of its files in Triton's cache by their names."""
+    by_stage = {Path(name).suffix[1:]: Path(path) for name, path in files.items()}
+    stage: Literal["ttir", "ttgir"] = "ttir" if "ttir" in by_stage else "ttgir"
+    known = json.loads(by_stage["json"].read_text())
     options = {name: known[name] for name in OPTIONS if known.get(name) is not None}
     # Warp specialization adds warps: the option is the number before.
-    if found := re.search(r'"ttg\.num-warps" = (\d+)', kernel.asm["ttgir"]):
+    if found := re.search(r'"ttg\.num-warps" = (\d+)', by_stage["ttgir"].read_text()):
         options["num_warps"] = int(found[1])
-    return TritonSource(kernel.asm[stage], stage, options)
+    return TritonSource(by_stage[stage].read_text(), stage, options)

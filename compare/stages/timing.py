@@ -12,7 +12,6 @@ from compare.records import archive
 from compare.spec import WRONG, Card, Case, Ceilings, Row, Timing
 from compare.stages.context import Checked, Context
 from compare.stages.verdict import verdict
-from compare.timing import nvbench
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Interrupted, Plan, Result
 from compare.timing.stopwatch import CudaStopwatch
@@ -83,15 +82,6 @@ def time_case(context: Context, case: Case, checked: Sequence[Checked], exchange
         except Interrupted as error:
             results, interrupted = error.partial, True
     return Timed(results, ceilings.ceilings(), ceilings.card(), interrupted)
-
-
-def retime_case(
-    context: Context, case: Case, checked: Sequence[Checked], results: Mapping[str, Result]
-) -> dict[str, Result]:
-    """``results`` with nvbench's cold times in place of ours."""
-    context.meter.say(f"timing {case} by nvbench")
-    impls = [one.impl for one in checked]
-    return nvbench.retimed(context.op, impls, case, context.device, results, context.options.seed)
 
 
 def with_result(row: Row, result: Result) -> Row:

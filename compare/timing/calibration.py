@@ -47,7 +47,7 @@ def detectable(time_us: float, calibration: Calibration | None = None) -> float:
     return min(1.0, max(share, found.tick_us / time_us)) if time_us > 0 else 1.0
 
 
-def marked(case: CaseComparison, calibration: Calibration | None) -> CaseComparison:
+def with_noise_floor(case: CaseComparison, calibration: Calibration | None) -> CaseComparison:
     """``case`` with the largest difference between equals in every row; replayed rows keep their record's."""
 
     def mark(row: Row) -> Row:

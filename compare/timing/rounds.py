@@ -1,13 +1,5 @@
 """Rounds of samples: their order, when to stop, and the times and ratios that follow.
 
-What is timed:
-
-- *first call*: host time of the first call in the process and the GPU work it starts, compilation included;
-- *cold*: GPU time of one call with the L2 flushed, on inputs that rotate through several sets;
-- *warm*: GPU time a call, several back to back on the same inputs;
-- *graph*: GPU time of one replay of the call captured as a CUDA graph, warm;
-- *launch*: host time until the call returns while the GPU is busy; the median of a batch is one sample.
-
 Each round takes a cold sample from every implementation, in a new random order, so that a drift of clocks,
 power or temperature affects all alike; the first rounds take one of each other kind as well.  A ratio is the
 median of the cold ratios within rounds.  Rounds end when every ratio's 95% interval is tight or the time
@@ -15,7 +7,7 @@ budget is used, but not before each implementation has its least number of sampl
 often, a fast one never starves.  Every sample is kept.  GPU times are the difference of two events.  The time
 of an empty pair is not subtracted; a note gives it where it matters.
 
-Nothing here touches a GPU; time comes from `Timed` implementations and a `Clock`.
+Nothing here touches a GPU; time comes from a `Timer` of each implementation and a `Clock`.
 """
 
 from __future__ import annotations
@@ -24,16 +16,17 @@ import math
 import random
 import statistics
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Literal
 
 from compare.spec import Estimate, Implementation, Options, Ratio, Timing
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.statistics import estimate, outliers, within
-from compare.timing.stopwatch import Clock
+from compare.timing.stopwatch import Clock, Timer
 from compare.timing.sustained import Endurance, endure
-from compare.timing.timed import Timed
 
 Progress = Callable[[float], None]
 """Called after every round with the share of the timing that is done, 0 to 1."""
@@ -100,16 +93,8 @@ def reference(label: str, impls: Sequence[Implementation]) -> str | None:
     return None if first == label else first
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The times of one implementation in one round, in microseconds."""
-
-    cold_us: float
-    warm_us: float | None = None
-    launch_us: float | None = None
-    graph_us: float | None = None
-    sm_mhz: float | None = None
-    """The card's clock right after the cold call."""
+Series = Literal["cold_us", "warm_us", "launch_us", "graph_us", "sm_mhz"]
+"""Microseconds of one kind of sample; or the card's clock in MHz, right after a cold call."""
 
 
 @dataclass
@@ -117,24 +102,35 @@ class Entry:
     """One implementation while it is being timed."""
 
     impl: Implementation
-    timed: Timed
+    timer: Timer
     first_ms: float | None = None
     """Time of its first call, where that was timed earlier."""
+    cold_only: bool = False
+    """A user's: nothing would notice a kernel that leaves its result for the next of calls back to back."""
+    unverified: str = ""
+    """Why its times are its own process's word; empty where they are not."""
+    notes: list[str] = field(default_factory=list)
     call_ms: float = 0.0
     """Host time of a call and its GPU work at the beginning of timing, or a later cold time that is less."""
     spent_s: float = 0.0
     """Cost of its samples so far."""
-    sampled: int = 0
-    """Number of rounds that sampled it."""
     has_graph: bool = False
     repeats: int = 1
+    samples: dict[Series, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """By the round's number."""
+    exposed: bool = False
+    """A GPU time contains host time."""
     endurance: Endurance | None = None
     error: Exception | None = None
-    notes: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
         return self.impl.label
+
+    @property
+    def sampled(self) -> int:
+        """Number of rounds that sampled it."""
+        return len(self.samples["cold_us"])
 
 
 class Interrupted(KeyboardInterrupt):
@@ -168,8 +164,8 @@ class Rounds:
     ) -> None:
         self.baseline, self.clock, self.plan, self.ceilings = baseline, clock, plan, ceilings
         self.entries = {entry.label: entry for entry in entries}
-        self.samples: list[dict[str, Sample]] = []
-        """By label, round after round."""
+        self.count = 0
+        """Number of completed rounds."""
         self.converged = False
         self._share_s = math.inf
         self._random = random.Random(seed)
@@ -188,33 +184,26 @@ class Rounds:
         self._warm_up(begin + min(self.plan.warm_up_s, budget_s))
         check_at = self.plan.min_rounds
         while due := self._due():
-            self.samples.append(self._round(len(self.samples), due))
-            count, spent = len(self.samples), self.clock.now_s() - begin
+            self._round(self.count, due)
+            self.count += 1
+            spent = self.clock.now_s() - begin
             if progress is not None:
                 progress(min(1.0, spent / budget_s) if budget_s > 0 else 1.0)
-            if count >= check_at and spent >= min(self.plan.min_s, budget_s):
+            if self.count >= check_at and spent >= min(self.plan.min_s, budget_s):
                 self.converged = self.tight()
-                check_at = max(count + 1, math.ceil(1.1 * count))
+                check_at = max(self.count + 1, math.ceil(1.1 * self.count))
             done = (self.converged or spent >= budget_s) and not any(map(self._is_short, self._active()))
-            if done or count >= self.plan.max_rounds:
+            if done or self.count >= self.plan.max_rounds:
                 break
         if self.plan.sustained:
             self._endure()
-
-    def _endure(self) -> None:
-        for entry in self._shuffled(self._active()):
-            with _contained(entry):
-                cold_us, launch_us = (
-                    statistics.median(self._series(entry.label, kind)) for kind in ("cold_us", "launch_us")
-                )
-                entry.endurance = endure(entry.timed, self.clock, cold_us, launch_us)
 
     def tight(self) -> bool:
         """Whether every ratio's interval is tight, or the cold time's where there is no ratio."""
         due = self._due()
         for entry in due:
             ratios = self._ratios(entry)[0]
-            known = [ratio.value for ratio in ratios] or [estimate(self._series(entry.label, "cold_us"))]
+            known = [ratio.value for ratio in ratios] or [estimate(self._series(entry, "cold_us"))]
             if entry.label == self.baseline and len(due) > 1:
                 continue  # it is in the others' ratios
             if not all(within(value, self.plan.tight) for value in known):
@@ -227,7 +216,7 @@ class Rounds:
         for label, entry in self.entries.items():
             if entry.error is not None:
                 found[label] = entry.error
-            elif any(label in samples for samples in self.samples):
+            elif self._series(entry, "cold_us"):
                 found[label] = self._timing(entry)
             elif entry.first_ms is not None:
                 note = "interrupted before its first round"
@@ -256,15 +245,15 @@ class Rounds:
 
     def _prepare(self, entry: Entry) -> None:
         """Make the first call, then capture a graph: of a slow call none, as launching is no part of it."""
-        entry.call_ms = entry.timed.first()
+        entry.call_ms = entry.timer.first()
         if entry.first_ms is None:
             entry.first_ms = entry.call_ms
         if self._is_slow(entry):
-            entry.call_ms = entry.timed.first()  # the first call may only have kept the host busy
-        if self._is_slow(entry) and not entry.impl.foreign:  # a user's is verified by its graph
+            entry.call_ms = entry.timer.first()  # the first call may only have kept the host busy
+        if self._is_slow(entry) or entry.cold_only:
             return
         try:
-            entry.timed.capture()
+            entry.timer.capture()
             entry.has_graph = True
         except Exception as error:
             entry.notes.append(f"no CUDA graph: {_first_line(error)}")
@@ -274,49 +263,66 @@ class Rounds:
         return entry.call_ms > self.plan.slow_ms
 
     def _warm_up(self, until_s: float) -> None:
-        while True:
-            samples = self._round(0, [each for each in self._active() if not self._is_slow(each)])
-            for label, sample in samples.items():
-                by_gpu = self.plan.batch_us / max(sample.cold_us, 0.1)
-                by_host = self.plan.batch_host_us / max(sample.launch_us or 0.0, 0.1)
-                wanted = round(min(by_gpu, by_host, self.plan.most_repeats))
-                self.entries[label].repeats = max(1, wanted)
-            for entry in self.entries.values():
-                entry.spent_s, entry.sampled = 0.0, 0
-            if not samples or self.clock.now_s() >= until_s:
+        """Discarded rounds, with negative numbers; they tell how often to repeat a call."""
+        plan, number = self.plan, -1
+        while due := [each for each in self._active() if not self._is_slow(each)]:
+            self._round(number, due)
+            for entry in due:
+                by_gpu = plan.batch_us / max(entry.samples["cold_us"].get(number, 0.0), 0.1)
+                by_host = plan.batch_host_us / max(entry.samples["launch_us"].get(number, 0.0), 0.1)
+                entry.repeats = max(1, round(min(by_gpu, by_host, plan.most_repeats)))
+                entry.spent_s = 0.0
+                entry.samples.clear()
+            number -= 1
+            if self.clock.now_s() >= until_s:
                 break
         self._empty_us.clear()
         if self.ceilings is not None:
             self.ceilings.restart()
 
-    def _round(self, number: int, due: Sequence[Entry]) -> dict[str, Sample]:
+    def _round(self, number: int, due: Sequence[Entry]) -> None:
         """One sample of each kind from each entry that is ``due``, in a new random order for each kind."""
-        cold: dict[str, float] = {}
-        clocks: dict[str, float | None] = {}
-        samples: dict[str, Sample] = {}
         for entry in self._shuffled(due):  # close together: ratios are of these
-            with _contained(entry), self._on_account_of(entry):
-                cold[entry.label] = entry.timed.cold(number % entry.timed.sets).gpu_us
-                entry.call_ms = min(entry.call_ms, cold[entry.label] / 1e3)
-                clocks[entry.label] = self.ceilings.clock_mhz() if self.ceilings else None
+            with self._on_account_of(entry):
+                reading = entry.timer.cold(number)
+                entry.exposed |= reading.exposed
+                entry.samples["cold_us"][number] = reading.gpu_us
+                entry.call_ms = min(entry.call_ms, reading.gpu_us / 1e3)
+                clock_mhz = self.ceilings.clock_mhz() if self.ceilings else None
+                if clock_mhz is not None:
+                    entry.samples["sm_mhz"][number] = clock_mhz
         if self.ceilings is not None:
             self.ceilings.sample()
         for entry in self._shuffled(due):
-            with _contained(entry), self._on_account_of(entry):
-                sample = Sample(cold[entry.label], sm_mhz=clocks[entry.label])
-                if entry.sampled < (1 if self._is_slow(entry) else self.plan.warm_rounds):
-                    warm = entry.timed.warm(number % entry.timed.sets, entry.repeats)
-                    graph_us = entry.timed.graph(entry.repeats).gpu_us if entry.has_graph else None
-                    sample = replace(sample, warm_us=warm.gpu_us, launch_us=warm.host_us, graph_us=graph_us)
-                samples[entry.label] = sample
-                entry.sampled += 1
+            if entry.sampled <= (1 if self._is_slow(entry) else self.plan.warm_rounds):
+                with self._on_account_of(entry):
+                    self._sample_warm(entry, number)
         self._empty_us.append(self.clock.empty_us())
-        return samples
+
+    def _sample_warm(self, entry: Entry, number: int) -> None:
+        """Launch overhead, and the GPU times of calls back to back."""
+        reading = entry.timer.warm(number, entry.repeats)
+        entry.samples["launch_us"][number] = reading.host_us
+        if entry.cold_only:
+            return
+        entry.samples["warm_us"][number] = reading.gpu_us
+        entry.exposed |= reading.exposed
+        if entry.has_graph:
+            entry.samples["graph_us"][number] = entry.timer.warm(number, entry.repeats, "graph").gpu_us
+
+    def _endure(self) -> None:
+        for entry in self._shuffled(self._active()):
+            if not entry.cold_only:
+                with _contained(entry):
+                    cold_us = statistics.median(self._series(entry, "cold_us"))
+                    launch_us = statistics.median(self._series(entry, "launch_us"))
+                    entry.endurance = endure(entry.timer, self.clock, cold_us, launch_us)
 
     @contextmanager
     def _on_account_of(self, entry: Entry) -> Iterator[None]:
         begin = self.clock.now_s()
-        yield
+        with _contained(entry):
+            yield
         entry.spent_s += self.clock.now_s() - begin
 
     def _shuffled(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -326,26 +332,34 @@ class Rounds:
 
     # ----------------------------------------------------------------------- what follows
 
-    def _series(self, label: str, kind: str) -> list[float]:
-        """All samples of one kind, rounded to the nanosecond."""
-        taken = (getattr(samples[label], kind) for samples in self.samples if label in samples)
-        return [round(value, 3) for value in taken if value is not None]
+    def _completed(self, entry: Entry, kind: Series) -> dict[int, float]:
+        """The samples of one kind of the completed rounds, by the round's number."""
+        return {number: us for number, us in entry.samples[kind].items() if 0 <= number < self.count}
+
+    def _series(self, entry: Entry, kind: Series) -> list[float]:
+        """The same, rounded to the nanosecond."""
+        return [round(us, 3) for us in self._completed(entry, kind).values()]
+
+    def _estimate(self, entry: Entry, kind: Series) -> Estimate | None:
+        series = self._series(entry, kind)
+        return estimate(series) if series else None
 
     def _timing(self, entry: Entry) -> Timing:
-        label = entry.label
-        cold, graph = self._series(label, "cold_us"), self._series(label, "graph_us")
+        cold = self._series(entry, "cold_us")
         ratios, notes = self._ratios(entry)
+        clocks = self._series(entry, "sm_mhz")
         return Timing(
             cold_us=estimate(cold),
-            warm_us=estimate(self._series(label, "warm_us")),
-            graph_us=estimate(graph) if graph else None,
-            launch_us=estimate(self._series(label, "launch_us")),
+            warm_us=self._estimate(entry, "warm_us"),
+            graph_us=self._estimate(entry, "graph_us"),
+            launch_us=self._estimate(entry, "launch_us"),
             first_call_ms=entry.first_ms,
             ratios=tuple(ratios),
             rounds=len(cold),
             converged=self.converged,
-            notes=(*entry.notes, *notes, *self._remarks(entry, cold), *_endured(entry)),
-            sm_mhz=statistics.median(clocks) if (clocks := self._series(label, "sm_mhz")) else None,
+            notes=(*entry.notes, *notes, *self._remarks(entry, cold)),
+            unverified=entry.unverified,
+            sm_mhz=statistics.median(clocks) if clocks else None,
             burst_us=entry.endurance.burst_us if entry.endurance else None,
             sustained_us=entry.endurance.sustained_us if entry.endurance else None,
         )
@@ -355,25 +369,26 @@ class Rounds:
         ratios: list[Ratio] = []
         notes: list[str] = []
         impls = [each.impl for each in self.entries.values()]
-        for other in dict.fromkeys((self.baseline, reference(entry.label, impls))):
-            if other is None or other == entry.label:
+        for label in dict.fromkeys((self.baseline, reference(entry.label, impls))):
+            if label is None or label == entry.label:
                 continue
-            why = self._incomparable(entry, self.entries.get(other))
-            value = None if why else self._ratio(entry.label, other)
-            if value is not None:
-                ratios.append(Ratio(other, value))
-                notes.extend(self._clocks_apart(entry.label, other))
+            other = self.entries.get(label)
+            why = self._incomparable(entry, other)
+            value = None if why or other is None else self._ratio(entry, other)
+            if value is not None and other is not None:
+                ratios.append(Ratio(label, value))
+                notes.extend(self._clocks_apart(entry, other))
             else:
-                notes.append(f"no ratio to {other}: {why or 'no round timed both'}")
+                notes.append(f"no ratio to {label}: {why or 'no round timed both'}")
         return ratios, notes
 
-    def _clocks_apart(self, label: str, other: str) -> Iterator[str]:
+    def _clocks_apart(self, entry: Entry, other: Entry) -> Iterator[str]:
         """A note where the two ran at different SM clocks: a power-hungry kernel lowers its own clock."""
-        series = [self._series(name, "sm_mhz") for name in (label, other)]
+        series = [self._series(each, "sm_mhz") for each in (entry, other)]
         if all(series):
             own, theirs = map(statistics.median, series)
             if theirs > 0 and abs(own / theirs - 1) > OTHER_CLOCK:
-                yield f"it ran at {own:.0f} MHz and {other} at {theirs:.0f} MHz: part of their ratio"
+                yield f"it ran at {own:.0f} MHz and {other.label} at {theirs:.0f} MHz: part of their ratio"
 
     def _incomparable(self, own: Entry, other: Entry | None) -> str | None:
         """Why the two are not comparable; None where the terms are equal."""
@@ -383,22 +398,24 @@ class Rounds:
             return f"it failed ({_first_line(other.error)})"
         if own.impl.accumulator != other.impl.accumulator:
             return f"unequal terms, accumulator {own.impl.accumulator} vs {other.impl.accumulator}"
-        if own.timed.output_dtype != other.timed.output_dtype:
-            return f"unequal terms, output {own.timed.output_dtype} vs {other.timed.output_dtype}"
+        if own.timer.output_dtype != other.timer.output_dtype:
+            return f"unequal terms, output {own.timer.output_dtype} vs {other.timer.output_dtype}"
         return None
 
-    def _ratio(self, label: str, other: str) -> Estimate | None:
-        """Speedup of ``label`` vs. ``other``, from the rounds that timed both."""
-        pairs = [(r[other].cold_us, r[label].cold_us) for r in self.samples if label in r and other in r]
-        values = [theirs / own for theirs, own in pairs if own > 0 and theirs > 0]
-        return estimate([round(value, 5) for value in values]) if values else None
+    def _ratio(self, entry: Entry, other: Entry) -> Estimate | None:
+        """Speedup of ``entry`` vs. ``other``, from the completed rounds that timed both."""
+        own, theirs = (self._completed(each, "cold_us") for each in (entry, other))
+        pairs = [(theirs[number], us) for number, us in own.items() if number in theirs]
+        values = [round(others / us, 5) for others, us in pairs if us > 0 and others > 0]
+        return estimate(values) if values else None
 
     def _remarks(self, entry: Entry, cold: Sequence[float]) -> Iterator[str]:
-        if entry.timed.exposed("cold") or entry.timed.exposed("warm"):
+        if entry.exposed:
             yield "its call synchronizes, or its launch is slower than the GPU: GPU times include host time"
-        rounds = len(self.samples)
-        if len(cold) < rounds:
-            yield f"timed in {len(cold)} of {rounds} rounds: these used its share of the time"
+        if entry.cold_only:
+            yield "no warm times: back to back, a kernel may find its output there already"
+        if len(cold) < self.count:
+            yield f"timed in {len(cold)} of {self.count} rounds: these used its share of the time"
         odd = outliers(cold)
         if odd > MANY_OUTLIERS * len(cold):
             yield f"{odd} of {len(cold)} cold samples are outliers (kept)"
@@ -407,13 +424,10 @@ class Rounds:
             at_resolution = statistics.median(cold) < RESOLUTION * empty_us
             lead = "its cold time is at the clock's resolution: " if at_resolution else ""
             yield f"{lead}an empty pair of events reads {empty_us:.1f} us, which is not subtracted"
-
-
-def _endured(entry: Entry) -> Iterator[str]:
-    if entry.endurance is not None and not entry.endurance.settled:
-        yield "its time under sustained load did not settle within the time limit"
-    if any(entry.timed.exposed(kind) for kind in ("burst", "sustained")):
-        yield "its burst and sustained times include host time: the host is slower than the GPU"
+        if entry.endurance is not None and not entry.endurance.settled:
+            yield "its time under sustained load did not settle within the time limit"
+        if entry.endurance is not None and entry.endurance.exposed:
+            yield "its burst and sustained times include host time: the host is slower than the GPU"
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class Floor:
         return f"{time_us:.4g} us {name} for {self.work} would be {claimed}; {self.reached}"
 
 
-def enforced(case: CaseComparison, l2_bytes: int | None) -> CaseComparison:
+def reject_below_floor(case: CaseComparison, l2_bytes: int | None) -> CaseComparison:
     """``case`` with every impossible row refused: it shows the reason, no time, and no ratio refers to it.
 
     Replayed rows stay as they were recorded.

@@ -41,12 +41,19 @@ FIRST_WAIT_US = 60.0
 LONGEST_WAIT_US = 20_000.0
 
 
+BackToBack = Literal["warm", "graph", "burst", "sustained"]
+"""Kinds of sample that repeat the call: in a round, as a CUDA graph, after a pause, and under load."""
+Kind = Literal["cold", BackToBack]
+
+
 @dataclass(frozen=True)
 class Reading:
     """One sample: GPU and host time of a call in microseconds (in a batch: GPU mean, host median)."""
 
     gpu_us: float
     host_us: float
+    exposed: bool = False
+    """The GPU time contains host time: the host was slower than the GPU."""
 
 
 class Clock(Protocol):
@@ -82,8 +89,24 @@ class Stopwatch(Clock, Protocol):
     def capture(self, call: Call) -> Call:
         """``call`` as a CUDA graph; the result replays it.  Raises where it cannot be captured."""
 
-    def exposed(self, name: str) -> bool:
-        """Whether a sample of that name contains host time."""
+
+class Timer(Protocol):
+    """One implementation, ready to be timed: `compare.worker.timing.RemoteTimer`, and a fake in tests."""
+
+    output_dtype: str | None
+    """The output's dtype, known after `first`."""
+
+    def first(self) -> float:
+        """Host time of a call and of its GPU work, in ms."""
+
+    def capture(self) -> None:
+        """Capture a CUDA graph of the call.  Raises where it cannot be captured."""
+
+    def cold(self, number: int) -> Reading:
+        """One call with a cold L2, in a round of that number; the sets of inputs rotate."""
+
+    def warm(self, number: int, repeats: int, kind: BackToBack = "warm") -> Reading:
+        """``repeats`` calls back to back, or replays of the captured graph, after an untimed one."""
 
 
 def how_many_sets(size: int, device: torch.device) -> int:
@@ -194,9 +217,6 @@ class CudaStopwatch:
     def empty_us(self) -> float:
         return self._read(("empty", ""), self._flush, lambda: None, 1).gpu_us
 
-    def exposed(self, name: str) -> bool:
-        return not self._exposed.isdisjoint((("cold", name), ("warm", name)))
-
     def _read(self, key: _Key, before: Call, call: Call, repeats: int) -> Reading:
         wait_us = self._waits_us.get(key, FIRST_WAIT_US)
         while True:
@@ -228,7 +248,7 @@ class CudaStopwatch:
             # Another process reads the result, and CUDA does not order two processes' work.
             torch.cuda.synchronize(self._device)
         gpu_us = self._start.elapsed_time(self._end) * 1e3 / repeats
-        return Reading(gpu_us, statistics.median(host_us))
+        return Reading(gpu_us, statistics.median(host_us), key in self._exposed)
 
     def _calibrate(self) -> float:
         """Cycles of the waiting kernel per microsecond, at the busy card's clock."""

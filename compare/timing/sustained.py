@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from compare.spec import Estimate
 from compare.timing.statistics import estimate
-from compare.timing.stopwatch import Clock
-from compare.timing.timed import Timed
+from compare.timing.stopwatch import BackToBack, Clock, Timer
 
 PAUSE_S = 0.1
 BURSTS = 7
@@ -39,10 +38,12 @@ class Endurance:
     sustained_us: Estimate
     settled: bool
     """Whether the time of a call settled within `MOST_S`."""
+    exposed: bool
+    """Whether a time contains host time."""
 
 
 def endure(
-    timed: Timed,
+    timer: Timer,
     clock: Clock,
     cold_us: float,
     launch_us: float,
@@ -51,31 +52,39 @@ def endure(
     """Times of bursts, then of sustained load, on the first set of inputs.
 
     Args:
-        timed: the implementation.
+        timer: of the implementation.
         clock: measures the duration of sustained load.
         cold_us: approximate GPU time of a call.
         launch_us: approximate host time of a call.
         sleep: waits that many seconds with the GPU idle.
     """
+    exposed = False
+
+    def sample(repeats: int, kind: BackToBack) -> float:
+        nonlocal exposed
+        reading = timer.warm(0, repeats, kind)
+        exposed = exposed or reading.exposed
+        return round(reading.gpu_us, 3)  # to the nanosecond, as all samples are
+
     bursts = []
     repeats = _repeats(BURST_US, BURST_HOST_US, cold_us, launch_us)
-    for number in range(1 + BURSTS):
+    for _ in range(1 + BURSTS):
         sleep(PAUSE_S)
-        taken = timed.warm(0, repeats, "burst")
-        if number > 0:  # the first one teaches the stopwatch the host's time
-            bursts.append(taken.gpu_us)
-    batches, settled = _sustained(timed, clock, _repeats(BATCH_US, BATCH_HOST_US, cold_us, launch_us))
-    return Endurance(estimate(_rounded(bursts)), estimate(_rounded(batches)), settled)
+        bursts.append(sample(repeats, "burst"))
+    most_repeats = _repeats(BATCH_US, BATCH_HOST_US, cold_us, launch_us)
+    batches, settled = _sustained(lambda repeats: sample(repeats, "sustained"), clock, most_repeats)
+    # The first burst teaches the stopwatch the host's time.
+    return Endurance(estimate(bursts[1:]), estimate(batches), settled, exposed)
 
 
-def _sustained(timed: Timed, clock: Clock, most_repeats: int) -> tuple[list[float], bool]:
+def _sustained(sample: Callable[[int], float], clock: Clock, most_repeats: int) -> tuple[list[float], bool]:
     """The last `IN_A_ROW` batches if they settled, else the later half; and whether they settled."""
     batches: list[float] = []
     repeats, begin = 1, clock.now_s()
     while True:
         # Doubles each time: the stopwatch learns the host's time for the next batch from this one.
         repeats = min(2 * repeats, most_repeats)
-        batches.append(timed.warm(0, repeats, "sustained").gpu_us)
+        batches.append(sample(repeats))
         spent_s = clock.now_s() - begin
         last = batches[-IN_A_ROW:]
         level = len(last) == IN_A_ROW and max(last) <= (1 + SETTLED) * min(last)
@@ -88,8 +97,3 @@ def _sustained(timed: Timed, clock: Clock, most_repeats: int) -> tuple[list[floa
 def _repeats(gpu_us: float, host_us: float, cold_us: float, launch_us: float) -> int:
     """Number of calls that take about ``gpu_us`` of GPU time and at most ``host_us`` of host time."""
     return max(1, round(min(gpu_us / max(cold_us, 0.5), host_us / max(launch_us, 0.5))))
-
-
-def _rounded(samples: list[float]) -> list[float]:
-    """To the nanosecond, as all samples are."""
-    return [round(sample, 3) for sample in samples]

@@ -7,16 +7,18 @@ its own cache: its log is recorded.
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 from triton.runtime.autotuner import Autotuner
 
 from compare.spec import Tuning
+
+Tell = Callable[[Tuning], None]
 
 
 @contextmanager
@@ -31,36 +33,23 @@ def watched(known: Sequence[Tuning]) -> Iterator[list[Tuning]]:
     """
     found: list[Tuning] = []
     with ExitStack() as stack:
-        stack.enter_context(_of_triton(known, found.append))
+        stack.enter_context(_replaced(Autotuner, "run", _of_triton(Autotuner.run, known, found.append)))
         # Not imported here: that takes seconds, and code that uses Inductor has imported it.
         if inductor := sys.modules.get("torch._inductor.select_algorithm"):
-            stack.enter_context(_of_inductor(inductor, found.append))
+            cache = inductor.AlgorithmSelectorCache
+            watching = staticmethod(_of_inductor(cache.log_results, found.append))
+            stack.enter_context(_replaced(cache, "log_results", watching))
         yield found
 
 
-# --------------------------------------------------------------------------- triton.autotune
-
-
-class _Found(dict[Any, Any]):
-    """An autotuner's cache with the configurations of earlier runs; records the keys looked up."""
-
-    def __init__(self, cache: dict[Any, Any], configs: Sequence[Any], known: Sequence[Tuning]) -> None:
-        super().__init__(cache)
-        self._configs = {described(config): config for config in configs}
-        self._known = {tuning.key: tuning for tuning in known}
-        self.told: dict[Any, Tuning] = {}
-        self.asked: Any = None
-
-    def __contains__(self, key: object) -> bool:
-        tuning = self._known.get(str(key))
-        if not super().__contains__(key) and tuning is not None and tuning.found in self._configs:
-            self[key] = self._configs[tuning.found]
-            self.told[key] = replace(tuning, kept=True)
-        return super().__contains__(key)
-
-    def __getitem__(self, key: object) -> Any:
-        self.asked = key
-        return super().__getitem__(key)
+@contextmanager
+def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def described(config: Any) -> str:
@@ -69,45 +58,41 @@ def described(config: Any) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items() if (name, value) != ("num_ctas", 1))
 
 
-@contextmanager
-def _of_triton(known: Sequence[Tuning], tell: Callable[[Tuning], None]) -> Iterator[None]:
-    run = Autotuner.run
+def _of_triton(run: Callable[..., Any], known: Sequence[Tuning], tell: Tell) -> Callable[..., Any]:
+    """``Autotuner.run`` with the ``known`` configurations; tells the one that each call ran with."""
+    tunings: dict[tuple[str, str], Tuning] = {}
+    """By kernel and configuration: the last search that found it."""
 
-    def watching(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if len(self.configs) < 2:
-            return run(self, *args, **kwargs)
-        kernel = self.base_fn.__name__
-        if not isinstance(self.cache, _Found):
-            self.cache = _Found(self.cache, self.configs, [t for t in known if t.kernel == kernel])
-        result = run(self, *args, **kwargs)
-        cache = self.cache
-        if cache.asked not in cache.told:
-            cache.told[cache.asked] = Tuning(
-                kernel,
-                str(cache.asked),
-                described(self.best_config),
-                tuple(map(described, self.configs)),
-                len(self.configs_timings),
-                getattr(self, "bench_time", 0.0),  # absent with Triton's own cache
-            )
-        tell(cache.told[cache.asked])
+    def watching(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(tuner.configs) < 2:
+            return run(tuner, *args, **kwargs)
+        kernel = tuner.base_fn.__name__
+        configs = {described(config): config for config in tuner.configs}
+        for tuning in known:
+            with suppress(ValueError, SyntaxError):  # a key that is not made of numbers and texts
+                if tuning.kernel == kernel and tuning.found in configs:
+                    tuner.cache.setdefault(ast.literal_eval(tuning.key), configs[tuning.found])
+                    tunings.setdefault((kernel, tuning.found), replace(tuning, kept=True))
+        before = set(tuner.cache)
+        result = run(tuner, *args, **kwargs)
+        found = described(tuner.best_config)
+        for key in tuner.cache.keys() - before:
+            timed = len(tuner.configs_timings)
+            search_s = getattr(tuner, "bench_time", 0.0)  # absent with Triton's own cache
+            tunings[kernel, found] = Tuning(kernel, str(key), found, tuple(configs), timed, search_s)
+        if (kernel, found) in tunings:
+            tell(tunings[kernel, found])
         return result
 
-    with mock.patch.object(Autotuner, "run", watching):
-        yield
+    return watching
 
 
-# --------------------------------------------------------------------------- torch.compile's max-autotune
-
-
-@contextmanager
-def _of_inductor(module: Any, tell: Callable[[Tuning], None]) -> Iterator[None]:
-    cache = module.AlgorithmSelectorCache
-    log_results = cache.log_results
+def _of_inductor(log_results: Callable[..., None], tell: Tell) -> Callable[..., None]:
+    """``AlgorithmSelectorCache.log_results``, which tells the choices that max-autotune timed."""
 
     def watching(
         name: str,
-        input_nodes: Any,
+        nodes: Any,
         timings: dict[Any, float],
         elapse: float,
         precompile_elapse: float,
@@ -118,10 +103,9 @@ def _of_inductor(module: Any, tell: Callable[[Tuning], None]) -> Iterator[None]:
             space = tuple(map(_choice, timings))
             found = _choice(min(timings, key=timings.__getitem__))
             tell(Tuning(name, "", found, space, len(space), elapse + precompile_elapse))
-        log_results(name, input_nodes, timings, elapse, precompile_elapse, *more, **named)
+        log_results(name, nodes, timings, elapse, precompile_elapse, *more, **named)
 
-    with mock.patch.object(cache, "log_results", staticmethod(watching)):
-        yield
+    return watching
 
 
 def _choice(choice: Any) -> str:

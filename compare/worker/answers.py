@@ -14,6 +14,7 @@ from compare.records.encoding import decode
 from compare.replay.nodes import Recording
 from compare.sandbox.words import read_json
 from compare.spec import CodeSize, KernelResources, Tuning
+from compare.timing.stopwatch import Reading
 
 MOST_BYTES = 4 << 20
 
@@ -66,13 +67,6 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class _Sample:
-    gpu_us: float
-    host_us: float
-    exposed: bool
-
-
-@dataclass(frozen=True)
 class _Profile:
     kernels: tuple[KernelResources, ...]
     own: tuple[str, ...]
@@ -112,8 +106,8 @@ _FORMS: dict[str, Any] = {
     "first_again": _Text,
     "compile": _Images,
     "record": Recording,
-    "cold": _Sample,
-    "warm": _Sample,
+    "cold": Reading,
+    "warm": Reading,
 }
 """By request; others are answered with nothing."""
 

@@ -77,8 +77,8 @@ def cold_samples(
     workers = {impl.label: crew.of(impl) for impl in impls}
     op = replace(op, baseline=impls[0].label)
     with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
-        yardstick = ToleranceFromBaseline(op, WorkerStage(workers[op.baseline], exchange))
-        found = measure(Subject(op, impls, case, device, workers, exchange, yardstick), settings)
+        tolerance = ToleranceFromBaseline(op, WorkerStage(workers[op.baseline], exchange))
+        found = measure(Subject(op, impls, case, device, workers, exchange, tolerance), settings)
     for result in found.values():
         if isinstance(result, Exception):
             raise result

@@ -47,8 +47,7 @@ from compare.sandbox import isolation, kernel, limits
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import raised_in
 from compare.spec import Implementation, Tuning, UsageError
-from compare.timing.stopwatch import Reading, Stopwatch, host_ms
-from compare.timing.timed import Kind
+from compare.timing.stopwatch import Kind, Reading, Stopwatch, host_ms
 from compare.tuning.autotune import watched
 from compare.worker.foreign import Description
 from compare.worker.memory import Place, View, mailboxes, of_kinds, tensor_in
@@ -337,7 +336,7 @@ class _Work:
     def arena(self, library: str, inputs_bytes: int, nbytes: int) -> None:
         """Prepare to record, before a user's file is loaded: PyTorch then allocates behind the inputs."""
         self._arena = Arena(nbytes, self._device)
-        sources = Sources()
+        sources = Sources(self._device)
         sources.watch()
         self._recorder = Recorder(self._arena, Pool(library, self._arena, inputs_bytes), sources)
 
@@ -440,11 +439,6 @@ class _Work:
     def capture(self) -> None:
         self.bench.capture()
 
-    def batch(self, changes: dict[str, Any]) -> None:
-        """Replays for the judge's own clock; only a changed element comes between them."""
-        self.bench.batch(changes)
-        self._synchronize()
-
     @property
     def bench(self) -> _Bench:
         assert self._bench is not None
@@ -536,26 +530,17 @@ class _Bench:
         for x, value in zip(self._memory[which], self._coming, strict=bool(self._coming)):
             x.copy_(value)  # new values: nothing remembered from the untimed call is of use
         self.prepare(which)
-        return self._reading("cold", self._watch.cold("cold", self.calls[which], self._written))
+        return self._reading(self._watch.cold("cold", self.calls[which], self._written))
 
     def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
         self.prepare(which)
-        return self._reading(kind, self._watch.warm(kind, self.call(kind, which), repeats))
+        return self._reading(self._watch.warm(kind, self.call(kind, which), repeats))
 
-    def batch(self, changes: dict[str, Any]) -> None:
-        """Replay the graph; ``changes``: the element of an argument to write before each replay."""
-        x = self._sets[0][changes["argument"]]
-        spots = [x[tuple(at)] for at in changes["spots"]]
-        for number, value in enumerate(changes["values"]):
-            spots[number % len(spots)].fill_(value)
-            self._replay()
-        self._deliver()
-
-    def _reading(self, kind: Kind, reading: Reading) -> dict[str, Any]:
+    def _reading(self, reading: Reading) -> dict[str, Any]:
         if self._tidy:
             self._output = None
             torch.cuda.empty_cache()
-        return {"gpu_us": reading.gpu_us, "host_us": reading.host_us, "exposed": self._watch.exposed(kind)}
+        return asdict(reading)
 
     def capture(self) -> None:
         self._graph = self._watch.capture(self.calls[0])
@@ -599,14 +584,6 @@ class _Replay(_Bench):
     def cold(self, which: int) -> dict[str, Any]:
         self._fetch(which)
         return super().cold(which)
-
-    def warm(self, kind: Kind, which: int, repeats: int) -> dict[str, Any]:
-        self._fetch(which)
-        return super().warm(kind, which, repeats)
-
-    def batch(self, changes: dict[str, Any]) -> None:
-        self._fetch(0)
-        super().batch(changes)
 
     def _deliver(self) -> None:
         super()._deliver()

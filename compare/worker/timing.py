@@ -2,21 +2,19 @@
 
 Each worker reads its own clock, because only that one is close enough to the GPU.  A user's row that can be
 recorded is timed in a worker that never ran the file's host code (`compare.worker.replaying`).  Any other row
-of a user's is unverified.  The judge verifies from outside: inputs are new in every round, outputs of samples
-are compared with the oracle, and batches of a recording's replays are timed by the judge's own clock.
-Between two replays an element of the inputs changes, so that no earlier result is of use.
+of a user's is unverified.  The judge verifies from outside: inputs are new in every round, and outputs of
+samples are compared with the oracle.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -25,30 +23,16 @@ from compare.checking.guarded_memory import changed, memory_of, untouched
 from compare.checking.probes import most_kept
 from compare.checking.reference import Reference
 from compare.checking.tolerance import ToleranceFromBaseline, limit_of
-from compare.spec import Case, Implementation, Op, Timing, by_output
+from compare.spec import Case, Implementation, Op, by_output
 from compare.timing.ceilings import CeilingMeter
 from compare.timing.rounds import Entry, Interrupted, Plan, Progress, Result, Rounds, release
-from compare.timing.stopwatch import Reading, Stopwatch
-from compare.timing.timed import BackToBack, Kind
+from compare.timing.stopwatch import BackToBack, Kind, Reading, Stopwatch
 from compare.worker.exchange import Exchange
 from compare.worker.memory import Place, kinds_of
 from compare.worker.parallel import abreast, cores
 from compare.worker.process import Worker
 
 CUDA_STOPWATCH = "compare.timing.stopwatch:CudaStopwatch"
-
-SPAN_S = 0.02
-"""Duration of the longer of the two batches that the judge times."""
-FEWEST_CALLS, MOST_CALLS = 8, 4000
-ATTEMPTS = 5
-SPOTS = 16
-"""Elements of the inputs that change in turn between the replays of a batch."""
-MARGIN = 0.7
-"""Least share that a user's row may show, of the least that the project's own rows of the run show (1 where
-none has a graph).  The share is claimed time over the time that the judge's clock sees, at most 1.  Kernels
-differ: on one H100 a product ran at 0.82 of its speed once the card had reached its power cap."""
-
-_CHANCE = random.SystemRandom()
 
 REPLAYED = (
     "GPU times: its recorded GPU work, replayed on new inputs by a process that never ran its host code; "
@@ -66,167 +50,68 @@ class Cheated(Exception):
     """A worker's answer or output is wrong; the text is a whole sentence."""
 
 
-class Session:
-    """What the workers of one measurement share: the examiner, and the cost of samples."""
-
-    def __init__(self, exam: Examiner) -> None:
-        self.exam = exam
-        self.samples = 0
-        self.samples_s = self.set_out_s = self.exams_s = 0.0
-        self._this_round: set[str] = set()
-        self._rounds = 0
-
-    @property
-    def in_turn(self) -> int:
-        """The number of a round that checks rows which are not replayed: 1, 4, 16 and so on; else 0."""
-        power_of_4 = self._rounds & (self._rounds - 1) == 0 and self._rounds.bit_length() % 2 == 1
-        return self._rounds if power_of_4 else 0
-
-    def cold_sample_of(self, label: str, which: int) -> None:
-        """Renew a set of inputs before the first cold sample of a round."""
-        if label in self._this_round or not self._this_round:
-            self._this_round.clear()
-            self._rounds += 1
-            self.exam.renew(which)
-        self._this_round.add(label)
-
-    def cost(self) -> str:
-        """The cost of all samples so far, in words."""
-        each_ms = (self.samples_s - self.exams_s) / max(self.samples, 1) * 1e3
-        set_out_ms = self.set_out_s / max(self.samples, 1) * 1e3
-        return (
-            f"{self.samples} samples of {each_ms:.2f} ms ({set_out_ms:.2f} ms to copy inputs), "
-            f"{self.exams_s:.2f} s to check outputs"
-        )
-
-
-class Remote:
-    """`compare.timing.timed.Timed` by a worker: it takes the readings, and the judge checks outputs.
+class RemoteTimer:
+    """`compare.timing.stopwatch.Timer` by workers: they take the readings, and the judge checks outputs.
 
     Args:
-        always: the output of every sample is checked.
+        worker: of the row.
+        runner: replays the row's recorded call, for its cold times; None: the row's own worker takes them.
     """
 
     def __init__(
-        self, worker: Worker, impl: Implementation, session: Session, *, always: bool = False
+        self, impl: Implementation, examiner: Examiner, worker: Worker, runner: Worker | None = None
     ) -> None:
-        self.worker, self.accumulator, self.foreign = worker, impl.accumulator, impl.foreign
-        self.sets = len(session.exam.sets)
         self.output_dtype: str | None = None
-        self._label, self._session = impl.label, session
-        self._exposed: set[Kind] = set()
-        self._always = always
+        self._impl, self._examiner = impl, examiner
+        self._worker, self._runner = worker, runner
         self._checked_in: dict[Kind, int] = {}
 
     def first(self) -> float:
+        if self._runner is not None:
+            self._runner.ask("first_again", "a call")
         begin = time.perf_counter()
-        self.output_dtype = self.worker.ask("first_again", "a call")
+        self.output_dtype = self._worker.ask("first_again", "a call")
         return (time.perf_counter() - begin) * 1e3
 
     def capture(self) -> None:
-        self.worker.ask("capture", "capturing a CUDA graph")
+        self._worker.ask("capture", "capturing a CUDA graph")
 
-    def cold(self, which: int) -> Reading:
-        self._session.cold_sample_of(self._label, which)
-        return self._sample("cold", which, "cold")
+    def cold(self, number: int) -> Reading:
+        self._examiner.begin_round(number)
+        return self._sample(self._runner or self._worker, "cold", number)
 
-    def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
-        return self._sample(kind, which, "warm", kind=kind, repeats=repeats)
+    def warm(self, number: int, repeats: int, kind: BackToBack = "warm") -> Reading:
+        # A graph was captured on the first set of inputs.
+        return self._sample(self._worker, kind, 0 if kind == "graph" else number, repeats)
 
-    def graph(self, repeats: int) -> Reading:
-        return self._sample("graph", 0, "warm", kind="graph", repeats=repeats)
-
-    def exposed(self, kind: Kind) -> bool:
-        return kind in self._exposed
-
-    def _to_be_checked(self, kind: Kind) -> bool:
-        """Whether to examine the next sample's output.
-
-        The first of a kind, and one in rounds 1, 4, 16 and so on, where the project's rows share the oracle's
-        output: attention's takes a second.
-        """
-        in_turn = self._session.in_turn
-        if not self._always and kind in self._checked_in and in_turn in (0, self._checked_in[kind]):
-            return False
-        self._checked_in[kind] = in_turn
-        return True
-
-    def _sample(self, kind: Kind, which: int, request: str, /, **arguments: Any) -> Reading:
-        session, exam = self._session, self._session.exam
-        begin = time.perf_counter()
-        checked = self._to_be_checked(kind)
-        if checked and self.foreign:
-            exam.renew(which)  # values that no other sample has seen
-        renewed = time.perf_counter()
-        exam.set_out(which, kind)
-        set_out = time.perf_counter()
-        told = self.worker.ask(request, f"a {kind} sample", which=which, **arguments)
-        if told["exposed"]:
-            self._exposed.add(kind)
-        answered = time.perf_counter()
+    def _sample(self, worker: Worker, kind: Kind, number: int, repeats: int = 1) -> Reading:
+        examiner, which = self._examiner, number % len(self._examiner.sets)
+        checked = self._is_checked(kind)
+        if checked and self._impl.foreign:
+            examiner.renew(which)  # values that no other sample has seen
+        examiner.set_out(which, kind)
+        if kind == "cold":
+            answer = worker.ask("cold", "a cold sample", which=which)
+        else:
+            answer = worker.ask("warm", f"a {kind} sample", kind=kind, which=which, repeats=repeats)
+        reading = Reading(**answer)
         if checked:
-            exam.examine(which, f"a {kind} sample on new inputs", self.accumulator)
-            session.exams_s += time.perf_counter() - answered + renewed - begin
-        session.samples += 1
-        session.set_out_s += set_out - renewed
-        session.samples_s += time.perf_counter() - begin
-        reading = Reading(float(told["gpu_us"]), float(told["host_us"]))
+            examiner.examine(which, f"a {kind} sample on new inputs", self._impl.accumulator)
         if not (0 < reading.gpu_us < math.inf and 0 <= reading.host_us < math.inf):
             raise Cheated(f"its clock read {reading.gpu_us} us (GPU) and {reading.host_us} us (host)")
         return reading
 
+    def _is_checked(self, kind: Kind) -> bool:
+        """Whether to examine the next sample's output: of a user's row every cold one.
 
-class Replayed:
-    """`compare.timing.timed.Timed` of a user's file: GPU times by a worker that replays a recording of it.
-
-    The host times of its calls, launch overhead and first call, are its own worker's.
-    """
-
-    def __init__(self, runner: Remote, own: Remote) -> None:
-        self.runner, self._own = runner, own
-        self.sets = runner.sets
-        self.output_dtype: str | None = None
-
-    def first(self) -> float:
-        self.runner.first()
-        self.output_dtype = self.runner.output_dtype
-        return self._own.first()
-
-    def capture(self) -> None:
-        self.runner.capture()
-
-    def cold(self, which: int) -> Reading:
-        return self.runner.cold(which)
-
-    def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
-        reading = self.runner.warm(which, repeats, kind)
-        if kind != "warm":
-            return reading
-        return Reading(reading.gpu_us, self._own.warm(which, repeats).host_us)
-
-    def graph(self, repeats: int) -> Reading:
-        return self.runner.graph(repeats)
-
-    def exposed(self, kind: Kind) -> bool:
-        return self.runner.exposed(kind)
-
-
-def _overhead_us(watch: Stopwatch, device: torch.device) -> float:
-    """Host time of a change of one element and a nearly empty graph's replay, in us, by the judge's clock."""
-    x = torch.zeros(2, device=device)
-    element, replay = x[0], watch.capture(x.zero_)
-
-    def seconds(repeats: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            element.fill_(1.0)
-            replay()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - begin
-
-    seconds(100)
-    return min(seconds(1000) - seconds(100) for _ in range(3)) / 900 * 1e6
+        Else the first of a kind, and one in rounds 1, 4, 16 and so on, where the project's rows share the
+        oracle's output: attention's takes a second.
+        """
+        in_turn = self._examiner.in_turn
+        if kind in self._checked_in and in_turn in (0, self._checked_in[kind]):
+            return self._impl.foreign and kind == "cold"
+        self._checked_in[kind] = in_turn
+        return True
 
 
 class Examiner:
@@ -241,6 +126,8 @@ class Examiner:
     ) -> None:
         self._op, self._case, self._device, self._exchange = op, case, device, exchange
         self._generator = torch.Generator(device).manual_seed(secrets.randbelow(1 << 62))
+        self._round: int | None = None
+        self._count = 0
         self._stale = self._fresh()
         self._wanted: list[tuple[Op, float, bool]] = []  # no references: these would hold the stale inputs
         self._references: dict[int, list[Reference]] = {}
@@ -260,8 +147,18 @@ class Examiner:
         return max(1, sum(x.numel() * x.itemsize for x in self._exchange.expected.values()))
 
     @property
-    def has_elements(self) -> bool:
-        return any(x.numel() > 0 for values in self._values for x in values)
+    def in_turn(self) -> int:
+        """The number of rounds so far, discarded ones too, where that is 1, 4, 16 and so on; else 0."""
+        count = self._count
+        power_of_4 = count & (count - 1) == 0 and count.bit_length() % 2 == 1
+        return count if power_of_4 else 0
+
+    def begin_round(self, number: int) -> None:
+        """Draw new values for a set of inputs, once a round."""
+        if number != self._round:
+            self.renew(number % len(self.sets))
+            self._round = number
+            self._count += 1
 
     def _fresh(self) -> tuple[torch.Tensor, ...]:
         return self._op.make_inputs(self._case, self._generator, self._device)
@@ -284,25 +181,6 @@ class Examiner:
         else:
             self._put(self._values[which], which)
         exchange.poison()
-
-    def changes(self, which: int, repeats: int) -> dict[str, Any]:
-        """The elements that a worker writes into a set of inputs, one before each replay."""
-        values = self._values[which]
-        some = [i for i, x in enumerate(values) if x.numel() > 0]
-        # Whole numbers beside others may be indices, of which only the op knows the valid ones.
-        argument = _CHANCE.choice([i for i in some if values[i].is_floating_point()] or some)
-        spots = [[_CHANCE.randrange(size) for size in values[argument].shape] for _ in range(SPOTS)]
-        # Values like the planted outliers of every row.
-        signs = (-1, 1) if values[argument].is_floating_point() else (1,)
-        written = [_CHANCE.choice(signs) * (4 + _CHANCE.randrange(128) / 32) for _ in range(repeats)]
-        return {"argument": argument, "spots": spots, "values": written}
-
-    def apply(self, which: int, changes: Mapping[str, Any]) -> None:
-        """Make changes in the judge's own values."""
-        self._references.pop(which, None)
-        x = self._values[which][changes["argument"]]
-        for number, value in enumerate(changes["values"]):
-            x[tuple(changes["spots"][number % SPOTS])] = value
 
     def examine(self, which: int, when: str, accumulator: str) -> None:
         """Compare the outputs of the last sample with the oracle, and the inputs with their values.
@@ -361,7 +239,7 @@ class Subject:
     """By label."""
     exchange: Exchange
     """The shared memory of the case."""
-    yardstick: ToleranceFromBaseline
+    tolerance: ToleranceFromBaseline
     """PyTorch's own error on this op."""
     first_calls_ms: Mapping[str, float] = field(default_factory=dict)
     """By label: first calls timed earlier; others are timed with the rounds."""
@@ -376,7 +254,7 @@ class Settings:
     """How to time it."""
 
     local: Stopwatch
-    """The judge's: reads an empty pair of events, and replays a graph."""
+    """The judge's: reads an empty pair of events."""
     seed: int
     """Of the order within rounds."""
     budget_s: float
@@ -407,204 +285,94 @@ def measure(
         By label: its times, or its error; an error of one does not stop the others.
 
     Raises:
-        Interrupted: on Ctrl-C, with the times so far, without users' rows: those are not verified yet.
+        Interrupted: on Ctrl-C, with the times so far.
     """
-    impls, device, exchange = subject.impls, subject.device, subject.exchange
+    op, device = subject.op, subject.device
     try:
-        exam = Examiner(subject.op, subject.case, device, exchange, subject.yardstick)
+        examiner = Examiner(op, subject.case, device, subject.exchange, subject.tolerance)
     except RuntimeError as error:  # the inputs do not fit into the memory left
         release(error)
-        return dict.fromkeys((impl.label for impl in impls), error)
+        return dict.fromkeys((impl.label for impl in subject.impls), error)
     say("preparing workers for timing")
-    session = Session(exam)
-    remotes: dict[str, Remote | Replayed] = {}
-    refused: dict[str, Result] = {}
-    notes: dict[str, list[str]] = {}
-    unverified = {impl.label: NOT_RECORDED for impl in impls if impl.foreign} | dict(subject.unverified)
-
-    def begin(worker: Worker) -> None:
-        exchange.hand_to(worker)
-        worker.ask(
-            "enter",
-            "preparing for timing",
-            sets=[[place.as_json() for place in places] for places in exam.sets],
-            coming=[place.as_json() for place in exam.coming],
-            stopwatch=settings.stopwatch,
-            cycles_per_us=settings.local.cycles_per_us,
-            tidy=settings.tidy,
-            expected=kinds_of(exchange.expected),
-            options=exchange.options,
-        )
-
-    def enter(impl: Implementation) -> Exception | None:
-        try:
-            begin(subject.workers[impl.label])
-        except Exception as error:
-            return error
-        return None
-
-    def stop() -> None:
-        for worker in (*subject.workers.values(), *subject.runners.values()):
-            worker.abandon()
-
-    for impl, problem in abreast(enter, impls, min(len(impls), cores()), stop):
-        if problem is not None:
-            refused[impl.label] = problem
-    for impl in impls:  # one at a time: what the preparation of weights takes is shown
-        if impl.label in refused:
-            continue
-        worker = subject.workers[impl.label]
-        try:
-            if impl.prepare is not None:
-                ms = worker.ask("prepare", "preparing weights")
-                notes.setdefault(impl.label, []).append(f"weights prepared offline, untimed: {ms:.3g} ms")
-        except Exception as error:
-            refused[impl.label] = error
-            continue
-        remotes[impl.label] = own = Remote(worker, impl, session)
-        if runner := subject.runners.get(impl.label):
-            try:
-                begin(runner)
-                replays = Remote(runner, impl, session, always=True)
-                replays.warm(0, 1)
-                remotes[impl.label] = Replayed(replays, own)
-                notes.setdefault(impl.label, []).append(REPLAYED)
-                unverified.pop(impl.label, None)
-            except Exception as error:  # also an output that is wrong on new inputs
-                release(error)
-                unverified[impl.label] = why(error)
-    rounds = Rounds(
-        subject.op.baseline,
-        [
-            Entry(
-                impl,
-                remotes[impl.label],
-                subject.first_calls_ms.get(impl.label),
-                notes=notes.get(impl.label, []),
-            )
-            for impl in impls
-            if impl.label in remotes
-        ],
-        settings.local,
-        settings.plan,
-        settings.seed,
-        ceilings,
-    )
-    foreign = {impl.label for impl in impls if impl.foreign}
+    entries, failed = _prepared(subject, examiner, partial(_enter, subject, settings, examiner))
+    rounds = Rounds(op.baseline, entries, settings.local, settings.plan, settings.seed, ceilings)
     say("timing: first calls and graphs, then rounds")
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             rounds.run(settings.budget_s, progress)
     except KeyboardInterrupt:
-        found = rounds.results()
-        raise Interrupted({label: found[label] for label in found.keys() - foreign}) from None
-    say(f"verifying {session.cost()} by the judge's own clock")
-    results = refused | rounds.results()
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        results |= _verified(results, remotes, exam, settings.local, device)
-    for label, reason in unverified.items():
-        if isinstance(result := results.get(label), Timing):
-            results[label] = replace(result, unverified=reason)
-    return results
+        raise Interrupted(rounds.results()) from None
+    return failed | rounds.results()
 
 
-def _verified(
-    results: Mapping[str, Result],
-    remotes: Mapping[str, Remote | Replayed],
-    exam: Examiner,
-    local: Stopwatch,
-    device: torch.device,
-) -> dict[str, Result]:
-    """By label: in place of the times of a replayed row an error, or `unverified` times.
+def _prepared(
+    subject: Subject, examiner: Examiner, enter: Callable[[Worker], None]
+) -> tuple[list[Entry], dict[str, Result]]:
+    """An entry for each implementation whose worker is ready, and by label the error of each other one."""
+    impls, workers = subject.impls, subject.workers
+    failed: dict[str, Result] = {}
 
-    The accepted share follows from the project's own rows, measured in the same way.  A row below it is not
-    refused: another process that uses the GPU slows replays down as well.
-    """
-    graphs = {label: each for label, each in results.items() if isinstance(each, Timing) and each.graph_us}
-    replayed = {label: remote.runner for label in graphs if isinstance(remote := remotes[label], Replayed)}
-    if not replayed or not exam.has_elements:
-        return {}
-    overhead_us = _overhead_us(local, device)
-    found: dict[str, Result] = {}
-    least = 1.0
-    for label, timing in graphs.items():
-        if isinstance(remote := remotes[label], Remote) and not remote.foreign:
-            try:
-                share, _ = _share(timing, _Batches(remote, exam), overhead_us, 1.0)
-                least = min(least, share)
-            except Exception as error:
-                found[label] = error
-    for label, runner in replayed.items():
-        timing = graphs[label]
-        if least < MARGIN:
-            reason = f"by the judge's clock the project's own rows ran at {least:.2g} of their speed"
-            found[label] = replace(timing, unverified=reason)
-            continue
+    def entered(impl: Implementation) -> Exception | None:
         try:
-            share, seen_us = _share(timing, _Batches(runner, exam), overhead_us, MARGIN * least)
+            enter(workers[impl.label])
         except Exception as error:
-            found[label] = error
-            continue
-        if share < MARGIN * least:
-            reason = (
-                f"{_claimed_us(timing):.3g} us a call, while replays of its CUDA graph take {seen_us:.3g} us "
-                "each by the judge's clock"
-            )
-            found[label] = replace(timing, unverified=reason)
-    return found
+            return error
+        return None
+
+    def stop() -> None:
+        for worker in (*workers.values(), *subject.runners.values()):
+            worker.abandon()
+
+    for impl, error in abreast(entered, impls, min(len(impls), cores()), stop):
+        if error is not None:
+            failed[impl.label] = error
+    entries = []
+    for impl in impls:  # one at a time: what the preparation of weights takes is shown
+        try:
+            if impl.label not in failed:
+                entries.append(_entry(impl, subject, examiner, enter))
+        except Exception as error:
+            failed[impl.label] = error
+    return entries, failed
 
 
-def _claimed_us(timing: Timing) -> float:
-    """The least of a row's GPU times, in us."""
-    return min(e.median for e in (timing.cold_us, timing.warm_us, timing.graph_us) if e is not None)
+def _enter(subject: Subject, settings: Settings, examiner: Examiner, worker: Worker) -> None:
+    """Prepare a worker for timing."""
+    subject.exchange.hand_to(worker)
+    worker.ask(
+        "enter",
+        "preparing for timing",
+        sets=[[place.as_json() for place in places] for places in examiner.sets],
+        coming=[place.as_json() for place in examiner.coming],
+        stopwatch=settings.stopwatch,
+        cycles_per_us=settings.local.cycles_per_us,
+        tidy=settings.tidy,
+        expected=kinds_of(subject.exchange.expected),
+        options=subject.exchange.options,
+    )
 
 
-def _share(timing: Timing, batches: _Batches, overhead_us: float, enough: float) -> tuple[float, float]:
-    """The time that a worker claims as a share of the time that the judge sees, and the latter in us.
-
-    Disturbances only add time: it is measured again until the share is ``enough``.  Where the GPU has little
-    to do, the judge sees the host, so ``overhead_us`` counts as claimed.
-
-    Raises:
-        Cheated: an output of a user's replays is wrong.
-    """
-    claimed_us = _claimed_us(timing)
-    seen_us = batches.roughly_us(claimed_us)
-    for _ in range(ATTEMPTS):
-        if claimed_us + overhead_us >= enough * seen_us:
-            break
-        seen_us = min(seen_us, batches.slope_us(seen_us))
-    return (claimed_us + overhead_us) / seen_us, seen_us
-
-
-class _Batches:
-    """Batches of replays of a worker's CUDA graph, timed by the judge's clock.
-
-    An element of the inputs changes before each, and the last output of a user's is examined.
-    """
-
-    def __init__(self, remote: Remote, exam: Examiner) -> None:
-        self._remote, self._exam = remote, exam
-
-    def roughly_us(self, claimed_us: float) -> float:
-        """Time of a replay in a small batch, in us, with its share of the request's overhead."""
-        self._exam.renew(0)
-        self._exam.set_out(0, "graph")
-        calls = max(2, min(FEWEST_CALLS, int(SPAN_S * 1e6 / max(claimed_us, 1.0))))
-        return self._seconds(calls) / calls * 1e6
-
-    def slope_us(self, at_most_us: float) -> float:
-        """Time of a replay, in us: the slope between two batches, without the request's overhead."""
-        many = max(2, min(MOST_CALLS, int(SPAN_S * 1e6 / max(at_most_us, 1.0))))
-        few = max(1, many // 8)
-        return max(0.1, (self._seconds(many) - self._seconds(few)) / (many - few) * 1e6)
-
-    def _seconds(self, repeats: int) -> float:
-        remote, changes = self._remote, self._exam.changes(0, repeats)
-        begin = time.perf_counter()
-        remote.worker.ask("batch", f"a batch of {repeats} replays", changes=changes)
-        seconds = time.perf_counter() - begin
-        if remote.foreign:
-            self._exam.apply(0, changes)
-            self._exam.examine(0, "a batch of replays on changing inputs", remote.accumulator)
-        return seconds
+def _entry(
+    impl: Implementation, subject: Subject, examiner: Examiner, enter: Callable[[Worker], None]
+) -> Entry:
+    """An implementation in its worker, or in its runner where that replays a call correctly."""
+    worker = subject.workers[impl.label]
+    notes: list[str] = []
+    if impl.prepare is not None:
+        ms = worker.ask("prepare", "preparing weights")
+        notes.append(f"weights prepared offline, untimed: {ms:.3g} ms")
+    timer, unverified = RemoteTimer(impl, examiner, worker), ""
+    if impl.foreign:
+        unverified = subject.unverified.get(impl.label, NOT_RECORDED)
+    if runner := subject.runners.get(impl.label):
+        try:
+            enter(runner)
+            replayed = RemoteTimer(impl, examiner, worker, runner)
+            replayed.cold(-1)
+            timer, unverified = replayed, ""
+            notes.append(REPLAYED)
+        except Exception as error:  # also an output that is wrong on new inputs
+            release(error)
+            unverified = why(error)
+    first_ms = subject.first_calls_ms.get(impl.label)
+    return Entry(impl, timer, first_ms, impl.foreign, unverified, notes)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
 import torch
+from triton import knobs
 
 from compare.records.encoding import decode, encode
-from compare.replay.images import compiled, sections
+from compare.replay.images import compiled
 from compare.replay.nodes import CudaSource, Source, Sourced, TritonSource
 from compare.replay.sources import Sources
 from compare.worker.process import Worker
 from cuda_impl import build, flags
 from cuda_impl.build import cuda_include
+from loops import for_each
 from processes import python
 
 ADD = 'extern "C" __global__ void add(const float* x, float* y) { y[threadIdx.x] += x[threadIdx.x]; }\n'
@@ -29,8 +32,8 @@ def sent(source: Source) -> Source:
 
 AS_TRITON = """
 import json, sys
-from unittest import mock
-from triton.compiler import CompiledKernel
+import torch
+from triton import knobs
 from compare import registry
 from compare.capture import capture
 from compare.records.encoding import decode, encode
@@ -43,9 +46,8 @@ op, label = registry.get_op("softmax"), sys.argv[1]
 (impl,) = (i for i in registry.implementations("softmax") if i.label == label)
 (launch,) = capture(impl, op, op.cases.default, "sm_90")
 kernel, _ = compile_triton(launch, "sm_90")
-with mock.patch.object(CompiledKernel, "_init_handles", lambda kernel: setattr(kernel, "module", 7)):
-    (sources := Sources())._watch_triton()
-    kernel._init_handles()
+(sources := Sources(torch.device("cpu"))).watch()
+knobs.runtime.kernel_load_end_hook(7, 8, kernel.name, kernel.metadata_group, kernel.hash)  # needs a GPU else
 source = decode(Sourced, json.loads(json.dumps({"all": encode((sources.of(7),))}))).all[0]
 print(source.stage, compiled([source], "sm_90") == [kernel.asm["cubin"]])
 """
@@ -59,32 +61,45 @@ def test_tritons_ir_compiles_to_the_same_machine_code(label: str, stage: str) ->
     assert done.stdout.split() == [stage, "True"], done.stderr
 
 
-@pytest.mark.parametrize(("code", "names"), [(ADD, ()), (TEMPLATE, ("scale<float>", "scale<double>"))])
-def test_cupys_source_compiles_to_the_same_machine_code(code: str, names: tuple[str, ...]) -> None:
-    """cupy's own compilation is noted as it happens, and loading it is made up: that needs a GPU."""
-    compiler = build.cupy().cuda.compiler
-    sources, images = Sources(), []
-
-    class Module:
-        ptr = 7
-
-    def load(source: str, options: tuple[str, ...] = (), **keywords: object) -> Module:
-        found = keywords["name_expressions"]
-        program = compiler._NVRTCProgram(source, "kern.cu", name_expressions=found, method="cubin")
-        images.append(program.compile((*options, "-ftz=true", "-arch=sm_90"))[0])
-        return Module()
-
+@pytest.fixture
+def watching() -> Iterator[Sources]:
+    cupy, sources = build.cupy(), Sources(torch.device("cpu"))
     with (
-        mock.patch.object(compiler, "_compile_module_with_cache", load),
-        mock.patch.object(compiler._NVRTCProgram, "compile", compiler._NVRTCProgram.compile),
+        mock.patch.multiple(cupy, RawModule=cupy.RawModule, RawKernel=cupy.RawKernel),
+        mock.patch.object(knobs.runtime.kernel_load_end_hook, "calls", []),
+        mock.patch("compare.replay.sources.arch", return_value="sm_90"),
+        mock.patch("compare.replay.sources._module", side_effect=lambda raw: len(raw.options)),
     ):
-        sources._watch_cupy()
-        for option in ("-DONE", "-DTWO"):
-            compiler._compile_module_with_cache(code, (option,), name_expressions=names or None)
-    source = sources.of(7)
-    assert source == CudaSource(code, names, ("-DTWO", "-ftz=true", "-arch=sm_90"))
+        sources.watch()
+        yield sources
+
+
+@pytest.mark.parametrize(("code", "names"), [(ADD, ()), (TEMPLATE, ("scale<float>", "scale<double>"))])
+def test_cupys_source_compiles_to_the_same_machine_code(
+    code: str, names: tuple[str, ...], watching: Sources
+) -> None:
+    """Loading a module is made up: that needs a GPU."""
+    cupy = build.cupy()
+    cupy.RawModule(code=f'#include "cupy/carray.cuh"\n{code}', options=("-DONE",))
+    cupy.RawModule(code=code, options=("-DONE",), backend="nvcc")
+    made = cupy.RawModule(code=code, options=("-DONE", "-DTWO"), name_expressions=names or None)
+    assert isinstance(made, cupy.RawModule)
+    assert watching.of(1) is None  # neither cupy's own nor nvcc's are compiled again
+    source = watching.of(2)
+    assert isinstance(source, CudaSource)
+    program = cupy.cuda.compiler._NVRTCProgram(code, "kern.cu", name_expressions=names, method="cubin")
+    theirs, _ = program.compile((*made.options, "-ftz=true", "-arch=sm_90"))
+    assert (source.code, source.names) == (code, names)
     (image,) = compiled([sent(source)], "sm_90")
-    assert image.rstrip(b"\0") == images[1].rstrip(b"\0")  # cupy loses a byte at the end
+    assert image.rstrip(b"\0") == theirs.rstrip(b"\0")  # cupy loses a byte at the end
+
+
+def test_a_kernel_of_its_own_has_a_source(watching: Sources) -> None:
+    build.cupy().RawKernel(ADD, "add", options=("-DONE",))
+    assert watching.of(1) == CudaSource(
+        ADD, (), ("-DONE", "-ftz=true", "-arch=sm_90", "--device-as-default-execution-space")
+    )
+    assert watching.of(3) is None
 
 
 IR = """
@@ -106,17 +121,11 @@ def test_an_isolated_process_compiles() -> None:
     finally:
         worker.close()
     of_cuda, of_triton = (b64decode(image) for image in told)
-    assert ".text.add" in sections(of_cuda)
-    assert ".text.store" in sections(of_triton)
+    assert b".text.add\0" in of_cuda
+    assert b".text.store\0" in of_triton
 
 
-def test_a_module_that_was_not_compiled_here_has_no_source() -> None:
-    assert Sources().of(1) is None
-
-
-@pytest.mark.parametrize(
-    "variable", ["__device__ float kept;", "__constant__ float kept;", "__device__ float kept = 1;"]
-)
+@for_each("variable", ["__device__ float kept;", "__constant__ float kept;", "__device__ float kept = 1;"])
 def test_variables_that_are_used_are_refused(variable: str) -> None:
     code = variable + ADD.replace("+= x", "+= kept + x")
     with pytest.raises(NotImplementedError, match="Pass a tensor instead"):
@@ -128,7 +137,7 @@ def test_constants_that_are_folded_are_no_variables() -> None:
         "+=", "+= TWICE<ONE> *"
     )
     (image,) = compiled([CudaSource(code, (), flags.nvrtc("sm_90", cuda_include()))], "sm_90")
-    assert ".text.add" in sections(image)
+    assert b".text.add\0" in image
 
 
 def test_a_source_that_does_not_compile_is_refused_with_the_compilers_words() -> None:
@@ -136,11 +145,6 @@ def test_a_source_that_does_not_compile_is_refused_with_the_compilers_words() ->
         compiled([CudaSource("no C++", (), ("-arch=sm_90",))], "sm_90")
     with pytest.raises(ValueError, match="no architecture"):
         compiled([CudaSource(ADD, (), ("-arch=compute_90",))], "sm_90")
-
-
-def test_what_is_no_machine_code_has_no_sections() -> None:
-    with pytest.raises(ValueError, match="64-bit ELF"):
-        list(sections(b"// PTX"))
 
 
 def test_triton_runs_no_other_options() -> None:

@@ -14,22 +14,23 @@ from compare.replay.arena import BASE, GRANULE
 from compare.replay.nodes import (
     MOST_KEPT_BYTES,
     MOST_NODES,
+    ArenaOutput,
     Copy,
     CudaSource,
     Kept,
-    Kernel,
+    KernelLaunch,
     Memset,
-    Output,
     Recording,
     TritonSource,
     difference,
     problem,
 )
 from compare.worker import answers
+from loops import for_each
 
 OWN = BASE + GRANULE
 """Behind the inputs."""
-KERNEL = Kernel(
+KERNEL = KernelLaunch(
     "k", 0, (4, 1, 1), (128, 1, 1), (0, 0, 0), 0, False, False, (BASE.to_bytes(8, "little"), b"\x05\0\0\0")
 )
 RECORDING = Recording(
@@ -38,7 +39,7 @@ RECORDING = Recording(
         CudaSource("__global__", ("k<float>",), ("-ftz=true",)),
         TritonSource("module", "ttir", {"num_warps": 4, "debug": False}),
     ),
-    (Output(OWN, "float32", (4, 8), (8, 1)),),
+    (ArenaOutput(OWN, "float32", (4, 8), (8, 1)),),
     (Kept(OWN + 8192, b"\x01\x02"),),
     2 * GRANULE,
 )
@@ -55,7 +56,7 @@ def test_a_recording_comes_across() -> None:
     assert problem(RECORDING, GRANULE, 4 * GRANULE, EXPECTED) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changed",
     [
         {"nodes": ({"address": BASE},)},
@@ -70,8 +71,8 @@ def test_an_answer_of_another_form_is_refused(changed: dict[str, Any]) -> None:
         answers.read(as_answer(replace(RECORDING, **changed)), "record")
 
 
-@pytest.mark.parametrize(
-    ("changed", "why"),
+@for_each(
+    "changed, why",
     [
         ({"used_bytes": 5 * GRANULE}, "of an arena of"),
         ({"used_bytes": GRANULE - 1}, "of an arena of"),
@@ -87,11 +88,11 @@ def test_an_answer_of_another_form_is_refused(changed: dict[str, Any]) -> None:
         ({"kept": (Kept(BASE, b"0"),)}, "outside its own memory"),
         ({"kept": (Kept(OWN, bytes(MOST_KEPT_BYTES + 1)),)}, "allocate it in the call"),
         ({"outputs": ()}, "0 outputs, expected 1"),
-        ({"outputs": (Output(BASE, "float32", (4, 8), (8, 1)),)}, "outside its own memory"),
-        ({"outputs": (Output(OWN, "float16", (4, 8), (8, 1)),)}, "y has dtype float16"),
-        ({"outputs": (Output(OWN, "float32", (8, 4), (4, 1)),)}, "shape (8, 4)"),
-        ({"outputs": (Output(OWN, "float32", (4, 8), (-8, 1)),)}, "strides"),
-        ({"outputs": (Output(OWN, "float32", (4, 8), (1 << 40, 1)),)}, "outside its own memory"),
+        ({"outputs": (ArenaOutput(BASE, "float32", (4, 8), (8, 1)),)}, "outside its own memory"),
+        ({"outputs": (ArenaOutput(OWN, "float16", (4, 8), (8, 1)),)}, "y has dtype float16"),
+        ({"outputs": (ArenaOutput(OWN, "float32", (8, 4), (4, 1)),)}, "shape (8, 4)"),
+        ({"outputs": (ArenaOutput(OWN, "float32", (4, 8), (-8, 1)),)}, "strides"),
+        ({"outputs": (ArenaOutput(OWN, "float32", (4, 8), (1 << 40, 1)),)}, "outside its own memory"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(changed: dict[str, Any], why: str) -> None:
@@ -110,33 +111,21 @@ def test_addresses_may_differ() -> None:
     assert difference(RECORDING, moved(512)) is None
 
 
-@pytest.mark.parametrize(
-    ("nodes", "why"),
+MEMSET, *OTHERS = RECORDING.nodes
+
+
+@for_each(
+    "nodes, why",
     [
         (RECORDING.nodes[:3], "4 GPU operations on some inputs, and 3 on others"),
-        ((RECORDING.nodes[0], *RECORDING.nodes), "5 on others"),
-        ((Memset(OWN, 1, 4, 16), *RECORDING.nodes[1:]), "a memset differs"),
-        ((KERNEL, *RECORDING.nodes[1:]), "operations differ"),
-        (
-            (RECORDING.nodes[0], replace(KERNEL, name="m"), *RECORDING.nodes[2:]),
-            "k on some inputs, and m on others",
-        ),
-        ((RECORDING.nodes[0], replace(KERNEL, grid=(5, 1, 1)), *RECORDING.nodes[2:]), "launched as"),
-        (
-            (
-                RECORDING.nodes[0],
-                replace(KERNEL, parameters=(KERNEL.parameters[0], b"\x06\0\0\0")),
-                *RECORDING.nodes[2:],
-            ),
-            "a parameter of k differs",
-        ),
-        (
-            (
-                RECORDING.nodes[0],
-                replace(KERNEL, parameters=(bytes(8), KERNEL.parameters[1])),
-                *RECORDING.nodes[2:],
-            ),
-            "a parameter of k differs",
+        ((MEMSET, *RECORDING.nodes), "5 on others"),
+        ((Memset(OWN, 1, 4, 16), *OTHERS), "a memset differs"),
+        ((KERNEL, *OTHERS), "operations differ"),
+        ((MEMSET, replace(KERNEL, name="m"), *OTHERS[1:]), "k on some inputs, and m on others"),
+        ((MEMSET, replace(KERNEL, grid=(5, 1, 1)), *OTHERS[1:]), "launched as"),
+        *(
+            ((MEMSET, replace(KERNEL, parameters=changed), *OTHERS[1:]), "a parameter of k differs")
+            for changed in ((KERNEL.parameters[0], b"\x06\0\0\0"), (bytes(8), KERNEL.parameters[1]))
         ),
         ((*RECORDING.nodes[:3], Copy(BASE, OWN, 32)), "operations differ"),
     ],

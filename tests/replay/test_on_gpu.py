@@ -9,16 +9,11 @@ import pytest
 import torch
 
 from compare import registry
-from compare.checking.reference import expected_outputs
-from compare.checking.tolerance import ToleranceFromBaseline
 from compare.spec import Case, Timing, case
 from compare.timing.rounds import Plan, Result
 from compare.worker import user_files
-from compare.worker.exchange import Exchange
-from compare.worker.pool import Crew
-from compare.worker.replaying import Replaying
-from compare.worker.timing import REPLAYED, Subject, measure
-from in_workers import settings_on
+from compare.worker.timing import REPLAYED
+from in_workers import settings_on, timed
 from loaded_files import own_registry
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -202,29 +197,11 @@ def measured(folder: Path, text: str, beside: str, on: Case) -> dict[str, Result
     device, op = torch.device("cuda", torch.cuda.current_device()), registry.get_op(on_op(text))
     file = folder / "rows.py"
     file.write_text(text)
-    with own_registry(), Crew(op, device, 120.0) as crew:
+    with own_registry():
         user_files.load([str(file)], 60.0)
         impls = [i for i in registry.implementations(op.name) if i.foreign or i.label == beside]
-        workers = {impl.label: crew.of(impl) for impl in impls}
-        yardstick = ToleranceFromBaseline.local(op, on, device)
-        with (
-            Exchange(op, on, device, expected_outputs(op, on, device), timed=True) as exchange,
-            Replaying(op, on, exchange, 60.0) as replaying,
-        ):
-            replaying.prepare([impl for impl in impls if impl.foreign])
-            subject = Subject(
-                op,
-                impls,
-                on,
-                device,
-                workers,
-                exchange,
-                yardstick,
-                dict.fromkeys(workers, 1.0),
-                replaying.runners,
-                replaying.unverified,
-            )
-            return measure(subject, settings_on(device, 1.0, FEW))
+        first_calls_ms = {impl.label: 1.0 for impl in impls}
+        return timed(op, impls, on, settings_on(device, 1.0, FEW), device, first_calls_ms, replayed=True)
 
 
 def on_op(text: str) -> str:
@@ -244,6 +221,8 @@ def check(found: dict[str, Result], beside: str, reasons: dict[str, str]) -> Non
             (label in reasons) ^ (REPLAYED in result.notes)
         ):
             wrong[label] = f"{result.unverified} | {result.notes}"
+        elif result.warm_us or result.graph_us or not result.launch_us:
+            wrong[label] = "warm times, or no launch overhead"
     assert wrong == {}
     for label in SAME & found.keys():
         mine, theirs = (cold_us(found[which]) for which in (label, beside))
@@ -257,14 +236,7 @@ def cold_us(timing: Result) -> float:
 
 
 def test_a_triton_softmax(tmp_path: Path) -> None:
-    found = measured(tmp_path, SOFTMAX, "triton.onepass", case("fp32", M=4096, N=4096))
-    check(found, "triton.onepass", {})
-    own, beside = found["triton.own"], found["triton.onepass"]
-    assert isinstance(own, Timing)
-    assert isinstance(beside, Timing)
-    assert own.cold_us is not None
-    assert beside.cold_us is not None
-    assert own.cold_us.median == pytest.approx(beside.cold_us.median, rel=0.1)
+    check(measured(tmp_path, SOFTMAX, "triton.onepass", case("fp32", M=4096, N=4096)), "triton.onepass", {})
 
 
 def test_kernels_of_every_kind(tmp_path: Path) -> None:

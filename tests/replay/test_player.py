@@ -16,19 +16,28 @@ from cuda.bindings import driver as real
 from compare.checking.guarded_memory import POISON
 from compare.replay import player
 from compare.replay.arena import BASE
-from compare.replay.nodes import Copy, CudaSource, Kept, Kernel, Memset, Output, Recording, TritonSource
+from compare.replay.nodes import (
+    ArenaOutput,
+    Copy,
+    CudaSource,
+    Kept,
+    KernelLaunch,
+    Memset,
+    Recording,
+    TritonSource,
+)
 from compare.replay.player import Player
 from host_arena import HostArena
 
 OK = real.CUresult.CUDA_SUCCESS
 INPUTS_BYTES, USED_BYTES = 1024, 4096
-KERNEL = Kernel(
+KERNEL = KernelLaunch(
     "k", 0, (4, 2, 1), (128, 1, 1), (0, 0, 0), 1024, False, False, (b"\x01\x02\x03\x04", bytes(range(8)))
 )
 RECORDING = Recording(
     (Memset(BASE + 1024, 0x1_02_03, 2, 8), KERNEL, Copy(BASE, BASE + 2048, 64)),
     (CudaSource("code", (), ()), TritonSource("module", "ttir", {})),
-    (Output(BASE + 1024, "float32", (2, 3), (4, 1)),),
+    (ArenaOutput(BASE + 1024, "float32", (2, 3), (4, 1)),),
     (Kept(BASE + 3072, b"kept"),),
     USED_BYTES,
 )
@@ -137,7 +146,9 @@ def test_outputs_lie_at_their_addresses(fake: FakeDriver) -> None:
     found, arena = made()
     arena.part(1024, 32).view(torch.float32).copy_(torch.arange(8))
     assert found().tolist() == [[0, 1, 2], [4, 5, 6]]
-    several, _ = made(replace(RECORDING, outputs=(*RECORDING.outputs, Output(0, "int64", (0, 3), (3, 1)))))
+    several, _ = made(
+        replace(RECORDING, outputs=(*RECORDING.outputs, ArenaOutput(0, "int64", (0, 3), (3, 1))))
+    )
     assert [tuple(x.shape) for x in several()] == [(2, 3), (0, 3)]
 
 

@@ -15,8 +15,9 @@ from cuda.bindings import driver as real
 
 from compare.replay import record
 from compare.replay.arena import BASE, GRANULE
-from compare.replay.nodes import Copy, CudaSource, Kernel, Memset, Source
+from compare.replay.nodes import Copy, CudaSource, KernelLaunch, Memset, Source
 from compare.replay.record import NotReplayable, Recorder, chain
+from loops import for_each
 
 OK = real.CUresult.CUDA_SUCCESS
 SOURCE = CudaSource("code", (), ())
@@ -148,9 +149,11 @@ def test_every_kind_of_node_is_read(recorder: Recorder) -> None:
     grid = (4, 2, 1), (128, 1, 1)
     assert nodes_of(recorder, fake) == [
         Memset(BASE + 512, 3, 2, 8),
-        Kernel("k", 0, *grid, (2, 1, 1), 1024, False, False, (pointer(BASE), b"\x05\0\0\0", bytes(128))),
+        KernelLaunch(
+            "k", 0, *grid, (2, 1, 1), 1024, False, False, (pointer(BASE), b"\x05\0\0\0", bytes(128))
+        ),
         Copy(BASE, BASE + 1024, 64),
-        Kernel("k", 0, *grid, (0, 1, 1), 1024, True, True, ()),
+        KernelLaunch("k", 0, *grid, (0, 1, 1), 1024, True, True, ()),
     ]
 
 
@@ -186,15 +189,15 @@ REFUSED: dict[str, tuple[tuple[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@for_each("what", REFUSED)
 def test_what_cannot_be_replayed_is_refused_by_name(recorder: Recorder, what: str) -> None:
     node, why = REFUSED[what]
     with pytest.raises(NotReplayable, match=why):
         nodes_of(recorder, FakeDriver(node))
 
 
-@pytest.mark.parametrize(
-    ("count", "edges"),
+@for_each(
+    "count, edges",
     [(2, []), (3, [(1, 2), (1, 3)]), (3, [(1, 3), (2, 3)]), (4, [(1, 2), (1, 3), (2, 4), (3, 4)])],
 )
 def test_only_a_chain_is_replayed(recorder: Recorder, count: int, edges: list[tuple[int, int]]) -> None:

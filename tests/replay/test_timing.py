@@ -23,7 +23,7 @@ from compare.timing.stopwatch import Reading
 from compare.worker import main, user_files
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
-from compare.worker.timing import REPLAYED, Replayed, Subject, measure
+from compare.worker.timing import REPLAYED, RemoteTimer, Subject, measure
 from host_stopwatch import HostStopwatch
 from in_workers import settings_on
 from loaded_files import CPU, implemented, own_registry, written
@@ -81,15 +81,6 @@ def test_large_inputs_are_copied_once() -> None:
     assert mailbox.eq(2 * STALE).all()
 
 
-def test_a_warm_sample_begins_with_poisoned_memory() -> None:
-    player = FakePlayer()
-    found, _, mailbox = bench(player)
-    found.warm("warm", 0, 3)
-    assert player.found[0] == (STALE, True)
-    assert len(player.found) == 4
-    assert mailbox.eq(2 * STALE).all()
-
-
 def test_the_judge_sees_what_was_written_to_an_input() -> None:
     player = FakePlayer()
     found, shared, _ = bench(player, coming=False)
@@ -98,27 +89,32 @@ def test_the_judge_sees_what_was_written_to_an_input() -> None:
     assert shared.eq(9.0).all()
 
 
-class FakeRemote:
-    sets, output_dtype = 3, "torch.float32"
-
+class FakeWorker:
     def __init__(self, name: str, us: float, taken: list[str]) -> None:
         self._name, self._us, self._taken = name, us, taken
 
-    def __getattr__(self, what: str) -> Any:
-        def sample(*_: Any, **__: Any) -> Any:
-            self._taken.append(f"{self._name}.{what}")
-            return self._us if what == "first" else Reading(self._us, self._us + 1)
+    def ask(self, what: str, step: str, **arguments: Any) -> Any:
+        self._taken.append(f"{self._name}.{what}")
+        if what == "first_again":
+            return "torch.float32"
+        return {"gpu_us": self._us, "host_us": self._us + 1, "exposed": False}
 
-        return sample
 
-
-def test_gpu_times_are_the_runners_and_host_times_its_own() -> None:
+def test_cold_times_are_the_runners_and_host_times_its_own() -> None:
     taken: list[str] = []
-    found = Replayed(FakeRemote("runner", 10.0, taken), FakeRemote("own", 20.0, taken))  # type: ignore[arg-type]
-    assert (found.sets, found.first(), found.output_dtype) == (3, 20.0, "torch.float32")
-    assert found.cold(0) == found.graph(2) == found.warm(0, 2, "burst") == Reading(10.0, 11.0)
-    assert found.warm(0, 2) == Reading(10.0, 21.0)
-    assert [each for each in taken if each.startswith("own")] == ["own.first", "own.warm"]
+    own, runner = FakeWorker("own", 20.0, taken), FakeWorker("runner", 10.0, taken)
+    impl = Implementation("", "triton.mine", "naive", FakePlayer(), foreign=True)
+    examiner = mock.Mock(sets=[1, 2, 3], in_turn=0)
+    timer = RemoteTimer(impl, examiner, own, runner)  # type: ignore[arg-type]
+    assert timer.first() < 20.0
+    assert timer.output_dtype == "torch.float32"
+    assert timer.cold(4) == Reading(10.0, 11.0)
+    assert timer.warm(4, 2) == Reading(20.0, 21.0)
+    assert taken == ["runner.first_again", "own.first_again", "runner.cold", "own.warm"]
+    # New values for every cold sample, in the set of inputs that is its round's.
+    timer.cold(5)
+    assert examiner.renew.call_args_list == [mock.call(1), mock.call(1), mock.call(2)]
+    assert examiner.examine.call_count == 3
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +140,13 @@ def with_runners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
             "triton.b": crew.of(wrong),
             "triton.c": crew.of(leaves),
         }
-        yardstick = ToleranceFromBaseline.local(op, small, CPU)
+        tolerance = ToleranceFromBaseline.local(op, small, CPU)
         with Exchange(op, small, CPU, expected_outputs(op, small, CPU), timed=True) as exchange:
             subject = Subject(
-                op, impls, small, CPU, workers, exchange, yardstick, dict.fromkeys(workers, 1.0), runners
+                op, impls, small, CPU, workers, exchange, tolerance, dict.fromkeys(workers, 1.0), runners
             )
             plan = Plan(min_rounds=5, max_rounds=5, min_s=0.0, warm_up_s=0.0, slow_ms=math.inf)
-            with mock.patch("compare.worker.timing.MARGIN", 0.01):  # other tests use the same cores
-                return measure(subject, settings_on(CPU, plan=plan))
+            return measure(subject, settings_on(CPU, plan=plan))
 
 
 @pytest.mark.thorough
@@ -164,7 +159,7 @@ def test_a_replayed_row_says_so(with_runners: dict[str, Result]) -> None:
 
 @pytest.mark.parametrize(
     ("label", "why"),
-    [("triton.b", "elements were not written|wrong in a warm sample"), ("triton.c", "exit code 3")],
+    [("triton.b", "elements were not written|wrong in a cold sample"), ("triton.c", "exit code 3")],
 )
 def test_a_row_that_cannot_be_replayed_is_timed_as_before(
     with_runners: dict[str, Result], label: str, why: str

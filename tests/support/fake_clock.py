@@ -9,8 +9,7 @@ from typing import Any
 
 from compare.spec import Implementation, Timing
 from compare.timing.rounds import Entry, Plan, Rounds
-from compare.timing.stopwatch import Call, Reading
-from compare.timing.timed import BackToBack, Kind
+from compare.timing.stopwatch import BackToBack, Call, Kind, Reading
 
 
 class World:
@@ -49,11 +48,12 @@ class World:
         return self.event_us
 
     def cold(self, name: str, call: Call, written: int = 0) -> Reading:
-        return Reading(self.take("cold", name, call), self.host_us)
+        return Reading(self.take("cold", name, call), self.host_us, ("cold", name) in self.waiting)
 
-    def warm(self, name: str, call: Call, repeats: int, kind: str = "warm") -> Reading:
+    def warm(self, name: str, call: Call, repeats: int, kind: Kind = "warm") -> Reading:
         self.repeats.setdefault((kind, name), []).append(repeats)
-        return Reading(self.take(kind, name, call, repeats, share=0.5), self.host_us)
+        us = self.take(kind, name, call, repeats, share=0.5)
+        return Reading(us, self.host_us, (kind, name) in self.waiting)
 
     def order(self) -> list[tuple[str, ...]]:
         """Labels in the order of their cold samples, round after round."""
@@ -76,7 +76,7 @@ class World:
 
 @dataclass
 class Fake:
-    """`Timed` in a `World`."""
+    """`Timer` in a `World`."""
 
     world: World
     label: str
@@ -87,9 +87,6 @@ class Fake:
     accumulator: str = "fp32"
     act: Callable[[int], None] = lambda count: None
     """Told the number of each call, from 1."""
-    inputs: Callable[[int], None] = lambda which: None
-    """Told the set of inputs of each call."""
-    sets: int = 1
     output_dtype: str | None = "torch.float32"
     count: int = 0
 
@@ -97,9 +94,8 @@ class Fake:
     def impl(self) -> Implementation:
         return Implementation("op", self.label, self.level, self.call, accumulator=self.accumulator)  # type: ignore[arg-type]
 
-    def call(self, which: int = 0) -> None:
+    def call(self) -> None:
         self.count += 1
-        self.inputs(which)
         self.act(self.count)
         self.world.pending_us = self.us * self.world.random.lognormvariate(0, self.noise)
 
@@ -110,17 +106,11 @@ class Fake:
         if not self.world.graphs:
             raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
-    def cold(self, which: int) -> Reading:
-        return self.world.cold(self.label, lambda: self.call(which))
+    def cold(self, number: int) -> Reading:
+        return self.world.cold(self.label, self.call)
 
-    def warm(self, which: int, repeats: int, kind: BackToBack = "warm") -> Reading:
-        return self.world.warm(self.label, lambda: self.call(which), repeats, kind)
-
-    def graph(self, repeats: int) -> Reading:
-        return self.world.warm(self.label, self.call, repeats, "graph")
-
-    def exposed(self, kind: Kind) -> bool:
-        return (kind, self.label) in self.world.waiting
+    def warm(self, number: int, repeats: int, kind: BackToBack = "warm") -> Reading:
+        return self.world.warm(self.label, self.call, repeats, kind)
 
 
 QUICK = Plan(warm_up_s=0.0, min_s=0.0)

@@ -35,9 +35,6 @@ class HostStopwatch:
     def empty_us(self) -> float:
         return 0.0
 
-    def exposed(self, name: str) -> bool:
-        return False
-
     def _read(self, call: Call, repeats: int) -> Reading:
         took = []
         for _ in range(repeats):

@@ -14,6 +14,7 @@ from compare.timing.rounds import Plan, Progress, Result
 from compare.timing.stopwatch import CudaStopwatch
 from compare.worker.exchange import Exchange
 from compare.worker.pool import Crew
+from compare.worker.replaying import Replaying
 from compare.worker.timing import Settings, Subject, measure
 from host_stopwatch import HostStopwatch
 
@@ -33,14 +34,23 @@ def timed(
     device: torch.device,
     first_calls_ms: Mapping[str, float] | None = None,
     progress: Progress | None = None,
+    *,
+    replayed: bool = False,
 ) -> dict[str, Result]:
-    """The results of `measure`, with a worker for each of ``impls``."""
+    """The results of `measure`, with a worker for each of ``impls``; ``replayed``: and users' runners."""
     with Crew(op, device, 20.0 if device.type == "cpu" else 300.0) as crew:
         crew.build(impls, [case.dtype])
         for impl in impls:
             crew.built_s(impl, case.dtype)
         workers = {impl.label: crew.of(impl) for impl in impls}
-        yardstick = ToleranceFromBaseline.local(registry.get_op(op.name), case, device)
-        with Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange:
-            subject = Subject(op, impls, case, device, workers, exchange, yardstick, first_calls_ms or {})
+        tolerance = ToleranceFromBaseline.local(registry.get_op(op.name), case, device)
+        with (
+            Exchange(op, case, device, expected_outputs(op, case, device), timed=True) as exchange,
+            Replaying(op, case, exchange, 60.0) as replaying,
+        ):
+            if replayed:
+                replaying.prepare([impl for impl in impls if impl.foreign])
+            of_users = replaying.runners, replaying.unverified
+            first_ms = first_calls_ms or {}
+            subject = Subject(op, impls, case, device, workers, exchange, tolerance, first_ms, *of_users)
             return measure(subject, settings, progress=progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import re
@@ -29,8 +28,9 @@ from compare.timing.calibration import BUILT_IN
 from compare.timing.statistics import estimate
 from compare.worker import calibration as calibrating
 from compare.worker.pool import Crew
-from fake_clock import QUICK, World, rounds_of
+from fake_clock import QUICK, World, rounds_of, timing
 from in_workers import settings_on
+from loops import for_each
 
 TICK_US = 0.032
 
@@ -94,28 +94,24 @@ def test_the_spread_of_samples_alone_would_call_more_of_them_different() -> None
     assert over_100_us.largest < over_100_us.share
 
 
-@pytest.mark.parametrize(("us", "slower"), [(2.0, 1.10), (20.0, 1.05), (500.0, 1.03)])
+@for_each("us, slower", [(2.0, 1.10), (20.0, 1.05), (500.0, 1.03)])
 def test_a_real_difference_is_called_one(us: float, slower: float) -> None:
     runs = [series(seed, us, 0.005, calibrating.COPIES) for seed in range(4)]
     limit = calibration.detectable(us, calibration.derived(runs, "now"))
     called = []
     for seed in range(20):
         world = noisy_gpu(seed, 0.005)
-        fakes = [
-            world.implementation("torch.eager", us, noise=0.005),
-            world.implementation("torch.slow", slower * us, noise=0.005),
-        ]
+        times_us = {"torch.eager": us, "torch.slow": slower * us}
+        fakes = [world.implementation(label, each, noise=0.005) for label, each in times_us.items()]
         rounds = rounds_of(world, *fakes, seed=seed)
         rounds.run(60)
-        timing = rounds.results()["torch.slow"]
-        assert isinstance(timing, Timing)
-        called.append(statistics.verdict(timing.ratios[0].value, limit))
+        called.append(statistics.verdict(timing(rounds, "torch.slow").ratios[0].value, limit))
     assert called.count("slower") >= 19
     assert "faster" not in called
 
 
-@pytest.mark.parametrize(
-    ("median", "low", "high", "verdict"),
+@for_each(
+    "median, low, high, verdict",
     [
         (1.05, 1.03, 1.07, "faster"),
         (0.95, 0.94, 0.97, "slower"),
@@ -144,14 +140,11 @@ def test_a_class_without_pairs_keeps_its_built_in_limit() -> None:
         calibration.derived([], "now")
 
 
-def test_nothing_below_a_tick_can_be_told_apart() -> None:
+def test_the_limits_grow_where_times_shrink_to_a_tick() -> None:
     fine = Calibration((SizeClass(float("inf"), 0.002),), tick_us=0.032)
     assert calibration.detectable(2.0, fine) == pytest.approx(0.016)
     assert calibration.detectable(200.0, fine) == 0.002
     assert calibration.detectable(0.0, fine) == 1.0
-
-
-def test_the_built_in_limits_grow_where_times_shrink() -> None:
     shares = [calibration.detectable(us) for us in (3.0, 30.0, 300.0)]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] >= 0.01
@@ -216,11 +209,8 @@ def test_a_difference_below_what_counts_is_no_claim() -> None:
     cell, *said = close(1.03, share=0.02)
     assert cell == "1.03 (1.01-1.05)"
     assert any("triton.online is the fastest" in text for text in said)
-
-
-def test_a_row_without_a_limit_of_its_own_has_the_built_in_one() -> None:
-    assert close(1.015, share=None)[0] == "within noise"  # about 70 us
-    assert close(1.03, share=None)[0] == "1.03 (1.01-1.05)"
+    # A row without a limit of its own has the built-in one, at about 70 us.
+    assert [close(ratio, share=None)[0] for ratio in (1.015, 1.03)] == ["within noise", "1.03 (1.01-1.05)"]
 
 
 def test_the_screen_says_which_limits_hold() -> None:
@@ -237,27 +227,16 @@ def test_the_screen_says_which_limits_hold() -> None:
 
 
 def test_a_row_keeps_the_limit_it_was_measured_with() -> None:
-    marked = calibration.marked(made_up.case(), Calibration((SizeClass(float("inf"), 0.03),), 0.032))
+    marked = calibration.with_noise_floor(
+        made_up.case(), Calibration((SizeClass(float("inf"), 0.03),), 0.032)
+    )
     shares = {row.timing.detectable for row in marked.rows if row.timing}
     assert shares == {0.03}
     replayed = tuple(replace(row, replayed="elsewhere") for row in marked.rows)
-    again = calibration.marked(replace(marked, rows=replayed), None)
+    again = calibration.with_noise_floor(replace(marked, rows=replayed), None)
     assert {row.timing.detectable for row in again.rows if row.timing} == {0.03}
     (read,) = archive.loads(archive.dumps([made_up.comparison(marked)]))
     assert {row.timing.detectable for row in read.cases[0].rows if row.timing} == {0.03}
-
-
-def test_a_record_from_before_there_were_calibrations_is_read() -> None:
-    document = json.loads(archive.dumps([made_up.comparison()]))
-    (run,) = document["runs"]
-    del run["environment"]["calibration"]
-    for row in run["cases"][0]["rows"]:
-        del row["timing"]["detectable"]
-    (read,) = archive.loads(json.dumps(document))
-    assert read.environment.calibration is None
-    del run["environment"]["device"]
-    with pytest.raises(ValueError, match="device is missing"):
-        archive.loads(json.dumps(document))
 
 
 # --------------------------------------------------------------------------- kept by device
@@ -275,33 +254,25 @@ def test_a_calibration_is_kept_by_device(cache: Path) -> None:
 ONE_CLASS = '{"classes": [{"below_us": %s, "share": %s}], "tick_us": %s}'
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[]", "{}", "[" * 100_000, '{"classes": [], "tick_us": "x", "created": ""}'),
-        '{"classes": [], "tick_us": 1.0}',
-        ONE_CLASS % (10.0, 1e308, 1.0),
-        ONE_CLASS % (10.0, "NaN", 1.0),
-        ONE_CLASS % (10.0, 0.0, 1.0),
-        ONE_CLASS % (10.0, 0.1, -1.0),
-        ONE_CLASS % (10.0, 0.1, "Infinity"),
-        ONE_CLASS % (-1.0, 0.1, 1.0),
-        ONE_CLASS % (10.0, 10**400, 1.0),
-    ],
+DAMAGED = (
+    *("", "{", "[]", "{}", "[" * 100_000, '{"classes": [], "tick_us": "x", "created": ""}'),
+    '{"classes": [], "tick_us": 1.0}',
+    *(ONE_CLASS % (10.0, share, 1.0) for share in ("1e308", "NaN", 0.0, 10**400)),
+    *(ONE_CLASS % (10.0, 0.1, tick) for tick in (-1.0, "Infinity")),
+    ONE_CLASS % (-1.0, 0.1, 1.0),
 )
-def test_a_damaged_calibration_is_refused(cache: Path, text: str) -> None:
-    path = calibration.path_of("a device")
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    with pytest.raises(UsageError, match=f"^{re.escape(str(path))} is damaged: .* Delete it") as caught:
-        calibration.stored("a device")
-    assert "\n" not in str(caught.value)
 
 
-def test_a_calibration_that_never_ends_is_refused(cache: Path) -> None:
+def test_a_damaged_calibration_is_refused(cache: Path) -> None:
     path = calibration.path_of("a device")
     path.parent.mkdir(parents=True)
-    os.mkfifo(path)
+    for text in DAMAGED:
+        path.write_text(text)
+        with pytest.raises(UsageError, match=f"^{re.escape(str(path))} is damaged: .* Delete it") as caught:
+            calibration.stored("a device")
+        assert "\n" not in str(caught.value)
+    path.unlink()
+    os.mkfifo(path)  # it never ends
     with pytest.raises(UsageError, match="it is no regular file"):
         calibration.stored("a device")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics as standard
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -12,47 +13,42 @@ from hypothesis import strategies as st
 
 from compare.spec import Estimate
 from compare.timing import statistics
+from loops import for_each
 
 
-@pytest.mark.parametrize("count", [6, 7, 10, 11, 20, 51, 100, 333, 1000])
-def test_ranks_are_the_tightest_that_still_cover(count: int) -> None:
-    def missed(rank: int) -> float:
-        """Probability that both samples of this rank, from either end, are on one side of the median."""
-        return 2 * sum(math.comb(count, below) for below in range(rank)) / 2**count
-
-    rank = statistics.lower_rank(count)
-    assert missed(rank) <= 0.05 < missed(rank + 1)
+def test_ranks_are_the_tightest_that_still_cover() -> None:
+    for count in (6, 7, 10, 11, 20, 51, 100, 333, 1000):
+        rank = statistics.lower_rank(count)
+        # Probability that both samples of a rank, from either end, are on one side of the median.
+        missed = [
+            2 * sum(math.comb(count, below) for below in range(each)) / 2**count for each in (rank, rank + 1)
+        ]
+        assert missed[0] <= 0.05 < missed[1]
 
 
 @pytest.mark.timeout(20)
-def test_a_series_may_be_long() -> None:
-    from scipy.stats import binom
+def test_scipy_reads_off_the_same_interval() -> None:
+    from scipy.stats import binom, quantile_test
 
-    assert statistics.lower_rank(50_000) == binom.ppf(0.025, 50_000, 0.5)
-
-
-@pytest.mark.parametrize("count", [6, 10, 51, 200])
-def test_scipy_reads_off_the_same_interval(count: int) -> None:
-    from scipy.stats import quantile_test
-
-    generator = random.Random(count)
-    samples = [generator.random() for _ in range(count)]
-    theirs = quantile_test(samples, p=0.5).confidence_interval(0.95)
-    ours = statistics.estimate(samples)
-    assert (ours.low, ours.high) == (theirs.low, theirs.high)
+    for count in (6, 10, 51, 200):
+        generator = random.Random(count)
+        samples = [generator.random() for _ in range(count)]
+        theirs = quantile_test(samples, p=0.5).confidence_interval(0.95)
+        ours = statistics.estimate(samples)
+        assert (ours.low, ours.high) == (theirs.low, theirs.high)
+    assert statistics.lower_rank(50_000) == binom.ppf(0.025, 50_000, 0.5)  # a series may be long
 
 
-@pytest.mark.parametrize(
-    ("draw", "median"),
-    [
-        (lambda g: g.gauss(5, 1), 5.0),
-        (lambda g: g.lognormvariate(0, 2), 1.0),
-        (lambda g: g.gauss(5, 1) if g.random() < 0.9 else g.uniform(5, 5000), None),
-    ],
-    ids=["normal", "long tail", "hiccups"],
-)
-def test_the_interval_holds_the_median_as_often_as_it_says(draw, median) -> None:  # type: ignore[no-untyped-def]
-    generator = random.Random(7)
+DRAWS: dict[str, tuple[Callable[[random.Random], float], float | None]] = {
+    "normal": (lambda g: g.gauss(5, 1), 5.0),
+    "long tail": (lambda g: g.lognormvariate(0, 2), 1.0),
+    "hiccups": (lambda g: g.gauss(5, 1) if g.random() < 0.9 else g.uniform(5, 5000), None),
+}
+
+
+@for_each("name", DRAWS)
+def test_the_interval_holds_the_median_as_often_as_it_says(name: str) -> None:
+    generator, (draw, median) = random.Random(7), DRAWS[name]
     if median is None:
         median = standard.median(draw(generator) for _ in range(200_000))
     held = 0
@@ -77,12 +73,9 @@ def test_no_samples_and_nan_are_refused() -> None:
         statistics.estimate([1.0, math.nan])
 
 
-def test_too_few_samples_are_never_tight() -> None:
+def test_tight_means_both_ends_and_enough_samples() -> None:
     assert not statistics.within(statistics.estimate([1.0] * 5), 0.01)
     assert statistics.within(statistics.estimate([1.0] * 6), 0.01)
-
-
-def test_tight_means_both_ends() -> None:
     samples = (0.0,) * 20
     assert statistics.within(Estimate(100.0, 99.0, 101.0, samples), 0.01)
     assert not statistics.within(Estimate(100.0, 98.9, 100.0, samples), 0.01)

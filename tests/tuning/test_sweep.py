@@ -78,12 +78,9 @@ def test_every_declared_value_but_the_default_is_a_row_behind_its_own() -> None:
     assert other.run.keywords == {"THREADS": 64}  # type: ignore[attr-defined]
 
 
-def test_values_by_hand_take_the_place_of_those_declared() -> None:
+def test_values_by_hand_and_several_parameters_make_every_choice_that_a_row_has() -> None:
     found = tried("THREADS=1024, 32,32,256", among=["cupy.a"], keep=())
     assert [impl.label for impl in found.impls] == ["cupy.a", "cupy.a:THREADS=32", "cupy.a:THREADS=1024"]
-
-
-def test_several_parameters_make_every_choice_of_those_that_a_row_has() -> None:
     found = tried("THREADS", "PACKS=1,4", among=["cupy.a", "cupy.b"], keep=())
     labels = [impl.label for impl in found.impls if impl.base]
     assert labels == [
@@ -91,25 +88,21 @@ def test_several_parameters_make_every_choice_of_those_that_a_row_has() -> None:
         "cupy.b:THREADS=128",
     ]
     assert found.parameters["cupy.a"] == (("THREADS", 256), ("PACKS", 2))
-    assert found.impls[1].run.keywords == {"THREADS": 64, "PACKS": 1}  # type: ignore[attr-defined]
 
 
-def test_what_is_compiled_in_says_so_and_names_who_can() -> None:
+def test_what_is_fixed_says_so_and_names_who_can_change_it() -> None:
     found = tried("THREADS")
     assert found.parameters["pybind.a"] == (("THREADS", 256),)
     assert "its THREADS is a constant of its C++ host code" in found.notes["pybind.a"]
     assert "cupy.a launches the same kernel" in found.notes["pybind.a"]
     assert "cupy.a" not in found.notes
-
-
-def test_what_takes_one_value_says_so() -> None:
     found = tried("THREADS", "WARPS=4", among=["cupy.b"], keep=())
     assert [impl.label for impl in found.impls] == ["cupy.b", "cupy.b:THREADS=128,WARPS=8"]
     assert found.notes["cupy.b"] == "its WARPS is always 8"
 
 
-@pytest.mark.parametrize(
-    ("texts", "among", "says"),
+@for_each(
+    "texts, among, says",
     [
         (
             ["NONE"],
@@ -254,28 +247,18 @@ def test_a_user_s_file_declares_its_parameters(tmp_path: Path) -> None:
     assert rows["triton.mine:SIZE=3"]["reason"] == "3 of them"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([OP, "--tune", "BLOCKSIZE"], "BLOCK_SIZE of triton.blocked"),
-        ([OP, "--tune", "BLOCK_SIZE="], "write --tune"),
-        (["all", "--tune", "BLOCK_SIZE"], "one op"),
-        ([OP, "--tune", "BLOCK_SIZE", "--matched"], "give one of them"),
-        ([OP, "--tune", "BLOCK_SIZE", "--crossover", "N"], "leave out --tune"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*words, "--device", "cpu"]) == USAGE
-    printed = capsys.readouterr()
-    assert says in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize("words", [["--tune", "BLOCK_SIZE"], ["--matched"]])
-def test_nvbench_times_what_is_registered(words: list[str]) -> None:
-    arguments = comparison.parser().parse_args([OP, *words, "--timer", "nvbench"])
-    with pytest.raises(UsageError, match=f"leave out {words[0]}"):
-        asked.check_timer(arguments, "cuda")
+def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    mistakes = {
+        (OP, "--tune", "BLOCKSIZE"): "BLOCK_SIZE of triton.blocked",
+        ("all", "--tune", "BLOCK_SIZE"): "one op",
+        (OP, "--tune", "BLOCK_SIZE", "--matched"): "give one of them",
+        (OP, "--tune", "BLOCK_SIZE", "--crossover", "N"): "leave out --tune",
+    }
+    for words, says in mistakes.items():
+        assert cli.main([*words, "--device", "cpu"]) == USAGE
+        printed = capsys.readouterr()
+        assert says in printed.err
+        assert len(printed.err.strip().splitlines()) == 1
 
 
 def test_more_rows_have_more_time_unless_it_is_given() -> None:
@@ -346,49 +329,33 @@ def test_a_default_that_nothing_beats_is_said_to_be_so() -> None:
     first = sentences(found)[0]
     assert first.startswith("No other value is measurably faster than the default of cupy.a, SIZE=256")
     assert "the slowest, SIZE=128, is at 0.50x (" in first
-    assert shown(compared(SIZE_64=80.0))["SIZE=256"]["which is"] == "default, fastest"
 
 
-def test_what_is_wrong_is_the_fastest_of_nothing() -> None:
+def test_what_is_wrong_or_was_not_timed_is_the_fastest_of_nothing() -> None:
     found = compared(SIZE_64=10.0, SIZE_128=50.0)
     (case,) = found.cases
     wrong = made_up.with_row(case, "cupy.a:SIZE=64", status="disagrees", timing=None)
     lines = shown(replace(found, cases=(wrong,)))
     assert (lines["SIZE=64"]["which is"], lines["SIZE=64"]["cold µs"]) == ("WRONG", "-")
     assert lines["SIZE=128"]["which is"] == "fastest"
+    untimed = replace(found, cases=(made_up.with_row(wrong, "cupy.a:SIZE=128", timing=None),))
+    assert [line["which is"] for line in shown(untimed).values()] == ["WRONG", "-", "default"]
+    assert not [said for said in sentences(untimed) if "other value" in said]
 
 
-def test_without_times_nothing_is_the_fastest() -> None:
-    found = compared(SIZE_64=10.0)
-    (case,) = found.cases
-    untimed = made_up.with_row(case, "cupy.a:SIZE=64", timing=None)
-    lines = shown(replace(found, cases=(untimed,)))
-    assert [line["which is"] for line in lines.values()] == ["-", "default"]
-    assert not [said for said in sentences(replace(found, cases=(untimed,))) if "other value" in said]
-
-
-def test_a_table_for_trials_alone() -> None:
+def test_a_table_for_trials_alone_names_several_kernels() -> None:
     assert report.table(made_up.case()) is None
     assert figures.trials(made_up.case()) == []
-    found = compared(SIZE_64=50.0)
-    (case,) = found.cases
+    (case,) = compared(SIZE_64=50.0).cases
     assert tables.configurations(case) is None
     left = tables.resources(case)
     assert left is not None
     assert "cupy.a:SIZE=64" not in [line[0] for line in left.rows]
-    bare = tuple(replace(row, resources=(), timing=None) for row in case.rows)
-    assert report.table(replace(case, rows=bare)) is None
-
-
-def test_rows_of_several_kernels_name_them() -> None:
-    found = compared(SIZE_64=50.0)
-    (case,) = found.cases
     row = next(row for row in case.rows if row.label == "cupy.a")
     two = (*row.resources, replace(row.resources[0], kernel="second_kernel<float>"))
     table = report.table(made_up.with_row(case, "cupy.a", resources=two))
     assert table is not None
     assert "kernel" in table.headers
-    assert len(table.rows) == 3
     assert table.rows[-1][:2] == ("", "")
     assert "second_kernel" in table.rows[-1]
 

@@ -16,7 +16,6 @@ from compare.run import tuned
 from compare.sandbox import isolation
 from compare.sandbox.words import printable
 from compare.spec import Case, Comparison, Op, Options, UsageError
-from compare.timing import nvbench
 from compare.tuning import sweep
 from compare.worker import user_files
 
@@ -83,22 +82,6 @@ def html(file: Path | None) -> Callable[[Sequence[Comparison]], str] | None:
     return page.dumps
 
 
-def check_timer(arguments: argparse.Namespace, device_type: str) -> None:
-    """A `UsageError` if the timer that was asked for cannot be used."""
-    if arguments.timer == "events":
-        return
-    if device_type != "cuda":
-        raise UsageError("--timer nvbench needs a GPU: without one nothing is timed")
-    if arguments.load:
-        raise UsageError("--timer nvbench times the project's own implementations only; leave out --load")
-    for given in ("matched", "tune"):
-        if getattr(arguments, given):
-            raise UsageError(
-                f"--timer nvbench times implementations as they are registered; leave out --{given}"
-            )
-    nvbench.load()
-
-
 def options(op: Op, arguments: argparse.Namespace) -> Options:
     """How ``op`` is to be compared.
 
@@ -122,7 +105,6 @@ def options(op: Op, arguments: argparse.Namespace) -> Options:
         seed=arguments.seed,
         budget_s=budget_s,
         sustained=arguments.sustained,
-        timer=arguments.timer,
         timeout_s=arguments.timeout,
         matched=arguments.matched,
         tune=sweep.parse(arguments.tune),

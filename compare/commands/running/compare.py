@@ -42,7 +42,6 @@ def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None)
     html = asked.html(arguments.html)
     if arguments.record and device.type != "cuda":
         raise UsageError("--record needs a GPU: without one nothing is timed, so there is nothing to record")
-    asked.check_timer(arguments, device.type)
     say("importing the implementations")
     names = asked.load(arguments.load, arguments.timeout, None if arguments.what == "all" else arguments.what)
     if arguments.matched:

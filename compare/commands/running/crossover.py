@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace, device: torch.device, told: Steps | None) -> int:
     """Search with runs of an op on a GPU, or without one in ``results/``; the exit status."""
-    asked.check_timer(arguments, device.type)
     html = asked.html(arguments.html)
     (op,) = asked.having(asked.load(arguments.load, arguments.timeout, arguments.what), arguments.only)
     crossover.check(op, arguments.crossover)
