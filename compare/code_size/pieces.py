@@ -28,12 +28,6 @@ class Piece:
     language: Literal["python", "cuda"]
     file: str = ""
     """Its file; empty: CUDA text of a Python file."""
-    line: int = 1
-    """Where it starts there."""
-
-    @property
-    def lines_of_file(self) -> range:
-        return range(self.line, self.line + self.text.count("\n") + 1)
 
 
 def size(pieces: Iterable[Piece]) -> RoleSize:

@@ -152,7 +152,7 @@ def _piece(path: Path, module: _Module, node: ast.stmt) -> Piece:
             dropped |= set(range(part.lineno, _last_line(part) + 1))
     kept = range(_first_line(node), _last_line(node) + 1)
     text = textwrap.dedent("\n".join(module.lines[i - 1] for i in kept if i not in dropped))
-    return Piece(text, "python", str(path), kept.start)
+    return Piece(text, "python", str(path))
 
 
 def _first_line(node: ast.stmt) -> int:
