@@ -12,7 +12,7 @@ from compare.capture import Launch, capture
 from compare.code_size import cpp, python
 from compare.code_size.concepts import concepts_of
 from compare.code_size.hashes import rests_on
-from compare.code_size.pieces import Piece, size
+from compare.code_size.pieces import CodePiece, size
 from compare.code_size.sources import KERNELS, code_of, cpp_file
 from compare.records import result_cache
 from compare.records.encoding import decode, encode
@@ -49,7 +49,7 @@ def _name_of(impl: Implementation) -> str:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CountedKernel:
     """A kernel that an implementation launches on the case that is shown."""
 
     name: str
@@ -62,7 +62,7 @@ class Kernel:
 class Launched:
     """The kernels of an implementation."""
 
-    kernels: tuple[Kernel, ...] = ()
+    kernels: tuple[CountedKernel, ...] = ()
     fallbacks: tuple[str, ...] = ()
     """Names of those that only other cases launch."""
 
@@ -82,8 +82,8 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
     in_cuda = [(cpp.unit_of(one.source), [cpp.Use(one.name)]) for one in found.kernels if one.source]
     kernel = [piece for unit, use in in_cuda for piece in unit.meant(use)]
     names = {impl.op, *map(_home, kernel)}
-    binding: list[Piece] = []
-    module: list[Piece] = []
+    binding: list[CodePiece] = []
+    module: list[CodePiece] = []
     if impl.route in ("pybind", LIBRARY):
         host = cpp.host_code(cpp_file(impl), impl.variant)
         binding, module, launch, others = [host.binding], [host.module], host.launch, host.others
@@ -107,13 +107,13 @@ def code_size(impl: Implementation, kernels: Launched | None = None) -> CodeSize
     )
 
 
-def _home(piece: Piece) -> str:
+def _home(piece: CodePiece) -> str:
     """The file, or the folder of files, that a CUDA kernel is in, without ending."""
     file = Path(piece.file)
     return file.stem if file.parent == KERNELS else file.parent.name
 
 
-def _is_of_op(piece: Piece, names: Collection[str]) -> bool:
+def _is_of_op(piece: CodePiece, names: Collection[str]) -> bool:
     """Whether code is in a file of these names, in a folder of them, or outside of the project."""
     file = Path(piece.file)
     return file.stem in names or file.parent.name in names or not file.is_relative_to(registry.ROOT)
@@ -125,8 +125,8 @@ def launched(impl: Implementation) -> Launched:
     Captured, not searched in the text: host code may compose a kernel's name.
     """
     op = registry.get_op(impl.op)
-    shown: dict[Kernel, None] = {}
-    every: dict[Kernel, None] = {}
+    shown: dict[CountedKernel, None] = {}
+    every: dict[CountedKernel, None] = {}
     for case in (op.cases.default, *op.cases.sweep, *op.cases.smoke, *op.cases.edge):
         with suppress(Exception):  # it refuses the case, or user code fails: the check reports that
             found = dict.fromkeys(map(_kernel, capture(impl, op, case, _ARCH)))
@@ -136,7 +136,7 @@ def launched(impl: Implementation) -> Launched:
     return Launched(tuple(shown), tuple(dict.fromkeys(one.name for one in every if one.name not in names)))
 
 
-def _kernel(launch: Launch) -> Kernel:
+def _kernel(launch: Launch) -> CountedKernel:
     if isinstance(launch, CudaLaunch):
-        return Kernel(launch.kernel.partition("<")[0], launch.source)
-    return Kernel(str(launch.kernel.fn.__name__))
+        return CountedKernel(launch.kernel.partition("<")[0], launch.source)
+    return CountedKernel(str(launch.kernel.fn.__name__))

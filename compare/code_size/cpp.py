@@ -17,7 +17,7 @@ from pathlib import Path
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from compare.code_size.pieces import Piece, size
+from compare.code_size.pieces import CodePiece, size
 from compare.code_size.sources import KERNELS, include_depths, with_includes
 from cuda_impl import build
 
@@ -56,7 +56,7 @@ class Use:
 class Declaration:
     """A top-level function, type, constant or macro."""
 
-    piece: Piece
+    piece: CodePiece
     names: tuple[str, ...]
     uses: tuple[Use, ...] = ()
     parameters: range | None = None
@@ -83,7 +83,7 @@ class Unit:
                 found.setdefault(name, []).append(declaration)
         return found
 
-    def reached(self, uses: Iterable[Use]) -> list[Piece]:
+    def reached(self, uses: Iterable[Use]) -> list[CodePiece]:
         """The pieces that these uses reach, directly or not, in breadth-first order."""
         found = dict.fromkeys(one for use in uses for one in self._meant(use))
         waiting = list(found)
@@ -94,7 +94,7 @@ class Unit:
             found |= used
         return [one.piece for one in found]
 
-    def meant(self, uses: Iterable[Use]) -> list[Piece]:
+    def meant(self, uses: Iterable[Use]) -> list[CodePiece]:
         """The pieces that these uses name themselves."""
         return list(dict.fromkeys(one.piece for use in uses for one in self._meant(use)))
 
@@ -162,7 +162,7 @@ def _declaration(node: Node, code: bytes, file: str) -> Declaration:
     behind = node.next_sibling
     end = behind.end_byte if behind is not None and behind.type == ";" else node.end_byte
     text = code[node.start_byte : end]
-    piece = Piece(text.decode().strip(), "cuda", file)
+    piece = CodePiece(text.decode().strip(), "cuda", file)
     inner = node.named_children[-1] if node.type == "template_declaration" else node
     if inner.type.startswith("preproc"):
         words = [use for use in _words(text) if use.name != "define"]
@@ -248,13 +248,13 @@ def _words(text: bytes) -> list[Use]:
 class HostCode:
     """The code of a variant in ``pybind/<op>.cu``."""
 
-    binding: Piece
+    binding: CodePiece
     """Its own statement in the module."""
-    module: Piece
+    module: CodePiece
     """The module without the statements of variants."""
-    launch: list[Piece]
+    launch: list[CodePiece]
     """What the binding names: the exported function."""
-    others: list[Piece]
+    others: list[CodePiece]
     """All that the exported function uses."""
 
 
@@ -273,8 +273,8 @@ def host_code(path: Path, variant: str) -> HostCode:
     reached = unit.reached([*exported, *(use for node in rest for use in _uses(node))])
     file = module.piece.file
     return HostCode(
-        Piece("\n".join(map(_text, own)), "cuda", file),
-        Piece("\n".join([f"{head.strip()} {{", *map(_text, rest), "}"]), "cuda", file),
+        CodePiece("\n".join(map(_text, own)), "cuda", file),
+        CodePiece("\n".join([f"{head.strip()} {{", *map(_text, rest), "}"]), "cuda", file),
         launch,
         [piece for piece in reached if piece not in launch],
     )

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from compare import registry
-from compare.code_size.pieces import Piece, bare
+from compare.code_size.pieces import CodePiece, bare
 from compare.spec import LIBRARY, Implementation
 
 KERNELS = registry.ROOT / "cuda_impl" / "kernels"
@@ -39,13 +39,13 @@ def lines_of_code(path: Path) -> Iterator[str]:
     if path.suffix == ".py":
         module = _parsed(path)
         lines = (line for n, line in enumerate(module.text.split("\n"), 1) if n not in module.docstrings)
-        piece = Piece("\n".join(lines), "python")
+        piece = CodePiece("\n".join(lines), "python")
     else:
-        piece = Piece(path.read_text(encoding="utf-8"), "cuda")
+        piece = CodePiece(path.read_text(encoding="utf-8"), "cuda")
     return lines_of_piece(piece)
 
 
-def lines_of_piece(piece: Piece) -> Iterator[str]:
+def lines_of_piece(piece: CodePiece) -> Iterator[str]:
     """The same of a part of a file."""
     return (_ALIGNMENT.sub(" ", line).rstrip() for line in bare(piece).split("\n") if line.strip())
 

@@ -15,7 +15,7 @@ from compare.code_size import cpp
 from compare.code_size.concepts import CONCEPTS, concepts_of
 from compare.code_size.count import code_size, kept_code_size, launched
 from compare.code_size.hashes import source_hash
-from compare.code_size.pieces import Piece, size
+from compare.code_size.pieces import CodePiece, size
 from compare.records.encoding import decode, encode
 from compare.spec import WAYS, CodeSize, Implementation, RoleSize
 from compare.stages.sources import Counting
@@ -58,9 +58,9 @@ def test_every_implementation_has_the_roles_of_its_way(impl: Implementation) -> 
 
 
 def test_one_statement_has_the_tokens_a_reader_sees() -> None:
-    python = Piece('x += f\'{y:>3} {z}\' ** 2  # why\n\nz = """a\n\nb"""\n', "python")
+    python = CodePiece('x += f\'{y:>3} {z}\' ** 2  # why\n\nz = """a\n\nb"""\n', "python")
     assert size([python]) == RoleSize(lines=3, tokens=9 + 3)
-    cuda = Piece('p->x <<= 2; /* why\n*/ ns::f<1>("a\\n" "b");\n#pragma unroll\n', "cuda")
+    cuda = CodePiece('p->x <<= 2; /* why\n*/ ns::f<1>("a\\n" "b");\n#pragma unroll\n', "cuda")
     assert size([cuda]) == RoleSize(lines=3, tokens=6 + 11 + 3)
     assert size([python, python]) == size([python]), "each piece is charged once"
     assert size([]) == RoleSize(0, 0)
@@ -459,8 +459,8 @@ def test_sizes_are_kept_until_a_source_changes(
 
 
 def test_concepts_are_not_found_in_comments() -> None:
-    assert concepts_of([Piece("int x; // __shared__ and asm\n", "cuda")]) == ()
-    assert concepts_of([Piece("__shared__ int x;", "cuda")]) == ("shared memory",)
+    assert concepts_of([CodePiece("int x; // __shared__ and asm\n", "cuda")]) == ()
+    assert concepts_of([CodePiece("__shared__ int x;", "cuda")]) == ("shared memory",)
 
 
 @for_each(
@@ -473,14 +473,16 @@ def test_concepts_are_not_found_in_comments() -> None:
     ],
 )
 def test_what_is_said_in_both_is_the_same_concept(triton: str, gluon: str) -> None:
-    found = concepts_of([Piece(triton, "python")])
+    found = concepts_of([CodePiece(triton, "python")])
     assert found
-    assert concepts_of([Piece(gluon, "python")]) == found
+    assert concepts_of([CodePiece(gluon, "python")]) == found
 
 
 def test_a_layout_of_registers_is_one_to_know() -> None:
-    assert concepts_of([Piece("gl.BlockedLayout([1], [32], [4], [0])", "python")]) == ("register layouts",)
-    assert concepts_of([Piece("gl.SwizzledSharedLayout(1, 1, 1, [0])", "python")]) == ()
+    assert concepts_of([CodePiece("gl.BlockedLayout([1], [32], [4], [0])", "python")]) == (
+        "register layouts",
+    )
+    assert concepts_of([CodePiece("gl.SwizzledSharedLayout(1, 1, 1, [0])", "python")]) == ()
 
 
 def test_what_cannot_be_counted_is_said_why(
