@@ -26,8 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(NameSlowTests())
     if not config.getoption("--require-gpu"):
         return
     if not HAS_GPU:
@@ -79,30 +77,6 @@ def context_is_lost() -> bool:
     except RuntimeError:
         return True
     return False
-
-
-QUICK_S = 2.0
-"""Longest that a test of `make test` should take; one that waits for a compiler is `thorough`, or few."""
-
-
-class NameSlowTests:
-    """Names the tests of `make test` that took longer than `QUICK_S`, so that it stays fast."""
-
-    def __init__(self) -> None:
-        self.slow: dict[str, float] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not {"thorough", "exhaustive", "gpu"} & report.keywords.keys():
-            self.slow[report.nodeid] = self.slow.get(report.nodeid, 0.0) + report.duration
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        slow = {name: seconds for name, seconds in self.slow.items() if seconds > QUICK_S}
-        if slow:
-            terminalreporter.section(
-                f"{len(slow)} tests took over {QUICK_S:.0f} s: quicken them, or mark them thorough"
-            )
-        for name, seconds in sorted(slow.items(), key=lambda each: -each[1]):
-            terminalreporter.write_line(f"{seconds:6.1f} s  {name}")
 
 
 class RequireGpu:

@@ -14,6 +14,7 @@ import torch
 
 from compare import device
 from compare.spec import Implementation, UsageError
+from loops import for_each
 
 
 def implementation(label: str, requires: str | None) -> Implementation:
@@ -45,7 +46,7 @@ def test_auto_takes_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) 
     assert device.pick("cpu") == torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "", "cpu:0", "cuda:0 "])
+@for_each("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "", "cpu:0", "cuda:0 "])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="auto, cpu, cuda or cuda:NUMBER"):
         device.pick(name)
@@ -61,38 +62,33 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         device.pick("cuda:2")
 
 
-@pytest.mark.parametrize(
-    ("requires", "reason"),
+@for_each(
+    "capability, label, requires, reason",
     [
-        (None, None),
-        ("sm_75", None),
-        ("sm_80", None),
-        ("sm_90", "needs sm_90, this is sm_80"),
-        ("sm_90a", "needs sm_90a, this is sm_80"),
+        ((8, 0), "cupy.v", None, None),
+        ((8, 0), "cupy.v", "sm_75", None),
+        ((8, 0), "cupy.v", "sm_80", None),
+        ((8, 0), "cupy.v", "sm_90", "needs sm_90, this is sm_80"),
+        ((8, 0), "cupy.v", "sm_90a", "needs sm_90a, this is sm_80"),
+        ((9, 0), "cupy.v", "sm_90a", None),  # which runs on sm_90 alone
+        ((10, 0), "cupy.v", "sm_90", None),
+        ((10, 0), "cupy.v", "sm_90a", "needs sm_90a, this is sm_100"),
+        (None, "cupy.cluster", "sm_80", None),
+        (None, "cupy.cluster", "sm_90", "needs sm_90's own units: the CPU build has none"),
+        (None, "pybind.cluster", "sm_90", "needs sm_90's own units: the CPU build has none"),
+        (None, "triton.tma", "sm_90", None),  # its interpreter has them
+        (None, "triton.gluon", "sm_90a", "needs sm_90a's own units: Triton's interpreter has none"),
     ],
 )
-def test_a_gpu_supports_what_its_capability_allows(
-    monkeypatch: pytest.MonkeyPatch, requires: str | None, reason: str | None
+def test_what_a_gpu_or_a_cpu_supports(
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int] | None,
+    label: str,
+    requires: str | None,
+    reason: str | None,
 ) -> None:
-    gpu = pretend_gpu(monkeypatch, 8, 0)
-    assert device.supports(implementation("cupy.v", requires), gpu) == reason
-
-
-def test_code_for_sm_90a_runs_on_sm_90_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device.supports(implementation("cupy.v", "sm_90a"), pretend_gpu(monkeypatch, 9, 0)) is None
-    blackwell = pretend_gpu(monkeypatch, 10, 0)
-    assert device.supports(implementation("cupy.v", "sm_90"), blackwell) is None
-    assert device.supports(implementation("cupy.v", "sm_90a"), blackwell) == "needs sm_90a, this is sm_100"
-
-
-def test_the_cpu_build_has_no_hopper_units() -> None:
-    cpu = torch.device("cpu")
-    for label in ("cupy.cluster", "pybind.cluster"):
-        assert "sm_90" in (device.supports(implementation(label, "sm_90"), cpu) or "")
-        assert device.supports(implementation(label, "sm_80"), cpu) is None
-    assert device.supports(implementation("triton.tma", "sm_90"), cpu) is None  # its interpreter has them
-    gluon = device.supports(implementation("triton.gluon", "sm_90a"), cpu)
-    assert gluon == "needs sm_90a's own units: Triton's interpreter has none"
+    where = torch.device("cpu") if capability is None else pretend_gpu(monkeypatch, *capability)
+    assert device.supports(implementation(label, requires), where) == reason
 
 
 def test_what_only_a_gpu_runs_is_not_run_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,22 +98,18 @@ def test_what_only_a_gpu_runs_is_not_run_elsewhere(monkeypatch: pytest.MonkeyPat
     assert device.supports(gluon, pretend_gpu(monkeypatch, 7, 5)) == "needs sm_80, this is sm_75"
 
 
-def test_a_requirement_that_is_no_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="sm_75"):
-        device.supports(implementation("cupy.v", "hopper"), pretend_gpu(monkeypatch, 9, 0))
-
-
 def test_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.multiprocessors(torch.device("cpu")) == 4
     assert device.multiprocessors(pretend_gpu(monkeypatch, 9, 0)) == 17
-
-
-def test_multiprocessors_of_a_captured_architecture() -> None:
-    meta = torch.device("meta")
     for arch, count in (("sm_90a", 132), ("sm_90", 132), ("sm_75", 40), ("sm_999", 100)):
         token = device.captured_arch.set(arch)
-        assert device.multiprocessors(meta) == count
+        assert device.multiprocessors(torch.device("meta")) == count
         device.captured_arch.reset(token)
+
+
+def test_a_requirement_that_is_no_architecture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="sm_75"):
+        device.supports(implementation("cupy.v", "hopper"), pretend_gpu(monkeypatch, 9, 0))
 
 
 def test_the_environment_of_a_cpu() -> None:

@@ -15,6 +15,7 @@ import torch
 
 from compare import doctor
 from compare.doctor import Capability
+from loops import for_each
 
 build = pytest.importorskip("cuda_impl.build")
 
@@ -46,8 +47,8 @@ def test_it_is_quick() -> None:
     assert time.perf_counter() - begin < 2
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
+@for_each(
+    "module, name",
     [
         ("torch", "PyTorch"),
         ("triton", "Triton"),
@@ -60,8 +61,9 @@ def test_it_is_quick() -> None:
     ],
 )
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # makes its import fail
-    missing = found(name)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module, None)  # makes its import fail
+        missing = found(name)
     assert not missing.ok
     assert "requirements.txt" in missing.fix
     assert sys.executable in missing.fix
@@ -97,9 +99,8 @@ def test_a_wrong_setting_is_fixed_by_unsetting_it(monkeypatch: pytest.MonkeyPatc
     assert found("nvcc").fix == "unset CUDA_HOME"
 
 
-def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("COMPARE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+def test_a_cache_that_cannot_be_written(cache: Path) -> None:
+    cache.write_text("in the way")
     missing = found("cache")
     assert not missing.ok
     assert missing.fix.startswith("export COMPARE_CACHE_DIR=")
@@ -138,8 +139,8 @@ def test_a_card_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None
     assert found("GPU").fix == "install the driver"
 
 
-@pytest.mark.parametrize(
-    ("release", "command"),
+@for_each(
+    "release, command",
     [
         ({"ID": "ubuntu", "ID_LIKE": "debian"}, "sudo apt-get install -y g++"),
         ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "sudo dnf install -y gcc-c++"),
@@ -168,7 +169,7 @@ def test_a_table_and_each_command_once() -> None:
     assert text.count("MISSING") == 2
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
+@for_each("width", [60, 80, 200])
 def test_the_table_is_as_wide_as_the_terminal(width: int) -> None:
     found = doctor.diagnose()
     table = doctor.render(found, width).partition("\n\nTo fix")[0]
@@ -187,33 +188,33 @@ def test_the_exit_status_says_whether_anything_needed_is_missing(
     assert "absent" in capsys.readouterr().out
 
 
-def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    run = subprocess.run(
-        [sys.executable, "-c", "from compare import doctor; print(doctor.report())"],
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python in a new process, which has imported nothing."""
+    return subprocess.run(
+        [sys.executable, *words],
         cwd=doctor.ROOT,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{doctor.ROOT}"},
+        env={**os.environ, "PYTHONPATH": str(doctor.ROOT), **environment},
         capture_output=True,
         text=True,
     )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip().endswith("True")
-    assert "no torch here" in run.stdout
+
+
+def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    path = f"{tmp_path}{os.pathsep}{doctor.ROOT}"
+    done = run("-c", "from compare import doctor; print(doctor.report())", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("True")
+    assert "no torch here" in done.stdout
 
 
 def test_without_any_package_there_is_a_table_too() -> None:
-    run = subprocess.run(
-        [sys.executable, "-S", "-m", "compare", "doctor"],  # without site-packages
-        cwd=doctor.ROOT,
-        env={**os.environ, "PYTHONPATH": str(doctor.ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert (run.returncode, run.stderr) == (2, "")
-    assert re.search(rf"(?m)^ok +Python +everything +[\d.]+ at {re.escape(sys.executable)}$", run.stdout)
-    assert re.search(r"(?m)^MISSING  PyTorch +the torch way, .*No module named 'torch'$", run.stdout)
-    assert re.search(r"(?m)^MISSING  other packages +.*  no numpy, rich, tabulate,", run.stdout)
-    assert "-m pip install -r" in run.stdout
+    done = run("-S", "-m", "compare", "doctor")  # without site-packages
+    assert (done.returncode, done.stderr) == (2, "")
+    assert re.search(rf"(?m)^ok +Python +everything +[\d.]+ at {re.escape(sys.executable)}$", done.stdout)
+    assert re.search(r"(?m)^MISSING  PyTorch +the torch way, .*No module named 'torch'$", done.stdout)
+    assert re.search(r"(?m)^MISSING  other packages +.*  no numpy, rich, tabulate,", done.stdout)
+    assert "-m pip install -r" in done.stdout
 
 
 @pytest.mark.gpu

@@ -12,10 +12,10 @@ import io
 import json
 import os
 import pkgutil
+import re
 import struct
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -123,84 +123,28 @@ def test_damaged_records(data: st.DataObject, tmp_path_factory: Any) -> None:
     with captured() as (out, err):
         status = main(["map", "--all", "--records", str(other), "--markdown", str(folder / "out.md")])
     check_said(status, out.getvalue(), err.getvalue())
-    assert {path.name for path in folder.iterdir()} <= {
-        "whole.json",
-        "other.json",
-        "out.csv",
-        "out.json",
-        "out.md",
-    }
+    known = {"whole.json", "other.json", "out.csv", "out.json", "out.md"}
+    assert {path.name for path in folder.iterdir()} <= known
     assert json.loads(whole.read_text()) == RECORD
+
+
+def options() -> list[str]:
+    """Every option of every command, from their help."""
+    with captured() as (out, _):
+        for words in ([], ["softmax"], *([name] for name in MODULES)):
+            with contextlib.suppress(SystemExit):
+                main([*words, "--help"])
+    return sorted(set(re.findall(r"(?<![\w-])--[a-z-]+", out.getvalue())))
 
 
 WORDS = st.sampled_from(
     [
-        *(
-            "softmax",
-            "vector_add",
-            "all",
-            "list",
-            "diff",
-            "map",
-            "pipeline",
-            "aot",
-            "new-op",
-            "doctor",
-            "grade",
-            "predict",
-        ),
-        *(
-            "lab",
-            "start",
-            "check",
-            "hint",
-            "report",
-            "01",
-            "99",
-            "--answers",
-            "--rubric",
-            "--jobs",
-            "--similar",
-        ),
-        *("--case", "--only", "--arch", "--seed", "--budget", "--timeout", "--load", "--json", "--csv"),
-        *("--markdown", "--html", "--device", "--tune", "--stage", "--pass", "--caches", "--out"),
-        *("--all", "--explain", "--details", "--sweep", "--matched", "--record", "--crossover", "--passes"),
-        *(
-            "--case=M=1,N=1,fp32",
-            "M=1,N=1,fp32",
-            "M=-1",
-            "M=" + "9" * 5000,
-            "N=\uff11,fp32",
-            "sm_90",
-            "sm_75a",
-        ),
-        *(
-            "sm_" + "1" * 5000,
-            "cpu",
-            "cuda:99",
-            "",
-            "-",
-            "--",
-            "=",
-            "--case=",
-            "/dev/zero",
-            "/dev/stdin",
-            ".",
-        ),
-        *(
-            "/proc/self/mem",
-            "\x1b[2J",
-            "\ud800",
-            "1e999",
-            "nan",
-            "-1",
-            "0",
-            "x" * 5000,
-            "*",
-            "[",
-            "a\nb",
-            "'",
-        ),
+        *(*MODULES, *options(), "softmax", "vector_add", "all"),
+        *("start", "check", "hint", "report", "01", "99"),
+        *("M=1,N=1,fp32", "--case=M=1,N=1,fp32", "M=-1", "M=" + "9" * 5000, "N=\uff11,fp32", "--case="),
+        *("sm_90", "sm_75a", "sm_" + "1" * 5000, "cpu", "cuda:99", "1e999", "nan", "-1", "0", "-", "--", "="),
+        *("", ".", "/dev/zero", "/dev/stdin", "/proc/self/mem", "\x1b[2J", "\ud800", "a\nb", "x" * 5000),
+        *("*", "[", "'"),
     ]
 )
 
@@ -315,9 +259,3 @@ def test_what_comes_through_the_pipe(chunks: list[bytes], size: int) -> None:
         os.close(receiver)
         if sender >= 0:
             os.close(sender)
-
-
-def test_the_record_is_one(tmp_path: Path) -> None:
-    for text in (json.dumps(RECORD), "\n".join(LINES)):
-        (tmp_path / "r.json").write_text(text)
-        assert archive.read(tmp_path / "r.json")

@@ -70,10 +70,6 @@ def statuses_in(file: Path) -> dict[str, set[str]]:
 # --------------------------------------------------------------------------- one op, its own files
 
 
-def test_ops_are_discovered():
-    assert OPS
-
-
 @for_each("op", OPS)
 def test_an_op_has_all_its_files(op: str):
     missing = [file for name in FILES_OF_AN_OP if not (ROOT / (file := name.format(op))).is_file()]
@@ -195,11 +191,12 @@ def test_a_wrong_kernel_in_that_file_is_caught(
 @pytest.mark.parametrize(
     ("op", "file", "labels"),
     [
-        pytest.param("softmax", "my_softmax.py", ("triton.mine", "cupy.mine"), marks=pytest.mark.thorough),
-        pytest.param("softmax", "my_shared_memory.py", ("cupy.in_blocks",), marks=pytest.mark.thorough),
-        pytest.param("transpose", "my_shared_memory.py", ("cupy.in_tiles",), marks=pytest.mark.thorough),
+        ("softmax", "my_softmax.py", ("triton.mine", "cupy.mine")),
+        ("softmax", "my_shared_memory.py", ("cupy.in_blocks",)),
+        ("transpose", "my_shared_memory.py", ("cupy.in_tiles",)),
     ],
 )
+@pytest.mark.thorough
 def test_the_examples_kernels_are_correct(op: str, file: str, labels: tuple[str, ...], tmp_path: Path):
     record = tmp_path / "record.json"
     words = ("--load", str(ROOT / "examples" / file), "--json", str(record))

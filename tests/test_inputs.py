@@ -35,8 +35,8 @@ def test_layouts_hold_the_same_values(layout: str, fill: str, dtype: str) -> Non
     assert torch.equal(*(y.double().nan_to_num(nan=3.0) for y in (x, plain.expand(SHAPE))))
 
 
-@pytest.mark.parametrize(
-    ("layout", "strides", "offset"),
+@for_each(
+    "layout, strides, offset",
     [
         ("contiguous", (130, 1), 0),
         ("transposed", (1, 6), 0),
@@ -57,15 +57,14 @@ def test_padded_rows_lie_further_apart_and_off_alignment() -> None:
     assert x.stride(0) * x.itemsize % 4 != 0
 
 
-@pytest.mark.parametrize("layout", ["padded", "sliced"])
-@pytest.mark.parametrize("dtype", ["fp32", "fp8"])
+@for_each("dtype, layout", [(dtype, layout) for dtype in ("fp32", "fp8") for layout in ("padded", "sliced")])
 def test_gaps_are_nan(dtype: str, layout: str) -> None:
     x = make(case(dtype, layout))
     everything = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
     assert int(everything.isnan().sum()) == len(everything) - x.numel() > 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@for_each("dtype", DTYPES)
 def test_normal_values_are_varied_and_every_row_has_its_outliers(dtype: str) -> None:
     x = make(case(dtype)).float()
     assert x.isfinite().all()
@@ -97,7 +96,7 @@ def test_values_of_fp8_are_rounded_normal_ones_with_subnormals() -> None:
     assert make(case(FP8, fill="nan")).isnan().any(dim=1).sum() == 4
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, FP8])
+@for_each("dtype", [*DTYPES, FP8])
 def test_huge_values_reach_the_largest_finite(dtype: str) -> None:
     x = make(case(dtype, fill="huge"))
     limits, x = torch.finfo(x.dtype), x.float()
@@ -147,7 +146,7 @@ def make_indices(c: Case, below: int = 9, device: torch.device = CPU) -> torch.T
     return indices((40,), below, c, torch.Generator().manual_seed(0), device, none=-100)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_indices_are_columns_and_reach_both_ends(layout: str) -> None:
     x = make_indices(case("fp16", layout))
     meta = make_indices(case("fp16", layout), device=torch.device("meta"))
@@ -179,7 +178,7 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(make(case()), make(case(), seed=1))
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, FP8, *WHOLE])
+@for_each("dtype", [*DTYPES, FP8, *WHOLE])
 def test_stored_bytes_count_each_element_once(dtype: str) -> None:
     for layout in LAYOUTS:
         elements = SHAPE[1] if layout == "expanded" else math.prod(SHAPE)

@@ -13,48 +13,27 @@ import pytest
 from compare import cli, registry
 from compare.spec import UsageError
 from compare.worker import user_files
+from loops import for_each
 
-NO_LEVEL = """
+ROW = """
 from compare.registry import implementation
 
 
-@implementation("vector_add", "cupy.mine")
-def mine(x, y):
+@implementation("vector_add", "cupy.mine", level="naive", {})
+def mine(x, y, *, WIDTH=1):
     return x + y
 """
 
 
-@pytest.mark.parametrize(
-    "variant",
-    [
-        "",
-        "mine x\ny",
-        "mine\n",
-        "a/b",
-        "..",
-        "*",
-        "mi?e",
-        "[m]ine",
-        "\x1b[31m",
-        "\U0001f600",
-        "é",
-        "mine:8",
-        "a|b",
-    ],
-)
+ODD = ["", "mine x\ny", "mine\n", "a/b", "..", "*", "mi?e", "[m]ine", "\x1b[31m", "\U0001f600", "é"]
+
+
+@for_each("variant", [*ODD, "mine:8", "a|b"])
 def test_a_label_that_is_more_than_a_name_is_refused(variant: str) -> None:
     """Tables and terminals would break on it, --only take it for a pattern, or a row for one of --tune."""
     with pytest.raises(UsageError, match="letters, digits and _ behind the dot") as caught:
         registry.implementation("vector_add", f"cupy.{variant}", level="naive")
     assert str(caught.value).isprintable()
-
-
-def test_a_file_with_such_a_label_is_not_loaded(tmp_path: Path) -> None:
-    file = tmp_path / "starred.py"
-    file.write_text(NO_LEVEL.replace('"cupy.mine"', '"cupy.*", level="naive"'))
-    with pytest.raises(UsageError, match=r"--load .*label 'cupy\.\*': write ROUTE\.VARIANT"):
-        user_files.load([str(file)], 60.0)
-    assert "cupy.*" not in [impl.label for impl in registry.implementations("vector_add")]
 
 
 @pytest.mark.parametrize("label", ["torch.eager2", "triton.My_Kernel", "cupy.0", "library.cub"])
@@ -67,7 +46,7 @@ def test_the_command_that_is_advised_shows_the_traceback(
 ) -> None:
     """In the user's own folder, which is not the project's, by a path with a space in it."""
     monkeypatch.chdir(tmp_path)
-    Path("no level.py").write_text(NO_LEVEL)
+    Path("no level.py").write_text(ROW.replace(', level="naive", {}', ""))
     with pytest.raises(UsageError, match=r"TypeError at line 5: .*'level'\. Fix the file") as caught:
         registry.load("no level.py")
     advised = str(caught.value).partition("Fix the file (")[2].removesuffix(" shows the whole traceback)")
@@ -88,15 +67,16 @@ def test_a_file_that_interrupts_its_worker_is_told_from_ctrl_c(tmp_path: Path) -
 
 # --------------------------------------------------------------------------- what a file may register
 
-ROW = """
-from compare.registry import implementation
-
-
-@implementation("vector_add", "cupy.mine", level="naive", {})
-def mine(x, y, *, WIDTH=1):
-    return x + y
-"""
 OP = (registry.ROOT / "tests" / "support" / "one_file_op.py").read_text()
+REDEFINED = """
+from dataclasses import replace
+
+from compare import registry
+from compare.spec import Tolerance
+
+op = registry.get_op("vector_add")
+registry.register_op(replace(op, tolerance=lambda case: Tolerance(float("inf"))))
+"""
 ORACLE = "oracle=lambda x: 2 * x + 1"
 INPUTS = "(tensor(case.shape, case, generator, device),)"
 
@@ -110,53 +90,99 @@ def refused(folder: Path, text: str, op: str = "vector_add") -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
+LOOPED = ROW.replace("@implementation", "for _ in (1, 2):\n    @implementation")
+LOOPED = LOOPED.replace("\ndef mine", "\n    def mine").replace("    return", "        return").format("")
+WIDTHS = "WIDTH='128': write a tunable's values as (64, 128), each once"
+
+
+def row(more: str = "", before: str = "", after: str = "") -> str:
+    return ROW.format(more).replace(before, after)
+
+
+def op(before: str, after: str) -> str:
+    assert before in OP
+    return OP.replace(before, after)
+
+
+@for_each(
+    "text, of, said",
     [
-        ("requires=90", "line 5: cupy.mine: requires=90 is no architecture; write it as 'sm_90'"),
-        ("requires='sm_9x'", "requires='sm_9x' is no architecture"),
-        ("accumulator='fp64'", "accumulator 'fp64' is none of fp32, int32, fp22, tf32, fp16, bf16"),
-        ("tunable={'WIDTH': '128'}", "WIDTH='128': write a tunable's values as (64, 128), each once"),
-        ("tunable={'WIDTH': (1, 128.5)}", "each once"),
-        ("tunable={'WIDTH': (1, True)}", "each once"),
-        ("tunable={'WIDTH': (1, 1)}", "each once"),
-        ("tunable={'WIDTH': ()}", "each once"),
-        ("tunable={'BLOCK': (1, 2)}", "BLOCK is tunable, but no keyword-only parameter"),
+        (row("requires=90"), "", "line 5: cupy.mine: requires=90 is no architecture; write it as 'sm_90'"),
+        (row("requires='sm_9x'"), "", "requires='sm_9x' is no architecture"),
+        (row("accumulator='fp64'"), "", "'fp64' is none of fp32, int32, fp22, tf32, fp16, bf16"),
+        (row("tunable={'WIDTH': '128'}"), "", WIDTHS),
+        (row("tunable={'WIDTH': (1, 128.5)}"), "", "each once"),
+        (row("tunable={'WIDTH': (1, True)}"), "", "each once"),
+        (row("tunable={'WIDTH': (1, 1)}"), "", "each once"),
+        (row("tunable={'WIDTH': ()}"), "", "each once"),
+        (row("tunable={'BLOCK': (1, 2)}"), "", "BLOCK is tunable, but no keyword-only parameter"),
+        (
+            row("tunable={'WIDTH': (1, 2)}", "WIDTH=1", "WIDTH=None"),
+            "",
+            "WIDTH=None is no default of a tunable",
+        ),
+        (row("", "cupy.mine", "cupy.*"), "", "label 'cupy.*': write ROUTE.VARIANT"),
+        # Of these code is counted in files that a user's function has none of.
+        (row("", "cupy.mine", "library.mine"), "", "begin the label with one of torch, triton, cupy"),
+        (row("", "cupy.mine", "pybind.mine"), "", "begin the label with one of torch, triton, cupy"),
+        (row("prepare=lambda x: (x,)"), "", "prepare is for what the project builds itself"),
+        (row() * 2, "", "has a cupy.mine already"),
+        (LOOPED, "", "has a cupy.mine already"),
+        (row(), "softmax", "it has nothing of softmax, but of vector_add"),
+        ("raise SystemExit(0)", "", "Take out what ends Python"),
+        ("import beside_it", "", "put what it needs of beside_it.py into it"),
+        ("import no_such_module", "", "shows the whole traceback"),
+        # Its oracle and its tolerance would be what the file that is judged says.
+        (REDEFINED, "", "there is an op vector_add already: give yours another name"),
+        (
+            op('signature="x[N] -> y[N]"', 'signature="nonsense"'),
+            "scale_shift",
+            "signature 'nonsense': write one as",
+        ),
+        (op('signature="x[N] -> y[N]"', "signature=7"), "scale_shift", "signature 7: write one as"),
+        (
+            op('name="scale_shift"', 'name="scale/shift"'),
+            "scale_shift",
+            "write its name with letters, digits and _",
+        ),
+        (
+            op("default=case(N=1000)", "default=case(M=1000)"),
+            "scale_shift",
+            "case M=1000,fp32 is not of its dims, N",
+        ),
+        (
+            op('dtypes=("fp32",)', 'dtypes=("fp16",)'),
+            "scale_shift",
+            "case N=1000,fp32 is not of its dims, N, and dtypes, fp16",
+        ),
+        (op('Cost(2 * case["N"]', 'Cost(2 * case["M"]'), "scale_shift", "KeyError at line 25: 'M'"),
+        (
+            op("tolerance=lambda case: Tolerance(least=2.0)", "tolerance=lambda case: 2.0"),
+            "scale_shift",
+            "tolerance gives no Tole",
+        ),
     ],
+    ids=lambda each: each[2],
 )
-def test_what_is_said_of_an_implementation_is_checked(more: str, said: str, tmp_path: Path) -> None:
-    text = refused(tmp_path, ROW.format(more))
-    assert said in text
-    assert "traceback" not in text  # there is nothing in it that would help
+def test_what_a_file_may_not_register(text: str, of: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "beside_it.py").write_text("")
+    refusal = refused(tmp_path, text, of or "vector_add")
+    assert said in refusal
+    # Shown only where there is something in it that would help.
+    assert ("whole traceback" in refusal) == (
+        said in ("shows the whole traceback", "KeyError at line 25: 'M'")
+    )
 
 
-def test_a_default_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    text = ROW.format("tunable={'WIDTH': (1, 2)}").replace("WIDTH=1", "WIDTH=None")
-    assert "WIDTH=None is no default of a tunable" in refused(tmp_path, text)
-
-
-@pytest.mark.parametrize("route", ["library", "pybind"])
-def test_a_route_that_is_no_user_s_is_refused(route: str, tmp_path: Path) -> None:
-    """Of these code is counted in files that a user's function has none of."""
-    text = refused(tmp_path, ROW.format("").replace("cupy.mine", f"{route}.mine"))
-    assert "begin the label with one of torch, triton, cupy" in text
-
-
-def test_a_label_stands_for_one_function(tmp_path: Path, own_registry: None) -> None:
+@pytest.mark.usefixtures("own_registry")
+def test_a_label_stands_for_one_function(tmp_path: Path) -> None:
     """Of two the first would vanish without a word."""
-    assert "has a cupy.mine already" in refused(tmp_path, ROW.format("") * 2)
     for name in ("one.py", "two.py"):
         (tmp_path / name).write_text(ROW.format(""))
     with pytest.raises(
         UsageError, match=r"--load .*two\.py: .* already, in .*one\.py: give yours another name"
     ):
         user_files.load([str(tmp_path / "one.py"), str(tmp_path / "two.py")], 60.0)
-
-
-def test_a_label_is_not_given_twice_in_a_loop(tmp_path: Path) -> None:
-    looped = ROW.format("").replace("@implementation", "for _ in (1, 2):\n    @implementation")
-    looped = looped.replace("\ndef mine", "\n    def mine").replace("    return", "        return")
-    assert "has a cupy.mine already" in refused(tmp_path, looped)
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -170,45 +196,12 @@ def test_a_file_with_the_op_of_another_s_rows_is_taken_beside_it(tmp_path: Path)
     assert "scale_shift" not in registry.op_names()
 
 
-def test_a_file_that_has_nothing_of_the_op_is_told_so(tmp_path: Path) -> None:
-    """The screen would look as if it had not been given."""
-    assert refused(tmp_path, ROW.format(""), "softmax").endswith(
-        "it has nothing of softmax, but of vector_add"
-    )
-
-
-def test_what_ends_python_and_what_needs_another_file_are_told_apart(tmp_path: Path) -> None:
-    assert "Take out what ends Python" in refused(tmp_path, "raise SystemExit(0)")
-    (tmp_path / "beside_it.py").write_text("")
-    assert "put what it needs of beside_it.py into it" in refused(tmp_path, "import beside_it")
-    assert "shows the whole traceback" in refused(tmp_path, "import no_such_module")
-
-
-def test_a_file_prepares_nothing_outside_of_its_timed_call(tmp_path: Path) -> None:
-    row = ROW.format("").replace("level=", "prepare=lambda x: (x,), level=")
-    assert "prepare is for what the project builds itself" in refused(tmp_path, row)
-
-
 # --------------------------------------------------------------------------- ops of a user's
 
-REDEFINED = """
-from dataclasses import replace
-
-from compare import registry
-from compare.spec import Tolerance
-
-op = registry.get_op("vector_add")
-registry.register_op(replace(op, tolerance=lambda case: Tolerance(float("inf"))))
-"""
 ANOTHER = """
 registry.register_op(replace(op, name="another"))
 registry.register_op.in_the_judge = True
 """
-
-
-def test_an_op_of_the_project_s_is_not_redefined(tmp_path: Path) -> None:
-    """Its oracle and its tolerance would be what the file that is judged says."""
-    assert "there is an op vector_add already: give yours another name" in refused(tmp_path, REDEFINED)
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -238,29 +231,6 @@ def test_all_are_a_file_s_own_ops_too(tmp_path: Path, capsys: pytest.CaptureFixt
         assert cli.main(["all", "--load", str(file), "--only", "torch.mine", "--device", "cpu"]) == cli.USAGE
     assert run.call_args.args[0].name == "scale_shift"
     assert "begun" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ('signature="x[N] -> y[N]"', 'signature="nonsense"', "signature 'nonsense': write one as"),
-        ('signature="x[N] -> y[N]"', "signature=7", "signature 7: write one as"),
-        ('name="scale_shift"', 'name="scale/shift"', "write its name with letters, digits and _"),
-        ("default=case(N=1000)", "default=case(M=1000)", "case M=1000,fp32 is not of its dims, N"),
-        ('dtypes=("fp32",)', 'dtypes=("fp16",)', "case N=1000,fp32 is not of its dims, N, and dtypes, fp16"),
-        ('Cost(2 * case["N"]', 'Cost(2 * case["M"]', "KeyError at line 25: 'M'"),
-        (
-            "tolerance=lambda case: Tolerance(least=2.0)",
-            "tolerance=lambda case: 2.0",
-            "tolerance gives no Tole",
-        ),
-    ],
-)
-def test_an_op_that_does_not_fit_together_is_refused(
-    before: str, after: str, said: str, tmp_path: Path
-) -> None:
-    assert before in OP
-    assert said in refused(tmp_path, OP.replace(before, after), "scale_shift")
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -30,6 +30,7 @@ from compare.worker.checking import Checking
 from compare.worker.pool import Crew
 from cuda_impl import build
 from loaded_files import SMALL, rows_of
+from loops import for_each
 
 OP = """
 from dataclasses import replace
@@ -183,15 +184,13 @@ def test_workers_that_are_given_stay(op: Op, tmp_path: Path) -> None:
 
 
 def test_a_requirement_that_is_not_met_is_a_reason(write: Callable[[str], Op], tmp_path: Path) -> None:
-    row = compare(write('adding("cupy.hopper", requires="sm_90")(added)'), tmp_path)["cupy.hopper"]
-    assert row.status == "unavailable"
-    assert "sm_90" in row.reason
-
-
-def test_what_only_a_gpu_runs_says_so(write: Callable[[str], Op], tmp_path: Path) -> None:
-    row = compare(write('adding("triton.gluon", without_gpu=False)(added)'), tmp_path)["triton.gluon"]
-    assert row.status == "unavailable"
-    assert "needs a GPU" in row.reason
+    op = write(
+        'adding("cupy.hopper", requires="sm_90")(added)\nadding("triton.gluon", without_gpu=False)(added)'
+    )
+    rows = compare(op, tmp_path)
+    for label, reason in (("cupy.hopper", "sm_90"), ("triton.gluon", "needs a GPU")):
+        assert rows[label].status == "unavailable"
+        assert reason in rows[label].reason
 
 
 @pytest.mark.thorough
@@ -214,11 +213,11 @@ adding("cupy.hopper", requires="sm_90")(added)
         "cupy.hopper": ((), refused),
     }
 
-    class Compiling(made_up.Compiled):
+    class Refusing(made_up.Compiled):
         def results(self, progress: object = None) -> list[Any]:
             return [found.get(r.impl.label, ((), ()))[r.arch == "sm_90"] for r in self._requests]
 
-    comparison = compared(op, tmp_path, compiling=Compiling, archs=("sm_75", "sm_90"))
+    comparison = compared(op, tmp_path, compiling=Refusing, archs=("sm_75", "sm_90"))
     rows = rows_of(comparison)
     said = "mine: NVRTC failed: no such file (python -m compare pipeline shows all that its compiler says)"
     assert {label: (row.status, row.reason) for label, row in rows.items()} == {
@@ -247,13 +246,13 @@ adding("cupy.never")(of_floats)
 """
     )
 
-    class Compiling(made_up.Compiled):
+    class Lacking(made_up.Compiled):
         def results(self, progress: object = None) -> list[Any]:
             lacking = NotImplementedError("more than it has")
             never = [r.impl.label == "cupy.never" or r.arch == "sm_75" for r in self._requests]
             return [lacking if no else (made_up.kernel("cupy.a"),) for no in never]
 
-    rows = compare(op, tmp_path, SMALL, LARGE, compiling=Compiling, archs=("sm_75", "sm_90"))
+    rows = compare(op, tmp_path, SMALL, LARGE, compiling=Lacking, archs=("sm_75", "sm_90"))
     assert rows["cupy.picky"].status == "ok", rows["cupy.picky"].reason
     assert rows["cupy.picky"].reason == "resources unread for sm_75: more than it has"
     assert len(rows["cupy.picky"].resources) == 1
@@ -460,7 +459,7 @@ def test_compilers_are_done_before_anything_is_timed(
 ) -> None:
     done: list[str] = []
 
-    class Compiling(made_up.Compiled):
+    class Noting(made_up.Compiled):
         def results(self, progress: object = None) -> list[tuple[KernelResources, ...]]:
             done.append("compiled")
             return super().results(progress)
@@ -479,19 +478,32 @@ def test_compilers_are_done_before_anything_is_timed(
     monkeypatch.setattr("compare.stages.timing.CudaStopwatch", mock.Mock())
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: mock.Mock(total_memory=1))
     monkeypatch.setattr("compare.stages.timing.measure", lambda *_, **__: done.append("timed") or {})
-    running._take_on_gpu(context, step, Compilation((), Compiling([])), found)
+    running._take_on_gpu(context, step, Compilation((), Noting([])), found)
     assert done == ["compiled", "a copy", "timed", "profiled"]
 
 
 # --------------------------------------------------------------------------- plan and replay
 
 
-def test_without_a_gpu_the_smoke_cases_are_checked_and_the_default_is_looked_at() -> None:
-    for name in registry.op_names():
-        op = registry.get_op(name)
-        steps = running.plan(op, Options(cases=()), "cpu")
-        assert [step.case for step in steps if step.check] == list(op.cases.smoke)
-        assert [step.case for step in steps if step.inspect] == [op.cases.default]
+every_op = for_each("op", map(registry.get_op, registry.op_names()), ids=lambda op: op.name)
+
+
+@every_op
+def test_without_a_gpu_smoke_cases_are_checked_and_the_default_is_looked_at(op: Op) -> None:
+    steps = running.plan(op, Options(cases=()), "cpu")
+    assert [step.case for step in steps if step.check] == list(op.cases.smoke)
+    assert [step.case for step in steps if step.inspect] == [op.cases.default]
+
+
+@every_op
+def test_a_sweep_checks_all_on_a_gpu_and_without_one_smoke_cases_and_replays_the_rest(op: Op) -> None:
+    swept = tuple(dict.fromkeys((op.cases.default, *op.cases.sweep)))
+    steps = running.plan(op, Options(cases=swept), "cuda")
+    assert all(step.check for step in steps)
+    assert [step.case for step in steps if step.inspect] == [op.cases.default]
+    steps = running.plan(op, Options(cases=swept), "cpu")
+    assert {step.case for step in steps if step.check} == set(op.cases.smoke)
+    assert [step.case for step in steps if step.case in swept] == list(swept)
 
 
 def test_a_small_case_is_checked_where_it_is_a_large_one_is_not() -> None:
@@ -503,28 +515,12 @@ def test_a_small_case_is_checked_where_it_is_a_large_one_is_not() -> None:
     assert set(op.cases.smoke) <= {step.case for step in steps if step.check}
 
 
-def test_without_a_gpu_a_sweep_checks_smoke_cases_and_replays_the_rest() -> None:
-    for name in registry.op_names():
-        op = registry.get_op(name)
-        swept = tuple(dict.fromkeys((op.cases.default, *op.cases.sweep)))
-        steps = running.plan(op, Options(cases=swept), "cpu")
-        assert {step.case for step in steps if step.check} == set(op.cases.smoke)
-        assert [step.case for step in steps if step.case in swept] == list(swept)
-    # A small case that is named beside the list is checked as well; and so is one of the list by itself.
+def test_a_small_case_named_beside_a_sweep_is_checked_and_so_is_one_of_it_by_itself() -> None:
     op, other = registry.get_op("vector_add"), case("fp32", N=77)
     steps = running.plan(op, Options(cases=(op.cases.default, other, *op.cases.sweep)), "cpu")
     assert {step.case for step in steps if step.check} == {other, *op.cases.smoke}
     small = min(op.cases.sweep, key=lambda case: op.cost(case).bytes)
     assert running.plan(op, Options(cases=(small,)), "cpu") == [running.Step(small, True, True)]
-
-
-def test_on_a_gpu_a_sweep_is_inspected_on_the_default_case_only() -> None:
-    for name in registry.op_names():
-        op = registry.get_op(name)
-        cases = tuple(dict.fromkeys((op.cases.default, *op.cases.sweep)))
-        steps = running.plan(op, Options(cases=cases), "cuda")
-        assert all(step.check for step in steps)
-        assert [step.case for step in steps if step.inspect] == [op.cases.default]
 
 
 def test_recorded_times_are_replayed_with_their_label(write: Callable[[str], Op], tmp_path: Path) -> None:

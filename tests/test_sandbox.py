@@ -28,6 +28,7 @@ from compare.sandbox import isolation, kernel
 from compare.sandbox.isolation import Isolation
 from compare.sandbox.words import read_json
 from conftest import HAS_GPU
+from loops import for_each
 
 FOUND = isolation.found()
 WITH_NAMESPACES = pytest.mark.skipif(not FOUND.namespaces, reason=f"no namespaces here: {FOUND.refused}")
@@ -37,6 +38,11 @@ pytestmark = [
     pytest.mark.skipif(not FOUND.seccomp, reason=f"no seccomp here: {FOUND.refused}"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
+
+
+def allowed(found: Isolation, gpu: bool, tries: dict[str, Callable[[Path], object]]) -> set[str]:
+    """The tries that come to an end in an isolated child process."""
+    return {name for name, came in inside(found, gpu, tries).items() if came == "ok"}
 
 
 def inside(found: Isolation, gpu: bool, tries: dict[str, Callable[[Path], object]]) -> dict[str, str]:
@@ -97,8 +103,7 @@ def test_only_the_private_folder_can_be_changed(found: Isolation, gpu: bool, tmp
         "private": lambda private: (private / "mine").write_text(""),
         "null": lambda _: Path(os.devnull).write_text("x"),
     }
-    said = inside(found, gpu, tries)
-    assert {name for name, came in said.items() if came == "ok"} == {"read", "private", "null"}
+    assert allowed(found, gpu, tries) == {"read", "private", "null"}
     assert mine.read_text() == "as it was"
     assert not (ROOT / "secrets.py").exists()
 
@@ -130,8 +135,7 @@ def test_no_other_process_can_be_reached(found: Isolation, gpu: bool) -> None:
         "own": lambda _: os.kill(os.getpid(), 0),
         "pair": lambda _: socket.socketpair(),
     }
-    said = inside(found, gpu, tries)
-    assert {name for name, came in said.items() if came == "ok"} == {"own", "pair"}
+    assert allowed(found, gpu, tries) == {"own", "pair"}
 
 
 @WITH_NAMESPACES
@@ -154,8 +158,8 @@ def test_on_a_gpu_what_cuda_starts_with_is_allowed(landlock: int) -> None:
         "other process": lambda _: Path(f"/proc/{os.getppid()}/comm").write_text("x"),
         "kernel": lambda _: Path("/proc/sys/kernel/core_pattern").write_text("x"),
     }
-    said = inside(Isolation(namespaces=True, landlock=landlock, seccomp=True), True, tries)
-    assert {name for name, came in said.items() if came == "ok"} == {"thread's name", "packets"}
+    found = Isolation(namespaces=True, landlock=landlock, seccomp=True)
+    assert allowed(found, True, tries) == {"thread's name", "packets"}
 
 
 @pytest.mark.parametrize(("found", "gpu"), VARIANTS)
@@ -170,10 +174,9 @@ def test_no_device_but_those_of_computing_can_be_used(found: Isolation, gpu: boo
         "null": lambda _: os.open(os.devnull, os.O_RDWR),
         "make one": lambda private: os.mknod(private / "null", 0o20666, os.makedev(1, 3)),
     }
-    said = inside(found, gpu, tries)
+    assert allowed(found, gpu, tries) == {"random", "null"}
     os.close(master)
     os.close(terminal)
-    assert {name for name, came in said.items() if came == "ok"} == {"random", "null"}
 
 
 def called(number: int, *arguments: Any) -> Callable[[Path], None]:
@@ -213,8 +216,7 @@ def test_no_other_process_is_slowed_or_signalled_by_another_way(found: Isolation
         "own priority": lambda _: os.setpriority(os.PRIO_PROCESS, 0, 19),
         "a program": lambda _: subprocess.run(["/bin/sh", "-c", "exit 0"], check=True),
     }
-    said = inside(found, gpu, tries)
-    assert {name for name, came in said.items() if came == "ok"} == {"own limit", "own priority", "a program"}
+    assert allowed(found, gpu, tries) == {"own limit", "own priority", "a program"}
 
 
 @WITH_NAMESPACES
@@ -311,7 +313,7 @@ def test_who_asks_is_told_what_holds() -> None:
     assert (row.ok, row.optional) == (False, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "message",
     [
         b"[" * 100_000,

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compare import registry
-from compare.spec import DTYPES, FILLS, FP8, NO_INFINITY, Agreement, Case, Cost, Finding, UsageError, case
+from compare.spec import DTYPES, FILLS, FP8, NO_INFINITY, Case, UsageError, case
+from loops import for_each
 
 OPS = registry.op_names()
 
@@ -49,8 +50,8 @@ def test_any_other_text_is_a_usage_error_or_a_case(text: str) -> None:
     assert Case.parse(str(parsed), op) == parsed
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@for_each(
+    "text, said",
     [
         ("M=4", "N is missing"),
         ("M=4,N=3,K=2", "'K' is no dimension; there are M, N"),
@@ -82,8 +83,8 @@ def test_what_is_wrong_with_a_case_is_said(text: str, said: str) -> None:
     assert "A case reads like M=" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
+@for_each(
+    "name, text",
     [
         ("softmax", f"M=2,N={2**30 + 3},fp32"),
         ("softmax", f"M={2**40},N=0,fp32"),
@@ -122,18 +123,8 @@ def test_case_gives_sizes_by_name_and_in_order() -> None:
         c["K"]
 
 
-def test_cost_counts_reads_and_writes() -> None:
-    assert Cost(flops=1, read_bytes=8, written_bytes=4).bytes == 12
-
-
-def test_an_agreement_gives_the_reasons_of_what_failed() -> None:
-    findings = (Finding("a", True, "fine"), Finding("b", False, "broken"), Finding("c", False, "worse"))
-    agreement = Agreement(False, 0, 0, 0, 0, 0, 0, 0, 0, 1, findings)
-    assert agreement.reason == "b: broken; c: worse"
-
-
-@pytest.mark.parametrize(
-    ("summary", "formula"),
+@for_each(
+    "summary, formula",
     [
         (
             "y = exp(x - max(x)) / sum(exp(x - max(x))) along each row",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from compare.checking.guarded_memory import (
 )
 from compare.inputs import TORCH_DTYPES
 from compare.spec import DTYPES, FP8, WHOLE, Case, Op, case
+from loops import for_each
 from mutants import (
     baseline,
     checked,
@@ -91,8 +93,7 @@ ALLOCATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=TORCH_DTYPES)
-@pytest.mark.parametrize("how", ALLOCATIONS)
+@for_each("how, dtype", list(itertools.product(ALLOCATIONS, TORCH_DTYPES.values())))
 def test_every_way_to_allocate_is_guarded(how: str, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.ones(3, 5, dtype=dtype, device=device)
     plain = ALLOCATIONS[how](x)
@@ -121,7 +122,7 @@ def test_poison_is_nan_and_told_from_other_nan(device: torch.device) -> None:
     assert SECOND_POISON >= -(2**15)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.uint8])
+@for_each("dtype", [torch.float8_e4m3fn, torch.int8, torch.uint8])
 def test_bytes_that_were_not_written_are_known_after_two_calls(
     dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -141,25 +142,15 @@ def test_bytes_that_were_not_written_are_known_after_two_calls(
         assert not untouched(outputs[0]).any()
 
 
-def test_the_second_poison_guards_as_the_first(device: torch.device) -> None:
-    guard = GuardedMemory(device, SECOND_POISON)
-    with guard:
-        x = torch.empty(5, dtype=torch.int8, device=device)
-    assert guard.violations() == []
-    x.as_strided((1,), (1,), 9 + x.storage_offset()).fill_(1)
-    assert "past its 5 bytes" in guard.violations()[0]
-
-
-def test_the_byte_behind_an_odd_number_of_bytes_is_guarded(device: torch.device) -> None:
-    guard = GuardedMemory(device)
-    with guard:
-        x = torch.empty(5, dtype=torch.int8, device=device)
-    x.as_strided((1,), (1,), 5 + x.storage_offset()).fill_(1)
-    assert guard.violations() == ["wrote past its 5 bytes, at byte 5: is a mask or a bound missing?"]
-
-
-def test_memory_elsewhere_is_left_alone(device: torch.device) -> None:
-    guard = GuardedMemory(device)
-    with guard:
-        torch.empty(3, device="meta")
-    assert guard.allocations == []
+@for_each("poison", [POISON, SECOND_POISON])
+def test_the_bytes_behind_an_odd_number_of_bytes_are_guarded(poison: int, device: torch.device) -> None:
+    for byte, shown in ((5, 5), (9, 8)):  # two bytes are looked at together
+        guard = GuardedMemory(device, poison)
+        with guard:
+            x = torch.empty(5, dtype=torch.int8, device=device)
+            torch.empty(3, device="meta")  # which is left alone
+        assert len(guard.allocations) == 1
+        assert guard.violations() == []
+        x.as_strided((1,), (1,), byte + x.storage_offset()).fill_(1)
+        problem = f"wrote past its 5 bytes, at byte {shown}: is a mask or a bound missing?"
+        assert guard.violations() == [problem]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,9 @@ from compare.timing.rounds import Plan
 from compare.worker.exchange import Exchange
 from compare.worker.timing import Examiner
 from in_workers import settings_on, timed
+from loops import for_each
+from processes import command
+from rows import labelled
 
 FILE = ROOT / "tests" / "support" / "two_outputs_op.py"
 SMALL = case(M=5, N=33, LOWEST=0)
@@ -33,18 +35,14 @@ def loaded(own_registry: None) -> None:
     registry.load(str(FILE))
 
 
-def agreement_of(text: str, tmp_path: Path, device: torch.device) -> Agreement:
-    """Of ``triton.mine``, which returns the expression ``text`` of x, y and peak."""
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import torch\nfrom compare import registry\n"
-        "def mine(x, lowest):\n"
-        "    y, peak = registry.implementations('below_peak', ['torch.eager'])[0].run(x, lowest=lowest)\n"
-        f"    return {text}\n"
-    )
-    scope: dict[str, object] = {}
-    exec(compile(file.read_text(), str(file), "exec"), scope)
-    impl = Implementation("below_peak", "triton.mine", "tiled", scope["mine"])  # type: ignore[arg-type]
+def agreement_of(change: Callable[..., Any], device: torch.device) -> Agreement:
+    """Of an implementation that returns what ``change`` makes of x, y, peak and ``lowest``."""
+    eager = labelled("below_peak", "torch.eager")
+
+    def run(x: torch.Tensor, lowest: bool) -> Any:
+        return change(x, *eager.run(x, lowest=lowest), lowest)
+
+    impl = Implementation("below_peak", "triton.mine", "tiled", run)
     return check(registry.get_op("below_peak"), impl, SMALL, device, seeds=(0, 1))
 
 
@@ -60,41 +58,54 @@ def test_an_op_is_taken_apart_by_output() -> None:
     }
 
 
-@pytest.mark.parametrize("label", ["torch.eager", "triton.onepass"])
+@for_each("label", ["torch.eager", "triton.onepass"])
 def test_what_is_right_passes_on_every_case(label: str, device: torch.device) -> None:
     op = registry.get_op("below_peak")
-    (impl,) = registry.implementations("below_peak", [label])
+    impl = labelled("below_peak", label)
     for each in (*op.cases.smoke, *op.cases.edge):
         agreement = check(op, impl, each, device, seeds=(0,))
         assert agreement.passed, agreement.reason
 
 
-@pytest.mark.parametrize(
-    ("returned", "says"),
+@for_each(
+    "change, says",
     [
-        ("(y, peak)", ""),
-        ("(y, peak if lowest is False else 0)", ""),
-        ("(y, peak + 1)", "values: seed 0: peak: 5 of 5 elements are wrong"),
-        ("(y + 1, peak)", "values: seed 0: y: 165 of 165 elements are wrong"),
-        ("(y, torch.where(peak > 0, torch.nan, peak))", "NaN and infinity: seed 0: peak: 5 elements differ"),
-        ("y", "a Tensor was returned instead of a tuple of y, peak"),
-        ("(y, peak, peak)", "a tuple of 3 was returned instead of a tuple of y, peak"),
-        ("[y, peak]", "a list was returned instead of a tuple of y, peak"),
-        ("(peak, y)", "y: its shape is (5,), expected (5, 33)"),
-        ("(y, peak.half())", "peak: its dtype is torch.float16, expected torch.float32"),
-        ("(y, x[:, 0])", "output is fresh: seed 0: it is in the memory of argument 0"),
+        (lambda x, y, peak, lowest: (y, peak), ""),
+        (lambda x, y, peak, lowest: (y, peak if lowest is False else 0), ""),
+        (lambda x, y, peak, lowest: (y, peak + 1), "values: seed 0: peak: 5 of 5 elements are wrong"),
+        (lambda x, y, peak, lowest: (y + 1, peak), "values: seed 0: y: 165 of 165 elements are wrong"),
+        (
+            lambda x, y, peak, lowest: (y, torch.where(peak > 0, torch.nan, peak)),
+            "NaN and infinity: seed 0: peak: 5 elements differ",
+        ),
+        (lambda x, y, peak, lowest: y, "a Tensor was returned instead of a tuple of y, peak"),
+        (
+            lambda x, y, peak, lowest: (y, peak, peak),
+            "a tuple of 3 was returned instead of",
+        ),
+        (lambda x, y, peak, lowest: [y, peak], "a list was returned instead of a tuple of y, peak"),
+        (lambda x, y, peak, lowest: (peak, y), "y: its shape is (5,), expected (5, 33)"),
+        (
+            lambda x, y, peak, lowest: (y, peak.half()),
+            "peak: its dtype is torch.float16, expected torch.float32",
+        ),
+        (
+            lambda x, y, peak, lowest: (y, x[:, 0]),
+            "output is fresh: seed 0: it is in the memory of argument",
+        ),
     ],
+    ids=lambda each: each[1] or "right",
 )
-def test_what_is_wrong_names_the_output(
-    returned: str, says: str, tmp_path: Path, device: torch.device
-) -> None:
-    agreement = agreement_of(returned, tmp_path, device)
+def test_what_is_wrong_names_the_output(change: Callable[..., Any], says: str, device: torch.device) -> None:
+    agreement = agreement_of(change, device)
     assert agreement.passed == (not says)
     assert says in agreement.reason
 
 
-def test_the_first_wrong_element_is_of_the_output_that_is_wrong(tmp_path: Path, device: torch.device) -> None:
-    found = agreement_of("(y, peak + (torch.arange(5, device=x.device) == 3))", tmp_path, device).mismatch
+def test_the_first_wrong_element_is_of_the_output_that_is_wrong(device: torch.device) -> None:
+    found = agreement_of(
+        lambda x, y, peak, lowest: (y, peak + (torch.arange(5, device=x.device) == 3)), device
+    ).mismatch
     assert found is not None
     assert (found.index, found.count, found.of, found.pattern) == ((3,), 1, 5, "peak: only element 3")
 
@@ -114,9 +125,7 @@ def test_a_signature_has_as_many_outputs_as_the_op_describes() -> None:
 def test_the_command_compares_it_in_workers(tmp_path: Path) -> None:
     written = tmp_path / "out.json"
     words = ("below_peak", "--load", str(FILE), "--json", str(written))
-    done = subprocess.run(
-        [sys.executable, "-m", "compare", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = command(*words)
     assert done.returncode == 0, done.stderr + done.stdout
     (run,) = archive.read(written)
     assert {row.label: row.status for row in run.cases[0].rows} == {
@@ -129,7 +138,7 @@ def test_the_command_compares_it_in_workers(tmp_path: Path) -> None:
 def test_the_tolerance_is_of_the_baseline_with_the_case_s_options(
     lowest: int, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
-    (eager,) = registry.implementations("below_peak", ["torch.eager"])
+    eager = labelled("below_peak", "torch.eager")
     op, c = registry.get_op("below_peak"), case(M=5, N=33, LOWEST=lowest)
 
     def off(x: torch.Tensor, *, lowest: bool) -> tuple[torch.Tensor, ...]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
-import pytest
 import torch
 
 from compare.checking.check import check
-from compare.checking.errors import _half_ulp
 from compare.checking.probes import Probe, with_one_element_changed
 from compare.inputs import tensor
 from compare.spec import Agreement, Case, Cases, Cost, Implementation, Op, Tolerance, case
+from loops import for_each
 from mutants import failed
 
 E4M3 = torch.float8_e4m3fn
@@ -69,11 +69,15 @@ def spoiled(op: Op, spoil: Spoil, right: Callable[..., torch.Tensor]) -> Agreeme
         output.copy_(values)
         return output
 
+    return agreement_of(op, run)
+
+
+def agreement_of(op: Op, run: Callable[[torch.Tensor], torch.Tensor]) -> Agreement:
     impl = Implementation(op.name, "triton.mutant", "tiled", run)
     return check(op, impl, op.cases.default, torch.device("cpu"), seeds=(0, 1))
 
 
-@pytest.mark.parametrize("inputs", [drawn, codes, midpoints])
+@for_each("inputs", [drawn, codes, midpoints])
 def test_right_codes_pass(inputs: Callable[..., tuple[torch.Tensor, ...]]) -> None:
     agreement = spoiled(op_of("fp8", inputs), lambda y: None, rounded)
     assert agreement.passed, agreement.reason
@@ -84,8 +88,7 @@ def neighbour(y: torch.Tensor, at: int, step: int) -> None:
     y.view(torch.uint8)[at] += step
 
 
-@pytest.mark.parametrize("at", [8, 9, 17, 120, 126])
-@pytest.mark.parametrize("step", [-1, 1])
+@for_each("at, step", list(itertools.product((8, 9, 17, 120, 126), (-1, 1))))
 def test_a_neighbouring_code_is_wrong(at: int, step: int) -> None:
     """Below a power of two the neighbour is half as far: as far as correct rounding may be off."""
     if (at, step) == (126, 1):
@@ -109,8 +112,7 @@ def test_nan_belongs_where_the_reference_has_it() -> None:
     assert failed(agreement) == {"NaN and infinity"}
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "int8"])
-@pytest.mark.parametrize("value", [0x7F, 0xDE, 0xFF, 0xB7])
+@for_each("dtype, value", list(itertools.product(("fp8", "int8"), (0x7F, 0xDE, 0xFF, 0xB7))))
 def test_an_unwritten_byte_is_found_where_its_poison_belongs(dtype: str, value: int) -> None:
     """One call cannot tell: each value is a byte of one of the poisons, and the right one everywhere."""
     byte = torch.tensor([value], dtype=torch.uint8).view(E4M3 if dtype == "fp8" else torch.int8)
@@ -124,23 +126,10 @@ def test_an_unwritten_byte_is_found_where_its_poison_belongs(dtype: str, value: 
         return output
 
     op = op_of(dtype, constant)
-    agreement = check(
-        op,
-        Implementation(op.name, "triton.mutant", "tiled", run),
-        op.cases.default,
-        torch.device("cpu"),
-        (0,),
-    )
+    agreement = agreement_of(op, run)
     assert "all written" in failed(agreement)
     assert "2 of 512 elements were not written" in agreement.reason
-    written = check(
-        op,
-        Implementation(op.name, "triton.right", "tiled", lambda x: byte.repeat(len(x))),
-        op.cases.default,
-        torch.device("cpu"),
-        (0,),
-    )
-    assert "all written" not in failed(written)
+    assert "all written" not in failed(agreement_of(op, lambda x: byte.repeat(len(x))))
 
 
 def test_a_byte_changes_to_another_of_its_tensor() -> None:
@@ -159,10 +148,3 @@ def test_an_fp8_element_changes_visibly() -> None:
         changed, _ = with_one_element_changed(Probe("seed 0", (x,), ()))
         (other,) = changed.inputs
         assert int((other.view(torch.uint8) != x.view(torch.uint8)).sum()) == 1
-
-
-def test_half_a_unit_of_e4m3() -> None:
-    """Half the distance to the next value above, of each code."""
-    positive = EVERY[:127].double()
-    expected = (positive[1:] - positive[:-1]) / 2
-    assert torch.equal(_half_ulp(positive[:-1], E4M3), expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from compare.checking.probes import Probes
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.inputs import spared
 from compare.spec import Case, Op, case
+from loops import for_each
 from mutants import agreement_of_outputs, failed
 
 CPU = torch.device("cpu")
@@ -48,8 +50,7 @@ def test_whole_numbers_have_the_same_sum_in_every_order(dtype: str) -> None:
         assert order.float().sum() == exact
 
 
-@pytest.mark.parametrize("shape", [(8, 64), (5, 4, 64), (9, 67), (2, 3), (1, 1)])
-@pytest.mark.parametrize("period", [1, 4, 1000])
+@for_each("shape, period", list(product([(8, 64), (5, 4, 64), (9, 67), (2, 3), (1, 1)], [1, 4, 1000])))
 def test_every_pair_has_its_turn(shape: tuple[int, ...], period: int) -> None:
     x = torch.zeros(shape)
     x.scatter_(-1, spared(x, period), 1.0)
@@ -78,8 +79,7 @@ def test_an_error_that_shows_there_alone_is_one() -> None:
     assert agreement_of_outputs(blunt, c, CPU, within_floors(blunt, c), lost).passed
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("before_bias", [True, False])
+@for_each("dtype, before_bias", list(product(["bf16", "fp16"], [True, False])))
 def test_one_rounding_before_gelu_is_no_error_and_two_are(dtype: str, before_bias: bool) -> None:
     op = registry.get_op("linear_gelu")
     narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]

@@ -15,6 +15,7 @@ from compare.checking.stage import LocalStage
 from compare.checking.tolerance import ToleranceFromBaseline
 from compare.records import archive
 from compare.spec import Agreement, Case, Implementation, Op, case
+from loops import for_each
 from mutants import Run, baseline, checked, every_op, failed, skip_where_the_end_is_open
 
 
@@ -41,7 +42,7 @@ def test_a_baseline_of_a_lower_precision_allows_twice_its_error(device: torch.de
     assert least < limit < 2 / 2**-24 * 2**-11
 
 
-@pytest.mark.parametrize("name", registry.op_names())
+@for_each("name", registry.op_names())
 def test_recorded_errors_are_allowed_with_room_to_spare(name: str) -> None:
     """Of an op of one output: an error is of whichever output used most of its limit."""
     op = registry.get_op(name)
@@ -60,7 +61,7 @@ def as_tf32(x: torch.Tensor) -> torch.Tensor:
     return (x.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
-@pytest.mark.parametrize("k", [80, 2048, 16384])
+@for_each("k", [80, 2048, 16384])
 def test_tf32_is_not_taken_for_fp32(k: int, device: torch.device) -> None:
     op = registry.get_op("matmul")
     c = case("fp32", M=24, N=32, K=k)

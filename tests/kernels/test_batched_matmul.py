@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from itertools import product
 from types import SimpleNamespace
@@ -14,13 +13,17 @@ from compare import device, registry
 from compare.capture import capture
 from compare.registry import ROOT
 from compare.resources.banks import WARP, Access, conflicts
-from compare.spec import CudaLaunch, Implementation, case
+from compare.spec import CudaLaunch, case
 from cuda_impl.loader import kernel
 from cuda_impl.rawkernel import batched_matmul as cuda
+from loops import for_each
+from on_device import each_of
+from rows import labelled
 from triton_impl.batched_matmul import block_of, useful_share
 
 pytestmark = pytest.mark.thorough
 
+OP = "batched_matmul"
 SIZES = (16, 32, 40, 48, 64, 80, 96, 128)
 
 
@@ -38,7 +41,7 @@ def padding_table() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("N", SIZES)
+@for_each("N", SIZES)
 def test_the_useful_share_counts_what_is_in_the_tile(N: int):
     BLOCK_N = block_of(N)
     inside = torch.arange(BLOCK_N) < N
@@ -56,7 +59,7 @@ def test_the_page_s_table_is_what_the_helper_counts():
     assert found[1] == padding_table()
 
 
-@pytest.mark.parametrize("N", [1, 15, 16, 17, 48, 100, 128])
+@for_each("N", [1, 15, 16, 17, 48, 100, 128])
 def test_a_block_of_triton_holds_the_matrix_and_is_a_power_of_two(N: int):
     BLOCK_N = block_of(N)
     assert max(N, 16) <= BLOCK_N
@@ -71,33 +74,22 @@ LIMITED = [
 ]
 
 
-@pytest.mark.parametrize("impl", LIMITED, ids=lambda impl: impl.label)
+@each_of("batched_matmul", where=lambda impl: impl in LIMITED)
 def test_larger_matrices_are_refused_with_the_reason(impl, device: torch.device):
     a = torch.ones(1, 129, 129, dtype=torch.float16, device=device)
     with pytest.raises(NotImplementedError, match=r"N=129: .* up to 128 rows; torch.eager"):
         impl.run(a, a)
 
 
-@pytest.mark.parametrize("impl", registry.implementations("batched_matmul"), ids=lambda impl: impl.label)
-def test_matrices_that_are_not_square_are_refused(impl, device: torch.device):
-    a = torch.ones(2, 3, 4, device=device)
-    with pytest.raises(ValueError, match=r"batched_matmul: .*\(2, 3, 4\); it takes square matrices"):
-        impl.run(a, a)
-
-
-def on(label: str) -> Implementation:
-    return next(impl for impl in registry.implementations("batched_matmul") if impl.label == label)
-
-
 @pytest.mark.parametrize("arch", device.ARCH_SHARED_BYTES)
 @pytest.mark.parametrize("label", [impl.label for impl in LIMITED if impl.route != "pybind"])
 def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: str):
     """Every size either fits the shared memory of a block, or is refused with the reason."""
-    most, op = device.ARCH_SHARED_BYTES[arch], registry.get_op("batched_matmul")
+    most, op = device.ARCH_SHARED_BYTES[arch], registry.get_op(OP)
     taken, refused = set(), []
     for dtype, N in product(("fp32", "fp16"), SIZES):
         try:
-            (launch,) = capture(on(label), op, case(dtype, B=100_000, N=N), arch)
+            (launch,) = capture(labelled(OP, label), op, case(dtype, B=100_000, N=N), arch)
         except NotImplementedError as reason:
             refused.append(str(reason))
             continue
@@ -117,7 +109,7 @@ def test_what_a_gpu_s_shared_memory_does_not_hold_is_refused(label: str, arch: s
 @pytest.mark.parametrize("label", ["cupy.tensor_core", "cupy.pipelined"])
 def test_values_that_make_too_large_a_block_are_refused_with_one_that_does_not(label: str):
     """Every combination of parameters can be launched, or is refused before the launch."""
-    op, impl = registry.get_op("batched_matmul"), on(label)
+    op, impl = registry.get_op(OP), labelled(OP, label)
     names, values = zip(*impl.tunable, strict=True)
     refused = []
     for N, choice in product(SIZES, product(*values)):
@@ -155,8 +147,8 @@ def test_it_is_what_the_table_says_of_such_a_gpu(card: torch.device):
 
 @pytest.mark.parametrize("N", SIZES)
 def test_a_hopper_multiprocessor_has_room_for_the_blocks_and_they_keep_it_busy(N: int):
-    op = registry.get_op("batched_matmul")
-    (launch,) = capture(on("cupy.pipelined"), op, case("fp16", B=100_000, N=N), "sm_90")
+    op = registry.get_op(OP)
+    (launch,) = capture(labelled(OP, "cupy.pipelined"), op, case("fp16", B=100_000, N=N), "sm_90")
     BLOCK_N, STAGES = cuda.ceil_div(N, 16) * 16, 3
     MATRICES = cuda.matrices_of(BLOCK_N)
     BLOCKS = cuda.blocks_of(MATRICES, BLOCK_N, STAGES)
@@ -186,10 +178,10 @@ def test_packs_are_multiplied_however_they_lie(
     a, b = (torch.randn(5, N, N, generator=generator).to(device, torch.float16) for _ in "ab")
     lie = lying(a, A_BY_ROWS), lying(b, B_BY_ROWS)
     assert cuda.lie(*lie) == (True, A_BY_ROWS, B_BY_ROWS)
-    expected = on("cupy.tensor_core").run(a, b)
+    expected = labelled(OP, "cupy.tensor_core").run(a, b)
     torch.testing.assert_close(expected.double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
     for label in ("cupy.tensor_core", "cupy.pipelined", "pybind.tensor_core", "pybind.pipelined"):
-        assert torch.equal(on(label).run(*lie), expected), label
+        assert torch.equal(labelled(OP, label).run(*lie), expected), label
 
 
 @pytest.mark.parametrize("N", [1, 3, 16, 33, 47, 63, 100])
@@ -201,12 +193,12 @@ def test_runs_are_multiplied_wherever_they_begin(N: int, device: torch.device):
         memory = torch.full((2, a.numel() + 11), torch.nan, dtype=a.dtype, device=device)
         begun = [x[begin:][: a.numel()].view_as(a) for x, begin in zip(memory, (3, 11), strict=True)]
         gaps = [torch.cat((x, x), 2)[..., :N] for x in (a, b)]
-        expected = on("cupy.tensor_core").run(*gaps)
+        expected = labelled(OP, "cupy.tensor_core").run(*gaps)
         torch.testing.assert_close(expected.double(), a.double() @ b.double(), rtol=1e-3, atol=1e-2)
         for a_dense, b_dense in ((a, b), (a.mT.contiguous().mT, b), begun, [x.mT for x in begun]):
             for label in ("cupy.tensor_core", "pybind.tensor_core"):
                 lie = a_dense.copy_(a), b_dense.copy_(b)
-                assert torch.equal(on(label).run(*lie), expected), (B, label)
+                assert torch.equal(labelled(OP, label).run(*lie), expected), (B, label)
 
 
 def test_what_lies_neither_way_is_not_packed():
@@ -227,10 +219,8 @@ __global__ void places(int* y) {
     y[blockIdx.x * BLOCK_N / 8 + threadIdx.x] = place<BLOCK_N>(blockIdx.x, threadIdx.x);
 }
 """
-TILES = range(16, 129, 16)
 
 
-@functools.cache
 def places(BLOCK_N: int) -> list[list[int]]:
     """Offsets of the 16-byte vectors of a tile's rows by the kernels' own function, in elements."""
     y = torch.empty(BLOCK_N, BLOCK_N // 8, dtype=torch.int32)
@@ -239,15 +229,10 @@ def places(BLOCK_N: int) -> list[list[int]]:
     return y.tolist()
 
 
-@pytest.mark.parametrize("BLOCK_N", TILES)
-def test_packs_of_a_tile_have_a_place_each(BLOCK_N: int):
-    found = sorted(at for row in places(BLOCK_N) for at in row)
-    assert found == [8 * i for i in range(BLOCK_N * BLOCK_N // 8)]
-
-
-@pytest.mark.parametrize("BLOCK_N", TILES)
-def test_no_access_of_the_tensor_core_levels_has_bank_conflicts(BLOCK_N: int):
+@for_each("BLOCK_N", range(16, 129, 16))
+def test_each_vector_of_a_tile_has_a_place_and_no_access_has_bank_conflicts(BLOCK_N: int):
     place, packs = places(BLOCK_N), BLOCK_N // 8
+    assert sorted(at for row in place for at in row) == [8 * i for i in range(BLOCK_N * packs)]
     lanes = range(WARP)
     rows_of_a_warp = [place[row][pack] for row in range(16) for pack in range(packs)]
     accesses = [

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-import scipy.special
 import torch
 
+import cuda_impl.rawkernel.decode_attention
+import triton_impl.decode_attention
 from compare import registry
 from compare.spec import Implementation, case
-from on_device import skip_unless_quick, skip_unless_supported
+from loops import for_each
+from on_device import each_of
 
 pytestmark = pytest.mark.thorough
 
 OP = "decode_attention"
-EVERY = [pytest.param(impl, id=impl.label) for impl in registry.implementations(OP)]
 
 B, S, Hq, Hk, D, PAGE = 2, 40, 4, 2, 64, 16
 PAGES = 3
@@ -39,31 +37,9 @@ def oracle(*inputs: torch.Tensor) -> torch.Tensor:
     return registry.get_op(OP).oracle(*(x.double() for x in inputs))
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_its_oracle_agrees_with_softmax_token_by_token(dtype: str) -> None:
-    op = registry.get_op(OP)
-    for c in op.cases.smoke:
-        inputs = op.make_inputs(
-            replace(c, dtype=dtype), torch.Generator().manual_seed(3), torch.device("cpu")
-        )
-        q, k, v = (x.double().numpy() for x in inputs[:3])
-        table, lengths = (x.numpy() for x in inputs[3:])
-        expected = np.zeros(q.shape)
-        for b, _, h in np.ndindex(q.shape[:3]):
-            places = [
-                (table[b, n // c["PAGE"]], n % c["PAGE"], h // (c["Hq"] // c["Hk"]))
-                for n in range(lengths[b])
-            ]
-            if places:
-                scores = [k[place] @ q[b, 0, h] / math.sqrt(c["D"]) for place in places]
-                expected[b, 0, h] = scipy.special.softmax(scores) @ [v[place] for place in places]
-        np.testing.assert_allclose(oracle(*inputs).numpy(), expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("impl", EVERY)
+@each_of(OP)
 def test_sequences_may_share_pages(impl: Implementation, device: torch.device) -> None:
     """A common prefix is in the cache once, and one sequence ends within it."""
-    skip_unless_supported(impl, device)
     q, k, v, table, _ = made(device)
     table[1, :2] = table[0, :2]
     lengths = torch.tensor([S, PAGE + 5], dtype=torch.int32, device=device)
@@ -71,10 +47,9 @@ def test_sequences_may_share_pages(impl: Implementation, device: torch.device) -
     torch.testing.assert_close(o.double(), oracle(q, k, v, table, lengths), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("impl", EVERY)
+@each_of(OP)
 def test_scores_of_minus_infinity_count_as_no_token(impl: Implementation, device: torch.device) -> None:
     """Some tokens of a head, or all of them, whose output is then 0."""
-    skip_unless_supported(impl, device)
     q, k, v, table, lengths = made(device)
     q[:, :, :, 0], q[:, :, :, 1:] = 1.0, q[:, :, :, 1:].clamp(-1, 1)
     k[table[0, 0], :, 0, 0] = -math.inf
@@ -94,9 +69,8 @@ SPOILED: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 
 
-@pytest.mark.parametrize("impl", EVERY)
+@each_of(OP)
 def test_a_bad_table_is_refused_on_a_cpu(impl: Implementation) -> None:
-    skip_unless_quick(impl, torch.device("cpu"))
     for spoil, says in SPOILED:
         q, k, v, table, lengths = made(torch.device("cpu"))
         spoil(table, lengths)
@@ -104,9 +78,8 @@ def test_a_bad_table_is_refused_on_a_cpu(impl: Implementation) -> None:
             impl.run(q, k, v, table, lengths)
 
 
-@pytest.mark.parametrize("impl", EVERY)
+@each_of(OP)
 def test_entries_behind_the_end_are_not_looked_at(impl: Implementation, device: torch.device) -> None:
-    skip_unless_supported(impl, device)
     q, k, v, table, lengths = made(device)
     expected = impl.run(q, k, v, table, lengths)
     wider = torch.full((B, PAGES + 2), 2**31 - 1, dtype=torch.int32, device=device)
@@ -114,31 +87,8 @@ def test_entries_behind_the_end_are_not_looked_at(impl: Implementation, device: 
     torch.testing.assert_close(impl.run(q, k, v, wider, lengths), expected, rtol=2e-3, atol=2e-3)
 
 
-SHAPES = (
-    ((0,), 1, 2, r"q has shape .*; it takes \(any, 1, any, 64 or 128\)"),
-    ((0,), 3, 32, r"q has shape .*; it takes \(any, 1, any, 64 or 128\)"),
-    ((1, 2), 1, 8, r"k_pages has shape .*; it takes \(any, 16 or 64, any, 64\) for k_pages"),
-    ((0,), 2, 5, r"k_pages has shape .*; it takes a number of heads of k_pages that divides 5"),
-)
-"""Which inputs, a dimension, its size, and the message."""
-
-
-@pytest.mark.parametrize("impl", EVERY)
-def test_shapes_that_are_not_served_are_refused(impl: Implementation, device: torch.device) -> None:
-    skip_unless_supported(impl, device)
-    for which, dim, size, says in SHAPES:
-        inputs = list(made(device))
-        for i in which:
-            shape = list(inputs[i].shape)
-            shape[dim] = size
-            inputs[i] = torch.zeros(shape, dtype=inputs[i].dtype, device=device)
-        with pytest.raises(ValueError, match=f"^{OP}: {says}"):
-            impl.run(*inputs)
-
-
-@pytest.mark.parametrize("module", ["triton_impl", "cuda_impl.rawkernel"])
-@pytest.mark.parametrize(
-    ("units", "tiles", "blocks", "sequences", "splits"),
+@for_each(
+    "units, tiles, blocks, sequences, splits",
     [
         (8, 2048, 528, 1, 63),  # one sequence of 128k tokens, on an H100: 504 of 528 at once
         (8, 2048, 264, 1, 32),
@@ -153,7 +103,8 @@ def test_shapes_that_are_not_served_are_refused(impl: Implementation, device: to
     ],
 )
 def test_the_fewest_splits_that_fill_the_last_wave(
-    module: str, units: int, tiles: int, blocks: int, sequences: int, splits: int
+    units: int, tiles: int, blocks: int, sequences: int, splits: int
 ) -> None:
     """The same in Triton and CUDA; from C++ the same bits show it."""
-    assert importlib.import_module(f"{module}.{OP}").splits_of(units, tiles, blocks, sequences) == splits
+    for module in (triton_impl.decode_attention, cuda_impl.rawkernel.decode_attention):
+        assert module.splits_of(units, tiles, blocks, sequences) == splits

@@ -1,51 +1,24 @@
-"""fp8_block_matmul: where scales apply, and what arguments it refuses."""
+"""fp8_block_matmul: where scales apply, and which tiles are chosen."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
 import triton_impl.fp8_block_matmul
 from compare import registry
-from compare.device import supports
 from compare.spec import Implementation, case
 from cuda_impl.rawkernel.fp8_block_matmul import STAGES_OF, prefetched, tile_of
+from loops import for_each
+from on_device import each_of
 from torch_impl.quantize_fp8 import naive as quantized
 
 pytestmark = pytest.mark.thorough
 
-CPU = torch.device("cpu")
 OP = registry.get_op("fp8_block_matmul")
 
 
-def implementations() -> list[object]:
-    found = registry.implementations(OP.name)
-    return [pytest.param(impl, id=impl.label) for impl in found if supports(impl, CPU) is None]
-
-
-def inputs_of(M: int, N: int, K: int, layout: str = "contiguous") -> tuple[torch.Tensor, ...]:
-    c = case("fp8", layout, M=M, N=N, K=K)
-    return OP.make_inputs(c, torch.Generator().manual_seed(0), CPU)
-
-
-def dequantized(values: torch.Tensor, scales: torch.Tensor, rows: int) -> np.ndarray[Any, Any]:
-    m, k = (np.arange(size) for size in values.shape)
-    return values.double().numpy() * scales.double().numpy()[m[:, None] // rows, k[None, :] // 128]
-
-
-@pytest.mark.parametrize("sizes", [(3, 5, 7), (9, 130, 300), (5, 257, 129)])
-def test_its_oracle_is_the_product_of_the_dequantized_matrices(sizes: tuple[int, int, int]) -> None:
-    a, b, scale_a, scale_b = inputs_of(*sizes)
-    wanted = dequantized(a, scale_a, 1) @ dequantized(b, scale_b, 128).T
-    found = OP.oracle(*(x.double() for x in (a, b, scale_a, scale_b))).numpy()
-    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("impl", implementations())
+@each_of(OP.name)
 def test_it_takes_what_quantize_fp8_makes(impl: Implementation) -> None:
     """The product of quantized activations is near that of the activations."""
     generator = torch.Generator().manual_seed(2)
@@ -58,7 +31,7 @@ def test_it_takes_what_quantize_fp8_makes(impl: Implementation) -> None:
     assert float((found - wanted).norm() / wanted.norm()) < 0.05
 
 
-@pytest.mark.parametrize("impl", implementations())
+@each_of(OP.name)
 def test_each_scale_counts_where_it_applies(impl: Implementation) -> None:
     """Of ones, c is 128 times the sum of a block's scales."""
     a, b = (torch.ones(size, 256).to(torch.float8_e4m3fn) for size in (2, 130))
@@ -70,49 +43,19 @@ def test_each_scale_counts_where_it_applies(impl: Implementation) -> None:
     assert torch.equal(found[:, 128:], wanted[:, 1:].expand(2, 2))
 
 
-SHAPES = {
-    "b": (
-        lambda x: x[:, :-1],
-        "b has shape (130, 255) and a (2, 256); it takes as many columns of b as a has",
-    ),
-    "scale_a": (lambda x: x[:, :1], "scale_a has shape (2, 1) and a (2, 256); it takes (2, 2) for scale_a"),
-    "scale_b": (
-        lambda x: x.t()[:1],
-        "scale_b has shape (1, 2) and b (130, 256); it takes (2, 2) for scale_b",
-    ),
-}
-
-
-@pytest.mark.parametrize("impl", implementations())
-def test_a_shape_that_does_not_go_with_the_others_is_refused(impl: Implementation) -> None:
-    arguments = dict(zip(("a", "b", "scale_a", "scale_b"), inputs_of(2, 130, 256), strict=True))
-    for name, (spoil, says) in SHAPES.items():
-        with pytest.raises(ValueError, match=re.escape(f"fp8_block_matmul: {says}")):
-            impl.run(*{**arguments, name: spoil(arguments[name])}.values())
-
-
-@pytest.mark.parametrize("impl", implementations())
-def test_other_eight_bits_are_refused(impl: Implementation) -> None:
-    a, b, *scales = inputs_of(2, 130, 256)
-    for kind in (torch.int8, torch.float8_e5m2):
-        with pytest.raises(TypeError, match=rf"b is {kind}; it takes torch.float8_e4m3fn"):
-            impl.run(a, b.float().to(kind), *scales)
-    with pytest.raises(TypeError, match=r"scale_a is torch.float16; it takes torch.float32"):
-        impl.run(a, b, scales[0].half(), scales[1])
-
-
 # Several tiles, blocks of b that end inside a tile, and numbers of blocks of K that four do not divide.
 @pytest.mark.parametrize("sizes", [(20, 200, 1100), (270, 131, 645)])
 @pytest.mark.parametrize(("BLOCK_N", "WAVES"), STAGES_OF)
 def test_every_tile_is_correct(BLOCK_N: int, WAVES: int, sizes: tuple[int, int, int]) -> None:
-    inputs = inputs_of(*sizes)
+    c = case("fp8", **dict(zip("MNK", sizes, strict=True)))
+    inputs = OP.make_inputs(c, torch.Generator().manual_seed(0), torch.device("cpu"))
     wanted = OP.oracle(*(x.double() for x in inputs))
     found = prefetched(*inputs, BLOCK_N=BLOCK_N, WAVES=WAVES).double()
     torch.testing.assert_close(found, wanted, rtol=2**-8, atol=float(wanted.abs().max()) * 2**-8)
 
 
-@pytest.mark.parametrize(
-    ("M", "N", "tile"),
+@for_each(
+    "M, N, tile",
     [
         *((size, size, (128, 2, 4)) for size in (3072, 4096, 8192)),
         (4096, 7168, (128, 2, 4)),
@@ -125,8 +68,8 @@ def test_tiles_keep_an_h200_at_work(M: int, N: int, tile: tuple[int, int, int]) 
     assert tile_of(M, N, processors=132) == tile
 
 
-@pytest.mark.parametrize(
-    ("M", "N", "tile"),
+@for_each(
+    "M, N, tile",
     [(4096, 4096, (128, 128)), (128, 8192, (64, 128)), (128, 7168, (64, 128)), (64, 8192, (64, 64))],
 )
 def test_triton_tiles_keep_four_fifths_of_an_h200_at_work(M: int, N: int, tile: tuple[int, int]) -> None:

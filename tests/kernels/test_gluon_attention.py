@@ -32,19 +32,19 @@ def source() -> str:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("B", "Sq", "Skv", "Hq", "Hk", "D", "programs", "BLOCK_N", "STAGES", "CONSUMERS"),
+    ("sizes", "programs", "tile"),
     [
-        (1, 300, 300, 2, 1, 64, 3, 64, 3, 2),
-        (2, 130, 259, 2, 2, 64, 2, 64, 4, 3),  # other numbers of tiles for each program
-        (1, 400, 300, 2, 2, 128, 3, 128, 4, 2),  # causal: rows that see no key
-        (3, 1, 1, 2, 2, 64, 6, 128, 4, 2),  # a tile for each program
-        (1, 640, 64, 4, 4, 64, 3, 64, 5, 2),  # one step for each tile
+        ((1, 300, 300, 2, 1, 64), 3, (64, 3, 2)),
+        ((2, 130, 259, 2, 2, 64), 2, (64, 4, 3)),  # other numbers of tiles for each program
+        ((1, 400, 300, 2, 2, 128), 3, (128, 4, 2)),  # causal: rows that see no key
+        ((3, 1, 1, 2, 2, 64), 6, (128, 4, 2)),  # a tile for each program
+        ((1, 640, 64, 4, 4, 64), 3, (64, 5, 2)),  # one step for each tile
     ],
 )
 def test_every_tile_is_computed_once_and_no_stage_is_released_early(
-    B: int, Sq: int, Skv: int, Hq: int, Hk: int, D: int,
-    programs: int, BLOCK_N: int, STAGES: int, CONSUMERS: int, causal: bool,
-) -> None:  # fmt: skip
+    sizes: tuple[int, ...], programs: int, tile: tuple[int, int, int], causal: bool
+) -> None:
+    (B, Sq, Skv, Hq, Hk, D), (BLOCK_N, STAGES, CONSUMERS) = sizes, tile
     torch.manual_seed(0)
     q, k, v = (torch.randn(B, S, H, D).bfloat16() for S, H in ((Sq, Hq), (Skv, Hk), (Skv, Hk)))
     o, lse = torch.full_like(q, math.nan), torch.full((B, Hq, Sq), math.nan)

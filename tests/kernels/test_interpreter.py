@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -13,12 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
-import case_sets
 import made_up
 import triton_impl  # noqa: F401  patches the interpreter
 from compare import registry, spec
 from compare import run as running
 from compare.spec import Options
+from loops import for_each
+from rows import labelled
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are compiled here")
 
@@ -41,7 +41,7 @@ def copied(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return y
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@for_each("dtype", [torch.bfloat16, torch.float16])
 def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     ties = 1 + torch.arange(64) * torch.finfo(dtype).eps / 4
     special = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3.4e38, 1e-39, 6e-8])
@@ -50,13 +50,21 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     assert torch.equal(copied(x, dtype).isnan(), x.isnan())
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_widening_is_exact(dtype: torch.dtype) -> None:
+E4M3 = torch.float8_e4m3fn
+
+
+@for_each(
+    "narrow, wide",
+    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32)]
+    + [(E4M3, wide) for wide in (torch.float32, torch.float16, torch.bfloat16)],
+)
+def test_widening_is_exact(narrow: torch.dtype, wide: torch.dtype) -> None:
     """For every number of the dtype."""
-    x = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
-    y = copied(x, torch.float32)
-    assert torch.equal(y.isnan(), x.isnan())
-    assert torch.equal(y[~y.isnan()], x.float()[~y.isnan()])
+    integers = torch.uint8 if narrow is E4M3 else torch.int16
+    x = torch.arange(256**narrow.itemsize, dtype=torch.int32).to(integers).view(narrow)
+    y, expected = copied(x, wide).float(), x.float()
+    assert torch.equal(y.isnan(), expected.isnan())
+    assert torch.equal(y[~y.isnan()], expected[~y.isnan()])
 
 
 def test_overflow_is_silent() -> None:
@@ -101,8 +109,8 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
     tl.store(out_ptr + n, z)
 
 
-@pytest.mark.parametrize(
-    ("what", "exact"),
+@for_each(
+    "what, exact",
     [
         ("sum", lambda x, y: x + y),
         ("difference", lambda x, y: x - y),
@@ -132,24 +140,19 @@ def test_bf16_is_computed_with_as_numbers(
     assert torch.equal(z, exact(x.double(), y.double()).bfloat16())
 
 
-@pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm"])
+@for_each("op", ["softmax", "layer_norm", "rms_norm"])
 def test_a_row_that_programs_would_share_is_refused_where_they_run_one_after_another(op: str) -> None:
     """A single program takes a row as one chunk, up to Triton's limit of a tensor's elements."""
-    (split,) = registry.implementations(op, ("triton.split",))
     case = spec.case("fp32", M=1, N=tl.TRITON_MAX_TENSOR_NUMEL + 4)
     inputs = registry.get_op(op).make_inputs(case, torch.Generator(), torch.device("cpu"))
     with pytest.raises(NotImplementedError, match="2 chunks take as many programs at a time: 1 fit"):
-        split.run(*inputs)
+        labelled(op, "triton.split").run(*inputs)
 
 
-@pytest.mark.parametrize("op", case_sets.one_op())
-def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) -> None:
+def test_what_it_rounds_counts_as_no_call_of_pytorch_s(tmp_path: Path) -> None:
     """A kernel's own constants are rounded to bf16 as well."""
-    described = registry.get_op(op)
-    if "bf16" not in described.dtypes:
-        pytest.skip("no bf16")
-    smallest = min(described.cases.smoke, key=lambda case: described.cost(case).bytes)
-    options = Options(cases=(replace(smallest, dtype="bf16"),), device="cpu", only=("triton.*",))
+    described = registry.get_op("vector_add")
+    options = Options(cases=(spec.case("bf16", N=100),), device="cpu", only=("triton.*",))
     with mock.patch("compare.stages.resources.Compiling", made_up.Compiled):
         comparison = running.run(described, options, results=tmp_path)
     wrong = {r.label: r.reason for r in comparison.cases[0].rows if r.status not in ("ok", "unavailable")}
@@ -157,20 +160,12 @@ def test_what_it_rounds_counts_as_no_call_of_pytorch_s(op: str, tmp_path: Path) 
 
 
 def test_e4m3_rounds_to_nearest_even_and_saturates() -> None:
-    values = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    values = torch.arange(127, dtype=torch.uint8).view(E4M3).float()
     middle = (values[1:] + values[:-1]) / 2
     x = torch.cat((values, middle, -middle, torch.tensor([448.1, 500.0, 1e9, torch.inf, 1e-30])))
-    y = copied(x, torch.float8_e4m3fn)
-    assert torch.equal(y.float(), x.clamp(-448, 448).to(torch.float8_e4m3fn).float())
-    assert copied(torch.tensor([torch.nan]), torch.float8_e4m3fn).float().isnan().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_widening_e4m3_is_exact(dtype: torch.dtype) -> None:
-    x = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
-    y, wide = copied(x, dtype).float(), x.float()
-    assert torch.equal(y.isnan(), wide.isnan())
-    assert torch.equal(y[~y.isnan()], wide[~wide.isnan()])
+    y = copied(x, E4M3)
+    assert torch.equal(y.float(), x.clamp(-448, 448).to(E4M3).float())
+    assert copied(torch.tensor([torch.nan]), E4M3).float().isnan().all()
 
 
 @triton.jit

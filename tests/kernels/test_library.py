@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +19,14 @@ from compare.report.sentences import sentences
 from compare.spec import DTYPES, LIBRARY, WAYS, Implementation
 from compare.timing.rounds import Plan
 from cuda_impl import build, flags, pybind
+from loops import for_each
 
 pytestmark = pytest.mark.thorough
 
 YARDSTICKS = [
     impl for op in registry.op_names() for impl in registry.implementations(op) if impl.route == LIBRARY
 ]
-every_yardstick = pytest.mark.parametrize("impl", YARDSTICKS, ids=lambda impl: f"{impl.op}-{impl.label}")
+every_yardstick = for_each("impl", YARDSTICKS, ids=lambda impl: f"{impl.op} {impl.label}")
 
 AGAINST = {
     "reduce_sum": ("cupy.last_block", ("N=268435456,fp32", "N=268435456,bf16")),
@@ -41,14 +41,10 @@ def test_those_that_are_promised_are_there() -> None:
 
 
 @every_yardstick
-def test_it_is_none_of_the_ways(impl: Implementation) -> None:
+def test_it_is_none_of_the_ways_and_on_a_cpu_its_row_says_why_it_is_not_there(impl: Implementation) -> None:
     assert impl.level == "vendor"
     assert impl.way not in WAYS
     assert registry.implementations(impl.op)[-1] == impl
-
-
-@every_yardstick
-def test_on_a_cpu_the_row_says_why_it_is_not_there(impl: Implementation) -> None:
     reason = supports(impl, torch.device("cpu"))
     assert reason is not None
     assert "needs a GPU" in reason
@@ -56,32 +52,12 @@ def test_on_a_cpu_the_row_says_why_it_is_not_there(impl: Implementation) -> None
 
 
 @every_yardstick
-@pytest.mark.parametrize("argument", [torch.ones(4), [1.0], 3.0], ids=["a tensor", "a list", "a number"])
-def test_g_plus_plus_is_never_asked_for_it(
-    impl: Implementation, argument: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_g_plus_plus_is_never_asked_for_it(impl: Implementation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(build, "pybind_module", lambda *_: pytest.fail("a module was asked for"))
-    with pytest.raises(TypeError, match=f"{impl.op}: tensors are on cpu; it takes tensors on cuda$"):
-        impl.run(argument)
-
-
-@every_yardstick
-@pytest.mark.parametrize("argument", [[1.0], 3.0], ids=["a list", "a number"])
-def test_what_is_no_tensor_is_refused_by_the_module_that_the_row_has(
-    impl: Implementation, argument: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def loaded(name: str, device: torch.device, dtype: str) -> types.SimpleNamespace:
-        asked.append((name, device))
-        return types.SimpleNamespace(**{impl.variant: lambda *_: "refused"})
-
-    monkeypatch.setattr(pybind, "module", loaded)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 7)
-    assert pybind._lazy(impl.op, impl.variant, f"{LIBRARY}/{impl.op}")(argument) == "refused"
-    assert asked == [(f"{LIBRARY}/{impl.op}", torch.device("cuda:7"))]
+    for argument in (torch.ones(4), [1.0], 3.0):
+        with pytest.raises(TypeError, match=f"{impl.op}: tensors are on cpu; it takes tensors on cuda$"):
+            impl.run(argument)  # type: ignore[arg-type]
 
 
 def test_without_its_headers_the_row_says_what_to_install(

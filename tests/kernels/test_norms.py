@@ -12,17 +12,12 @@ from torch.nn.functional import layer_norm, rms_norm
 from compare import capture, registry
 from compare.checking.check import check
 from compare.spec import Implementation, case
-from on_device import assert_correct, skip_unless_supported
+from on_device import assert_correct, each_of
+from rows import labelled
 
 pytestmark = pytest.mark.thorough
 
 NORMS = ("layer_norm", "rms_norm")
-IMPLEMENTATIONS = [
-    pytest.param(impl, id=f"{op}-{impl.label}")
-    for op in NORMS
-    for impl in registry.implementations(op)
-    if impl.label != "torch.compile"
-]
 LONG = 128
 """Columns of a row that every variant takes."""
 
@@ -32,9 +27,8 @@ def inputs(impl: Implementation, M: int, N: int, device: torch.device) -> tuple[
     return registry.get_op(impl.op).make_inputs(case("fp32", M=M, N=N), generator, device)
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@each_of(*NORMS)
 def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) -> None:
-    skip_unless_supported(impl, device)
     x, weight, *bias = inputs(impl, 4, LONG, device)
     for eps in (1e-5, 3.0):
         expected = (layer_norm if bias else rms_norm)(x, weight.shape, weight, *bias, eps=eps)
@@ -42,10 +36,9 @@ def test_eps_is_its_last_argument(impl: Implementation, device: torch.device) ->
     assert not torch.allclose(impl.run(x, weight, *bias), expected, rtol=0.1)
 
 
-@pytest.mark.parametrize("impl", [param for param in IMPLEMENTATIONS if "rms_norm" in str(param.id)])
+@each_of("rms_norm")
 def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, device: torch.device) -> None:
     """The op leaves it undefined: PyTorch's kernel for rows of no whole vectors gives NaN throughout."""
-    skip_unless_supported(impl, device)
     N = 520 if impl.way == "torch" or impl.variant in ("cluster", "gluon") else 517  # 520: whole vectors
     x, weight = inputs(impl, 3, N, device)
     x[0, 3], x[1, N - 1] = math.inf, -math.inf
@@ -56,12 +49,9 @@ def test_an_infinite_element_of_rms_norm_alone_is_nan(impl: Implementation, devi
     assert bool((y[2] != 0).all())
 
 
-@pytest.mark.parametrize("impl", [p for p in IMPLEMENTATIONS if str(p.id).startswith("layer_norm-")])
+@each_of("layer_norm", where=lambda impl: impl.label != "torch.eager")
 def test_a_row_whose_mean_has_no_square_is_not_nan(impl: Implementation, device: torch.device) -> None:
     """All elements are equal, so the variance is 0; PyTorch's own kernel gives NaN."""
-    skip_unless_supported(impl, device)
-    if impl.label == "torch.eager":
-        pytest.skip("PyTorch's own")
     x, weight, bias = inputs(impl, 4, LONG, device)
     assert torch.equal(impl.run(x.fill_(2.0**67), weight, bias), bias.expand(4, LONG))
 
@@ -128,8 +118,7 @@ def test_a_row_has_as_many_threads_as_hold_it(op: str, N: int, shape: str) -> No
 
 
 def only_launch(op: str, label: str, M: int, N: int) -> Any:
-    (impl,) = registry.implementations(op, (label,))
-    (launch,) = capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
+    (launch,) = capture.capture(labelled(op, label), registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
     return launch
 
 
@@ -142,5 +131,4 @@ def only_launch(op: str, label: str, M: int, N: int) -> Any:
 def test_clusters_agree(op: str, dtype: str, M: int, N: int, device: torch.device) -> None:
     """Rows that are no multiple of BLOCK_M, unequal slices, idle blocks."""
     for label in ("cupy.cluster", "pybind.cluster"):
-        (impl,) = registry.implementations(op, (label,))
-        assert_correct(impl, case(dtype, M=M, N=N), device, (0, 1))
+        assert_correct(labelled(op, label), case(dtype, M=M, N=N), device, (0, 1))

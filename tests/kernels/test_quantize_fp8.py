@@ -9,6 +9,7 @@ import torch
 from compare import registry
 from compare.spec import Implementation, case
 from cuda_impl.loader import kernel
+from on_device import each_of
 from ops.quantize_fp8 import LARGEST, oracle, oracle_scales
 
 pytestmark = pytest.mark.thorough
@@ -103,12 +104,7 @@ def test_quotients_of_special_numbers() -> None:
         assert torch.equal(found.nan_to_num().to(E4M3).float(), wanted.nan_to_num().to(E4M3).float())
 
 
-def implementations() -> list[object]:
-    found = registry.implementations("quantize_fp8")
-    return [pytest.param(impl, id=impl.label) for impl in found if impl.label != "torch.compile"]
-
-
-@pytest.mark.parametrize("impl", implementations())
+@each_of("quantize_fp8")
 def test_every_code_is_quantized_to_itself(impl: Implementation) -> None:
     """A row of all values has the scale 1; the midpoints beside them go to the even neighbour."""
     x = torch.cat((FINITE[FINITE.view(torch.int32) != -(2**31)], MIDDLE, -MIDDLE, torch.zeros(7)))[None]
@@ -119,7 +115,7 @@ def test_every_code_is_quantized_to_itself(impl: Implementation) -> None:
         assert torch.equal(values.view(torch.uint8), row.float().to(E4M3).view(torch.uint8))
 
 
-@pytest.mark.parametrize("impl", implementations())
+@each_of("quantize_fp8")
 def test_groups_of_zeros_and_of_the_least_maximum(impl: Implementation) -> None:
     x = torch.zeros(2, 256)
     x[1, 3], x[1, 200] = 5e-13, 2e-12
@@ -131,7 +127,7 @@ def test_groups_of_zeros_and_of_the_least_maximum(impl: Implementation) -> None:
     assert float(values[1, 200].float()) == LARGEST
 
 
-@pytest.mark.parametrize("impl", implementations())
+@each_of("quantize_fp8")
 def test_a_group_that_is_no_number_of_columns_is_refused(impl: Implementation) -> None:
     x = torch.ones(2, 16)
     with pytest.raises(

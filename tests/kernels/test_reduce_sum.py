@@ -7,27 +7,25 @@ import torch
 
 from compare import registry
 from compare.spec import Implementation
-from on_device import skip_unless_quick
+from on_device import each_of
 
 pytestmark = pytest.mark.thorough
 
-IMPLEMENTATIONS = registry.implementations("reduce_sum")
-OWN = [impl for impl in IMPLEMENTATIONS if impl.way != "torch"]
-
 
 def test_what_adds_in_no_certain_order_says_so() -> None:
-    assert {impl.variant for impl in IMPLEMENTATIONS if not impl.deterministic} == {"atomic"}
+    assert {impl.variant for impl in registry.implementations("reduce_sum") if not impl.deterministic} == {
+        "atomic"
+    }
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS, ids=lambda impl: impl.label)
+@each_of("reduce_sum")
 def test_sums_that_its_input_s_dtype_could_not_hold(impl: Implementation, device: torch.device) -> None:
-    skip_unless_quick(impl, device)
     y = impl.run(torch.full((4096,), 512.0, dtype=torch.float16, device=device))
     assert (y.dtype, tuple(y.shape), float(y)) == (torch.float32, (), 4096 * 512.0)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("impl", [i for i in OWN if i.deterministic], ids=lambda impl: impl.label)
-def test_the_same_bits_come_back(impl: Implementation) -> None:
-    x = torch.randn(2**24 + 3, device="cuda")
+@each_of("reduce_sum", where=lambda impl: impl.deterministic and impl.way != "torch")
+def test_the_same_bits_come_back(impl: Implementation, device: torch.device) -> None:
+    x = torch.randn(2**24 + 3, device=device)
     assert len({float(impl.run(x)) for _ in range(20)}) == 1

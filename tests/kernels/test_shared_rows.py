@@ -7,13 +7,18 @@ import torch
 
 from compare import capture, registry
 from compare.device import OTHER_MULTIPROCESSORS
-from compare.spec import case
+from compare.spec import Case, CudaLaunch, TritonLaunch, case
 from on_device import assert_correct
+from rows import labelled
 from triton_impl import shared_rows
 
 pytestmark = pytest.mark.thorough
 
 OPS = ("softmax", "layer_norm", "rms_norm")
+
+
+def captured(op: str, label: str, c: Case, arch: str = "sm_90") -> list[CudaLaunch | TritonLaunch]:
+    return capture.capture(labelled(op, label), registry.get_op(op), c, arch)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -32,8 +37,7 @@ def test_programs_of_gluon_share_rows_in_whole_groups(
 ) -> None:
     """All programs are resident: at most two on each of 132 multiprocessors."""
     monkeypatch.setattr(shared_rows, "INTERPRETED", False)  # there they run one after another
-    (impl,) = registry.implementations(op, ("triton.gluon",))
-    (launch,) = capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
+    (launch,) = captured(op, "triton.gluon", case("bf16", M=M, N=N))
     assert launch.grid == (programs, 1, 1)
 
 
@@ -42,9 +46,8 @@ def test_a_row_of_more_columns_than_all_programs_hold_is_refused(
     op: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_rows, "INTERPRETED", False)
-    (impl,) = registry.implementations(op, ("triton.gluon",))
     with pytest.raises(NotImplementedError, match="chunks take as many programs at a time: 264 fit"):
-        capture.capture(impl, registry.get_op(op), case("bf16", M=1, N=1081352), "sm_90")
+        captured(op, "triton.gluon", case("bf16", M=1, N=1081352))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +56,7 @@ def test_a_row_of_more_columns_than_all_programs_hold_is_refused(
 )
 def test_of_softmaxs_ring_as_many_blocks_are_launched_as_are_resident(arch: str, blocks: int) -> None:
     """Shared memory fits two blocks on a multiprocessor of sm_90, and one on sm_120."""
-    (impl,) = registry.implementations("softmax", ("cupy.ring",))
-    (launch,) = capture.capture(impl, registry.get_op("softmax"), case("fp32", M=4096, N=131072), arch)
+    (launch,) = captured("softmax", "cupy.ring", case("fp32", M=4096, N=131072), arch)
     assert launch.grid == (blocks, 1, 1)
 
 
@@ -68,11 +70,10 @@ def test_of_softmaxs_ring_as_many_blocks_are_launched_as_are_resident(arch: str,
 )
 def test_what_a_loop_would_count_beyond_32_bits_is_refused(op: str, label: str, M: int, N: int) -> None:
     """More than that is counted in 64."""
-    (impl,) = registry.implementations(op, (label,))
     with pytest.raises(NotImplementedError, match="=2147483647: a loop's last step would pass"):
-        capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N), "sm_90")
+        captured(op, label, case("bf16", M=M, N=N))
     if label == "triton.online":
-        capture.capture(impl, registry.get_op(op), case("bf16", M=M, N=N + 9), "sm_90")
+        captured(op, label, case("bf16", M=M, N=N + 9))
 
 
 @pytest.mark.gpu
@@ -96,5 +97,4 @@ def test_what_a_loop_would_count_beyond_32_bits_is_refused(op: str, label: str, 
 def test_they_agree(
     op: str, variant: str, dtype: str, M: int, N: int, fill: str, device: torch.device
 ) -> None:
-    (impl,) = registry.implementations(op, (f"triton.{variant}",))
-    assert_correct(impl, case(dtype, fill=fill, M=M, N=N), device, (0, 1))
+    assert_correct(labelled(op, f"triton.{variant}"), case(dtype, fill=fill, M=M, N=N), device, (0, 1))

@@ -100,24 +100,6 @@ def test_any_choice_can_be_launched(impl: Implementation) -> None:
         assert not (launch.dynamic_shared_bytes and figures.static_shared_bytes), chosen
 
 
-SOME = {"STAGES": (1, 2, 3), "LOAD_HINT": (0, 1, 3), "STORE_HINT": (1, 2), "PACKS": (2,)}
-
-
-@pytest.mark.parametrize(
-    "impl",
-    [
-        with_value(impl, name, value)
-        for impl in CUDA.values()
-        for name, values in impl.tunable
-        for value in SOME.get(name, ())
-        if value in values
-    ],
-    ids=lambda impl: impl.label,
-)
-def test_a_ring_of_any_length_and_any_hint_agrees(impl: Implementation, device: torch.device) -> None:
-    assert_correct(impl, case("fp32", N=70001), device)
-
-
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("way", ["triton", "cupy"])

@@ -7,25 +7,20 @@ import math
 import pytest
 import torch
 
-from compare import registry
 from compare.spec import Implementation
-from on_device import skip_unless_quick
+from on_device import each_of
+from rows import labelled
 
 pytestmark = pytest.mark.thorough
 
-OP = "cross_entropy"
-IMPLEMENTATIONS = [
-    pytest.param(impl, id=impl.label) for impl in registry.implementations(OP) if impl.label != "torch.eager"
-]
 NO_COLUMN = (-1, -99, -101, 300, 301, -(2**63), 2**63 - 1, 2**32 + 3)
 
 
 @pytest.mark.parametrize("V", [300, 9001])
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@each_of("cross_entropy", where=lambda impl: impl.label != "torch.eager")
 def test_a_target_that_is_no_column_makes_its_own_loss_nan(
     impl: Implementation, V: int, device: torch.device
 ) -> None:
-    skip_unless_quick(impl, device)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(len(NO_COLUMN) + 2, V, generator=generator).to(device)
     targets = torch.tensor([5, *(V if t == 300 else V + 1 if t == 301 else t for t in NO_COLUMN), -100])
@@ -37,6 +32,5 @@ def test_a_target_that_is_no_column_makes_its_own_loss_nan(
 
 
 def test_the_library_raises() -> None:
-    (eager,) = registry.implementations(OP, ("torch.eager",))
     with pytest.raises(IndexError, match="out of bounds"):
-        eager.run(torch.zeros(2, 3), torch.tensor([0, 3]))
+        labelled("cross_entropy", "torch.eager").run(torch.zeros(2, 3), torch.tensor([0, 3]))

@@ -1,10 +1,8 @@
-"""w4a16_matmul: nibbles, scales, zero points, prepared weights, and what arguments it refuses."""
+"""w4a16_matmul: nibbles, scales, zero points and prepared weights."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,10 @@ import pytest
 import torch
 
 from compare import registry
-from compare.device import supports
 from compare.spec import Implementation, case
 from cuda_impl.rawkernel.w4a16_matmul import operand, repack, repack_pieces
+from on_device import each_of
+from rows import labelled
 from torch_impl.w4a16_matmul import dequantize
 from triton_impl import w4a16_matmul as in_triton
 
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.thorough
 
 CPU = torch.device("cpu")
 OP = registry.get_op("w4a16_matmul")
-IMPLS = [
-    pytest.param(impl, id=impl.label)
-    for impl in registry.implementations(OP.name)
-    if supports(impl, CPU) is None and impl.label != "torch.compile"
-]
-of_all = pytest.mark.parametrize("impl", IMPLS)
 
 
 def inputs_of(M: int, N: int, K: int, dtype: str = "fp16", fill: str = "normal") -> tuple[torch.Tensor, ...]:
@@ -40,15 +33,6 @@ def packed_of(q: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(words.astype(np.uint32).view(np.int32))
 
 
-def test_its_oracle_is_the_product_of_the_dequantized_weights() -> None:
-    a, packed, scales, zeros = inputs_of(3, 5, 261)
-    k = np.arange(261)
-    q = packed.numpy().view(np.uint32)[:, k // 8] >> (k % 8 * 4).astype(np.uint32) & 15
-    w = (q.astype(float) - zeros.numpy()[:, k // 128]) * scales.double().numpy()[:, k // 128]
-    found = OP.oracle(*(x.double() for x in (a, packed, scales, zeros))).numpy()
-    np.testing.assert_allclose(found, a.double().numpy() @ w.T, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", OP.dtypes)
 def test_its_weights_are_exact_in_the_dtype_of_a(dtype: str) -> None:
     """So a product of weights that were dequantized offline has the same terms."""
@@ -58,7 +42,7 @@ def test_its_weights_are_exact_in_the_dtype_of_a(dtype: str) -> None:
     assert len(w.unique()) > 200
 
 
-@of_all
+@each_of(OP.name)
 def test_each_weight_counts_once(impl: Implementation) -> None:
     """Rows of the identity find every weight where it belongs."""
     N, K = 9, 136
@@ -67,7 +51,7 @@ def test_each_weight_counts_once(impl: Implementation) -> None:
     assert torch.equal(found, dequantize(packed, scales, zeros).t())
 
 
-@of_all
+@each_of(OP.name)
 def test_each_value_of_a_nibble_and_a_zero_point(impl: Implementation) -> None:
     q = np.tile(np.arange(16), (16, 8))
     zeros = torch.arange(16, dtype=torch.uint8)[:, None]
@@ -78,7 +62,7 @@ def test_each_value_of_a_nibble_and_a_zero_point(impl: Implementation) -> None:
         assert torch.equal(found, torch.arange(16.0)[:, None] - torch.arange(16.0))
 
 
-@of_all
+@each_of(OP.name)
 def test_special_scales(impl: Implementation) -> None:
     """0, infinity, NaN and the least subnormal number, which is not flushed to 0."""
     scales = torch.tensor([0.0, math.inf, math.nan, 2.0**-24])[:, None].half()
@@ -102,8 +86,7 @@ PREPARED = [
 @pytest.mark.parametrize("label", ["torch.fp16", *PREPARED])
 @pytest.mark.parametrize("sizes", [(1, 8, 128), (5, 67, 300), (40, 300, 700), (70, 130, 300)])
 def test_a_call_with_prepared_weights_gives_the_same_bits(label: str, sizes: tuple[int, int, int]) -> None:
-    (impl,) = registry.implementations(OP.name, [label])
-    inputs = inputs_of(*sizes)
+    impl, inputs = labelled(OP.name, label), inputs_of(*sizes)
     wanted, call = impl.run(*inputs), impl.ready(OP, inputs)
     for _ in range(2):  # after the first, flags and counters are 0 again
         assert torch.equal(call(), wanted)
@@ -111,7 +94,7 @@ def test_a_call_with_prepared_weights_gives_the_same_bits(label: str, sizes: tup
 
 @pytest.mark.parametrize("label", PREPARED)
 def test_prepared_weights_of_another_size_are_refused(label: str) -> None:
-    (impl,) = registry.implementations(OP.name, [label])
+    impl = labelled(OP.name, label)
     assert impl.prepare is not None
     other = impl.prepare(*inputs_of(1, 24, 256)[1:])
     with pytest.raises(ValueError, match="it takes what repack"):
@@ -122,7 +105,7 @@ def test_both_routes_repack_alike() -> None:
     for sizes in ((1, 8, 128), (5, 67, 300)):
         weights = inputs_of(*sizes)[1:]
         for repacked, label in ((repack, "pybind.streamk"), (repack_pieces, "pybind.transposed")):
-            (other,) = registry.implementations(OP.name, [label])
+            other = labelled(OP.name, label)
             for mine, theirs in zip(repacked(*weights), other.prepare(*weights), strict=True):  # type: ignore[misc]
                 assert torch.equal(mine, theirs)
 
@@ -145,44 +128,9 @@ TILES = [
 @pytest.mark.parametrize(("label", "tile"), TILES)
 def test_every_tile_gives_the_same_product(label: str, tile: dict[str, int]) -> None:
     """Rows, columns and groups end inside a tile."""
-    (impl,) = registry.implementations(OP.name, [label])
-    inputs = inputs_of(11, 150, 700)
+    impl, inputs = labelled(OP.name, label), inputs_of(11, 150, 700)
     wanted = OP.oracle(*(x.double() if x.is_floating_point() else x for x in inputs))
     torch.testing.assert_close(impl.run(*inputs, **tile).double(), wanted, rtol=2**-10, atol=2**-10)
-
-
-SHAPES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
-    "packed": (
-        lambda x: x.repeat_interleave(8, dim=1),
-        "packed has shape (5, 256) and a (2, 256); it takes (any, 32) for packed, 8 weights in a word",
-    ),
-    "scales": (lambda x: x[:, :1], "scales has shape (5, 1) and packed (5, 32); it takes (5, 2) for scales"),
-    "zeros": (lambda x: x.t(), "zeros has shape (2, 5) and packed (5, 32); it takes (5, 2) for zeros"),
-}
-
-
-@of_all
-def test_a_shape_that_does_not_go_with_the_others_is_refused(impl: Implementation) -> None:
-    arguments = dict(zip(("a", "packed", "scales", "zeros"), inputs_of(2, 5, 256), strict=True))
-    for name, (spoil, says) in SHAPES.items():
-        with pytest.raises(ValueError, match=re.escape(f"w4a16_matmul: {says}")):
-            impl.run(*{**arguments, name: spoil(arguments[name])}.values())
-
-
-DTYPES = {
-    "a": (torch.float32, "a is torch.float32; it takes torch.float16, torch.bfloat16"),
-    "packed": (torch.uint8, "packed is torch.uint8; it takes torch.int32"),
-    "scales": (torch.bfloat16, "scales is torch.bfloat16 and a is torch.float16; it takes one dtype"),
-    "zeros": (torch.float16, "zeros is torch.float16; it takes torch.uint8"),
-}
-
-
-@of_all
-def test_a_dtype_that_is_not_taken_is_refused(impl: Implementation) -> None:
-    arguments = dict(zip(("a", "packed", "scales", "zeros"), inputs_of(2, 5, 256), strict=True))
-    for name, (dtype, says) in DTYPES.items():
-        with pytest.raises(TypeError, match=re.escape(f"w4a16_matmul: {says}")):
-            impl.run(*{**arguments, name: arguments[name].to(dtype)}.values())
 
 
 def test_operands_are_copied_only_where_rows_are_not_aligned() -> None:

@@ -58,6 +58,17 @@ def keep(outcomes: Mapping[Mutation, Outcome]) -> None:
     write_whole(record.FILE, record.dumps(every_mutation(), fresh, record.read(), MACHINE))
 
 
+def run(mutations: Sequence[Mutation], jobs: int, outcomes: dict[Mutation, Outcome]) -> None:
+    """Adds what came of each to ``outcomes``, which are recorded however it ends."""
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        try:
+            for mutation, caught in zip(mutations, pool.map(outcome, mutations), strict=True):
+                outcomes[mutation] = caught
+                print(f"{mutation.name}: {said(caught)}", flush=True)
+        finally:  # at once, and only then to wait for those that are under way
+            keep(outcomes)
+
+
 def main() -> int:
     """1 if a mutation was not caught, which is then on record no more; 3 if it was interrupted."""
     parser = argparse.ArgumentParser("make mutations")
@@ -74,17 +85,10 @@ def main() -> int:
     prepare()  # before any kernel is imported
     mutations = wanted(every_mutation(), args.ops, args.missing)
     huge = [mutation for mutation in mutations if mutation.instrument(MACHINE) == "huge"]
-    others = [mutation for mutation in mutations if mutation not in huge]
     outcomes: dict[Mutation, Outcome] = {}
     try:
-        for each, jobs in ((others, JOBS), (huge, HUGE_JOBS)):
-            with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-                try:
-                    for mutation, caught in zip(each, pool.map(outcome, each), strict=True):
-                        outcomes[mutation] = caught
-                        print(f"{mutation.name}: {said(caught)}", flush=True)
-                finally:  # at once, and only then to wait for those that are under way
-                    keep(outcomes)
+        run([mutation for mutation in mutations if mutation not in huge], JOBS, outcomes)
+        run(huge, HUGE_JOBS, outcomes)
     except KeyboardInterrupt:
         print(f"\ninterrupted: {len(mutations) - len(outcomes)} of {len(mutations)} have not been run")
     terminal.put(lambda width: "\n" + terminal.laid_out(report.by_op(record.read()), width))

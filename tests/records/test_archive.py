@@ -7,15 +7,16 @@ import math
 import os
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import made_up
 from compare.records import archive
 from compare.spec import UsageError
+from loops import for_each
 
 
 def test_a_comparison_survives_json() -> None:
@@ -52,8 +53,16 @@ def test_nan_and_infinity_survive_strict_json() -> None:
     assert agreement.error == math.inf
 
 
-@pytest.mark.parametrize(
-    ("damage", "named"),
+def changed(pattern: str, to: str) -> Callable[[str], str]:
+    """A document with the number behind the first match of the pattern replaced."""
+    return lambda text: re.sub(rf"({pattern})[\d.]+", rf"\g<1>{to}", text, count=1)
+
+
+COLD = r'"cold_us": {\s*"median": '
+
+
+@for_each(
+    "damage, named",
     [
         (lambda text: text[: len(text) // 2], "incomplete"),
         (lambda text: "[]", "no record"),
@@ -62,24 +71,22 @@ def test_nan_and_infinity_survive_strict_json() -> None:
         (lambda text: text.replace('"status": "ok"', '"status": "fine"', 1), "'fine'"),
         (lambda text: text.replace('"label":', '"lable":', 1), "lable"),
         (lambda text: text.replace('"rounds": 40', '"rounds": true', 1), "rounds"),
-        (
-            lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', r"\g<1>0.0", text, count=1),
-            r"torch\.naive has",
-        ),
-        (
-            lambda text: re.sub(r'("cold_us": {[^[]*"samples": \[)[\d.]+', r"\g<1>0", text, count=1),
-            "a number above 0",
-        ),
-        (
-            lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', r"\g<1>1e400", text, count=1),
-            "cold_us of inf",
-        ),
-        (
-            lambda text: re.sub(r'("cold_us": {\s*"median": )[\d.]+', rf"\g<1>1{'0' * 400}", text, count=1),
-            "a number of 401 digits",
-        ),
-        (lambda text: re.sub(r'"copy_gbs": [\d.]+', '"copy_gbs": -1.0', text, count=1), "a ceiling of -1"),
+        (changed(COLD, "0.0"), r"torch\.naive has"),
+        (changed(r'"cold_us": {[^[]*"samples": \[', "0"), "a number above 0"),
+        (changed(COLD, "1e400"), "cold_us of inf"),
+        (changed(COLD, f"1{'0' * 400}"), "a number of 401 digits"),
+        (changed('"memory_bytes": ', f"1{'0' * 400}"), "a number of 401 digits"),
+        (changed('"copy_gbs": ', "-1.0"), "a ceiling of -1"),
+        (changed('"flops": ', "-1"), "negative cost"),
         (lambda text: text.replace('"detectable": null', '"detectable": 1e308', 1), "least difference"),
+        (
+            lambda text: text.replace(
+                '"calibration": null',
+                '"calibration": {"classes": [{"below_us": 10.0, "share": 1e308}], "tick_us": 1.0}',
+                1,
+            ),
+            r"a least difference of 1e\+308",
+        ),
         (lambda text: text.replace('"label": "torch.naive"', r'"label": "\u001b[2J"', 1), "printed"),
         (lambda text: text.replace('"label": "torch.naive"', r'"label": "\ud800"', 1), "printed"),
         (lambda text: '{"schema": 1, "runs": ' + "[" * 100_000, "recursion"),
@@ -94,17 +101,6 @@ def test_damage_is_named_with_the_file(tmp_path: Path, damage: object, named: st
     with pytest.raises(UsageError, match=named) as caught:
         archive.read(file)
     assert str(file) in str(caught.value)
-
-
-def test_what_is_no_file_of_a_sane_size_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    with (tmp_path / "large").open("wb") as large:
-        large.truncate(1 << 30)
-    for path, named in ((tmp_path / "fifo", "no regular file"), (tmp_path / "large", "256 MB")):
-        with pytest.raises(UsageError, match=named):
-            archive.read(path)
-    with pytest.raises(UsageError, match="no regular file"):
-        archive.read(Path("/dev/zero"))
 
 
 def test_a_record_holds_what_a_document_holds() -> None:
@@ -123,8 +119,8 @@ def test_a_record_holds_what_a_document_holds() -> None:
     assert [case.case for case in only.cases] == ["M=8,N=8,fp32"]
 
 
-@pytest.mark.parametrize(
-    ("damage", "named"),
+@for_each(
+    "damage, named",
     [
         (lambda text: text[: 2 * len(text) // 3], "incomplete"),
         (lambda text: text.replace('"label"', '"lable"', 1), "lable"),
@@ -261,33 +257,13 @@ def test_a_lock_that_is_held_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(Path(locked[0]).name) < 100
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"calibration": {"classes": [{"below_us": 10.0, "share": 1e308}], "tick_us": 1.0}},
-        {"memory_bytes": 10**400},
-    ],
-)
-def test_an_environment_that_cannot_be_is_refused(damage: dict[str, Any]) -> None:
-    document = json.loads(archive.dumps([made_up.comparison()]))
-    document["runs"][0]["environment"] |= damage
-    with pytest.raises(UsageError, match=r"a least difference of 1e\+308|a number of 401 digits"):
-        archive.loads(json.dumps(document), "r.json")
-
-
-def test_a_negative_cost_is_refused() -> None:
-    document = json.loads(archive.dumps([made_up.comparison()]))
-    document["runs"][0]["cases"][0]["cost"]["flops"] = -1
-    with pytest.raises(UsageError, match="negative cost"):
-        archive.loads(json.dumps(document), "r.json")
-
-
 def test_what_is_no_file_or_never_ends_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "loop").symlink_to("loop")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 29)
-    for name in ("pipe", "zero", "loop", "large"):
-        with pytest.raises(UsageError, match=rf"{name} cannot be read: \S"):
+    reasons = {"pipe": "no regular file", "zero": "no regular file", "loop": "", "large": "256 MB"}
+    for name, reason in reasons.items():
+        with pytest.raises(UsageError, match=rf"{name} cannot be read: \S.*{reason}"):
             archive.read(tmp_path / name)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,10 @@ import torch
 from compare import registry
 from compare.checking.check import check
 from compare.device import supports
-from compare.spec import Case, Implementation
+from compare.spec import Case, Implementation, Op
+from loops import for_each_of_group
+
+CPU = torch.device("cpu")
 
 
 def skip_unless_supported(impl: Implementation, device: torch.device) -> None:
@@ -23,6 +29,34 @@ def skip_unless_quick(impl: Implementation, device: torch.device) -> None:
     skip_unless_supported(impl, device)
     if impl.label == "torch.compile" and device.type == "cpu":
         pytest.skip("torch.compile on a CPU is PyTorch's own")
+
+
+def each_of(
+    *ops: str, only: Sequence[str] = (), where: Callable[[Implementation], bool] = lambda impl: True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Call a test once for each implementation of an op that runs here: a test an op.
+
+    On the test's fixture ``device`` if it has that, or else on the CPU, where torch.compile is left out.
+
+    Args:
+        only: patterns of labels; empty: all.
+        where: leaves out those of which it is false.
+    """
+    groups = {op: list(filter(where, registry.implementations(op, only))) for op in ops}
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def on_this_device(impl: Implementation, **arguments: Any) -> None:
+            skip_unless_quick(impl, arguments.get("device", CPU))
+            test(impl=impl, **arguments)
+
+        return for_each_of_group("impl", groups, ids=lambda impl: impl.label)(on_this_device)
+
+    return decorate
+
+
+def argument_names(op: Op) -> list[str]:
+    return re.findall(r"(\w+)\[", op.signature.partition("->")[0])
 
 
 def outputs_of(impl: Implementation, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

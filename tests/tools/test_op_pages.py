@@ -16,6 +16,7 @@ from compare import registry
 from compare.records import archive
 from compare.registry import ROOT
 from compare.spec import UsageError
+from loops import for_each
 from tools.docs import blocks, levels, pictures
 
 PAGES = ROOT / "docs" / "ops"
@@ -158,8 +159,8 @@ def test_an_excerpt_keeps_indentation_beside_directives() -> None:
     assert "```cuda\n#pragma unroll\nfor (int p" in made
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
+@for_each(
+    "words, says",
     [
         ("triton_impl/softmax.py +3", "write a file"),
         ("triton_impl/softmax.py 'row_max ='", "write a file"),
@@ -243,8 +244,8 @@ def test_a_chosen_cell_and_parts_have_their_colours(tmp_path: Path) -> None:
     assert "w1: a" in [each.text for each in drawn.findall(f"{SVG}text")]
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
+@for_each(
+    "changes, says",
     [
         ({"steps": [["load", "x" * 60, ""]]}, "longer than"),
         ({"data": [{"title": "x", "cells": ["0"], "width": 900, "height": 20}]}, "wider than"),

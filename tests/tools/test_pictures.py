@@ -1,28 +1,20 @@
-"""The pictures of effort against speed, of one cold sample and of rounds."""
+"""The picture of effort against speed."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import pytest
 
 from compare.history.map.survey import Map, Point
-from tools.docs import effort, timing
+from tools.docs import effort
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def point(op: str, label: str, tokens: int, share: float, front: bool) -> Point:
     return Point(op, label, 1, tokens, share, share, share, 1, 1, 0.01, front, changed=False)
-
-
-def boxes(svg: str, kind: str) -> list[tuple[float, float]]:
-    """Left and right edge of the rectangles of that class, from left to right."""
-    found = [rect for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect") if rect.get("class") == kind]
-    edges = ((float(rect.attrib["x"]), float(rect.attrib["width"])) for rect in found)
-    return sorted((x, x + width) for x, width in edges)
 
 
 def test_effort_is_logarithmic_and_speed_linear_with_a_panel_for_each_op() -> None:
@@ -56,26 +48,3 @@ def test_effort_is_logarithmic_and_speed_linear_with_a_panel_for_each_op() -> No
     assert marks["cupy.a: 10000 tokens, 50%"].get("class") == "cuda behind"
     fronts = [path.attrib["d"] for path in svg.iter(f"{SVG}path") if path.get("class") == "front"]
     assert fronts[0] == f"M{eager_x} {eager_y}H{triton_x}V{triton_y}H{effort.PLOT_WIDTH}"
-
-
-def test_a_cold_sample_is_timed_from_event_to_event_and_enqueued_before_the_first() -> None:
-    svg = timing.cold_sample()
-    lines = [
-        path.attrib["d"]
-        for path in ElementTree.fromstring(svg).iter(f"{SVG}path")
-        if path.get("class") == "event"
-    ]
-    first, second = (float(line[1:].split()[0]) for line in lines)
-    call, kernels = boxes(svg, "timed")
-    assert kernels == (first, second)
-    assert call[1] < first
-    (flush,) = boxes(svg, "flush")
-    assert flush[1] < first
-
-
-def test_samples_of_rounds_do_not_overlap_and_a_slow_row_sits_out() -> None:
-    svg = timing.rounds()
-    every = sorted(boxes(svg, "timed") + boxes(svg, "slow"))
-    assert all(left[1] <= right[0] for left, right in pairwise(every))
-    assert 0 < len(boxes(svg, "slow")) < len(timing.ROUNDS)
-    assert all(len({*order}) == len(order) for order in timing.ROUNDS)

@@ -1,0 +1,176 @@
+"""What an op does not take beside what `test_agreement` tries of every op: sizes, dtypes and values.
+
+The error names the argument, its shape or dtype, and those that are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from compare import registry
+from compare.spec import Case, Implementation, UsageError, case
+from loops import for_each, for_each_of_group
+from on_device import argument_names, skip_unless_supported
+
+pytestmark = pytest.mark.thorough
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+Refusal = tuple[dict[str, Change], str]
+"""Arguments that are changed, each key one or several of them, and what the error says that the op takes."""
+
+
+def shaped(*sizes: int) -> Change:
+    return lambda x: torch.zeros(sizes, dtype=x.dtype, device=x.device)
+
+
+def to(dtype: torch.dtype) -> Change:
+    return lambda x: (x.float() if x.itemsize == 1 else x).to(dtype)
+
+
+CASES = {
+    "attention": "B=1,Sq=3,Skv=3,Hq=4,Hk=2,D=64,causal=0,fp32",
+    "attention_backward": "B=1,Sq=7,Skv=2,Hq=2,Hk=1,D=64,causal=1,fp16",
+    "batched_matmul": "B=2,N=3,fp32",
+    "decode_attention": "B=2,S=40,Hq=4,Hk=2,D=64,PAGE=16,fp16",
+    "fp8_block_matmul": "M=2,N=130,K=256,fp8",
+    "fp8_matmul": "M=2,N=5,K=64,fp8",
+    "histogram": "N=5,SKEW=0,uint8",
+    "int8_matmul": "M=2,N=5,K=64,int8",
+    "w4a16_matmul": "M=2,N=5,K=256,fp16",
+}
+
+
+def columns(x: torch.Tensor) -> torch.Tensor:
+    return x[:, :-1]
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return x[1:]
+
+
+SCALED: list[Refusal] = [
+    ({"b": columns}, "as many columns of b as a has"),
+    ({"scale_a": rows}, "as many elements of scale_a as a has rows"),
+    ({"scale_b": rows}, "as many elements of scale_b as b has rows"),
+    ({"scale_b": lambda x: x[:, None]}, "1"),
+]
+HEADS = "a number of heads of {} that divides {}"
+LONG = {"a b": lambda x: x[:1, :1].expand(2, 1 << 17), "scale_b": lambda x: x[:2]}
+SHAPES: dict[str, list[Refusal]] = {
+    "attention": [
+        ({"q k v": shaped(1, 3, 2, 32)}, "heads of length 64 or 128"),
+        ({"k v": shaped(1, 3, 3, 64)}, HEADS.format("k", 4)),
+        ({"k v": shaped(1, 3, 0, 64)}, HEADS.format("k", 4)),
+        ({"q": shaped(2, 3, 2, 64)}, "(2, any, any, 64) for k"),
+        ({"k v": shaped(1, 3, 2, 128)}, "(1, any, any, 64) for k"),
+    ],
+    "attention_backward": [
+        ({"lse": lambda x: x.mT}, "(1, 2, 7) for lse"),
+        ({"o": lambda x: x[:, :, :1]}, "equal shapes"),
+        ({"do": rows}, "equal shapes"),
+        ({"q": lambda x: x[:, :, :1].expand(-1, -1, 3, -1)}, ""),
+        ({"v": columns}, "equal shapes"),
+    ],
+    "batched_matmul": [({"a b": shaped(2, 3, 4)}, "square matrices")],
+    "decode_attention": [
+        ({"q": shaped(2, 2, 4, 64)}, "(any, 1, any, 64 or 128)"),
+        ({"q": shaped(2, 1, 4, 32)}, "(any, 1, any, 64 or 128)"),
+        ({"k_pages v_pages": shaped(6, 8, 2, 64)}, "(any, 16 or 64, any, 64) for k_pages"),
+        ({"q": shaped(2, 1, 5, 64)}, HEADS.format("k_pages", 5)),
+    ],
+    "fp8_block_matmul": [
+        ({"b": columns}, "as many columns of b as a has"),
+        ({"scale_a": columns}, "(2, 2) for scale_a"),
+        ({"scale_b": rows}, "(2, 2) for scale_b"),
+    ],
+    "fp8_matmul": SCALED,
+    "int8_matmul": [*SCALED, (LONG, "at most 131071 columns")],
+    "w4a16_matmul": [
+        ({"packed": lambda x: x.repeat_interleave(8, dim=1)}, "(any, 32) for packed, 8 weights in a word"),
+        ({"scales": columns}, "(5, 2) for scales"),
+        ({"zeros": lambda x: x.t()}, "(5, 2) for zeros"),
+    ],
+}
+EIGHT_BITS = (torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2)
+E4M3: list[Refusal] = [
+    *(({"b": to(kind)}, "torch.float8_e4m3fn") for kind in EIGHT_BITS if kind is not torch.float8_e4m3fn),
+    ({"scale_a": to(torch.float16)}, "torch.float32"),
+]
+DTYPES: dict[str, list[Refusal]] = {
+    "attention_backward": [
+        ({"lse": to(torch.float16)}, "torch.float32"),
+        ({"q": to(torch.float32)}, "one dtype"),
+    ],
+    "fp8_block_matmul": E4M3,
+    "fp8_matmul": E4M3,
+    "histogram": [({"x": to(torch.int8)}, "torch.uint8")],
+    "int8_matmul": [
+        *(({"b": to(kind)}, "torch.int8") for kind in EIGHT_BITS if kind is not torch.int8),
+        ({"scale_a": to(torch.float16)}, "torch.float32"),
+    ],
+    "w4a16_matmul": [
+        ({"a": to(torch.float32)}, "torch.float16, torch.bfloat16"),
+        ({"packed": to(torch.uint8)}, "torch.int32"),
+        ({"scales": to(torch.bfloat16)}, "one dtype"),
+        ({"zeros": to(torch.float16)}, "torch.uint8"),
+    ],
+}
+
+
+def refusals(
+    error: type[Exception], of: dict[str, list[Refusal]]
+) -> dict[str, list[tuple[Implementation, type[Exception], dict[str, Change], str]]]:
+    return {
+        f"{op}-{error.__name__}": [
+            (impl, error, *row) for impl in registry.implementations(op) for row in rows
+        ]
+        for op, rows in of.items()
+    }
+
+
+@for_each_of_group(
+    "impl, error, changes, takes",
+    refusals(ValueError, SHAPES) | refusals(TypeError, DTYPES),
+    ids=lambda each: f"{each[0].label} takes {each[3]}",
+)
+def test_it_says_what_does_not_go_together(
+    impl: Implementation, error: type[Exception], changes: dict[str, Change], takes: str, device: torch.device
+) -> None:
+    skip_unless_supported(impl, device)
+    op = registry.get_op(impl.op)
+    names, c = argument_names(op), Case.parse(CASES[op.name], op)
+    tensors = op.make_inputs(c, torch.Generator(device).manual_seed(0), device)
+    arguments = dict(zip(names, tensors, strict=True))
+    for changed, change in changes.items():
+        arguments |= {name: change(arguments[name]) for name in changed.split()}
+    with pytest.raises(error) as refused:
+        impl.run(*arguments.values(), **op.options(c))
+    got = r"(\w+)(?: and \w+)? (?:has (?:\d dimensions, )?shape|have shape|is) (.+?)(?: and .+)?"
+    said = re.match(rf"{op.name}: {got}; it takes {re.escape(takes)}", str(refused.value))
+    assert said, str(refused.value)
+    named = arguments[said[1]]
+    assert said[2] == str(named.dtype if error is TypeError else tuple(named.shape))
+
+
+@for_each(
+    "op, words, says",
+    [
+        ("attention", "D=96", "D=96. Choose one of 64, 128"),
+        ("attention", "Hk=3", "Hq=4 and Hk=3. Choose an Hq that is a multiple of Hk"),
+        ("attention", "Hk=0", "Hq=4 and Hk=0"),
+        ("attention", "causal=2", "causal=2. Choose 0 or 1"),
+        ("compact", "N=5,K=6", "no K=6 can be kept"),
+        ("histogram", "SKEW=101", "SKEW=101 of 100"),
+    ],
+)
+def test_a_case_that_is_none_is_refused(op: str, words: str, says: str) -> None:
+    described = registry.get_op(op)
+    sizes = dict(described.cases.smoke[0].dims)
+    sizes |= {"Hq": 4} if op == "attention" else {}
+    sizes |= {name: int(size) for name, size in (word.split("=") for word in words.split(","))}
+    with pytest.raises(UsageError, match=says):
+        described.make_inputs(case(described.dtypes[0], **sizes), torch.Generator(), torch.device("cpu"))
