@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from compare import doctor
-from compare.doctor import Capability
+from compare.commands import doctor
+from compare.commands.doctor import Capability
 
 build = pytest.importorskip("cuda_impl.build")
 
@@ -190,7 +190,7 @@ def test_the_exit_status_says_whether_anything_needed_is_missing(
 def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     run = subprocess.run(
-        [sys.executable, "-c", "from compare import doctor; print(doctor.report())"],
+        [sys.executable, "-c", "from compare.commands import doctor; print(doctor.report())"],
         cwd=doctor.ROOT,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{doctor.ROOT}"},
         capture_output=True,

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from compare import cli
+from compare.command_line import status as statuses
 from compare.command_line.status import INCONCLUSIVE
-from compare.commands.running import grade, marked
-from compare.commands.running import lab as running_lab
+from compare.commands import grade
+from compare.commands.lab import _first_hint
+from compare.labs import classroom
 from compare.labs import lab as labs
 from compare.labs.marking import Marks, Part
 from compare.labs.work import start
@@ -65,7 +67,7 @@ def test_a_missing_library_is_told_before_anything_is_marked(
 ) -> None:
     start(labs.find("01"), tmp_path / "alice")
     monkeypatch.setitem(sys.modules, "copydetect", None)
-    monkeypatch.setattr(grade.classroom, "mark", lambda *_: pytest.fail("it was marked"))
+    monkeypatch.setattr(classroom, "mark", lambda *_: pytest.fail("it was marked"))
     said = complaint("grade", str(tmp_path), "--similar", "--unsafe", "--device", "cpu")
     assert "--similar needs copydetect: pip install" in said
 
@@ -79,7 +81,7 @@ def test_interrupted_marks_are_kept(
         (tmp_path / "_marks" / "alice.json").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grade.classroom, "mark", mark)
+    monkeypatch.setattr(classroom, "mark", mark)
     monkeypatch.setattr(grade.signal, "signal", lambda *_: None)
     assert cli.main(["grade", str(tmp_path), "--device", "cpu", "--unsafe"]) == INCONCLUSIVE
     assert f"the marks so far are in {tmp_path / '_marks'}" in capsys.readouterr().err
@@ -90,7 +92,7 @@ def test_interrupted_marks_are_kept(
     [("01", "CUDA", 4), ("04", "CUDA", 4), ("04", "CUDA, long rows", 8), ("11", "Your choice", 1)],
 )
 def test_the_first_hint_is_about_what_fails(lab: str, title: str, number: int) -> None:
-    assert running_lab._first_hint(labs.find(lab), title) == number
+    assert _first_hint(labs.find(lab), title) == number
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_the_first_hint_is_about_what_fails(lab: str, title: str, number: int) -
 )
 def test_the_exit_status_is_of_the_weightiest_result(results: tuple[str, ...], status: int) -> None:
     parts = tuple(Part("x", 0, 1, result) for result in results)  # type: ignore[arg-type]
-    assert marked.status_of([Marks("a", "01", "", False, "", "", parts)]) == status
+    assert statuses.of_marks([Marks("a", "01", "", False, "", "", parts)]) == status
 
 
 @pytest.mark.parametrize(
