@@ -125,51 +125,6 @@ def test_a_command_has_a_help_of_its_own(name: str, capsys: pytest.CaptureFixtur
     assert "--crossover" not in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["list", "--json", "out.json"], "--json goes with an op; leave it out of 'list'"),
-        (["list", "--case=N=4"], "--case goes with an op"),
-        (["doctor", "--device", "cpu"], "--device goes with an op"),
-        (["diff", "old.json", "new.json", "--case", "N=4"], "--case goes with an op"),
-        (["diff", "-v", "old.json", "new.json"], "--verbose goes with an op"),
-        (["--calibrate", "list"], "--calibrate belongs to 'python -m compare doctor'"),
-        (["list", "softmax"], "softmax: 'list' takes no such argument; python -m compare list --help"),
-        (["doctor", "--nonsense"], "--nonsense: 'doctor' takes no such argument"),
-        (["diff", "old.json"], "diff takes two files"),
-    ],
-)
-def test_a_command_refuses_what_is_none_of_its_options(
-    words: list[str], says: str, complaint: Complaint
-) -> None:
-    assert says in complaint(*words)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["map", "", "--all"], "argument 2 is empty"),
-        (["pipeline", "softmax", "--stage", ""], "argument 4 is empty"),
-        (["aot", "softmax", "--out="], "argument 3 is empty"),
-        (["softmax", "--load", "a\x1b[2Jb.py"], "argument 3.*cannot be printed"),
-        (["softmax", "--load", "\udcff.py"], "argument 3.*cannot be printed"),
-        (["softmax", "--arch", "sm_" + "7" * 5000], "argument 3 has 5003 characters"),
-        (["softmax", "--arch", "sm_7777"], "reads like sm_90"),
-        (["softmax", "--arch", "sm_75a"], "reads like sm_90"),
-        (["softmax", "--arch", "sm_\uff17\uff15"], "reads like sm_90"),
-        (["softmax", "--crossover", "N", "--matched"], "leave out --matched"),
-    ],
-)
-def test_arguments_that_cannot_be_meant_are_refused(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words) == 2
-    error = capsys.readouterr().err
-    assert re.search(says, error)
-    assert len(error.splitlines()) == 1
-    assert len(error) < 500
-
-
 def test_options_may_come_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--device", "cpu", "--only", "*.gluon", "list"]) == SUCCESS
     assert "layer_norm" in capsys.readouterr().out

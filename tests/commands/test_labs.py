@@ -25,35 +25,6 @@ from processes import command
 Complaint = Callable[..., str]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("lab", "begin"), "invalid choice"),
-        (("lab", "start", "01"), "lab start: got 1 words behind it; write lab start LAB DIR"),
-        (("lab", "start", "77", "x"), "no lab '77'"),
-        (("lab", "check", "/nowhere"), "/nowhere: there is no such folder"),
-        (("lab", "hint", "01", "99"), "hints 1 to 6, not 99"),
-        (("lab", "hint", "01", "first"), "not first"),
-        (("lab", "list", "--seed", "3"), "--seed goes with an op"),
-        (("predict",), "predict takes an op"),
-        (("predict", "softmx"), "did you mean softmax"),
-        (("predict", "softmax", "--answers", "/nowhere"), "/nowhere cannot be read"),
-        (("predict", "softmax", "--device", "tpu"), "tpu"),
-        (("grade",), "grade takes a folder"),
-        (("grade", "/nowhere"), "/nowhere: there is no such folder"),
-        (("grade", "/tmp", "--jobs", "0"), "--jobs 0: give a number from 1"),
-        (("grade", "/tmp", "--csv", "/nowhere/x.csv"), "there is no directory /nowhere"),
-        (("grade", "/tmp", "--rubric", "/nowhere"), "/nowhere cannot be read"),
-    ],
-)
-def test_what_they_refuse(words: tuple[str, ...], says: str, complaint: Complaint) -> None:
-    if words == ("lab", "begin"):
-        with pytest.raises(SystemExit):
-            complaint(*words)
-        return
-    assert says in complaint(*words)
-
-
 def test_grade_refuses_without_isolation(
     complaint: Complaint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import made_up
-from compare import cli, registry
+from compare import cli
 from compare.history import diff
 from compare.records import archive
 from compare.report import differences
 from compare.spec import Ceilings, Comparison, Environment, Estimate, Row, Timing
 from compare.timing import statistics
 from compare.timing.statistics import estimate
+from loops import for_each
 
 LABEL = "triton.online"
 
@@ -294,28 +295,7 @@ def test_rows_that_changed_are_shown_and_with_all_the_others(
     assert "--all" not in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["diff"], "takes two files"),
-        (["diff", "a.json"], "takes two files"),
-        (["diff", "a.json", "b.json"], "a.json cannot be read"),
-        (["diff", "README.md", "README.md"], "README.md is incomplete"),
-        (["softmax", "mine.py"], "--load FILE"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(registry.ROOT)
-    assert cli.main(arguments) == cli.USAGE
-    printed = capsys.readouterr()
-    assert says in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
-    assert printed.out == ""
-
-
-@pytest.mark.parametrize("path", sorted(archive.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
+@for_each("path", sorted(archive.RESULTS.glob("*/*.jsonl")), ids=lambda path: path.stem)
 def test_a_file_and_itself_are_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", str(path), str(path)]) == 0
     count, kinds = re.search(r"(\d+) rows: (.+) --all", capsys.readouterr().out).groups()

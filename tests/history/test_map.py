@@ -453,22 +453,3 @@ def test_of_several_ops_the_command_shows_a_line_each_until_it_is_asked_for_more
     assert cli.main(["map", "--all", "--records", str(only), "--records", str(other)]) == SUCCESS
     both = capsys.readouterr().out
     assert all(f"{op} {made_up.CASE}" in both for op in ("softmax", "vector_add"))
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["nosuch"], "no op on record 'nosuch'"),
-        (["softmx"], "did you mean softmax"),
-        (["--only", "cupy.nosuch"], "hold no times of that"),
-        (["--plot", "map.jpg"], "ends in .png or .svg"),
-        (["--json", "/nowhere/at/all.json"], "no directory"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(
-    words: list[str], says: str, recorded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["map", *words, "--records", str(recorded)]) == USAGE
-    printed = capsys.readouterr()
-    assert says in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
