@@ -207,7 +207,7 @@ WORDS = st.sampled_from(
 WORK = (
     *(f"compare.commands.compare.{name}" for name in ("compare_ops", "search_crossover")),
     *(f"compare.commands.lab.{name}" for name in ("check", "report", "start")),
-    *("compare.commands.grade.grade", "compare.commands.list.show", "compare.commands.map.show"),
+    *("compare.commands.grade.grade", "compare.commands.list.run", "compare.commands.map.show"),
     *("compare.commands.new_op.write", "compare.commands.predict.measure"),
     *("compare.commands.aot.build_and_show", "compare.commands.pipeline.open_and_show"),
     "compare.commands.doctor.report",
